@@ -1,5 +1,6 @@
 #![no_main]
-//! Any bytes as a request: refused with an answer that a client can read, or understood the same when written again.
+//! Any bytes as a request: refused with an answer that a client can read, or understood the same
+//! when written again.
 
 use strongroom_kmip::message::{RequestMessage, RequestPayload, ResponseMessage};
 use strongroom_kmip::protocol::ProtocolVersion;

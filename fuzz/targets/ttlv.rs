@@ -1,5 +1,6 @@
 #![no_main]
-//! Any bytes as TTLV: refused, or read and written back as they came, since everything has one encoding.
+//! Any bytes as TTLV: refused, or read and written back as they came, since everything has one
+//! encoding.
 
 use strongroom_kmip::ttlv::{Item, Limits, Tag};
 

@@ -24,7 +24,8 @@ const BROKEN_STATUS: u8 = 1;
 pub enum AuditCommand {
     /// Hold the log against its chain and its signed heads; the server may run meanwhile
     Verify(VerifyArguments),
-    /// Have the server sign how far the log is; kept elsewhere, it tells later whether the log was cut short or written anew
+    /// Have the server sign how far the log is; kept elsewhere, it tells later whether the log was
+    /// cut short or written anew
     Head(HeadArguments),
 }
 

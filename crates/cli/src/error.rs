@@ -357,7 +357,8 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// The failure of a transfer between a volume and a file, which was tried to `action`, as in "read".
+    /// The failure of a transfer between a volume and a file, which was tried to `action`, as in
+    /// "read".
     pub fn transfer(error: TransferError, volume: &Path, action: &'static str, file: &Path) -> Self {
         match error {
             TransferError::Stopped => Self::Interrupted,

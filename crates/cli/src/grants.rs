@@ -1,4 +1,5 @@
-//! Grants on the command line: a control plane's signed leave for a host to have keys, once. Each is a block of text:
+//! Grants on the command line: a control plane's signed leave for a host to have keys, once. Each
+//! is a block of text:
 //!
 //! ```text
 //! -----BEGIN STRONGROOM GRANT-----
@@ -6,7 +7,8 @@
 //! -----END STRONGROOM GRANT-----
 //! ```
 //!
-//! It is no key, and of no use but to the host that it names. A file may have several, one after the other.
+//! It is no key, and of no use but to the host that it names. A file may have several, one after
+//! the other.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -34,8 +36,9 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 #[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub struct GrantArguments {
-    /// Show the grants in FILE, of `strongroom keyserver grant`, to the key server. A host has its keys under grants alone;
-    /// each is good for one fetch. FILE is read again whenever a grant is needed
+    /// Show the grants in FILE, of `strongroom keyserver grant`, to the key server. A host has its
+    /// keys under grants alone; each is good for one fetch. FILE is read again whenever a grant is
+    /// needed
     #[arg(long, value_name = "FILE")]
     grant: Option<PathBuf>,
 

@@ -1,4 +1,5 @@
-//! Where this program keeps what is its own, and no volume's: jobs, and what is set up on this machine.
+//! Where this program keeps what is its own, and no volume's: jobs, and what is set up on this
+//! machine.
 
 use std::path::PathBuf;
 
@@ -10,8 +11,8 @@ use crate::error::CliError;
 /// Where state is kept.
 #[derive(Clone, Debug, Default, Args)]
 pub struct HomeArguments {
-    /// Keep state in DIR, key providers among it; otherwise in what the environment variable STRONGROOM_HOME names, or in /var/lib/strongroom
-    /// (root) or ~/.local/state/strongroom
+    /// Keep state in DIR, key providers among it; otherwise in what the environment variable
+    /// STRONGROOM_HOME names, or in /var/lib/strongroom (root) or ~/.local/state/strongroom
     #[arg(long, value_name = "DIR")]
     home: Option<PathBuf>,
 }

@@ -308,7 +308,8 @@ pub struct DatastoreAddArguments {
     /// What it is to be called
     name: Name,
 
-    /// The directory, on ext4, XFS, btrfs or tmpfs. It is there: a missing one may be on a disk that is not mounted
+    /// The directory, on ext4, XFS, btrfs or tmpfs. It is there: a missing one may be on a disk
+    /// that is not mounted
     path: std::path::PathBuf,
 
     /// The host that has it; not needed if there is only one
@@ -336,7 +337,8 @@ pub struct DatastoreArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom datastore rebuild ds1")]
 pub struct RebuildArguments {
-    /// As of `strongroom vm register`, for each VM; without this those are left out, and events say why
+    /// As of `strongroom vm register`, for each VM; without this those are left out, and events say
+    /// why
     #[arg(long)]
     accept_configuration: bool,
 
@@ -469,8 +471,8 @@ pub struct PolicyCreateArguments {
     #[arg(long)]
     crypto_safe_hosts: bool,
 
-    /// The latency that 99 of 100 requests to its VMs' disks should keep below, in milliseconds; an alarm is raised when they
-    /// do not for five minutes (without it 500; 0: never)
+    /// The latency that 99 of 100 requests to its VMs' disks should keep below, in milliseconds; an
+    /// alarm is raised when they do not for five minutes (without it 500; 0: never)
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u32).range(..=60_000))]
     disk_latency_p99_ms: Option<u32>,
 

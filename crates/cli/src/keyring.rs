@@ -23,7 +23,8 @@ pub fn of(home: &HomeArguments, grants: Option<Arc<dyn GrantSource>>) -> Arc<dyn
 /// What gives keys, and what holds them.
 pub type KeyringAndLeases = (Arc<dyn Keyring>, Arc<dyn Leases>);
 
-/// The same, and whatever holds the keys for as long as this process uses them; `on_event` is told what becomes of those.
+/// The same, and whatever holds the keys for as long as this process uses them; `on_event` is told
+/// what becomes of those.
 pub fn with_leases(
     home: &HomeArguments,
     grants: Option<Arc<dyn GrantSource>>,

@@ -1,5 +1,6 @@
-//! Where a volume's key comes from: a key provider, a passphrase typed or read from a descriptor, or a key file. Never the command line
-//! or the environment, which others can read; and wherever it comes from, straight into secret memory.
+//! Where a volume's key comes from: a key provider, a passphrase typed or read from a descriptor,
+//! or a key file. Never the command line or the environment, which others can read; and wherever it
+//! comes from, straight into secret memory.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -32,16 +33,18 @@ const ATTEMPTS_MAX: u32 = 3;
 #[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub struct KeyArguments {
-    /// Take the key from FILE: 32 bytes, or 64 hexadecimal digits; only its owner may be able to read it
+    /// Take the key from FILE: 32 bytes, or 64 hexadecimal digits; only its owner may be able to
+    /// read it
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// Read the passphrase from file descriptor N, as in: --passphrase-fd 3 3<FILE; one line end after it is left out
+    /// Read the passphrase from file descriptor N, as in: --passphrase-fd 3 3<FILE; one line end
+    /// after it is left out
     #[arg(long, value_name = "N")]
     passphrase_fd: Option<u32>,
 
-    /// Take the key from key provider NAME. For a new volume a key is made there; of one that exists it is known which
-    /// provider has its key, and nothing need be given
+    /// Take the key from key provider NAME. For a new volume a key is made there; of one that
+    /// exists it is known which provider has its key, and nothing need be given
     #[arg(long, value_name = "NAME")]
     key_provider: Option<ProviderName>,
 
@@ -66,8 +69,8 @@ pub struct NewKeyArguments {
     #[command(flatten)]
     given: KeyArguments,
 
-    /// Take the key that is called so at the key provider, instead of having one made: a host cannot make keys, its control
-    /// plane does
+    /// Take the key that is called so at the key provider, instead of having one made: a host
+    /// cannot make keys, its control plane does
     #[arg(long, value_name = "KEY", requires = "key_provider")]
     key_id: Option<ProviderKeyId>,
 }
@@ -187,7 +190,8 @@ impl KeyArguments {
         Self { home: home.clone(), ..Self::default() }
     }
 
-    /// Notes the datastore of a volume that will have an envelope under a key of a provider, before it has it.
+    /// Notes the datastore of a volume that will have an envelope under a key of a provider, before
+    /// it has it.
     pub fn note_datastore_of(&self, volume: &Path) -> Result<(), CliError> {
         KnownDatastores::of_home(&self.home.path()?).note_of_volume(volume)
     }
@@ -214,9 +218,9 @@ impl KeyArguments {
         registry.unwrap_or_default().into_iter().chain(grants).collect()
     }
 
-    /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A person at a
-    /// terminal is asked where nothing was given. While a re-wrap is under way, either of two keys is good; if one is
-    /// `expected`, only that.
+    /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A
+    /// person at a terminal is asked where nothing was given. While a re-wrap is under way, either
+    /// of two keys is good; if one is `expected`, only that.
     pub fn for_volume(
         &self,
         path: &Path,
@@ -229,7 +233,8 @@ impl KeyArguments {
         found
     }
 
-    /// The same for a volume that is moved to another key, also if its own was revoked as compromised.
+    /// The same for a volume that is moved to another key, also if its own was revoked as
+    /// compromised.
     pub fn for_volume_to_leave(
         &self,
         path: &Path,
@@ -321,8 +326,8 @@ impl KeyArguments {
         Ok(kek?)
     }
 
-    /// A VM's key in the embedded key server is its host's, under a grant. Without one there is nothing to ask: the server would
-    /// refuse, and the refusal be on record.
+    /// A VM's key in the embedded key server is its host's, under a grant. Without one there is
+    /// nothing to ask: the server would refuse, and the refusal be on record.
     fn refuse_key_of_vm(&self, path: &Path, key: &ProviderKey) -> Result<(), CliError> {
         let Some(vm) = vm_of(path).filter(|_| self.grants.file().is_none()) else { return Ok(()) };
         let config = Registry::of_home(&self.home.path()?).get(&key.provider);
@@ -411,7 +416,8 @@ fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliE
     })
 }
 
-/// Reads the passphrase from a descriptor that the caller opened for us, without any buffer but the secret's own.
+/// Reads the passphrase from a descriptor that the caller opened for us, without any buffer but the
+/// secret's own.
 pub fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
     let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
     let file = File::open(&path).map_err(|error| match error.kind() {

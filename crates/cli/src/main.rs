@@ -1,6 +1,7 @@
 //! The `strongroom` program: what a person or a script asks for, and what they are told.
 //!
-//! Each command is one file: its arguments, what it does, and its answer as text and as JSON. What they share:
+//! Each command is one file: its arguments, what it does, and its answer as text and as JSON. What
+//! they share:
 //!
 //! - [`program`]: the command line as a whole, logging, exit status.
 //! - [`keys`]: where passphrases and keys come from; never the command line or the environment.
@@ -9,7 +10,8 @@
 //! - [`image`]: disk images of other programs.
 //! - [`output`]: answers for people and for programs. [`error`]: refusals for both.
 //!
-//! This room holds no rule about volumes: it asks the rooms below, and puts their answers into words.
+//! This room holds no rule about volumes: it asks the rooms below, and puts their answers into
+//! words.
 #![forbid(unsafe_code)]
 
 mod api;

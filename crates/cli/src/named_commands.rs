@@ -1,5 +1,6 @@
-//! Every command of this program that a text names can be called as it is named: in messages, help, comments and
-//! documents. A command or flag that was renamed and is still advised somewhere fails these tests.
+//! Every command of this program that a text names can be called as it is named: in messages, help,
+//! comments and documents. A command or flag that was renamed and is still advised somewhere fails
+//! these tests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -106,7 +107,8 @@ fn visit(command: &mut Command, seen: &mut impl FnMut(&Command)) {
     }
 }
 
-/// The program's command line, with any text for a value: `{name}`, `N` or `SIZE` stand where people and programs put one in.
+/// The program's command line, with any text for a value: `{name}`, `N` or `SIZE` stand where
+/// people and programs put one in.
 fn lenient() -> Command {
     fn any_value(argument: Arg) -> Arg {
         if argument.get_action().takes_values() {
@@ -164,7 +166,8 @@ fn is_about_others(path: &Path) -> bool {
     path.ends_with("named_commands.rs") || path.starts_with(repository().join("crates/proof/lab"))
 }
 
-/// A source or document without its line breaks: strings go on after a backslash, comments and sentences on the next line.
+/// A source or document without its line breaks: strings go on after a backslash, comments and
+/// sentences on the next line.
 fn unwrapped(text: &str) -> String {
     let mut whole = String::new();
     for line in text.lines().map(str::trim) {
@@ -183,8 +186,8 @@ fn blocks_of(text: &str) -> String {
     text.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap_or_default().1).collect()
 }
 
-/// What stands between backquotes or quotes and is a command of this program; its name is left out where the command's group
-/// says enough.
+/// What stands between backquotes or quotes and is a command of this program; its name is left out
+/// where the command's group says enough.
 fn mentions_of(text: &str) -> Vec<String> {
     let groups: Vec<String> = command_line()
         .get_subcommands()
@@ -214,7 +217,8 @@ fn mentions_of(text: &str) -> Vec<String> {
     mentions
 }
 
-/// Formats and keys have labels that begin like a command; what is derived or authenticated under them never changes.
+/// Formats and keys have labels that begin like a command; what is derived or authenticated under
+/// them never changes.
 fn is_label(span: &str) -> bool {
     const LABELS: [&str; 7] = [
         "strongroom block",

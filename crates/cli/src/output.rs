@@ -45,7 +45,8 @@ impl Output {
     }
 }
 
-/// The text without what would steer a terminal: names come from datastores and images that others wrote.
+/// The text without what would steer a terminal: names come from datastores and images that others
+/// wrote.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let steers = |character: char| character.is_control() && character != '\n';
     if !text.contains(steers) {
@@ -87,7 +88,8 @@ impl<const COLUMNS: usize> Display for Table<'_, COLUMNS> {
 /// Seconds since 1970 as `2025-11-21 21:54 UTC`.
 pub fn utc(unix_seconds: u64) -> String {
     let (days, seconds) = (unix_seconds / 86_400, unix_seconds % 86_400);
-    // Howard Hinnant's civil_from_days: eras of 400 years from 1 March of year 0, so that leap days come last.
+    // Howard Hinnant's civil_from_days: eras of 400 years from 1 March of year 0, so that leap days
+    // come last.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

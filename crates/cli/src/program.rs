@@ -71,8 +71,8 @@ pub struct Program {
     #[arg(long, global = true, hide = true, value_name = "PID")]
     ends_with: Option<u32>,
 
-    /// What to log on stderr: error, warn, info, debug or trace, or a filter such as strongroom_frontend=debug; also
-    /// taken from the environment variable STRONGROOM_LOG
+    /// What to log on stderr: error, warn, info, debug or trace, or a filter such as
+    /// strongroom_frontend=debug; also taken from the environment variable STRONGROOM_LOG
     #[arg(long, global = true, value_name = "LEVEL", value_parser = parse_filter, help_heading = "Everywhere")]
     log: Option<EnvFilter>,
 }
@@ -218,8 +218,8 @@ impl Program {
     }
 }
 
-/// Has the kernel kill this process when its parent ends. A parent that ends in order ends its children first; one that was
-/// killed leaves their places to its successor at once.
+/// Has the kernel kill this process when its parent ends. A parent that ends in order ends its
+/// children first; one that was killed leaves their places to its successor at once.
 fn end_with(parent: u32) -> Result<(), CliError> {
     let failed = |errno: rustix::io::Errno| CliError::Signals(errno.into());
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(failed)?;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_images::Stop;
 
-/// From when it is made on, signals no longer end the process: the command ends by itself, in order.
+/// From when it is made on, signals no longer end the process: the command ends by itself, in
+/// order.
 pub struct Signals {
     stop: Arc<AtomicBool>,
     /// Readable from the first signal on; nobody ever reads it.

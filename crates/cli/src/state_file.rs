@@ -19,7 +19,8 @@ struct Format {
     format: u32,
 }
 
-/// Puts `content` at `path`, in place of what is there, durably. The directory is made if it is missing.
+/// Puts `content` at `path`, in place of what is there, durably. The directory is made if it is
+/// missing.
 pub fn replace(path: &Path, content: &impl Serialize) -> Result<(), CliError> {
     make_directories(strongroom_files::directory_of(path))?;
     let failed = |error: io::Error| CliError::File { action: "write", path: path.to_owned(), error };

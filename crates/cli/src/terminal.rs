@@ -1,4 +1,5 @@
-//! Asking the person at the terminal. The terminal is opened by its own name, so that stdin and stdout can be pipes.
+//! Asking the person at the terminal. The terminal is opened by its own name, so that stdin and
+//! stdout can be pipes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -43,7 +44,8 @@ impl Terminal {
         Ok(matches!(answer.as_slice(), b"y" | b"yes"))
     }
 
-    /// Asks for a passphrase without showing it. What is typed goes from the terminal straight into secret memory.
+    /// Asks for a passphrase without showing it. What is typed goes from the terminal straight into
+    /// secret memory.
     pub fn ask_passphrase(&mut self, prompt: &str) -> Result<SecretBytes, TerminalError> {
         self.ask(&format!("{prompt}: "), Echo::Hidden)
     }
@@ -70,9 +72,9 @@ enum Echo {
     Hidden,
 }
 
-/// The terminal with echo, line editing and signals turned off; on drop it is as before. Line editing is ours
-/// meanwhile, so that no line stays in the kernel's buffer, and so is Control-C, so that the echo comes back whatever
-/// happens.
+/// The terminal with echo, line editing and signals turned off; on drop it is as before. Line
+/// editing is ours meanwhile, so that no line stays in the kernel's buffer, and so is Control-C, so
+/// that the echo comes back whatever happens.
 struct Quiet<'a> {
     file: &'a File,
     before: Termios,

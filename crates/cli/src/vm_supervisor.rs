@@ -1,5 +1,5 @@
-//! `strongroom vm-supervisor` and `strongroom launcher`: the process that answers for a VM, started by hostd, and the one that
-//! becomes its QEMU, started by that. By nobody else.
+//! `strongroom vm-supervisor` and `strongroom launcher`: the process that answers for a VM, started
+//! by hostd, and the one that becomes its QEMU, started by that. By nobody else.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! `strongroom worker` and `strongroom worker-starter`: the process that serves a volume, and the one that starts it for
-//! `strongroom volume expose`. Nobody else starts them.
+//! `strongroom worker` and `strongroom worker-starter`: the process that serves a volume, and the
+//! one that starts it for `strongroom volume expose`. Nobody else starts them.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -50,7 +50,8 @@ impl WorkerArguments {
 pub struct StarterArguments {}
 
 impl StarterArguments {
-    /// Starts workers until its supervisor has ended. `log` is what makes them log as this process does.
+    /// Starts workers until its supervisor has ended. `log` is what makes them log as this process
+    /// does.
     pub fn run(&self, log: &[OsString]) -> Result<ExitCode, CliError> {
         // It holds the sockets over which workers get their keys, for a moment.
         close_memory()?;

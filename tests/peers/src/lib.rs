@@ -1,12 +1,15 @@
-//! KMIP servers and clients of others, for tests that talk to them: PyKMIP 0.11.0 and kmip-go 0.8.1, made by
-//! `scripts/kmip-peers`. Nothing of the program uses this; nothing here knows the program.
+//! KMIP servers and clients of others, for tests that talk to them: PyKMIP 0.11.0 and kmip-go
+//! 0.8.1, made by `scripts/kmip-peers`. Nothing of the program uses this; nothing here knows the
+//! program.
 //!
 //! - [`Pki`] makes certificates that all of them accept.
-//! - [`Server`] is a running server; it can be killed, started again at the same port over the same objects, and silenced.
+//! - [`Server`] is a running server; it can be killed, started again at the same port over the same
+//!   objects, and silenced.
 //! - [`run_client`] drives a server with another's client.
 //! - [`Proxy`] stands between two of them and loses what it is told to.
 //!
-//! Whatever a test starts ends with it, also if the test process is killed: servers end when their stdin closes.
+//! Whatever a test starts ends with it, also if the test process is killed: servers end when their
+//! stdin closes.
 #![forbid(unsafe_code)]
 
 mod pki;
@@ -21,8 +24,8 @@ pub use pki::{CertificateFiles, Pki};
 pub use proxy::Proxy;
 pub use server::{Server, ServerKind};
 
-/// The directory with the peers' programs. The first call makes them: some twenty seconds if they were never made on
-/// this machine, one otherwise.
+/// The directory with the peers' programs. The first call makes them: some twenty seconds if they
+/// were never made on this machine, one otherwise.
 ///
 /// # Panics
 /// If they cannot be made, with what the script says.
@@ -49,7 +52,8 @@ pub enum ClientKind {
     KmipGo,
 }
 
-/// Lets another's client do `arguments` (scenarios, and options before them) at a server, and gives what it says.
+/// Lets another's client do `arguments` (scenarios, and options before them) at a server, and gives
+/// what it says.
 ///
 /// # Errors
 /// What it says, if one of the scenarios fails.

@@ -19,8 +19,8 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// An authority and what it signs, in files of a directory of its own. Every key is ECDSA P-256: beside an RSA key
-/// PyKMIP offers no cipher suite that rustls has.
+/// An authority and what it signs, in files of a directory of its own. Every key is ECDSA P-256:
+/// beside an RSA key PyKMIP offers no cipher suite that rustls has.
 pub struct Pki {
     directory: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -36,7 +36,8 @@ impl Pki {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let directory = tempfile::tempdir().expect("a directory for certificates");
-        // Two authorities have two names, as in life: a certificate of the one is unknown to the other.
+        // Two authorities have two names, as in life: a certificate of the one is unknown to the
+        // other.
         let name = format!("authority of {}", directory.path().display());
         params.distinguished_name.push(DnType::CommonName, name);
         let issuer = CertifiedIssuer::self_signed(params, new_key()).expect("an authority signs itself");

@@ -60,8 +60,8 @@ impl Proxy {
         self.address.to_string()
     }
 
-    /// Of the connections that are open now, `count` more answers get through, and nothing of those after them. Later
-    /// connections are not concerned.
+    /// Of the connections that are open now, `count` more answers get through, and nothing of those
+    /// after them. Later connections are not concerned.
     pub fn lose_answers_after(&self, count: usize) {
         for connection in self.shared.open.lock().iter() {
             let answers = connection.answers.load(Ordering::SeqCst);
@@ -116,7 +116,8 @@ impl Shared {
 }
 
 impl Connection {
-    /// Whether what the server says now gets through. What it says without being asked in between is one answer.
+    /// Whether what the server says now gets through. What it says without being asked in between
+    /// is one answer.
     fn lets_answer_through(&self) -> bool {
         if self.asked.swap(false, Ordering::SeqCst) {
             self.answers.fetch_add(1, Ordering::SeqCst);

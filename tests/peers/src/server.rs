@@ -36,8 +36,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server whose objects are in `store`, where it finds them again when it was killed. Two of kmip-go's over
-    /// one store are a cluster. `options` are the server program's own.
+    /// Starts a server whose objects are in `store`, where it finds them again when it was killed.
+    /// Two of kmip-go's over one store are a cluster. `options` are the server program's own.
     ///
     /// # Panics
     /// If it does not serve within a minute.

@@ -1,10 +1,12 @@
-//! What the tests run: built before the first test needs it, so that a plain `cargo test` never tests a stale program.
+//! What the tests run: built before the first test needs it, so that a plain `cargo test` never
+//! tests a stale program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The `strongroom` program: `$STRONGROOM_BIN`, or else built here, in the profile that the tests are built in.
+/// The `strongroom` program: `$STRONGROOM_BIN`, or else built here, in the profile that the tests
+/// are built in.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| match std::env::var_os("STRONGROOM_BIN") {
@@ -32,7 +34,8 @@ pub(crate) fn script(name: &str) -> PathBuf {
 fn build_program() -> PathBuf {
     let profile_directory = profile_directory();
     let profile = if profile_directory.ends_with("release") { "release" } else { "test" };
-    // The whole workspace is named, so that cargo settles on the features it has built the tests with.
+    // The whole workspace is named, so that cargo settles on the features it has built the tests
+    // with.
     must(
         Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--workspace", "--bin", "strongroom", "--profile", profile])

@@ -15,7 +15,8 @@ const COMMAND_DEADLINE: Duration = Duration::from_secs(300);
 /// From the start of the server to the line that says it is ready.
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The program under test, in the directory of the test: paths are relative to it, and so are those in messages.
+/// The program under test, in the directory of the test: paths are relative to it, and so are those
+/// in messages.
 ///
 /// It runs in a session of its own, without a terminal: it cannot ask whoever runs the tests.
 pub struct CommandLine<'test> {
@@ -34,7 +35,8 @@ impl<'test> CommandLine<'test> {
         run(self.scratch, self.command("setsid").arg(build::program()).args(arguments), COMMAND_DEADLINE)
     }
 
-    /// Runs `strongroom ARGUMENTS --passphrase-fd 3`, with the content of a file of the test on that descriptor.
+    /// Runs `strongroom ARGUMENTS --passphrase-fd 3`, with the content of a file of the test on
+    /// that descriptor.
     #[track_caller]
     pub fn run_with_passphrase(&self, file: &str, arguments: &[&str]) -> Finished {
         let mut command = self.command("setsid");
@@ -55,8 +57,8 @@ impl<'test> CommandLine<'test> {
         assert_refused(&self.run(arguments), status, message);
     }
 
-    /// Runs a shell script as root of a mount namespace of its own: its mounts are nobody else's and end with it. As a
-    /// user, it is root of a user namespace. `$STRONGROOM` is the program.
+    /// Runs a shell script as root of a mount namespace of its own: its mounts are nobody else's
+    /// and end with it. As a user, it is root of a user namespace. `$STRONGROOM` is the program.
     #[track_caller]
     pub fn run_with_own_mounts(&self, script: &str) -> Finished {
         let mut command = self.command("setsid");
@@ -68,7 +70,8 @@ impl<'test> CommandLine<'test> {
         run(self.scratch, &command, COMMAND_DEADLINE)
     }
 
-    /// Starts `strongroom ARGUMENTS` and leaves it running; what it says on stderr comes on stdout too.
+    /// Starts `strongroom ARGUMENTS` and leaves it running; what it says on stderr comes on stdout
+    /// too.
     #[track_caller]
     pub fn start(&self, name: &str, arguments: &[&str]) -> Process {
         let mut command = self.command("setsid");
@@ -82,8 +85,9 @@ impl<'test> CommandLine<'test> {
         run(self.scratch, &self.shell(script), COMMAND_DEADLINE)
     }
 
-    /// Runs a shell script, which must become the program in the end (`exec`), and kills that (SIGKILL) when it is time: then there is
-    /// nothing. The program is gone when this returns, with every lock that it had.
+    /// Runs a shell script, which must become the program in the end (`exec`), and kills that
+    /// (SIGKILL) when it is time: then there is nothing. The program is gone when this returns,
+    /// with every lock that it had.
     #[track_caller]
     pub fn run_shell_until(&self, script: &str, is_time: impl FnMut() -> bool) -> Option<Finished> {
         run_until(self.scratch, &self.shell(script), is_time).ok()
@@ -100,8 +104,8 @@ impl<'test> CommandLine<'test> {
         build::program()
     }
 
-    /// Starts `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS`, and waits until it is ready; returns
-    /// the server and its URI.
+    /// Starts `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS`, and waits until it is
+    /// ready; returns the server and its URI.
     #[track_caller]
     pub fn expose(&self, volume: &str, arguments: &[&str]) -> (Process, String) {
         let mut server = self
@@ -110,7 +114,8 @@ impl<'test> CommandLine<'test> {
         (server, uri)
     }
 
-    /// Runs `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS` to its end, which comes when it is refused.
+    /// Runs `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS` to its end, which comes
+    /// when it is refused.
     #[track_caller]
     pub fn try_expose(&self, volume: &str, arguments: &[&str]) -> Finished {
         self.run(&[&["volume", "expose", volume, "--nbd", "unix:vm.sock"], arguments].concat())
@@ -154,7 +159,8 @@ impl<'test> CommandLine<'test> {
     }
 }
 
-/// Fails the test unless the program refused, with this status, with this message, and with nothing else.
+/// Fails the test unless the program refused, with this status, with this message, and with nothing
+/// else.
 #[track_caller]
 pub fn assert_refused(finished: &Finished, status: i32, message: &str) {
     assert_eq!(finished.stderr.trim_end(), format!("error: {message}"));

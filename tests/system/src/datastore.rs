@@ -13,12 +13,14 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// Read at a time; large against the overlap that finds what spans two reads.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The space that everything under `directory` takes on its file system, in bytes: what discard gives back.
+/// The space that everything under `directory` takes on its file system, in bytes: what discard
+/// gives back.
 pub fn allocated_bytes(directory: &Path) -> u64 {
     files_under(directory).iter().map(|path| metadata(path).blocks() * STAT_BLOCK_BYTES).sum()
 }
 
-/// How often `needle` occurs in the files under `directory`. Holes are skipped, so a sparse file is quick to search.
+/// How often `needle` occurs in the files under `directory`. Holes are skipped, so a sparse file is
+/// quick to search.
 pub fn occurrences(directory: &Path, needle: &[u8]) -> usize {
     assert!(!needle.is_empty() && needle.len() < CHUNK_BYTES, "a marker is a short string");
     files_under(directory).iter().map(|path| occurrences_in(path, needle)).sum()
@@ -49,7 +51,8 @@ pub fn occurrences_in(path: &Path, needle: &[u8]) -> usize {
     let mut file = File::open(path).unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()));
     let mut count = 0;
     let mut position = 0;
-    // Data regions are disjoint and hold whole blocks, so nothing but zeroes lies between two of them.
+    // Data regions are disjoint and hold whole blocks, so nothing but zeroes lies between two of
+    // them.
     while let Ok(start) = rustix::fs::seek(&file, Region::Data(position)) {
         let end = rustix::fs::seek(&file, Region::Hole(start)).expect("a data region has an end");
         count += occurrences_in_region(&mut file, start, end, needle);
@@ -71,7 +74,8 @@ fn occurrences_in_region(file: &mut File, start: u64, end: u64, needle: &[u8]) -
             return count;
         }
         count += occurrences_in_bytes(&window, needle);
-        // An occurrence that spans two reads begins in the last bytes of the first; none lies in them entirely.
+        // An occurrence that spans two reads begins in the last bytes of the first; none lies in
+        // them entirely.
         let keep = window.len().min(needle.len() - 1);
         window.drain(..window.len() - keep);
         debug_assert!(kept < needle.len());

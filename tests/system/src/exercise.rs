@@ -35,12 +35,14 @@ impl<'session> Exercise<'session> {
         Self { command, longest_gap: Duration::ZERO }
     }
 
-    /// The longest time without any operation's end, in the guest's clock, that it has told since this was last asked.
+    /// The longest time without any operation's end, in the guest's clock, that it has told since
+    /// this was last asked.
     pub fn take_longest_gap(&mut self) -> Duration {
         std::mem::take(&mut self.longest_gap)
     }
 
-    /// Waits until it has done that many more operations than when it was last heard of, and returns how many in all.
+    /// Waits until it has done that many more operations than when it was last heard of, and
+    /// returns how many in all.
     #[track_caller]
     pub fn wait_for_more(&mut self, operations: u64) -> u64 {
         let mut done = self.wait_for_progress();

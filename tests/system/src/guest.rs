@@ -14,8 +14,8 @@ use crate::scratch::Scratch;
 use crate::session::{Output, RunningCommand, Session};
 use crate::socket::Listener;
 
-/// Emulated guests run at once, in one test program; each takes a whole processor of the two that CI has. Test
-/// programs run one after another.
+/// Emulated guests run at once, in one test program; each takes a whole processor of the two that
+/// CI has. Test programs run one after another.
 const GUESTS_AT_ONCE: usize = 2;
 
 /// From starting QEMU to its first connection.
@@ -93,7 +93,8 @@ impl<'test> GuestPlan<'test> {
         self
     }
 
-    /// Boots it. Returns when it is ready for commands. Waits for a place first when too many guests run.
+    /// Boots it. Returns when it is ready for commands. Waits for a place first when too many
+    /// guests run.
     #[track_caller]
     pub fn boot(self) -> Guest {
         let started = Instant::now();
@@ -187,7 +188,8 @@ impl Guest {
         (&mut self.session, &mut self.qmp)
     }
 
-    /// Ends the session: the guest unmounts, flushes and powers off. Returns when QEMU has ended, successfully.
+    /// Ends the session: the guest unmounts, flushes and powers off. Returns when QEMU has ended,
+    /// successfully.
     #[track_caller]
     pub fn power_off(mut self) {
         self.session.begin("exit");
@@ -208,7 +210,8 @@ pub struct AwaitedGuest {
 }
 
 impl AwaitedGuest {
-    /// Begins to receive the guest from a migration URI (QEMU `qapi/migration.json`, `migrate-incoming`).
+    /// Begins to receive the guest from a migration URI (QEMU `qapi/migration.json`,
+    /// `migrate-incoming`).
     #[track_caller]
     pub fn receive_from(&mut self, uri: &str) {
         self.guest.qmp.execute("migrate-incoming", json!({ "uri": uri }));
@@ -231,7 +234,8 @@ static PLACE_FREED: Condvar = Condvar::new();
 impl Place {
     pub(crate) fn take() -> Self {
         let mut taken = PLACES_TAKEN.lock();
-        // Without a deadline: whoever has a place is bound by deadlines, and frees it even by failing.
+        // Without a deadline: whoever has a place is bound by deadlines, and frees it even by
+        // failing.
         PLACE_FREED.wait_while(&mut taken, |taken| *taken >= GUESTS_AT_ONCE);
         *taken += 1;
         Self

@@ -11,7 +11,8 @@ use crate::command_line::CommandLine;
 use crate::process::Process;
 use crate::scratch::Scratch;
 
-/// How long the server may take to start: its root key by a passphrase takes a second of a quiet processor.
+/// How long the server may take to start: its root key by a passphrase takes a second of a quiet
+/// processor.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A user whose state is in the test's directory, and their key server.
@@ -71,7 +72,8 @@ impl<'test> KeyServerUser<'test> {
         self.strongroom.start_shell(name, &self.call(arguments))
     }
 
-    /// Sets the key server up as key provider `name`, under the certificate that this machine has as its client.
+    /// Sets the key server up as key provider `name`, under the certificate that this machine has
+    /// as its client.
     #[track_caller]
     pub fn add_provider(&self, name: &str, more: &[&str]) {
         let files = ["ca", "cert", "key"].map(|file| format!("home/key-providers/embedded/{file}.pem"));
@@ -81,7 +83,8 @@ impl<'test> KeyServerUser<'test> {
         self.runs(&[&server[..], &tls, more].concat());
     }
 
-    /// Exposes a volume at `vm.sock`, and waits until it is. What is said on stderr comes on stdout, too.
+    /// Exposes a volume at `vm.sock`, and waits until it is. What is said on stderr comes on
+    /// stdout, too.
     #[track_caller]
     pub fn expose(&self, volume: &str) -> Process {
         let expose = ["volume", "expose", volume, "--nbd", "unix:vm.sock", "2>&1"];
@@ -126,7 +129,8 @@ impl<'test> KeyServerUser<'test> {
     }
 }
 
-/// Two addresses that are free now, and for whoever asks for a port of the kernel's choice not the next ones.
+/// Two addresses that are free now, and for whoever asks for a port of the kernel's choice not the
+/// next ones.
 #[track_caller]
 pub fn free_addresses() -> (String, String) {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("there is a free port"));

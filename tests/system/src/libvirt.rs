@@ -19,7 +19,8 @@ const VIRSH_DEADLINE: Duration = Duration::from_secs(120);
 /// From the start of a domain to the guest's first connection.
 const GUEST_CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// A libvirt daemon that knows of nothing on this machine, and of which nothing on this machine knows.
+/// A libvirt daemon that knows of nothing on this machine, and of which nothing on this machine
+/// knows.
 pub struct Libvirt<'test> {
     scratch: &'test Scratch,
     uri: String,
@@ -61,8 +62,8 @@ impl<'test> Libvirt<'test> {
         run(self.scratch, &command, VIRSH_DEADLINE).success()
     }
 
-    /// Defines the domain `name` with the test guest, and with `parts` of `<domain>` and `devices` of `<devices>`
-    /// besides; starts it, and waits until the guest is ready for commands.
+    /// Defines the domain `name` with the test guest, and with `parts` of `<domain>` and `devices`
+    /// of `<devices>` besides; starts it, and waits until the guest is ready for commands.
     #[track_caller]
     pub fn boot(&self, name: &str, machine: Machine, parts: &str, devices: &str) -> Session {
         let serial = Listener::new(self.scratch, name, "session");
@@ -70,7 +71,8 @@ impl<'test> Libvirt<'test> {
         let xml = self.domain(name, machine, parts, devices, &serial);
         fs::write(&file, xml).expect("a file can be written");
         let file = file.to_string_lossy();
-        // Debian 12's libvirt 9.0 passes over the reconnect delay of an NBD disk, and its schema does not know it.
+        // Debian 12's libvirt 9.0 passes over the reconnect delay of an NBD disk, and its schema
+        // does not know it.
         let strictly: &[_] = if devices.contains("<reconnect delay") { &[] } else { &["--validate"] };
         self.virsh(&[&["define", &file], strictly].concat());
         self.virsh(&["start", name]);

@@ -13,16 +13,19 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::scratch::Scratch;
 use crate::transcript::Transcript;
 
-/// How long a process that was killed may take to be gone. The kernel first finishes the I/O it had in flight.
+/// How long a process that was killed may take to be gone. The kernel first finishes the I/O it had
+/// in flight.
 const KILLED_PROCESS_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether it is time to kill a program that has not ended by itself.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A started program. It is killed and reaped on drop, and the kernel kills it when the thread that started it ends,
-/// however that comes about: so nothing is left even of a test run that is itself killed.
+/// A started program. It is killed and reaped on drop, and the kernel kills it when the thread that
+/// started it ends, however that comes about: so nothing is left even of a test run that is itself
+/// killed.
 ///
-/// Start it on the test's own thread: one that ends sooner takes the process along (`PR_SET_PDEATHSIG`).
+/// Start it on the test's own thread: one that ends sooner takes the process along
+/// (`PR_SET_PDEATHSIG`).
 pub struct Process {
     name: String,
     child: Child,
@@ -33,8 +36,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`. Its stderr goes to `name.stderr` in the scratch directory; its stdout is read by the test,
-    /// and kept in `name.stdout`; its stdin is empty.
+    /// Starts `command`. Its stderr goes to `name.stderr` in the scratch directory; its stdout is
+    /// read by the test, and kept in `name.stdout`; its stdin is empty.
     #[track_caller]
     pub fn start(scratch: &Scratch, name: &str, command: &Command) -> Self {
         let stderr_log = unused_path(scratch, name, "stderr");
@@ -133,7 +136,8 @@ impl Finished {
         self.stdout
     }
 
-    /// Fails the test unless the program failed, by its own decision and with a message; returns its stderr.
+    /// Fails the test unless the program failed, by its own decision and with a message; returns
+    /// its stderr.
     #[track_caller]
     pub fn failure(self) -> String {
         let decided = self.status.code().is_some_and(|code| code != 0 && code != RUST_PANIC_STATUS);
@@ -155,8 +159,8 @@ pub fn run(scratch: &Scratch, command: &Command, deadline: Duration) -> Finished
     })
 }
 
-/// Runs `command` to its end, or kills it (SIGKILL) when it is time: then its stderr is in the file that is given back. It is gone
-/// when this returns.
+/// Runs `command` to its end, or kills it (SIGKILL) when it is time: then its stderr is in the file
+/// that is given back. It is gone when this returns.
 #[track_caller]
 pub fn run_until(
     scratch: &Scratch,
@@ -185,8 +189,8 @@ pub fn run_until(
     }
 }
 
-/// The same command, started through `setpriv`, which sets the parent-death signal and then becomes the program: a
-/// `pre_exec` hook would do it here, but is unsafe.
+/// The same command, started through `setpriv`, which sets the parent-death signal and then becomes
+/// the program: a `pre_exec` hook would do it here, but is unsafe.
 fn ending_with_its_parent(command: &Command) -> Command {
     let mut wrapped = Command::new("setpriv");
     wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
@@ -232,7 +236,8 @@ fn end(child: &mut Child, pidfd: &OwnedFd) {
     }
 }
 
-/// A file name that no earlier process of this test has: a server that is started again gets logs of its own.
+/// A file name that no earlier process of this test has: a server that is started again gets logs
+/// of its own.
 fn unused_path(scratch: &Scratch, name: &str, extension: &str) -> PathBuf {
     (1..)
         .map(|count| scratch.path(&format!("{name}-{count}.{extension}")))

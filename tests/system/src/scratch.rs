@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A fresh directory for everything that one test leaves on disk: its datastore, sockets, keys and logs.
+/// A fresh directory for everything that one test leaves on disk: its datastore, sockets, keys and
+/// logs.
 ///
 /// It is removed when the test passes. When it fails the directory stays, and its path is printed.
 pub struct Scratch {
@@ -13,8 +14,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes the directory, in `$TMPDIR` or `/tmp`: unix sockets need a short path (108 bytes, `unix(7)`), which the
-    /// target directory of a checkout is not.
+    /// Makes the directory, in `$TMPDIR` or `/tmp`: unix sockets need a short path (108 bytes,
+    /// `unix(7)`), which the target directory of a checkout is not.
     pub fn new() -> Self {
         let directory = tempfile::Builder::new()
             .prefix("strongroom-")

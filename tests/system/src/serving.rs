@@ -23,11 +23,13 @@ const STARTS_WITHIN: Duration = Duration::from_secs(120);
 /// From SIGTERM to the end of all of them.
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
-/// What the test guest's kernel is told: see scripts/run-guest. Its only serial line is the VM's console.
+/// What the test guest's kernel is told: see scripts/run-guest. Its only serial line is the VM's
+/// console.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=0 panic=-1 mitigations=off nokaslr cryptomgr.notests audit=0 lsm= \
 tsc=reliable no_timer_check init_on_alloc=0 session=protocol";
 
-/// A user whose state is in the test's directory, and their Strongroom. VMs that still run are cut off when it is dropped.
+/// A user whose state is in the test's directory, and their Strongroom. VMs that still run are cut
+/// off when it is dropped.
 pub struct Serving<'test> {
     scratch: &'test Scratch,
     /// The program.
@@ -230,13 +232,14 @@ impl<'test> Serving<'test> {
         pids.filter_map(|pid| Some((Pid::from_raw(pid)?, words(pid)))).collect()
     }
 
-    /// All processes of this program, and all that were told of the test's directory, with their command lines; the
-    /// consoles that the test has open are none of them.
+    /// All processes of this program, and all that were told of the test's directory, with their
+    /// command lines; the consoles that the test has open are none of them.
     pub fn processes(&self) -> Vec<(u32, String)> {
         processes_of_test(self.scratch)
     }
 
-    /// The process ids of a VM that its run directory tells of: its supervisor, its QEMU and, of a VM with a TPM, its swtpm.
+    /// The process ids of a VM that its run directory tells of: its supervisor, its QEMU and, of a
+    /// VM with a TPM, its swtpm.
     pub fn processes_of(&self, vm: &str) -> Vec<Pid> {
         processes_of_vm(self.scratch, vm)
     }
@@ -259,7 +262,8 @@ impl<'test> Serving<'test> {
         started.into_iter().filter(|pid| name(pid).starts_with(b"strongroom-qmp")).collect()
     }
 
-    /// What the starter of a VM's supervisor has started, of processes with such a word in their command line.
+    /// What the starter of a VM's supervisor has started, of processes with such a word in their
+    /// command line.
     fn started_for(&self, vm: &str, is_meant: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
         let supervisor = self.processes_of(vm)[0];
         let read = |pid: Pid, file: &str| {
@@ -316,8 +320,8 @@ fn processes_of_vm(scratch: &Scratch, vm: &str) -> Vec<Pid> {
     ["supervisor", "qemu", "swtpm"].iter().filter_map(|of| pid(of)).collect()
 }
 
-/// All processes of this program, and all that were told of a test's directory, with their command lines; the consoles that the
-/// test has open are none of them.
+/// All processes of this program, and all that were told of a test's directory, with their command
+/// lines; the consoles that the test has open are none of them.
 fn processes_of_test(scratch: &Scratch) -> Vec<(u32, String)> {
     let program = build::program().display().to_string();
     let directory = scratch.path("").display().to_string();

@@ -122,8 +122,8 @@ impl RunningCommand<'_> {
         let Self { session, command, tag } = self;
         let end_marker = format!("{tag} ").into_bytes();
         session.received.wait_for(&format!("the guest has done: {command}"), deadline, |bytes| {
-            // The line feed before it is the protocol's; a serial port that moves to another QEMU can lose one
-            // character.
+            // The line feed before it is the protocol's; a serial port that moves to another QEMU
+            // can lose one character.
             let marker_start = bytes.windows(end_marker.len()).position(|window| window == end_marker)?;
             let output_length = marker_start.saturating_sub(1);
             let status_start = marker_start + end_marker.len();

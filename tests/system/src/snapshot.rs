@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Everything under a directory: names, kinds, permissions, owners, and content. Not times, which reading may change.
+/// Everything under a directory: names, kinds, permissions, owners, and content. Not times, which
+/// reading may change.
 #[derive(PartialEq, Eq)]
 pub struct Snapshot(BTreeMap<PathBuf, Entry>);
 

@@ -1,5 +1,5 @@
-//! Sockets that tests listen on before they start the program that connects: so nobody has to find out when the other
-//! is there.
+//! Sockets that tests listen on before they start the program that connects: so nobody has to find
+//! out when the other is there.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};

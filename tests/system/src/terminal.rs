@@ -18,7 +18,8 @@ const ASKS_WITHIN: Duration = Duration::from_secs(60);
 /// How long a program may take to end after its last answer.
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
-/// A shell script that runs in a terminal of its own (`script(1)` makes it), which a person reads and types at. Killed on drop.
+/// A shell script that runs in a terminal of its own (`script(1)` makes it), which a person reads
+/// and types at. Killed on drop.
 pub struct Terminal {
     child: Child,
     pidfd: OwnedFd,
@@ -48,7 +49,8 @@ impl Terminal {
         Self { child, pidfd, keys, screen }
     }
 
-    /// Waits until the screen shows a text; returns what it showed since the last wait, up to and with it.
+    /// Waits until the screen shows a text; returns what it showed since the last wait, up to and
+    /// with it.
     #[track_caller]
     pub fn shows(&mut self, text: &str) -> String {
         self.screen.wait_for(&format!("the terminal showed {text:?}"), ASKS_WITHIN, |bytes| {
@@ -64,7 +66,8 @@ impl Terminal {
         typed.unwrap_or_else(|error| panic!("the terminal is gone: {error}"));
     }
 
-    /// Waits for the end of the script; returns its status and what the screen showed since the last wait.
+    /// Waits for the end of the script; returns its status and what the screen showed since the
+    /// last wait.
     #[track_caller]
     pub fn ends(mut self) -> (ExitStatus, String) {
         let shown = self.screen.wait_for_end("the terminal was left", ENDS_WITHIN);
@@ -75,7 +78,8 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // The terminal ends with it, and that hangs up whatever runs there. Fails only if it has ended.
+        // The terminal ends with it, and that hangs up whatever runs there. Fails only if it has
+        // ended.
         let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
         if wait_for_end(&mut self.child, &self.pidfd, ENDS_WITHIN).is_none() {
             eprintln!("script(1), process {}, does not end", self.child.id());

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Everything that has come from one stream so far; read by a thread of its own, so that the other side never blocks
-/// because a test is busy elsewhere. Also written to a log file.
+/// Everything that has come from one stream so far; read by a thread of its own, so that the other
+/// side never blocks because a test is busy elsewhere. Also written to a log file.
 pub(crate) struct Transcript {
     shared: Arc<Shared>,
     /// Where the next search begins: what was found is not found again.
@@ -42,10 +42,11 @@ impl Transcript {
         Self { shared, position: 0, log: log.to_owned() }
     }
 
-    /// Waits until `find` finds what it looks for in what came since the last find. It gets the bytes, and returns
-    /// its finding and how many of them that takes.
+    /// Waits until `find` finds what it looks for in what came since the last find. It gets the
+    /// bytes, and returns its finding and how many of them that takes.
     ///
-    /// Fails the test at the deadline, or when the stream ends first; `awaited` says for what it waited.
+    /// Fails the test at the deadline, or when the stream ends first; `awaited` says for what it
+    /// waited.
     #[track_caller]
     pub(crate) fn wait_for<T>(
         &mut self,

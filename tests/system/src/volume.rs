@@ -11,7 +11,8 @@ use crate::build;
 use crate::process::{Finished, Process, run};
 use crate::scratch::Scratch;
 
-/// A command of the program that does no bulk I/O. Argon2id over a gigabyte takes seconds on a loaded machine.
+/// A command of the program that does no bulk I/O. Argon2id over a gigabyte takes seconds on a
+/// loaded machine.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
 /// From the start of the server to the line that says it is ready; recovery after a crash included.
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
@@ -95,7 +96,8 @@ impl<'test> Volume<'test> {
         run(self.scratch, &command, COMMAND_DEADLINE)
     }
 
-    /// Exposes the volume over NBD on a unix socket, and waits until the program says that it is ready.
+    /// Exposes the volume over NBD on a unix socket, and waits until the program says that it is
+    /// ready.
     #[track_caller]
     pub fn expose(&self) -> Exposure {
         let socket = self.scratch.path(&format!("{}.sock", self.name));

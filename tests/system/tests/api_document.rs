@@ -1,5 +1,6 @@
-//! The OpenAPI document that a real `strongroom serve` gives, judged by programs of others: a public validator, and requests that are made
-//! up from the document, whose answers are held against it.
+//! The OpenAPI document that a real `strongroom serve` gives, judged by programs of others: a
+//! public validator, and requests that are made up from the document, whose answers are held
+//! against it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,8 +13,10 @@ use strongroom_system_tests::{Scratch, Serving};
 
 /// Parameters that the made-up requests do without, and why.
 ///
-/// - A cursor is what a page has given, and the document can only say that it is a text: any other text is refused (`bad_cursor`).
-/// - Two requests with one key are one request, and the tool gives all of its own the same: the second is `key_reused`.
+/// - A cursor is what a page has given, and the document can only say that it is a text: any other
+///   text is refused (`bad_cursor`).
+/// - Two requests with one key are one request, and the tool gives all of its own the same: the
+///   second is `key_reused`.
 const LEFT_OUT: [&str; 2] = ["cursor", "idempotency-key"];
 
 #[test]
@@ -59,8 +62,8 @@ fn leave_out(document: &mut Value) {
     }
 }
 
-/// The server does what it is asked, as root mostly: a made-up request for a datastore in `/` made one there, with VMs in it.
-/// So directories of datastores are of this test's own.
+/// The server does what it is asked, as root mostly: a made-up request for a datastore in `/` made
+/// one there, with VMs in it. So directories of datastores are of this test's own.
 fn keep_within(document: &mut Value, scratch: &Scratch) {
     let path = &mut document["components"]["schemas"]["AddDatastore"]["properties"]["path"];
     assert_eq!(path["pattern"], "^/", "the schema of the one path that the server writes to: {path}");

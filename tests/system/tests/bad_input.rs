@@ -1,4 +1,5 @@
-//! What is wrong, foreign, in use or full is refused with one clear sentence, and nothing else is touched.
+//! What is wrong, foreign, in use or full is refused with one clear sentence, and nothing else is
+//! touched.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 

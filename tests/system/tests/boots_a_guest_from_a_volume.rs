@@ -1,5 +1,6 @@
-//! A user makes a volume, exposes it, and runs a guest on it: what the guest wrote is there when it boots again, its
-//! file system is clean, deleted files give their space back, and whoever takes the datastore reads nothing.
+//! A user makes a volume, exposes it, and runs a guest on it: what the guest wrote is there when it
+//! boots again, its file system is clean, deleted files give their space back, and whoever takes
+//! the datastore reads nothing.
 
 use std::time::Duration;
 
@@ -49,7 +50,8 @@ fn use_in_two_boots(scratch: &Scratch, volume: &Volume<'_>) {
         full >= before + DELETED_FILE_BYTES,
         "{before} bytes were allocated before the file, {full} with it"
     );
-    // The mount discards as soon as the deletion is in the journal, and fstrim whatever that leaves.
+    // The mount discards as soon as the deletion is in the journal, and fstrim whatever that
+    // leaves.
     guest.run("rm /mnt/deleted && sync && fstrim /mnt");
     let after = datastore::allocated_bytes(&volume.datastore());
     assert!(

@@ -1,6 +1,6 @@
-//! A guest whose disk is a vhost-user device: a server that is stopped and started anew is a pause to it, never an
-//! error; what it wrote is there when it boots again, on the other machine type; whoever takes the datastore reads
-//! nothing.
+//! A guest whose disk is a vhost-user device: a server that is stopped and started anew is a pause
+//! to it, never an error; what it wrote is there when it boots again, on the other machine type;
+//! whoever takes the datastore reads nothing.
 
 use std::time::Duration;
 

@@ -14,7 +14,8 @@ const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 /// The first look is a minute after the start.
 const SOON: Duration = Duration::from_secs(240);
 
-/// Certificates are good for 90 days, and renewed 30 days before their end: after 65 days, while everything runs.
+/// Certificates are good for 90 days, and renewed 30 days before their end: after 65 days, while
+/// everything runs.
 #[test]
 fn certificates_are_renewed_before_they_end_while_everything_runs() {
     let scratch = Scratch::new();

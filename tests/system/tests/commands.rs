@@ -1,5 +1,5 @@
-//! A user meets the commands: makes a volume, looks at it, exposes, grows, checks and deletes it; and a script does the
-//! same with `--json`.
+//! A user meets the commands: makes a volume, looks at it, exposes, grows, checks and deletes it;
+//! and a script does the same with `--json`.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -150,7 +150,8 @@ fn what_is_exposed_is_told_as_json_too() {
     assert!(server.terminate(CLOSES_WITHIN).success());
 }
 
-/// Certificates of an authority for a server and two clients, made by OpenSSL, in directories as libnbd wants them.
+/// Certificates of an authority for a server and two clients, made by OpenSSL, in directories as
+/// libnbd wants them.
 fn make_certificates(strongroom: &CommandLine<'_>) {
     let script = r#"
         exec 2>openssl.log

@@ -1,5 +1,5 @@
-//! A volume that was damaged, edited, rolled back or cut off is refused with one clear sentence, and nothing is
-//! touched.
+//! A volume that was damaged, edited, rolled back or cut off is refused with one clear sentence,
+//! and nothing is touched.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -12,8 +12,8 @@ use strongroom_system_tests::{CommandLine, Scratch, Snapshot};
 const KEY: [u8; 32] = [0x33; 32];
 const WITH_KEY: [&str; 2] = ["--key-file", "vm1.key"];
 
-/// The descriptor's parts (docs/ON_DISK.md): a header of 16 bytes with its version and the body's length, the body, and
-/// a tag of 32 bytes.
+/// The descriptor's parts (docs/ON_DISK.md): a header of 16 bytes with its version and the body's
+/// length, the body, and a tag of 32 bytes.
 const VERSION_AT: usize = 8;
 const LENGTH_AT: usize = 12;
 const BODY_AT: usize = 16;

@@ -1,5 +1,5 @@
-//! The comparison of this program with other servers of disks, in a small way: each of them serves, is loaded, and gives
-//! figures; and the disk in memory, which is there for it.
+//! The comparison of this program with other servers of disks, in a small way: each of them serves,
+//! is loaded, and gives figures; and the disk in memory, which is there for it.
 
 use std::collections::BTreeMap;
 use std::fs;

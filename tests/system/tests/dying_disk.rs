@@ -1,5 +1,6 @@
-//! A real guest on a disk that hangs, fails, vanishes and comes back: what the guest sees is a pause or an error, never
-//! wrong data; what it had flushed is there afterwards; and another volume, elsewhere, notices nothing.
+//! A real guest on a disk that hangs, fails, vanishes and comes back: what the guest sees is a
+//! pause or an error, never wrong data; what it had flushed is there afterwards; and another
+//! volume, elsewhere, notices nothing.
 
 #![cfg(feature = "full")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -25,12 +26,14 @@ use strongroom_system_tests::{
 };
 
 const GUEST_DEADLINE: Duration = Duration::from_secs(300);
-/// As long as a storage path takes to fail over; virtio disks have no timeout, so a guest only waits.
+/// As long as a storage path takes to fail over; virtio disks have no timeout, so a guest only
+/// waits.
 const HANG: Duration = Duration::from_secs(30);
-/// Ending a server whose disk hangs: its frontend's time to drain, and a little for the worker to be killed.
+/// Ending a server whose disk hangs: its frontend's time to drain, and a little for the worker to
+/// be killed.
 const GIVES_UP_WITHIN: Duration = Duration::from_secs(55);
-/// The longest that the neighbour may be without an answer, on a machine that is busy with other things too. It is far
-/// below what the dying disk makes others wait.
+/// The longest that the neighbour may be without an answer, on a machine that is busy with other
+/// things too. It is far below what the dying disk makes others wait.
 const NEIGHBOUR_STALL: Duration = Duration::from_secs(15);
 
 /// Verified load on another volume of another datastore, served by another worker.
@@ -179,7 +182,8 @@ fn a_disk_that_hangs_is_a_pause_to_its_guest_and_nothing_to_others() {
     );
 }
 
-/// Boots a guest on a file system of its own on the volume, with a file that it has flushed; says the file's sum.
+/// Boots a guest on a file system of its own on the volume, with a file that it has flushed; says
+/// the file's sum.
 fn guest_with_a_file(scratch: &Scratch, exposure: &Exposure) -> (Guest, String) {
     let mut guest = GuestPlan::new(scratch, "guest").vhost_user(exposure.socket()).boot();
     guest.run("mkfs.ext4 -q /dev/vda && mount /dev/vda /mnt");
@@ -188,8 +192,8 @@ fn guest_with_a_file(scratch: &Scratch, exposure: &Exposure) -> (Guest, String) 
     (guest, sum)
 }
 
-/// The disk breaks under a guest that writes; then it is brought back, and the volume is exposed to the guest's next
-/// boot.
+/// The disk breaks under a guest that writes; then it is brought back, and the volume is exposed to
+/// the guest's next boot.
 fn breaks_and_comes_back(kind: &str, breaks: impl FnOnce(&mut DyingDisk<'_>)) {
     let scratch = Scratch::new();
     let mounts = Mounts::new(&scratch);
@@ -211,7 +215,8 @@ fn breaks_and_comes_back(kind: &str, breaks: impl FnOnce(&mut DyingDisk<'_>)) {
     );
     let read = read.text.trim().to_owned();
     assert!(read == sum.trim() || read.ends_with("error"), "{read} instead of {sum}");
-    // So is its owner, who cannot ask the volume where the file system that it lies on has shut down.
+    // So is its owner, who cannot ask the volume where the file system that it lies on has shut
+    // down.
     let told = await_any_log(exposure.process(), &["a flush failed", "requests have failed"]);
     let answered = neighbour.answers(&scratch);
     guest.cut_power();

@@ -1,5 +1,5 @@
-//! What a new user does wrong in the first hour: each message names the object and the next step, and nothing half-made is
-//! left.
+//! What a new user does wrong in the first hour: each message names the object and the next step,
+//! and nothing half-made is left.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

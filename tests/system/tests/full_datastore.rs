@@ -1,5 +1,5 @@
-//! A datastore fills up under its clients: a vhost-user guest waits and goes on when there is room, an NBD client is
-//! told, and what a person does about it works all the while.
+//! A datastore fills up under its clients: a vhost-user guest waits and goes on when there is room,
+//! an NBD client is told, and what a person does about it works all the while.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
@@ -44,7 +44,8 @@ fn a_guest_waits_while_its_datastore_is_full_and_loses_nothing() {
             assert!(sentence.contains("wait for room") && sentence.contains("nothing is lost"), "{sentence}");
             await_log(exposure.process(), "nothing is lost, and the guest goes on by itself");
 
-            // What a person does meanwhile works: a growth needs a new descriptor, an upgrade a drained guest.
+            // What a person does meanwhile works: a growth needs a new descriptor, an upgrade a
+            // drained guest.
             volume.command("resize", &["--size", "160M"]).success();
             volume.upgrade().success();
             await_state(&volume, "parked");
@@ -175,7 +176,8 @@ fn the_first_write_after_room_has_returned_finds_it() {
     let filler = disk.join("filler");
     mounts.run(&format!("dd if=/dev/zero of='{}' bs=4096 2>&1 || true", filler.display())).success();
 
-    // Blocks far from each other go through the log, and what has no room in the layer stays there until it is full.
+    // Blocks far from each other go through the log, and what has no room in the layer stays there
+    // until it is full.
     let mut client = QemuIo::start(exposure.uri());
     let mut offsets = (0..128 << 20).step_by(16 << 10);
     let refused = offsets.find(|offset| client.tell(&format!("write -P 5 {offset} 4096")).contains("failed"));

@@ -1,6 +1,6 @@
-//! Real guests whose datastore, a small ext4, fills up under them: over vhost-user the guest waits without an error;
-//! over NBD QEMU stops the guest. When a file beside the datastore is removed both go on, and their file systems are
-//! whole.
+//! Real guests whose datastore, a small ext4, fills up under them: over vhost-user the guest waits
+//! without an error; over NBD QEMU stops the guest. When a file beside the datastore is removed
+//! both go on, and their file systems are whole.
 
 #![cfg(feature = "full")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -133,7 +133,8 @@ fn an_nbd_guest_is_stopped_by_qemu_and_continued() {
     let before = make_file_system(&mut guest);
     let (session, qmp) = guest.session_and_qmp();
     let writing = session.start(WRITE);
-    // QEMU's own rule for a disk: an error that says "no space" stops the guest, and the request waits in QEMU.
+    // QEMU's own rule for a disk: an error that says "no space" stops the guest, and the request
+    // waits in QEMU.
     let error = qmp.wait_for_event("BLOCK_IO_ERROR", GUEST_DEADLINE);
     assert_eq!(
         (&error["data"]["action"], &error["data"]["nospace"]),

@@ -1,5 +1,6 @@
-//! A volume is plugged into a running guest by the commands that `volume expose --show qmp` prints, used, and
-//! unplugged, again and again: each time it holds what it held, and the server keeps nothing of the last time.
+//! A volume is plugged into a running guest by the commands that `volume expose --show qmp` prints,
+//! used, and unplugged, again and again: each time it holds what it held, and the server keeps
+//! nothing of the last time.
 
 #![cfg(feature = "full")]
 
@@ -38,7 +39,8 @@ fn plugs_ten_times(machine: Machine) -> Vec<usize> {
             verify(&mut guest, cycle - 1);
         }
         exercise(&mut guest, cycle);
-        // With the disk in use, the session before this one is over, and its end is no matter of moments.
+        // With the disk in use, the session before this one is over, and its end is no matter of
+        // moments.
         descriptors.push(open_descriptors(server.id()));
         unplug(&mut guest);
         guest.qmp().execute("chardev-remove", json!({ "id": "disk0" }));

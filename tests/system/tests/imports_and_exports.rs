@@ -1,5 +1,5 @@
-//! A user brings disks from elsewhere and takes them there again: raw, QEMU's, VMware's and Hyper-V's. What is compared
-//! is compared by `qemu-img`, which reads the volume over our NBD.
+//! A user brings disks from elsewhere and takes them there again: raw, QEMU's, VMware's and
+//! Hyper-V's. What is compared is compared by `qemu-img`, which reads the volume over our NBD.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -12,7 +12,8 @@ use strongroom_system_tests::{CommandLine, Scratch, Snapshot, datastore};
 
 const KEY: [u8; 32] = [0x17; 32];
 const KEY_ARGUMENTS: [&str; 2] = ["--key-file", "vm1.key"];
-/// Not a multiple of 4096, of 64 KiB, or of 1 MiB: every format's own units have a last one that is not full.
+/// Not a multiple of 4096, of 64 KiB, or of 1 MiB: every format's own units have a last one that is
+/// not full.
 const DISK_BYTES: u64 = (150 << 20) + 512;
 const DATA_BYTES: u64 = 9 << 20;
 /// Occurs nowhere but in the guest's data.

@@ -90,7 +90,8 @@ fn the_unit_is_one_and_as_closed_as_vms_let_it_be() {
     };
     // Machines without systemd have no use for it.
     let Some(told) = analyze(&["verify"]) else { return };
-    // The program and its manual page are not where the package puts them; the key is newer than Debian 12's systemd.
+    // The program and its manual page are not where the package puts them; the key is newer than
+    // Debian 12's systemd.
     let expected = ["/usr/bin/strongroom", "man strongroom", "man:strongroom", "'DelegateSubgroup'"];
     let wrong: Vec<_> = told
         .lines()

@@ -1,5 +1,5 @@
-//! A volume with tags under a guest's requests: its worker is killed and upgraded, and nothing is taken for damage that
-//! is none; then a block is damaged, and no reader gets it.
+//! A volume with tags under a guest's requests: its worker is killed and upgraded, and nothing is
+//! taken for damage that is none; then a block is damaged, and no reader gets it.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
@@ -124,8 +124,9 @@ fn what_is_erased_is_not_taken_for_what_was_never_there() {
     assert_eq!(wrong_blocks(), Some(512));
 }
 
-/// An old set of marks, put back after an orderly end, has what was changed meanwhile taken as it is. Nobody but whoever
-/// knows that the end was orderly can tell: so it is counted, and told as an alarm.
+/// An old set of marks, put back after an orderly end, has what was changed meanwhile taken as it
+/// is. Nobody but whoever knows that the end was orderly can tell: so it is counted, and told as an
+/// alarm.
 #[test]
 fn what_is_taken_as_it_is_is_told_as_an_alarm() {
     const AREA_BYTES: u64 = 40 << 20;

@@ -1,4 +1,5 @@
-//! A user backs the key server up with custodians, and has it back: over the one that lost keys, on a new machine, and after kill -9.
+//! A user backs the key server up with custodians, and has it back: over the one that lost keys, on
+//! a new machine, and after kill -9.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -143,7 +144,8 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     let confirm = ["keyserver", "custody", "confirm", asked["id"].as_str().unwrap()];
     assert!(user.runs(&[&confirm[..], &by_bob].concat()).contains("2 of 3"));
 
-    // After the backup a key is shredded, whose volume somebody has a copy of, and another one made.
+    // After the backup a key is shredded, whose volume somebody has a copy of, and another one
+    // made.
     user.strongroom.run_shell("mkdir copy; cp -r ds/shredded copy/").success();
     user.runs(&["volume", "delete", "ds/shredded", "--yes"]);
     provider(&user, "home").revoke(&shredded, Revocation::Superseded).unwrap();
@@ -177,7 +179,8 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     assert_eq!(opened, [true, false, false]);
     assert!(server.terminate(DEADLINE).success());
 
-    // On a new machine: its own clients' certificates work, and those of the machine that is no more.
+    // On a new machine: its own clients' certificates work, and those of the machine that is no
+    // more.
     let ports = ["--listen", &user.kmip, "--listen-enrolment", &user.enrolment];
     user.runs(&[&["keyserver", "init"], &ports[..], &NEW].concat());
     let shares = ["--share-fd", "3", "--share-fd", "4", "3<grace.second.share", "4<emmy.second.share"];

@@ -1,5 +1,5 @@
-//! The key server before an external KMIP server: hosts get its keys under grants and have no credentials of it, the control
-//! plane sees none, and an outage of either is an event.
+//! The key server before an external KMIP server: hosts get its keys under grants and have no
+//! credentials of it, the control plane sees none, and an outage of either is an event.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 

@@ -1,4 +1,5 @@
-//! A user looks after keys: lists them, rotates them while volumes are in use, and destroys what nothing needs.
+//! A user looks after keys: lists them, rotates them while volumes are in use, and destroys what
+//! nothing needs.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -146,7 +147,8 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
     let io = VerifiedIo::start(&user.strongroom.path("vm.sock"));
     io.wait_for_more(50);
 
-    // The volume that is named has moved after the first few milliseconds; it is the same rotation all the same.
+    // The volume that is named has moved after the first few milliseconds; it is the same rotation
+    // all the same.
     let (mut random, mut longest_ms, mut kills) = (StdRng::seed_from_u64(7), 150, 0);
     let mut rotate = KeyServerUser::script(&["--json", "key", "rotate", "--volume", &volumes[0]]);
     let rotated = loop {
@@ -160,7 +162,8 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
         if state_of(&user, &old) == "deactivated" {
             rotate = KeyServerUser::script(&["--json", "key", "rotate", &old]);
         }
-        // It may take longer than any kill would let it, on a loaded machine: so they come later and later.
+        // It may take longer than any kill would let it, on a loaded machine: so they come later
+        // and later.
         longest_ms += longest_ms / 10 + 1;
     };
     let rotated: Value = serde_json::from_str(&rotated).unwrap();

@@ -1,5 +1,5 @@
-//! A control plane grants, hosts fetch: keys come out of the key server for the host, the VM and the moment that a grant
-//! says, and for nobody and nothing else. Real processes, real mutual TLS.
+//! A control plane grants, hosts fetch: keys come out of the key server for the host, the VM and
+//! the moment that a grant says, and for nobody and nothing else. Real processes, real mutual TLS.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -157,7 +157,8 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     let control = site.signer("control", "control");
     let wish = |generation| Wish::new(to_host, &key, generation);
 
-    // A stolen certificate by itself: no key, not what is known of one, not even that there are any.
+    // A stolen certificate by itself: no key, not what is known of one, not even that there are
+    // any.
     let refused = |error: ClientError| error.refusal().unwrap().message.clone();
     assert_eq!(refused(host.get(&key).unwrap_err()), "a host needs a grant for that");
     assert_eq!(refused(host.state(&key).unwrap_err()), "a host needs a grant for that");
@@ -183,7 +184,8 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     is_refused(&host, &key, &timed((-3600, -60)), "grant-expired");
     is_refused(&host, &key, &timed((600, 900)), "grant-not-yet-valid");
     is_refused(&host, &key, &timed((0, 3601)), "grant-too-long-lived");
-    // Forged: by a host, by somebody in the control plane's name, by a control plane that is one no longer.
+    // Forged: by a host, by somebody in the control plane's name, by a control plane that is one no
+    // longer.
     is_refused(
         &thief,
         &key,

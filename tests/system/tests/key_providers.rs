@@ -114,7 +114,8 @@ fn volumes_take_their_keys_from_a_provider() {
     cluster.servers[0].kill();
     assert_eq!(info()["volume_id"], created["volume_id"]);
 
-    // Both are: the volume is key-unavailable, with its key and provider, and nothing else happens to it.
+    // Both are: the volume is key-unavailable, with its key and provider, and nothing else happens
+    // to it.
     cluster.kill();
     let told = is_refused(&user, &["volume", "check", "ds/vm1"]);
     assert!(told.contains("key-unavailable: key provider corp, key"), "{told}");

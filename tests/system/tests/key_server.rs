@@ -1,4 +1,5 @@
-//! A user runs the embedded key server: with nothing to set up, through outages, and with clients that come and go.
+//! A user runs the embedded key server: with nothing to set up, through outages, and with clients
+//! that come and go.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -168,7 +169,8 @@ fn where_it_listens_is_remembered() {
     assert!(settings.contains(&kmip) && settings.contains(&enrolment), "{settings}");
 }
 
-/// The port takes connections and nobody gets through, as in a flood: commands of the server's machine have a way of their own.
+/// The port takes connections and nobody gets through, as in a flood: commands of the server's
+/// machine have a way of their own.
 #[test]
 fn this_machine_administers_it_whatever_comes_to_its_port() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,6 @@
-//! The key server is killed at random moments while clients make, read, re-key and destroy keys, and started again each time. What
-//! a client was told is so, what it was not told happened whole or not at all, and nothing was released off the record.
+//! The key server is killed at random moments while clients make, read, re-key and destroy keys,
+//! and started again each time. What a client was told is so, what it was not told happened whole
+//! or not at all, and nothing was released off the record.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]

@@ -1,5 +1,6 @@
-//! The worker of a guest's vhost-user disk is killed twenty times while 32 requests are in flight, and then upgraded:
-//! the guest sees no error and no wrong block, only pauses, and those are measured by its own clock.
+//! The worker of a guest's vhost-user disk is killed twenty times while 32 requests are in flight,
+//! and then upgraded: the guest sees no error and no wrong block, only pauses, and those are
+//! measured by its own clock.
 
 #![cfg(feature = "full")]
 
@@ -13,7 +14,8 @@ const KILLS: usize = 20;
 const UPGRADES: usize = 5;
 /// Requests in flight; each thread of the exercise has one.
 const DEPTH: usize = 32;
-/// Done between two kills, so that each worker has written before it dies, and each kill meets other requests.
+/// Done between two kills, so that each worker has written before it dies, and each kill meets
+/// other requests.
 const OPERATIONS_BETWEEN_KILLS: u64 = 300;
 
 #[test]

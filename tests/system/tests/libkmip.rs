@@ -1,8 +1,10 @@
-//! What libkmip sends, byte by byte over OpenSSL, and what it takes for an answer. Percona's keyring is its best known user.
+//! What libkmip sends, byte by byte over OpenSSL, and what it takes for an answer. Percona's
+//! keyring is its best known user.
 //!
-//! libkmip is C and in no package registry, so what stands here was written down from its public source (OpenKMIP's and Percona's,
-//! `libkmip/src/kmip.c`, `kmip_bio.c`, `kmip_locate.c`, and `kmippp` above them): the order of fields, the versions under which each
-//! operation goes, and a reader that is as strict as its own. Nothing of the program's own encoding is used.
+//! libkmip is C and in no package registry, so what stands here was written down from its public
+//! source (OpenKMIP's and Percona's, `libkmip/src/kmip.c`, `kmip_bio.c`, `kmip_locate.c`, and
+//! `kmippp` above them): the order of fields, the versions under which each operation goes, and a
+//! reader that is as strict as its own. Nothing of the program's own encoding is used.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -97,7 +99,8 @@ fn template(name: &str) -> Vec<u8> {
     )
 }
 
-/// Fields one after the other, as its decoder goes through them: what does not come where it is looked for is an error.
+/// Fields one after the other, as its decoder goes through them: what does not come where it is
+/// looked for is an error.
 struct Decoder<'a>(&'a [u8]);
 
 impl<'a> Decoder<'a> {
@@ -177,7 +180,8 @@ impl Connection {
         Self { client, to_server, answers }
     }
 
-    /// Sends one operation, and gives the payload of its answer as kmip_decode_response_message reads it; nothing for a refusal.
+    /// Sends one operation, and gives the payload of its answer as kmip_decode_response_message
+    /// reads it; nothing for a refusal.
     fn ask(&mut self, minor: i32, operation: u32, payload: &[Vec<u8>]) -> Option<Vec<u8>> {
         self.to_server.write_all(&request(minor, operation, payload)).unwrap();
         self.to_server.flush().unwrap();
@@ -249,7 +253,8 @@ impl Connection {
         Some(key)
     }
 
-    /// Its op_all: pages with Offset Items under a header of 1.0, until a page is empty, since 1.0 counts nothing.
+    /// Its op_all: pages with Offset Items under a header of 1.0, until a page is empty, since 1.0
+    /// counts nothing.
     fn all(&mut self, more: &[Vec<u8>]) -> Vec<String> {
         let mut found = Vec::new();
         loop {
@@ -323,7 +328,8 @@ fn a_keyring_keeps_its_keys_as_libkmip_asks() {
     let name = attribute("Name", structure(0x0b, &[text(0x55, "INNODBKey-0"), enumeration(0x54, 1)]));
     assert_eq!(keyring.all(&[name]), std::slice::from_ref(&registered));
 
-    // And it goes: revoked because it is no longer needed, then destroyed. What is refused is an answer, too.
+    // And it goes: revoked because it is no longer needed, then destroyed. What is refused is an
+    // answer, too.
     let reason = structure(0x81, &[enumeration(0x82, 6), text(0x80, "rotated")]);
     keyring.ask_for_identifier(0, OPERATION_REVOKE, &[text(UNIQUE_IDENTIFIER, &registered), reason]);
     keyring.ask_for_identifier(0, OPERATION_DESTROY, &[text(UNIQUE_IDENTIFIER, &registered)]);

@@ -1,5 +1,5 @@
-//! A user of libvirt pastes what `volume expose --show libvirt` prints: the domain boots from the volume, goes on after
-//! the volume's worker was killed, and takes a second volume while it runs.
+//! A user of libvirt pastes what `volume expose --show libvirt` prints: the domain boots from the
+//! volume, goes on after the volume's worker was killed, and takes a second volume while it runs.
 
 #![cfg(feature = "full")]
 
@@ -14,7 +14,8 @@ use strongroom_system_tests::{
 
 /// With something for every syntax that a name passes through.
 const NBD_NAME: &str = "vm 1, \"o'dd\" <&>";
-/// Debian 12's libvirt 9.0 reads such a name of a vhost-user socket, but then forgets to escape it in its own notes.
+/// Debian 12's libvirt 9.0 reads such a name of a vhost-user socket, but then forgets to escape it
+/// in its own notes.
 const VHOST_USER_NAME: &str = "vm 1, \"odd\"";
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
 /// Done before and after the worker is killed.

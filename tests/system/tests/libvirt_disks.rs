@@ -1,4 +1,5 @@
-//! Somebody with guests of libvirt's, and no VM of Strongroom's, gives them encrypted disks: `vm disk attach --libvirt`.
+//! Somebody with guests of libvirt's, and no VM of Strongroom's, gives them encrypted disks:
+//! `vm disk attach --libvirt`.
 
 #![cfg(feature = "full")]
 
@@ -13,7 +14,8 @@ const SHARED_MEMORY: &str = "<memoryBacking><source type='memfd'/><access mode='
 const DEADLINE: Duration = Duration::from_secs(60);
 const EXERCISE: &str = "diskexercise --device /dev/vda --length 16M --threads 4 --ops 100";
 
-/// A person at a machine without systemd, where it is said what to run: what it says is run as it is.
+/// A person at a machine without systemd, where it is said what to run: what it says is run as it
+/// is.
 struct Person<'test> {
     strongroom: CommandLine<'test>,
     connect: String,

@@ -1,4 +1,5 @@
-//! A volume grows while a guest writes to it: the guest is told the new size, uses what is new, and its I/O goes on.
+//! A volume grows while a guest writes to it: the guest is told the new size, uses what is new, and
+//! its I/O goes on.
 
 #![cfg(feature = "full")]
 

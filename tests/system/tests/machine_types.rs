@@ -1,5 +1,6 @@
-//! A guest on each machine type, with a disk over vhost-user and one over NBD at once: both hold what was written. And
-//! guests whose disks are attached by the very arguments that `volume expose` prints, whatever the volume is called.
+//! A guest on each machine type, with a disk over vhost-user and one over NBD at once: both hold
+//! what was written. And guests whose disks are attached by the very arguments that `volume expose`
+//! prints, whatever the volume is called.
 
 #![cfg(feature = "full")]
 

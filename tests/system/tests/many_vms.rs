@@ -1,4 +1,5 @@
-//! Many VMs are asked to go on, and off, at once: the queue does at most sixteen at a time, and all of them end up as they were asked to.
+//! Many VMs are asked to go on, and off, at once: the queue does at most sixteen at a time, and all
+//! of them end up as they were asked to.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -26,7 +27,8 @@ fn many_vms_go_on_and_off_through_the_queue() {
 
     ask_all(&serving, "vm start $vm --paused --no-wait");
     let at_once = most_at_once_until_all_are(&scratch, &serving, "paused");
-    // With as many as there are places, there is always one that waits for its turn beside one that is done.
+    // With as many as there are places, there is always one that waits for its turn beside one that
+    // is done.
     assert!((2..=AT_ONCE_MAX).contains(&at_once), "{at_once} at once");
     let running = serving.processes().iter().filter(|(_, line)| line.contains("vm-supervisor")).count();
     assert_eq!(running, 2 * VMS, "a supervisor and its starter each");

@@ -1,12 +1,13 @@
-//! A guest with two vhost-user disks moves: into a file and out of it again, and alive into a second QEMU beside the
-//! first. Its I/O goes on without an error or a wrong block, and its memory came along, also what the worker wrote into
-//! it after it had been copied.
+//! A guest with two vhost-user disks moves: into a file and out of it again, and alive into a
+//! second QEMU beside the first. Its I/O goes on without an error or a wrong block, and its memory
+//! came along, also what the worker wrote into it after it had been copied.
 //!
-//! That last point is what a dirty log is for, and direct I/O does not test it: whoever reads a buffer checks it where
-//! it was filled. So the guest reads a disk, the *witness*, into its page cache once all memory has been copied. Nobody
-//! but the worker writes those pages (run-guest sees to it that the kernel does not zero them first), and nobody looks
-//! at them before the guest has moved. There they must hold what the disk holds, and the guest must not have read the
-//! disk again for it. Against a worker that does not mark the pages it fills, both tests fail.
+//! That last point is what a dirty log is for, and direct I/O does not test it: whoever reads a
+//! buffer checks it where it was filled. So the guest reads a disk, the *witness*, into its page
+//! cache once all memory has been copied. Nobody but the worker writes those pages (run-guest sees
+//! to it that the kernel does not zero them first), and nobody looks at them before the guest has
+//! moved. There they must hold what the disk holds, and the guest must not have read the disk again
+//! for it. Against a worker that does not mark the pages it fills, both tests fail.
 
 #![cfg(feature = "full")]
 
@@ -25,11 +26,14 @@ const WITNESS_MEGABYTES: u32 = 48;
 /// Lines of progress, of 20 operations each, before and after the move.
 const PROGRESS_LINES: u32 = 10;
 const EXERCISE: &str = "diskexercise --device /dev/vda --length 64M --threads 4 --progress 20";
-/// One pass over the guest's memory, or its last part, while two emulated guests' processors are busy.
+/// One pass over the guest's memory, or its last part, while two emulated guests' processors are
+/// busy.
 const MIGRATION_DEADLINE: Duration = Duration::from_secs(120);
-/// Bytes in a second: all memory that is not zero is copied in some seconds, and what [`DIRTY`] writes in half a one.
+/// Bytes in a second: all memory that is not zero is copied in some seconds, and what [`DIRTY`]
+/// writes in half a one.
 const BANDWIDTH: u32 = 16 << 20;
-/// Without end, new content for eight megabytes of memory; pages of zeroes would hardly need to be sent.
+/// Without end, new content for eight megabytes of memory; pages of zeroes would hardly need to be
+/// sent.
 const DIRTY: &str = "while :; do cat /bin/busybox /bin/busybox /bin/busybox /bin/busybox >/tmp/dirty; done";
 /// Long enough that a guest that is always writing can move in the end, in milliseconds.
 const DOWNTIME_LIMIT_MS: u32 = 20_000;
@@ -75,7 +79,8 @@ fn a_guest_goes_on_from_a_file_although_its_workers_were_killed_while_it_was_wri
     println!("over kills, {}", move_through_a_file(Disks::kill_workers));
 }
 
-/// Moves a guest into a file and on from there; something happens while the file is written. What was seen.
+/// Moves a guest into a file and on from there; something happens while the file is written. What
+/// was seen.
 fn move_through_a_file(meanwhile: impl FnOnce(&Disks)) -> String {
     let scratch = Scratch::new();
     let volumes = Volumes::create(&scratch);
@@ -100,14 +105,16 @@ fn goes_on_from(file: &Path, scratch: &Scratch, disks: Disks, witness: &str) -> 
     report
 }
 
-/// Whether this QEMU sees the end of a connection before it has started the device: a destination that waits while a
-/// worker is killed. Version 7.2 does not, and then talks to the successor without agreeing on anything.
+/// Whether this QEMU sees the end of a connection before it has started the device: a destination
+/// that waits while a worker is killed. Version 7.2 does not, and then talks to the successor
+/// without agreeing on anything.
 fn notices_broken_connections(guest: &mut Guest) -> bool {
     let version = guest.qmp().execute("query-version", json!({}));
     version["qemu"]["major"].as_u64() >= Some(10)
 }
 
-/// Writes the witness, forgets it, and starts an exercise of the other disk; the sum of what was written.
+/// Writes the witness, forgets it, and starts an exercise of the other disk; the sum of what was
+/// written.
 fn start_work(session: &mut Session) -> String {
     // A block device without users loses its page cache.
     session.run("exec 9</dev/vdb");
@@ -125,14 +132,16 @@ fn start_work(session: &mut Session) -> String {
     witness
 }
 
-/// Moves the guest; it reads the witness after its memory has been copied once. How often memory was gone through.
+/// Moves the guest; it reads the witness after its memory has been copied once. How often memory
+/// was gone through.
 fn migrate(source: &mut Guest, uri: &str, meanwhile: impl FnOnce()) -> u64 {
     let (session, qmp) = source.session_and_qmp();
     qmp.execute(
         "migrate-set-capabilities",
         json!({ "capabilities": [{ "capability": "events", "state": true }] }),
     );
-    // The guest dirties more than can be sent in the shortest pause, so the copying goes on for as long as is wanted.
+    // The guest dirties more than can be sent in the shortest pause, so the copying goes on for as
+    // long as is wanted.
     qmp.execute("migrate-set-parameters", json!({ "downtime-limit": 1, "max-bandwidth": BANDWIDTH }));
     qmp.execute("migrate", json!({ "uri": uri }));
     qmp.wait_for_event_that("MIGRATION_PASS", MIGRATION_DEADLINE, |data| data["pass"].as_u64() >= Some(2));

@@ -1,4 +1,5 @@
-//! The tests that the documents name are there: each sentence that states a rule has one, by file and function.
+//! The tests that the documents name are there: each sentence that states a rule has one, by file
+//! and function.
 //!
 //! A test is named as `crates/x/tests/y.rs::name`.
 
@@ -21,7 +22,8 @@ fn named(text: &str) -> Vec<(&str, &str)> {
     quoted(text).filter(is_test).filter_map(|quote| quote.split_once(".rs::")).collect()
 }
 
-/// Whether a file has the test: a function, or the first word of a case where tests have a `main` of their own.
+/// Whether a file has the test: a function, or the first word of a case where tests have a `main`
+/// of their own.
 fn has(source: &str, name: &str) -> bool {
     let is_listed = || source.split(&format!("\"{name}\"")).skip(1).any(|rest| rest.starts_with(','));
     source.contains(&format!("fn {name}(")) || is_listed()
@@ -69,7 +71,8 @@ fn sections_that_state_rules_name_their_tests() {
     }
 }
 
-/// The mistakes that are made on purpose can still be made, and the tests that are to catch them are there.
+/// The mistakes that are made on purpose can still be made, and the tests that are to catch them
+/// are there.
 #[test]
 fn mistakes_made_on_purpose_still_apply() {
     let mut count = 0;
@@ -89,7 +92,8 @@ fn mistakes_made_on_purpose_still_apply() {
     assert!(count > 20, "{count} mistakes");
 }
 
-/// The table of where one changes things names files and folders that are there, each from its room on.
+/// The table of where one changes things names files and folders that are there, each from its room
+/// on.
 #[test]
 fn places_to_change_things_are_there() {
     let text = std::fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();

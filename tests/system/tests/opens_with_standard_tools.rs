@@ -1,5 +1,5 @@
-//! A user whose Strongroom is gone reads a volume with OpenSSL and Argon2's reference implementation, after
-//! `docs/ON_DISK.md`.
+//! A user whose Strongroom is gone reads a volume with OpenSSL and Argon2's reference
+//! implementation, after `docs/ON_DISK.md`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,5 +1,5 @@
-//! What the manifests promise: the walls between planes, as docs/ARCHITECTURE.md says, and that a panic ends the
-//! released program, on which its locks rely.
+//! What the manifests promise: the walls between planes, as docs/ARCHITECTURE.md says, and that a
+//! panic ends the released program, on which its locks rely.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,5 +1,5 @@
-//! A volume whose key is in the key server: nobody finds that key in what either of them writes, says or shows, nor in
-//! memory beside the pages that are made for it.
+//! A volume whose key is in the key server: nobody finds that key in what either of them writes,
+//! says or shows, nor in memory beside the pages that are made for it.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what was searched is for people to read")]
@@ -21,8 +21,8 @@ use strongroom_system_tests::key_server::free_addresses;
 use strongroom_system_tests::{CommandLine, KeyServerUser, Process, Scratch, family};
 use worker_support::{VerifiedIo, wait_until};
 
-/// A key server and volumes under its keys. Everything that is written anywhere lies in the test's directory; what the
-/// test itself knows of the keys lies in another.
+/// A key server and volumes under its keys. Everything that is written anywhere lies in the test's
+/// directory; what the test itself knows of the keys lies in another.
 struct Stage<'test> {
     user: KeyServerUser<'test>,
     known: CommandLine<'test>,
@@ -63,7 +63,8 @@ impl<'test> Stage<'test> {
         self.user.json(&["volume", "info", "ds/vm1"])
     }
 
-    /// Every secret of the volume, by another implementation, with the key that the provider gives for it.
+    /// Every secret of the volume, by another implementation, with the key that the provider gives
+    /// for it.
     fn needles(&self) -> Needles {
         let key = ProviderKey {
             provider: "kms".parse().unwrap(),
@@ -168,7 +169,8 @@ fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
     assert!(server.terminate(DEADLINE).success());
 }
 
-/// A key that a client has made itself is sent to the server, and it is nobody's any more but the client's.
+/// A key that a client has made itself is sent to the server, and it is nobody's any more but the
+/// client's.
 #[test]
 fn a_registered_key_is_left_in_no_buffer_of_the_server() {
     if !rustix::process::geteuid().is_root() {

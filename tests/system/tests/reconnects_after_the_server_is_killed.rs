@@ -1,6 +1,7 @@
-//! What exposes a running guest's volume is killed, again and again, and started anew: the supervisor this time, whose
-//! worker then closes the volume and ends (`killed_under_a_guest` kills workers). The guest sees a pause, never an
-//! error, and everything that was acknowledged to it is there.
+//! What exposes a running guest's volume is killed, again and again, and started anew: the
+//! supervisor this time, whose worker then closes the volume and ends (`killed_under_a_guest` kills
+//! workers). The guest sees a pause, never an error, and everything that was acknowledged to it is
+//! there.
 
 use strongroom_system_tests::{Exercise, Guest, Protection, Scratch, Volume};
 

@@ -1,5 +1,5 @@
-//! Volumes move to other keys by a job that is killed at random moments, again and again, until it is done. At every moment
-//! one of the keys opens each volume, and at the end the new one alone.
+//! Volumes move to other keys by a job that is killed at random moments, again and again, until it
+//! is done. At every moment one of the keys opens each volume, and at the end the new one alone.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -72,8 +72,8 @@ impl<'test> Datastore<'test> {
         paths.map(|path| path.rsplit_once("vm").unwrap().1.parse().unwrap()).collect()
     }
 
-    /// Re-keys, and is killed whenever it has noted a few things more, quick or slow as the machine is; until it is done. A volume
-    /// takes so long, more or less. Gives its answer.
+    /// Re-keys, and is killed whenever it has noted a few things more, quick or slow as the machine
+    /// is; until it is done. A volume takes so long, more or less. Gives its answer.
     fn rekey(&mut self, old_key: &str, target: &str, new_key: &str, one_takes: Duration) -> Value {
         let (mut kills, mut between) = (0, 0);
         let name = self.name;
@@ -82,7 +82,8 @@ impl<'test> Datastore<'test> {
         );
         let home = self.strongroom.path("home");
         let before = noted(&home);
-        // Once it is killed for certain: it waits for a volume that somebody else has, and has noted that it began.
+        // Once it is killed for certain: it waits for a volume that somebody else has, and has
+        // noted that it began.
         let somebody = self.lock(0);
         let begun = self.strongroom.run_shell_until(&rekey, || noted(&home) > before);
         assert!(begun.is_none(), "{begun:?}");

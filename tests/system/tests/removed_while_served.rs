@@ -1,4 +1,5 @@
-//! Somebody removes a volume's files while it is served. Its clients cannot notice, so its owner is told.
+//! Somebody removes a volume's files while it is served. Its clients cannot notice, so its owner is
+//! told.
 
 mod disk_support;
 

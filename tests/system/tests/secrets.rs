@@ -1,5 +1,5 @@
-//! Whoever takes the datastore, looks at the process from outside, or reads its log and output, finds neither what the
-//! guest wrote nor any key: not as it is, not in hexadecimal, not in base64.
+//! Whoever takes the datastore, looks at the process from outside, or reads its log and output,
+//! finds neither what the guest wrote nor any key: not as it is, not in hexadecimal, not in base64.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -93,7 +93,8 @@ fn the_search_finds_what_is_not_protected() {
     assert_eq!(needles.found_in(b"..ABCDEFGH.."), [(2, "x as base64")]);
 }
 
-/// Another process of the same user reads no memory of a server, attaches to nothing, and gets no core file.
+/// Another process of the same user reads no memory of a server, attaches to nothing, and gets no
+/// core file.
 #[test]
 fn a_servers_memory_is_closed_to_its_own_user() {
     let scratch = Scratch::new();

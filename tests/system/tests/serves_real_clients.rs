@@ -1,4 +1,5 @@
-//! A user connects other programs to an encrypted volume: fio, libnbd's tools, qemu-img. Each checks what it reads.
+//! A user connects other programs to an encrypted volume: fio, libnbd's tools, qemu-img. Each
+//! checks what it reads.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -12,7 +13,8 @@ const KEY: [u8; 32] = [0x29; 32];
 const KEY_ARGUMENTS: [&str; 2] = ["--key-file", "vm1.key"];
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A job of fio that writes, reads back and compares by checksum. The engine comes before the engine's options.
+/// A job of fio that writes, reads back and compares by checksum. The engine comes before the
+/// engine's options.
 const VERIFIED: [&str; 7] = [
     "--ioengine=nbd",
     "--direct=1",
@@ -46,8 +48,9 @@ fn fio_verifies_mixed_sizes_on_many_connections() {
     ];
     strongroom.peer("fio", &[&VERIFIED[..], &mixed].concat());
 
-    // Four connections whose sectors lie in each other's blocks: a job writes every fourth sector, so that each block
-    // is partly everybody's. A lost read-modify-write of anyone is somebody's wrong checksum.
+    // Four connections whose sectors lie in each other's blocks: a job writes every fourth sector,
+    // so that each block is partly everybody's. A lost read-modify-write of anyone is somebody's
+    // wrong checksum.
     let offsets = ["--offset=0", "--offset=512", "--offset=1024", "--offset=1536"];
     let names = ["--name=first", "--name=second", "--name=third", "--name=fourth"];
     let shared = ["--rw=write:1536", "--bs=512", "--iodepth=32", "--io_size=2M", "--size=32M", uri.as_str()];
@@ -100,7 +103,8 @@ fn copies_maps_and_comparisons_agree() {
     strongroom.peer("cmp", &["disk.raw", "copy.raw"]);
     assert!(server.terminate(DEADLINE).success());
 
-    // Beside the data there may be a region of 128 KiB that was taken ahead, and the descriptor with its spares.
+    // Beside the data there may be a region of 128 KiB that was taken ahead, and the descriptor
+    // with its spares.
     let log_bytes = strongroom.json(&["volume", "info", "ds/vm1"])["log"]["size_bytes"].as_u64().unwrap();
     let allocated = datastore::allocated_bytes(&strongroom.path("ds")) - log_bytes;
     assert!(

@@ -1,5 +1,6 @@
-//! A slice of the soak that `make soak` runs for an hour: volumes of all kinds under verified load, while what serves them
-//! is killed, replaced, stopped, grown, re-keyed, cut off and starved of room.
+//! A slice of the soak that `make soak` runs for an hour: volumes of all kinds under verified load,
+//! while what serves them is killed, replaced, stopped, grown, re-keyed, cut off and starved of
+//! room.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 

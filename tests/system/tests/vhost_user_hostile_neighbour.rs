@@ -1,5 +1,6 @@
-//! A hostile guest and a hostile front end harm themselves alone: while one does its worst to the worker of its own
-//! volume, another volume is under verified load, and its own volume is served again right after.
+//! A hostile guest and a hostile front end harm themselves alone: while one does its worst to the
+//! worker of its own volume, another volume is under verified load, and its own volume is served
+//! again right after.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 

@@ -1,6 +1,6 @@
-//! The worker of an exposed volume is killed while requests are in flight, out of order, again and again; now and then
-//! its successor too, while it does again what it found. The next one answers all of them, though none is sent again,
-//! and every sector holds what it must.
+//! The worker of an exposed volume is killed while requests are in flight, out of order, again and
+//! again; now and then its successor too, while it does again what it found. The next one answers
+//! all of them, though none is sent again, and every sector holds what it must.
 
 mod worker_support;
 
@@ -14,7 +14,8 @@ use strongroom_system_tests::{Protection, Scratch, Volume};
 use worker_support::Worker;
 
 const ROUNDS: usize = if cfg!(feature = "full") { 200 } else { 3 };
-/// At most, until requests were in flight when a worker died: on a busy machine it may have done all of them by then.
+/// At most, until requests were in flight when a worker died: on a busy machine it may have done
+/// all of them by then.
 const ROUNDS_MAX: usize = 10 * ROUNDS;
 const QUEUES: u16 = 2;
 const DEPTH: u16 = 32;

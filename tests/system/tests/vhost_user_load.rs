@@ -1,5 +1,6 @@
-//! Verified load on an exposed volume, with every combination of queues, depth and ring features that drivers use; and
-//! on QEMU's own server, which shows that the load asks for nothing but what the standards promise.
+//! Verified load on an exposed volume, with every combination of queues, depth and ring features
+//! that drivers use; and on QEMU's own server, which shows that the load asks for nothing but what
+//! the standards promise.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The worker of an exposed volume is upgraded while its disk is under verified load: the connection stays, every
-//! request is answered once, and the pause is a matter of milliseconds.
+//! The worker of an exposed volume is upgraded while its disk is under verified load: the
+//! connection stays, every request is answered once, and the pause is a matter of milliseconds.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 

@@ -133,7 +133,8 @@ fn a_seed_is_read_and_what_was_swapped_out_is_gone_after_power_off() {
 
 /// As long as the TPM's index that it is written to.
 const TPM_MARKER: &str = "strongroom-tpm-marker-0123456789";
-/// An index in the TPM that its owner, who has no password, may define, write and read (TPM 2.0 part 2, 13).
+/// An index in the TPM that its owner, who has no password, may define, write and read (TPM 2.0
+/// part 2, 13).
 const NV_INDEX: &str = "01800001";
 /// The owner, and a session of an empty password.
 const OWNER: &str = "40000001";
@@ -211,7 +212,8 @@ fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
     assert!(left.iter().all(|path| !path.to_string_lossy().contains("web1")), "{left:?}");
 }
 
-/// Sends a command to the guest's TPM, without tag and size; what it answers after its response code.
+/// Sends a command to the guest's TPM, without tag and size; what it answers after its response
+/// code.
 fn tpm(console: &mut Console, command: &str) -> Vec<u8> {
     let digits: String = command.split_whitespace().collect();
     let bytes = |digits: &str| -> Vec<u8> {

@@ -214,7 +214,8 @@ fn open(serving: &Serving<'_>, number: u64, to: &str) {
     assert!(said.contains("not encrypted"), "{said}");
 }
 
-/// Begins a dump, and gives its task when it is under way. One that is over before anybody looks is deleted.
+/// Begins a dump, and gives its task when it is under way. One that is over before anybody looks is
+/// deleted.
 fn begin(serving: &Serving<'_>) -> String {
     let until = Instant::now() + SOON;
     loop {
@@ -263,7 +264,8 @@ fn is_nowhere(scratch: &Scratch) {
     }
 }
 
-/// An ELF core file (System V ABI) of 64 bits whose segments are all of the guest's memory, and lie in the file.
+/// An ELF core file (System V ABI) of 64 bits whose segments are all of the guest's memory, and lie
+/// in the file.
 fn expect_core_file(path: &Path) {
     let file = File::open(path).unwrap();
     let read = |at: u64, bytes: usize| {

@@ -1,4 +1,5 @@
-//! A new user's VM: made, installed from a CD-ROM whose screen they look at, and then started from its disk.
+//! A new user's VM: made, installed from a CD-ROM whose screen they look at, and then started from
+//! its disk.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -123,7 +124,8 @@ fn is_shown(scratch: &Scratch, serving: &Serving<'_>) {
     let address = line.rsplit_once("vnc://").unwrap().1.trim().to_owned();
     greets(TcpStream::connect(&address).unwrap());
     if rustix::process::geteuid().is_root() {
-        // Another account of this machine is hung up on before the guest's screen has said a word to it.
+        // Another account of this machine is hung up on before the guest's screen has said a word
+        // to it.
         let connect = format!("cat </dev/tcp/{}", address.replace(':', "/"));
         let other = format!("exec setpriv --reuid 65534 --clear-groups -- bash -c '{connect}'");
         assert_eq!(serving.strongroom.run_shell(&other).stdout, "");

@@ -1,4 +1,5 @@
-//! What the administrator of a `strongroom serve` asks of VMs' keys and disks, on the machine where it serves.
+//! What the administrator of a `strongroom serve` asks of VMs' keys and disks, on the machine where
+//! it serves.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -159,7 +160,8 @@ fn the_disks_of_a_vm_are_checked_by_its_host() {
     fs::write(&blocks, &before).unwrap();
     assert!(serving.runs("vm check web1 --data").contains("disk0 of VM web1: no errors"));
 
-    // Another volume under the same key in the disk's place: its own descriptor and files are sound.
+    // Another volume under the same key in the disk's place: its own descriptor and files are
+    // sound.
     let [first, other, away] = ["ds/web1/disk0", "ds/web1/disk2", "away"].map(|name| scratch.path(name));
     fs::rename(&first, &away).unwrap();
     fs::rename(&other, &first).unwrap();

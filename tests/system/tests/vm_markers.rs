@@ -1,5 +1,6 @@
-//! What a guest keeps, and what its volumes' keys are, is nowhere but where it belongs: not in files, logs, answers, QMP's traffic,
-//! temporary files, cores, or the memory of those who have no business with it.
+//! What a guest keeps, and what its volumes' keys are, is nowhere but where it belongs: not in
+//! files, logs, answers, QMP's traffic, temporary files, cores, or the memory of those who have no
+//! business with it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -18,7 +19,8 @@ use strongroom_providers::{GrantWallet, KeyGrant, ProviderKeyring};
 use strongroom_system_tests::datastore::files_under;
 use strongroom_system_tests::{CommandLine, Process, Scratch, Serving};
 
-/// What the guest makes of two halves, so that whole it is in its memory and on its disk, and was never said.
+/// What the guest makes of two halves, so that whole it is in its memory and on its disk, and was
+/// never said.
 const MARKER: &str = "strongroom-guest-marker-a81e";
 /// What cloud-init is told.
 const SEED_MARKER: &str = "strongroom-seed-marker-0c57";
@@ -96,7 +98,8 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
     assert!(ours.len() >= 9, "{ours:?}");
     needles.assert_not_seen_of(&ours);
     if rustix::process::geteuid().is_root() {
-        // The control plane and hostd have names of keys, and pass no guest data. The key server has the KEK, and nothing else.
+        // The control plane and hostd have names of keys, and pass no guest data. The key server
+        // has the KEK, and nothing else.
         for words in [&["serve", "--role host"][..], &["serve", "--role control"]] {
             let found = needles.found_in_memory(number(serving.process(words)));
             assert_eq!(found, Vec::new(), "{words:?}");
@@ -110,7 +113,8 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
         assert!(!held.is_empty() && held.iter().all(|found| found.is_protected), "{held:?}");
     }
 
-    // Its memory sealed, and taken up; then whoever has something of it dies as a program does that dumps its core.
+    // Its memory sealed, and taken up; then whoever has something of it dies as a program does that
+    // dumps its core.
     serving.runs("vm suspend web1");
     serving.runs("vm start web1");
     let crash = |pid| kill_process(pid, Signal::SEGV).unwrap();
@@ -138,7 +142,8 @@ fn guest_markers() -> Needles {
     needles
 }
 
-/// What the guest keeps, and the secrets of its disk by another implementation, with the KEK that its host gets.
+/// What the guest keeps, and the secrets of its disk by another implementation, with the KEK that
+/// its host gets.
 fn needles(serving: &Serving<'_>, scratch: &Scratch, known: &CommandLine<'_>, vm: &str) -> Needles {
     let status = serving.json("vm key status web1");
     let key = ProviderKey {

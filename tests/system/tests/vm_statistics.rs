@@ -10,7 +10,8 @@ use strongroom_system_tests::{Scratch, Serving};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What `vm stats --once` says of the disk, once that is so. A process that was just killed may be missing meanwhile.
+/// What `vm stats --once` says of the disk, once that is so. A process that was just killed may be
+/// missing meanwhile.
 #[track_caller]
 fn wait_for(serving: &Serving<'_>, awaited: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let until = Instant::now() + DEADLINE;

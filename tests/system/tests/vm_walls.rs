@@ -1,7 +1,7 @@
-//! What a VM whose QEMU obeys an attacker can reach of another VM and of Strongroom: nothing. A program in QEMU's place tries
-//! it, started by the whole stack as QEMU is; and once more as that VM's user outside of its namespaces, as if it had broken
-//! out of them. And what it reaches of its own VM's supervisor, which holds the keys: not a word
-//! that it says over QMP.
+//! What a VM whose QEMU obeys an attacker can reach of another VM and of Strongroom: nothing. A
+//! program in QEMU's place tries it, started by the whole stack as QEMU is; and once more as that
+//! VM's user outside of its namespaces, as if it had broken out of them. And what it reaches of its
+//! own VM's supervisor, which holds the keys: not a word that it says over QMP.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -23,7 +23,8 @@ use strongroom_system_tests::{Scratch, Serving};
 /// Of a QEMU that has ended, to the end of its VM's start.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// What it tries, with each outcome as a line of the file `$1`. The rest are, for each kind, the objects to try it on.
+/// What it tries, with each outcome as a line of the file `$1`. The rest are, for each kind, the
+/// objects to try it on.
 const ATTEMPTS: &str = r#"
 out=$1; shift
 try() { name=$1; shift; if "$@" >/dev/null 2>&1; then echo "$name: done"; else echo "$name: refused"; fi >>"$out.new"; }
@@ -58,7 +59,8 @@ id -u >"$out.user"; mv "$out.new" "$out"
 #[test]
 fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     if !rustix::process::geteuid().is_root() {
-        // Another user for each VM takes root; without it, namespaces alone are between them (crates/control-plane/hypervisor, walls.rs).
+        // Another user for each VM takes root; without it, namespaces alone are between them
+        // (crates/control-plane/hypervisor, walls.rs).
         return;
     }
     let scratch = Scratch::new();
@@ -93,8 +95,8 @@ fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     assert!(done[0].starts_with("own "), "{done:?}");
     let attempts = inside.lines().count();
 
-    // The same as its user, but with the host's files, processes and network before it. Whoever listens on a port asks for a
-    // certificate.
+    // The same as its user, but with the host's files, processes and network before it. Whoever
+    // listens on a port asks for a certificate.
     let outside = scratch.make_directory("outside");
     fs::set_permissions(&outside, PermissionsExt::from_mode(0o777)).unwrap();
     let objects: Vec<_> = objects.into_iter().filter(|object| !object.starts_with("port=")).collect();

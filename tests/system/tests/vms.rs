@@ -1,4 +1,5 @@
-//! VMs from end to end: `serve`, a VM with a real guest on a sealed disk, its console, and everything killed in turn.
+//! VMs from end to end: `serve`, a VM with a real guest on a sealed disk, its console, and
+//! everything killed in turn.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,5 +1,6 @@
-//! Whatever serves a VM is killed (SIGKILL) at random moments while its guest writes: no write that the guest was told is
-//! durable is lost, no process is left over, and the VM runs on or runs again by itself.
+//! Whatever serves a VM is killed (SIGKILL) at random moments while its guest writes: no write that
+//! the guest was told is durable is lost, no process is left over, and the VM runs on or runs again
+//! by itself.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what was killed when is for people to read")]
@@ -28,7 +29,8 @@ const STARTS_BY_ITSELF: usize = 3;
 /// Of one write of an emulated guest whose disk waits for its next worker.
 const WRITE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// In the guest: writes numbered blocks from `$1` up to `$2`, each flushed, and tells of each that is done.
+/// In the guest: writes numbered blocks from `$1` up to `$2`, each flushed, and tells of each that
+/// is done.
 const JOURNAL: &str = "journal() { i=$1; while [ $i -lt $2 ]; do printf '%-4096d' $i | dd of=/dev/vda bs=4096 \
 seek=$((i%64)) conv=notrunc,fsync 2>/dev/null || { echo failed $i; return 1; }; echo ack $i; i=$((i+1)); done; }";
 
@@ -42,7 +44,8 @@ enum Victim {
     Hostd,
     Control,
     KeyServer,
-    /// The VM's TPM: what was measured into it is gone with it, so the VM has one again only when it was stopped and started.
+    /// The VM's TPM: what was measured into it is gone with it, so the VM has one again only when
+    /// it was stopped and started.
     Swtpm,
     /// `serve` itself; what it started ends with it, VMs run on.
     Serve,
@@ -186,7 +189,8 @@ impl<'test> Rounds<'test> {
         self.nothing_is_left_of(&before);
     }
 
-    /// A VM is started by itself, but not for ever: after a number of times in ten minutes somebody has to look.
+    /// A VM is started by itself, but not for ever: after a number of times in ten minutes somebody
+    /// has to look.
     fn guest_has_ended(&mut self) {
         self.generation += 1;
         self.started_by_itself += 1;
@@ -245,7 +249,8 @@ impl<'test> Rounds<'test> {
         }
     }
 
-    /// The supervisor and what it has started, but for QEMU, which may be the child of a former one.
+    /// The supervisor and what it has started, but for QEMU, which may be the child of a former
+    /// one.
     fn family(&self) -> Vec<u32> {
         family_of(self.supervisor_and_qemu().0.as_raw_nonzero().get().cast_unsigned())
     }
@@ -264,7 +269,8 @@ impl<'test> Rounds<'test> {
         assert!(lost.is_empty(), "told and found: {lost:?}");
     }
 
-    /// One supervisor with its starter and one QEMU run, and of what was there before only what is theirs.
+    /// One supervisor with its starter and one QEMU run, and of what was there before only what is
+    /// theirs.
     fn nothing_is_left_of(&self, before: &[u32]) {
         let all = self.serving.processes();
         let count = |word: &str| all.iter().filter(|(_, line)| line.contains(word)).count();

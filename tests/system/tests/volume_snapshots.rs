@@ -1,5 +1,5 @@
-//! Snapshots of an exposed volume: clients see a pause, what was acknowledged before one is in it, and what is killed
-//! meanwhile leaves the volume with the snapshot or without it.
+//! Snapshots of an exposed volume: clients see a pause, what was acknowledged before one is in it,
+//! and what is killed meanwhile leaves the volume with the snapshot or without it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,4 +1,5 @@
-//! What clients ask of an exposed volume is counted: by real workers, for real clients, across a worker's death.
+//! What clients ask of an exposed volume is counted: by real workers, for real clients, across a
+//! worker's death.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

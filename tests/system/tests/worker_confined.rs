@@ -1,5 +1,6 @@
-//! A running worker, looked at from outside: it is nobody, may do nothing, has nothing open but what it needs, holds no
-//! KEK, sleeps while nothing is asked of it, and its memory is closed to others.
+//! A running worker, looked at from outside: it is nobody, may do nothing, has nothing open but
+//! what it needs, holds no KEK, sleeps while nothing is asked of it, and its memory is closed to
+//! others.
 
 #![allow(clippy::print_stdout, reason = "what is left out is said")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
@@ -55,8 +56,8 @@ fn a_worker_is_nobody_and_may_do_nothing() {
     assert!(exposed.close().success());
 }
 
-/// The process that has the key of a volume has no rights beyond the volume's directory, and that which has rights has no
-/// key. Neither goes on without the other.
+/// The process that has the key of a volume has no rights beyond the volume's directory, and that
+/// which has rights has no key. Neither goes on without the other.
 #[test]
 fn what_holds_the_key_may_do_nothing_else_and_ends_with_what_starts_its_workers() {
     let scratch = Scratch::new();
@@ -92,7 +93,8 @@ fn kill_worker_and_await_next(volume: &Volume<'_>) {
     });
 }
 
-/// Root may expose what another user has, and the process with the key keeps the right to open that, and no other.
+/// Root may expose what another user has, and the process with the key keeps the right to open
+/// that, and no other.
 #[test]
 fn a_volume_of_another_users_is_served_by_root_with_one_right() {
     if !rustix::process::geteuid().is_root() {
@@ -112,8 +114,9 @@ fn a_volume_of_another_users_is_served_by_root_with_one_right() {
     assert!(exposed.close().success());
 }
 
-/// The layer and its log, the listening socket, the socket it was born with, the standard streams, and its rings; no
-/// directory, no other file, and nothing that the supervisor was itself started with, such as a passphrase.
+/// The layer and its log, the listening socket, the socket it was born with, the standard streams,
+/// and its rings; no directory, no other file, and nothing that the supervisor was itself started
+/// with, such as a passphrase.
 #[test]
 fn a_worker_has_open_what_it_needs_and_nothing_else() {
     if !rustix::process::geteuid().is_root() {
@@ -189,7 +192,8 @@ fn an_idle_worker_sleeps() {
     assert!(exposed.close().success());
 }
 
-/// Who speaks nonsense on the control socket, or nothing at all, holds up neither others nor a restart.
+/// Who speaks nonsense on the control socket, or nothing at all, holds up neither others nor a
+/// restart.
 #[test]
 fn nonsense_on_the_control_socket_harms_nobody() {
     let scratch = Scratch::new();

@@ -1,5 +1,6 @@
-//! The worker of an exposed volume dies, is replaced by a newer one, and outlives its supervisor by no more than it
-//! takes to close the volume. Clients see a pause, and every sector that was acknowledged is there.
+//! The worker of an exposed volume dies, is replaced by a newer one, and outlives its supervisor by
+//! no more than it takes to close the volume. Clients see a pause, and every sector that was
+//! acknowledged is there.
 
 #![allow(clippy::print_stdout, reason = "what is left out is said")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
@@ -95,8 +96,9 @@ fn an_upgrade_to_what_is_no_worker_changes_nothing() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
     let install = |from: &std::path::Path| {
-        // As a package does it: a new file in the old one's place. Another process writes it: a program that another
-        // test starts meanwhile would hold it open for writing, and it could not be run.
+        // As a package does it: a new file in the old one's place. Another process writes it: a
+        // program that another test starts meanwhile would hold it open for writing, and it could
+        // not be run.
         strongroom.peer("cp", &["--", from.to_str().unwrap(), "new"]);
         fs::set_permissions(strongroom.path("new"), PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(strongroom.path("new"), strongroom.path("strongroom")).unwrap();
@@ -132,7 +134,8 @@ fn an_upgrade_to_what_is_no_worker_changes_nothing() {
     );
 }
 
-/// The successor waits for the lock, which is free when the dead worker's last I/O has ended, however long that takes.
+/// The successor waits for the lock, which is free when the dead worker's last I/O has ended,
+/// however long that takes.
 #[test]
 fn a_supervisor_waits_for_the_lock_and_says_so() {
     let scratch = Scratch::new();
@@ -146,7 +149,8 @@ fn a_supervisor_waits_for_the_lock_and_says_so() {
         .unwrap();
     // As `/proc/locks` names it; other tests wait for locks too.
     let place = format!(":{} ", fs::metadata(&layer).unwrap().ino());
-    // The last I/O of the dead worker is played by another holder, who queues before the worker dies.
+    // The last I/O of the dead worker is played by another holder, who queues before the worker
+    // dies.
     let slow_disk = std::thread::spawn(move || {
         let file = fs::File::open(layer).unwrap();
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -176,7 +180,8 @@ fn a_supervisor_waits_for_the_lock_and_says_so() {
     assert!(exposed.close().success());
 }
 
-/// What keeps a worker from starting is said, again and again, and the supervisor still ends when it is told to.
+/// What keeps a worker from starting is said, again and again, and the supervisor still ends when
+/// it is told to.
 #[test]
 fn a_worker_that_cannot_start_is_tried_again() {
     if !rustix::process::geteuid().is_root() {
@@ -188,8 +193,8 @@ fn a_worker_that_cannot_start_is_tried_again() {
     let exposed = volume.expose();
     let worker = Worker::of(&volume);
     let starter = family::only_child_of(exposed.process().id());
-    // A few more descriptors than what starts workers has: enough for it, and too few for the rings of a worker, which takes
-    // over none of them. How many it has depends on who started it.
+    // A few more descriptors than what starts workers has: enough for it, and too few for the rings
+    // of a worker, which takes over none of them. How many it has depends on who started it.
     let open = fs::read_dir(format!("/proc/{starter}/fd")).unwrap().count();
     let limit = format!("--nofile={0}:{0}", open + 8);
     CommandLine::new(&scratch).peer("prlimit", &[&format!("--pid={starter}"), &limit]);

@@ -1,5 +1,6 @@
-//! How long clients wait for a killed worker's successor, and for an upgrade: measured and printed, not judged, because
-//! a busy machine is no failure. `docs/PERFORMANCE.md` has the figures of a quiet one.
+//! How long clients wait for a killed worker's successor, and for an upgrade: measured and printed,
+//! not judged, because a busy machine is no failure. `docs/PERFORMANCE.md` has the figures of a
+//! quiet one.
 
 #![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]

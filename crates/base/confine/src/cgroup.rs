@@ -1,8 +1,9 @@
 //! A cgroup (version 2) for a worker: no swap, a bounded number of tasks, and gone with it.
 //!
-//! It is made below the supervisor's own cgroup, which a service gets with `Delegate=yes`. The kernel gives controllers
-//! only to the children of a cgroup without processes, so a supervisor that is alone in its own moves into a leaf of
-//! it first, as systemd's documentation of delegation asks for.
+//! It is made below the supervisor's own cgroup, which a service gets with `Delegate=yes`. The
+//! kernel gives controllers only to the children of a cgroup without processes, so a supervisor
+//! that is alone in its own moves into a leaf of it first, as systemd's documentation of delegation
+//! asks for.
 
 use std::fs;
 use std::io;
@@ -54,11 +55,12 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes one below the caller's own. `name` tells the workers of one supervisor apart; `tasks_max` bounds the
-    /// worker's threads together with those that the kernel makes for its rings ([`super::TASKS_MAX`] will do).
+    /// Makes one below the caller's own. `name` tells the workers of one supervisor apart;
+    /// `tasks_max` bounds the worker's threads together with those that the kernel makes for its
+    /// rings ([`super::TASKS_MAX`] will do).
     ///
-    /// What the kernel does not offer, such as memory limits on a host that has them in hierarchies of version 1,
-    /// is in [`Self::warnings`].
+    /// What the kernel does not offer, such as memory limits on a host that has them in hierarchies
+    /// of version 1, is in [`Self::warnings`].
     pub fn create(name: &str, tasks_max: u32) -> Result<Self, CgroupError> {
         let own = own_cgroup().filter(|path| path.is_dir()).ok_or(CgroupError::NoHierarchy)?;
         // A supervisor in its leaf divides the cgroup above.

@@ -57,8 +57,8 @@ pub(super) fn leave_groups() -> Result<(), SandboxError> {
     }
 }
 
-/// Takes every capability out of the set of those that could ever be had again. Without the right to, nothing is lost:
-/// [`set_no_new_privs`] leaves no way to have them.
+/// Takes every capability out of the set of those that could ever be had again. Without the right
+/// to, nothing is lost: [`set_no_new_privs`] leaves no way to have them.
 fn empty_bounding_set() -> Result<(), SandboxError> {
     if !has(CapabilitySet::SETPCAP)? {
         return Ok(());
@@ -73,8 +73,8 @@ fn empty_bounding_set() -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Gives up every capability but those that are `kept`, for good, and is not dumpable any more: a change of user makes a
-/// process dumpable as `fs.suid_dumpable` says.
+/// Gives up every capability but those that are `kept`, for good, and is not dumpable any more: a
+/// change of user makes a process dumpable as `fs.suid_dumpable` says.
 pub(super) fn give_up_privileges(kept: CapabilitySet) -> Result<(), SandboxError> {
     // Again: a user namespace begins with a full one.
     empty_bounding_set()?;

@@ -1,5 +1,5 @@
-//! Landlock: a ruleset that handles every access the running kernel knows, and allows a worker none, and a supervisor its
-//! own directories.
+//! Landlock: a ruleset that handles every access the running kernel knows, and allows a worker
+//! none, and a supervisor its own directories.
 
 use std::path::PathBuf;
 
@@ -12,20 +12,22 @@ use super::{Measure, Report, SandboxError};
 
 /// The newest that this was written for. Older kernels deny what they can.
 const NEWEST: ABI = ABI::V9;
-/// The oldest that denies all that matters here. What came later, connecting to a socket's path, the empty root does.
+/// The oldest that denies all that matters here. What came later, connecting to a socket's path,
+/// the empty root does.
 const SUFFICIENT: ABI = ABI::V6;
 
-/// The newest that knows a supervisor's needs: from the next on, connecting to a socket by its path is asked, too, and it
-/// looks up names of key servers by those of the host.
+/// The newest that knows a supervisor's needs: from the next on, connecting to a socket by its path
+/// is asked, too, and it looks up names of key servers by those of the host.
 const SUPERVISORS: ABI = ABI::V8;
 
-/// Denies all files but the open ones, all TCP ports, and signals and abstract sockets to the outside.
+/// Denies all files but the open ones, all TCP ports, and signals and abstract sockets to the
+/// outside.
 pub(super) fn deny_everything(report: &mut Report) -> Result<(), SandboxError> {
     judge(restrict(), report)
 }
 
-/// Denies all files but those below these directories, listening on TCP, and signals and abstract sockets to the outside.
-/// What is not there is left out.
+/// Denies all files but those below these directories, listening on TCP, and signals and abstract
+/// sockets to the outside. What is not there is left out.
 pub(super) fn allow_only(
     read: &[PathBuf],
     write: &[PathBuf],

@@ -1,8 +1,9 @@
 //! What processes give up before they meet an attacker.
 //!
-//! **A worker** parses what a hostile guest or client sends, so it is built as if it would lose: it gives up, before it
-//! has a key, whatever it will not need, and keeps what it was handed: its volume's file, sockets, its threads and
-//! their rings. In this order, because each step needs a right that a later one gives up:
+//! **A worker** parses what a hostile guest or client sends, so it is built as if it would lose: it
+//! gives up, before it has a key, whatever it will not need, and keeps what it was handed: its
+//! volume's file, sockets, its threads and their rings. In this order, because each step needs a
+//! right that a later one gives up:
 //!
 //! ```text
 //! single thread   limits -> no swap -> namespaces and an empty root -> own user -> no capability, no new privileges
@@ -13,18 +14,19 @@
 //! ```
 //!
 //! **A supervisor** holds KEKs, and hears workers. Another process, without keys, starts what the
-//! supervisor needs started, so that it gives up the rights to ([`confine_supervisor`]). So does a job
-//! of a VM that is off, which holds the same KEKs: its other process starts qemu-img, or gives a new
-//! VM's directory its name. **A monitor** reads for a supervisor what QEMU says: `hypervisor` starts it
-//! with QEMU's namespaces and a user of its own, and it denies itself all system calls but those of two
-//! sockets ([`deny_to_monitor`]). **qemu-img** reads images of others, and is executed under a filter
-//! ([`qemu_img_filter`]).
+//! supervisor needs started, so that it gives up the rights to ([`confine_supervisor`]). So does a
+//! job of a VM that is off, which holds the same KEKs: its other process starts qemu-img, or gives
+//! a new VM's directory its name. **A monitor** reads for a supervisor what QEMU says: `hypervisor`
+//! starts it with QEMU's namespaces and a user of its own, and it denies itself all system calls
+//! but those of two sockets ([`deny_to_monitor`]). **qemu-img** reads images of others, and is
+//! executed under a filter ([`qemu_img_filter`]).
 //!
-//! Each wall stands without the others: what seccomp refuses is refused by the empty namespaces too, and what the
-//! kernel is too old for is left to the walls that it has. What could not be had is said ([`Report`]), and refused
-//! where the caller said that it must be had.
+//! Each wall stands without the others: what seccomp refuses is refused by the empty namespaces
+//! too, and what the kernel is too old for is left to the walls that it has. What could not be had
+//! is said ([`Report`]), and refused where the caller said that it must be had.
 //!
-//! For whoever starts processes: [`UidLease`], a user for each of them, and [`Cgroup`], their memory and tasks.
+//! For whoever starts processes: [`UidLease`], a user for each of them, and [`Cgroup`], their
+//! memory and tasks.
 #![forbid(unsafe_code)]
 
 mod cgroup;
@@ -50,10 +52,11 @@ pub use self::uid_lease::{LeaseError, RUN_DIRECTORY, UidLease};
 /// What a worker is to be confined to.
 #[derive(Debug, Clone, Default)]
 pub struct Confinement {
-    /// Its own user and group, as numbers, which no other process has: of a [`UidLease`]. `None` leaves it those it
-    /// has.
+    /// Its own user and group, as numbers, which no other process has: of a [`UidLease`]. `None`
+    /// leaves it those it has.
     pub user: Option<(u32, u32)>,
-    /// What it must have. Without one of these it is not started; what else cannot be had is warned of.
+    /// What it must have. Without one of these it is not started; what else cannot be had is warned
+    /// of.
     pub must: Vec<Measure>,
 }
 
@@ -105,7 +108,8 @@ impl fmt::Display for Shortfall {
 /// How the confinement of a worker went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What could not be had, in the order in which it was found; empty on a new kernel with all rights.
+    /// What could not be had, in the order in which it was found; empty on a new kernel with all
+    /// rights.
     pub shortfalls: Vec<Shortfall>,
     must: Vec<Measure>,
     /// For the log.
@@ -165,11 +169,11 @@ impl SandboxError {
     }
 }
 
-/// Confines the calling process, which has one thread and no key yet; what it opened stays open. To be called before
-/// the process makes threads, which are confined with it.
+/// Confines the calling process, which has one thread and no key yet; what it opened stays open. To
+/// be called before the process makes threads, which are confined with it.
 ///
-/// What could not be had is logged as a warning, each with its reason, and returned. On an error the process may be
-/// confined in part, and must end.
+/// What could not be had is logged as a warning, each with its reason, and returned. On an error
+/// the process may be confined in part, and must end.
 pub fn confine(confinement: &Confinement) -> Result<Report, SandboxError> {
     expect_one_thread()?;
     // rustix looks it up at its first use, by ways that will be closed, and panics if it cannot.
@@ -211,11 +215,11 @@ pub struct SupervisorFiles {
     pub are_other_users: bool,
 }
 
-/// Confines the calling process, which has one thread, no key, and somebody who starts processes for it. It stays the
-/// user that it is: the files of volumes are that user's.
+/// Confines the calling process, which has one thread, no key, and somebody who starts processes
+/// for it. It stays the user that it is: the files of volumes are that user's.
 ///
-/// What could not be had is logged as a warning, and returned. On an error the process may be confined in part, and must
-/// end.
+/// What could not be had is logged as a warning, and returned. On an error the process may be
+/// confined in part, and must end.
 pub fn confine_supervisor(files: &SupervisorFiles) -> Result<Report, SandboxError> {
     expect_one_thread()?;
     let mut report = Report { who: "the supervisor", ..Report::default() };

@@ -7,13 +7,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Measure, Report, SandboxError};
 
-/// Open files of a worker: two sessions with 509 memory regions each, three event descriptors for each of their queues,
-/// as many again while an upgrade hands them over, and some hundred NBD connections.
+/// Open files of a worker: two sessions with 509 memory regions each, three event descriptors for
+/// each of their queues, as many again while an upgrade hands them over, and some hundred NBD
+/// connections.
 pub const DESCRIPTORS_MAX: u64 = 4096;
 
-/// Tasks of a worker. The filter of system calls lets it make none, but the kernel makes some for a ring whose file
-/// cannot be asked without waiting: up to four for each processor, and fewer where this ends them. If it could make
-/// none, that I/O would fail, so that the bound is far above the number of threads and rings.
+/// Tasks of a worker. The filter of system calls lets it make none, but the kernel makes some for a
+/// ring whose file cannot be asked without waiting: up to four for each processor, and fewer where
+/// this ends them. If it could make none, that I/O would fail, so that the bound is far above the
+/// number of threads and rings.
 pub const TASKS_MAX: u32 = 4096;
 
 const UNLIMITED: Rlimit = Rlimit { current: None, maximum: None };
@@ -35,14 +37,15 @@ pub(super) fn set(report: &mut Report) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// As much locked memory as may be: secrets, rings and registered memory count. Only root raises it above what it was given.
+/// As much locked memory as may be: secrets, rings and registered memory count. Only root raises it
+/// above what it was given.
 pub(super) fn lift_locked_memory() {
     let locked = Rlimit { current: getrlimit(Resource::Memlock).maximum, ..getrlimit(Resource::Memlock) };
     let _ = setrlimit(Resource::Memlock, UNLIMITED).or_else(|_| setrlimit(Resource::Memlock, locked));
 }
 
-/// A bound on its threads together with those that the kernel makes for its rings, where they are counted apart: by a
-/// user of its own.
+/// A bound on its threads together with those that the kernel makes for its rings, where they are
+/// counted apart: by a user of its own.
 pub(super) fn bound_tasks() -> Result<(), SandboxError> {
     limit(Resource::Nproc, TASKS_MAX.into()).map_err(SandboxError::step("set the limit of threads"))
 }
@@ -51,13 +54,14 @@ fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
 }
 
-/// Sees to it that nothing of the process is swapped out: by its cgroup where that says so, or by locking its memory as
-/// it is touched.
+/// Sees to it that nothing of the process is swapped out: by its cgroup where that says so, or by
+/// locking its memory as it is touched.
 pub(super) fn never_swap(report: &mut Report) -> Result<(), SandboxError> {
     if own_cgroup().is_some_and(|cgroup| is_without_swap(&cgroup)) {
         return Ok(());
     }
-    // With a finite limit a later mapping of guest memory would fail, which is worse than what is to be prevented.
+    // With a finite limit a later mapping of guest memory would fail, which is worse than what is
+    // to be prevented.
     let locked = getrlimit(Resource::Memlock).current.is_none()
         && mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_ok();
     if locked || !host_swaps() {

@@ -1,8 +1,10 @@
-//! A network, IPC, host name, mounts and cgroups with nothing in them, and a root directory that is empty.
+//! A network, IPC, host name, mounts and cgroups with nothing in them, and a root directory that is
+//! empty.
 //!
-//! No process-id namespace: a process cannot move itself into one, and a worker that made one for its children could
-//! make no threads any more. What it would hide is behind the empty root (`/proc`), another user, Landlock's signal
-//! scope and the denial of every call that takes a process's number.
+//! No process-id namespace: a process cannot move itself into one, and a worker that made one for
+//! its children could make no threads any more. What it would hide is behind the empty root
+//! (`/proc`), another user, Landlock's signal scope and the denial of every call that takes a
+//! process's number.
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::io::Errno;
@@ -18,7 +20,8 @@ const NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWNET
     .union(CloneFlags::CLONE_NEWNS)
     .union(CloneFlags::CLONE_NEWCGROUP);
 
-/// Where the empty root is mounted before it becomes the root. It exists: what was read there led here.
+/// Where the empty root is mounted before it becomes the root. It exists: what was read there led
+/// here.
 const MOUNT_POINT: &str = "/proc";
 /// One page and one inode, its own directory, that can be neither listed nor written.
 const EMPTY: &std::ffi::CStr = c"size=4k,nr_inodes=1,mode=0111";
@@ -33,8 +36,8 @@ pub(super) fn enter(report: &mut Report) -> Result<(), SandboxError> {
     enter_empty_root(report)
 }
 
-/// Without: a user namespace gives the rights in the others. Nobody is mapped into it, so nothing but what the
-/// process has open is its own, and outside it is still the user that it was.
+/// Without: a user namespace gives the rights in the others. Nobody is mapped into it, so nothing
+/// but what the process has open is its own, and outside it is still the user that it was.
 pub(super) fn enter_as_ordinary_user(report: &mut Report) -> Result<(), SandboxError> {
     if let Err(errno) = unshare(CloneFlags::CLONE_NEWUSER | NAMESPACES) {
         let reason = format!(
@@ -47,8 +50,8 @@ pub(super) fn enter_as_ordinary_user(report: &mut Report) -> Result<(), SandboxE
     enter_empty_root(report)
 }
 
-/// Those that a supervisor does without: IPC, host name, and mounts that nobody else sees. It sees the host's, as they come
-/// and go, and is in its network.
+/// Those that a supervisor does without: IPC, host name, and mounts that nobody else sees. It sees
+/// the host's, as they come and go, and is in its network.
 pub(super) fn enter_as_supervisor(report: &mut Report) -> Result<(), SandboxError> {
     let namespaces = CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWNS;
     let entered = unshare(namespaces).map_err(|errno| errno.to_string()).and_then(|()| {

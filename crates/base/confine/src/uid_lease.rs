@@ -1,8 +1,9 @@
 //! A user that no other running process has.
 //!
-//! One file for each number, in a directory of root's alone; whoever has its lock has the number. The lock is on the
-//! open file (`flock`), so it ends with its last holder, whatever that one died of: hand [`UidLease::as_fd`] to the
-//! process, and the number is free when both it and whoever started it are gone, no earlier.
+//! One file for each number, in a directory of root's alone; whoever has its lock has the number.
+//! The lock is on the open file (`flock`), so it ends with its last holder, whatever that one died
+//! of: hand [`UidLease::as_fd`] to the process, and the number is free when both it and whoever
+//! started it are gone, no earlier.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -15,12 +16,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use thiserror::Error;
 
-/// The first number. From here to the end of the positive 32-bit numbers nothing hands out users: distributions,
-/// dynamic users of systemd, containers and subordinate users (to 600 100 000 by default) all lie below; see systemd's
-/// UIDS-GIDS, which ends its container range one before.
+/// The first number. From here to the end of the positive 32-bit numbers nothing hands out users:
+/// distributions, dynamic users of systemd, containers and subordinate users (to 600 100 000 by
+/// default) all lie below; see systemd's UIDS-GIDS, which ends its container range one before.
 const FIRST: u32 = 0x7000_0000;
-/// How many: of a VM, QEMU, swtpm, two processes for each network card and one for each disk, two of them during an upgrade;
-/// and more VMs than a host can have.
+/// How many: of a VM, QEMU, swtpm, two processes for each network card and one for each disk, two
+/// of them during an upgrade; and more VMs than a host can have.
 const COUNT: u32 = 65536;
 /// Where the locks are, unless the caller says otherwise.
 pub const RUN_DIRECTORY: &str = "/run/strongroom/users";
@@ -52,7 +53,8 @@ pub enum LeaseError {
     },
 }
 
-/// A user and group number that nobody else has while this, or a duplicate of its descriptor, is open.
+/// A user and group number that nobody else has while this, or a duplicate of its descriptor, is
+/// open.
 #[derive(Debug)]
 pub struct UidLease {
     lock: File,
@@ -88,7 +90,8 @@ impl UidLease {
         Err(LeaseError::Exhausted)
     }
 
-    /// The one that a running process has the descriptor of: of QEMU, whose supervisor has died. It takes the right to have a descriptor of that process (`pidfd_getfd(2)`).
+    /// The one that a running process has the descriptor of: of QEMU, whose supervisor has died. It
+    /// takes the right to have a descriptor of that process (`pidfd_getfd(2)`).
     pub fn join(directory: &Path, number: u32, pid: u32) -> Result<Self, LeaseError> {
         let failed = |error| LeaseError::Directory { path: directory.to_owned(), error };
         let not_held = || LeaseError::NotHeld { pid, number };

@@ -1,8 +1,9 @@
-//! Speed of AES-256-XTS for the calls that the data path makes: one unit, and many at once; every kernel of this machine
-//! beside the others and beside what the processor's AES units can do at all.
+//! Speed of AES-256-XTS for the calls that the data path makes: one unit, and many at once; every
+//! kernel of this machine beside the others and beside what the processor's AES units can do at
+//! all.
 //!
-//! `cargo bench -p strongroom-crypto --bench xts`. Criterion's figures are means and suffer from whoever else uses the machine;
-//! the tables are of the least times.
+//! `cargo bench -p strongroom-crypto --bench xts`. Criterion's figures are means and suffer from
+//! whoever else uses the machine; the tables are of the least times.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
@@ -97,8 +98,8 @@ impl Data {
         }
     }
 
-    /// For how much data calls are timed together: little, for the least time to be that of a quiet moment; or all of it, for
-    /// what is in a cache all the same not to be taken for the whole.
+    /// For how much data calls are timed together: little, for the least time to be that of a quiet
+    /// moment; or all of it, for what is in a cache all the same not to be taken for the whole.
     fn together_bytes(self) -> usize {
         match self {
             Self::Cached => TOGETHER_BYTES,
@@ -143,7 +144,8 @@ fn kernels(criterion: &mut Criterion) {
     println!("{table}");
 }
 
-/// What a transfer of a guest's adds to a call of the kernel: its segments, and a unit that is split between two.
+/// What a transfer of a guest's adds to a call of the kernel: its segments, and a unit that is
+/// split between two.
 fn guest_memory(criterion: &mut Criterion) {
     const GUEST_BYTES: u64 = 1 << 20;
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");

@@ -1,7 +1,8 @@
 //! AES-256-GCM (NIST SP 800-38D) with 96-bit random nonces and 128-bit tags, for envelopes.
 //!
-//! A random nonce may be used for at most 2^32 seals under one key (SP 800-38D, 8.3). A key-encryption key
-//! seals data-encryption keys, one per layer and re-key, and stays far below that.
+//! A random nonce may be used for at most 2^32 seals under one key (SP 800-38D, 8.3). A
+//! key-encryption key seals data-encryption keys, one per layer and re-key, and stays far below
+//! that.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 #[cfg(not(feature = "fips"))]
@@ -30,12 +31,12 @@ pub struct Sealed {
     pub ciphertext_and_tag: Vec<u8>,
 }
 
-/// Seals `plaintext` under `kek` with a fresh random nonce. `associated_data` is authenticated along with it,
-/// not stored: [`open`] needs the same bytes.
+/// Seals `plaintext` under `kek` with a fresh random nonce. `associated_data` is authenticated
+/// along with it, not stored: [`open`] needs the same bytes.
 ///
 /// # Errors
-/// [`CryptoError::KeyLength`] unless `kek` has [`KEY_BYTES`]; [`CryptoError::Secret`] if the kernel gives no
-/// randomness; [`CryptoError::Library`].
+/// [`CryptoError::KeyLength`] unless `kek` has [`KEY_BYTES`]; [`CryptoError::Secret`] if the kernel
+/// gives no randomness; [`CryptoError::Library`].
 pub fn seal(
     kek: &SecretBytes,
     associated_data: &[u8],
@@ -62,7 +63,8 @@ fn seal_with_the_modules_nonce(
     let failed = |call| move |_| CryptoError::Library { algorithm: ALGORITHM, call, code: 0 };
     check_key(ALGORITHM, kek, KEY_BYTES)?;
     let key = RandomizedNonceKey::new(&AES_256_GCM, kek.expose()).map_err(failed("EVP_AEAD_CTX_init"))?;
-    // With room for the tag from the start, so that no copy of the plain text is left where it grew from.
+    // With room for the tag from the start, so that no copy of the plain text is left where it grew
+    // from.
     let mut ciphertext_and_tag = Vec::with_capacity(plaintext.len() + TAG_BYTES);
     ciphertext_and_tag.extend_from_slice(plaintext.expose());
     let nonce = key
@@ -75,8 +77,8 @@ fn seal_with_the_modules_nonce(
 /// Opens what [`seal`] made with the same `kek` and `associated_data`.
 ///
 /// # Errors
-/// [`CryptoError::Authentication`] if anything differs from what was sealed, including a missing tag;
-/// [`CryptoError::KeyLength`]; [`CryptoError::Limit`] if it is longer than a secret can be;
+/// [`CryptoError::Authentication`] if anything differs from what was sealed, including a missing
+/// tag; [`CryptoError::KeyLength`]; [`CryptoError::Limit`] if it is longer than a secret can be;
 /// [`CryptoError::Secret`].
 pub fn open(kek: &SecretBytes, associated_data: &[u8], sealed: &Sealed) -> Result<SecretBytes, CryptoError> {
     let key = expand(kek)?;
@@ -98,8 +100,8 @@ pub fn open(kek: &SecretBytes, associated_data: &[u8], sealed: &Sealed) -> Resul
     Ok(plaintext)
 }
 
-/// Seals with a nonce from outside. Two seals with one nonce under one key break GCM, so only [`seal`] and
-/// known answers may call this.
+/// Seals with a nonce from outside. Two seals with one nonce under one key break GCM, so only
+/// [`seal`] and known answers may call this.
 pub(crate) fn seal_with_nonce(
     kek: &SecretBytes,
     nonce: [u8; NONCE_BYTES],

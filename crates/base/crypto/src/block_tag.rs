@@ -1,9 +1,10 @@
-//! Tags of blocks: HMAC-SHA256 (FIPS 198-1), truncated to 128 bits (NIST SP 800-107, 5.1), of many short messages under
-//! one key.
+//! Tags of blocks: HMAC-SHA256 (FIPS 198-1), truncated to 128 bits (NIST SP 800-107, 5.1), of many
+//! short messages under one key.
 //!
-//! What has to be computed of the key once is kept in secret memory, and nowhere else: what is as good as the key lies
-//! on the stack for the time of a call, and aws-lc wipes it there. [`mac`](crate::mac) sets its key up anew for every
-//! message and leaves it on the library's heap, which is right for a descriptor and not for every block of a disk.
+//! What has to be computed of the key once is kept in secret memory, and nowhere else: what is as
+//! good as the key lies on the stack for the time of a call, and aws-lc wipes it there.
+//! [`mac`](crate::mac) sets its key up anew for every message and leaves it on the library's heap,
+//! which is right for a descriptor and not for every block of a disk.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -42,8 +43,8 @@ impl BlockTagKey {
         Ok(Self { schedule })
     }
 
-    /// The tag of `header` followed by `message`. The lengths are not a part of it: the caller has one header of one
-    /// length.
+    /// The tag of `header` followed by `message`. The lengths are not a part of it: the caller has
+    /// one header of one length.
     ///
     /// # Errors
     /// [`CryptoError::Library`].
@@ -68,7 +69,8 @@ impl Context {
     }
 
     fn set_key(&mut self, key: &[u8]) -> Result<(), CryptoError> {
-        // SAFETY: the context was initialised; the key is readable for its length; a null engine means none.
+        // SAFETY: the context was initialised; the key is readable for its length; a null engine
+        // means none.
         let result = unsafe {
             lc::HMAC_Init_ex(
                 self.0.as_mut_ptr(),

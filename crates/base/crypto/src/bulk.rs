@@ -1,7 +1,8 @@
-//! AES-256-GCM (NIST SP 800-38D) of texts too long for secret memory, in place, with random nonces of 96 bits and whole tags.
+//! AES-256-GCM (NIST SP 800-38D) of texts too long for secret memory, in place, with random nonces
+//! of 96 bits and whole tags.
 //!
-//! For records of guest data, of which one key seals far fewer than the 2^32 that a random nonce allows (SP 800-38D, 8.3). The
-//! nonce is made inside the module, as FIPS 140-3 wants it (IG C.H).
+//! For records of guest data, of which one key seals far fewer than the 2^32 that a random nonce
+//! allows (SP 800-38D, 8.3). The nonce is made inside the module, as FIPS 140-3 wants it (IG C.H).
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, RandomizedNonceKey, UnboundKey};
 use strongroom_memory::secret::SecretBytes;

@@ -1,8 +1,10 @@
-//! AES-GCM as others use it: keys of all three lengths, nonces of any length, tags cut short (NIST SP 800-38D).
+//! AES-GCM as others use it: keys of all three lengths, nonces of any length, tags cut short (NIST
+//! SP 800-38D).
 //!
-//! For data that clients of the key server have it encrypt and decrypt. Nothing of the house is sealed by it: that is
-//! [`aead`](crate::aead), which draws its nonces itself. aws-lc-rs takes nonces of 96 bits and whole tags only, so this is a thin
-//! binding to aws-lc's EVP calls. aws-lc keeps the round keys on its heap for one call, and overwrites them at its end.
+//! For data that clients of the key server have it encrypt and decrypt. Nothing of the house is
+//! sealed by it: that is [`aead`](crate::aead), which draws its nonces itself. aws-lc-rs takes
+//! nonces of 96 bits and whole tags only, so this is a thin binding to aws-lc's EVP calls. aws-lc
+//! keeps the round keys on its heap for one call, and overwrites them at its end.
 
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
@@ -14,10 +16,12 @@ use zeroize::Zeroize;
 use crate::error::{Algorithm, CryptoError, check_limit};
 use crate::module::{check, lc, library_error};
 
-/// Bytes that a tag may be cut to. Shorter ones need a limit on the number of forgeries (NIST SP 800-38D, appendix C).
+/// Bytes that a tag may be cut to. Shorter ones need a limit on the number of forgeries (NIST SP
+/// 800-38D, appendix C).
 pub const TAG_BYTES: RangeInclusive<usize> = 12..=16;
 
-/// Bytes that a nonce may have. The standard allows more than anybody uses; one of 12 needs no hashing.
+/// Bytes that a nonce may have. The standard allows more than anybody uses; one of 12 needs no
+/// hashing.
 pub const NONCE_BYTES: RangeInclusive<usize> = 1..=128;
 
 /// Bytes that a text may have: what one EVP call takes, and far below GCM's own limit of 2^36.
@@ -25,12 +29,15 @@ pub const TEXT_MAX_BYTES: usize = 1 << 30;
 
 const ALGORITHM: Algorithm = Algorithm::AesGcm;
 
-/// Encrypts `text` in place, and gives the tag, of which the first bytes of [`TAG_BYTES`] are a shorter one.
+/// Encrypts `text` in place, and gives the tag, of which the first bytes of [`TAG_BYTES`] are a
+/// shorter one.
 ///
-/// The same nonce twice under one key gives the key's authentication away: the caller answers for that.
+/// The same nonce twice under one key gives the key's authentication away: the caller answers for
+/// that.
 ///
 /// # Errors
-/// [`CryptoError::Limit`] for a key, nonce or text of a length that is not allowed; [`CryptoError::Library`].
+/// [`CryptoError::Limit`] for a key, nonce or text of a length that is not allowed;
+/// [`CryptoError::Library`].
 pub fn seal(
     key: &SecretBytes,
     nonce: &[u8],
@@ -40,7 +47,8 @@ pub fn seal(
     Context::new(key, nonce, Direction::Encrypt)?.seal(associated_data, text)
 }
 
-/// Decrypts `text` in place if the tag, whole or cut short, is its own. Otherwise nothing of the text is left.
+/// Decrypts `text` in place if the tag, whole or cut short, is its own. Otherwise nothing of the
+/// text is left.
 ///
 /// # Errors
 /// [`CryptoError::Authentication`], and as [`seal`], for the length of a tag too.
@@ -129,7 +137,8 @@ impl Context {
         key: *const u8,
         nonce: *const u8,
     ) -> Result<(), CryptoError> {
-        // SAFETY: the context is live; cipher, key and nonce are null for "none yet", or what `new` checked the lengths of.
+        // SAFETY: the context is live; cipher, key and nonce are null for "none yet", or what `new`
+        // checked the lengths of.
         let result = unsafe {
             lc::EVP_CipherInit_ex(self.0.as_ptr(), cipher, ptr::null_mut(), key, nonce, encrypting)
         };
@@ -151,7 +160,8 @@ impl Context {
 
     /// Gives or takes the tag.
     fn control(&self, command: c_int, tag: &mut [u8]) -> Result<(), CryptoError> {
-        // SAFETY: the context is live; aws-lc reads or writes as many bytes of the tag as it is told, 16 at most.
+        // SAFETY: the context is live; aws-lc reads or writes as many bytes of the tag as it is
+        // told, 16 at most.
         let result = unsafe {
             lc::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), command, tag.len() as c_int, tag.as_mut_ptr().cast())
         };
@@ -175,8 +185,9 @@ impl Context {
             return Ok(());
         }
         let mut written_bytes: c_int = 0;
-        // SAFETY: the context is live. `from` has so many bytes, checked to fit; `to` is null for associated data, or the same
-        // bytes, writable, of which GCM writes exactly as many as it reads.
+        // SAFETY: the context is live. `from` has so many bytes, checked to fit; `to` is null for
+        // associated data, or the same bytes, writable, of which GCM writes exactly as many as it
+        // reads.
         let result = unsafe {
             lc::EVP_CipherUpdate(self.0.as_ptr(), to, &mut written_bytes, from, length_bytes as c_int)
         };
@@ -185,7 +196,8 @@ impl Context {
 
     fn finish(&self) -> Result<(), CryptoError> {
         let (mut nothing, mut written_bytes) = ([0; 16], 0);
-        // SAFETY: the context is live; GCM has nothing left to write here, and a block has 16 bytes.
+        // SAFETY: the context is live; GCM has nothing left to write here, and a block has 16
+        // bytes.
         let result =
             unsafe { lc::EVP_CipherFinal_ex(self.0.as_ptr(), nothing.as_mut_ptr(), &mut written_bytes) };
         check(ALGORITHM, "EVP_CipherFinal_ex", result)
@@ -218,7 +230,8 @@ mod tests {
                               c3c0c95156809539fcf0e2429a6b525416aedbf5a0de6a57a637b39b";
     const KEY: &str = "feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308";
 
-    /// McGrew and Viega, The Galois/Counter Mode of Operation, appendix B: cases 4 to 6, 11, 12, 17 and 18.
+    /// McGrew and Viega, The Galois/Counter Mode of Operation, appendix B: cases 4 to 6, 11, 12, 17
+    /// and 18.
     #[test]
     fn keys_and_nonces_of_all_lengths_answer_as_published() {
         let cases = [

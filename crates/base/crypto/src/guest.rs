@@ -1,9 +1,9 @@
-//! The bridge between guest memory and the cipher: whole units of a transfer, whose memory may lie in many pieces
-//! and change at any moment.
+//! The bridge between guest memory and the cipher: whole units of a transfer, whose memory may lie
+//! in many pieces and change at any moment.
 //!
-//! Runs of units that lie within one segment go to the kernel in place, in one call. A unit that is split
-//! across segments goes through a scratch unit in secret memory, because it then holds a guest's plain text. Each
-//! byte of the guest's is read once and decides nothing.
+//! Runs of units that lie within one segment go to the kernel in place, in one call. A unit that is
+//! split across segments goes through a scratch unit in secret memory, because it then holds a
+//! guest's plain text. Each byte of the guest's is read once and decides nothing.
 
 use std::ptr;
 
@@ -31,12 +31,13 @@ impl GuestSession {
         Ok(Self { session: xts.session()?, scratch })
     }
 
-    /// Encrypts the bytes of `source` from `start` on into `destination`, as many as fit it; the first unit has the
-    /// number `first_unit`.
+    /// Encrypts the bytes of `source` from `start` on into `destination`, as many as fit it; the
+    /// first unit has the number `first_unit`.
     ///
     /// # Errors
-    /// [`CryptoError::PartialDataUnit`] if `destination` is not whole units, [`CryptoError::BufferMismatch`] if
-    /// `source` ends before it, [`CryptoError::DataUnitRange`], [`CryptoError::Library`].
+    /// [`CryptoError::PartialDataUnit`] if `destination` is not whole units,
+    /// [`CryptoError::BufferMismatch`] if `source` ends before it, [`CryptoError::DataUnitRange`],
+    /// [`CryptoError::Library`].
     pub fn encrypt(
         &mut self,
         first_unit: u64,
@@ -61,15 +62,17 @@ impl GuestSession {
                     let units = left / unit_bytes;
                     let into = take_front(&mut destination, units * unit_bytes);
                     let first = numbers.next(units)?;
-                    // SAFETY: `units` whole units from `from` on lie within the segment, readable while `source` is
-                    // borrowed, whoever changes them; `into` is as long, and ours alone: a borrow of memory that is
-                    // neither a guest's nor, as that is borrowed apart, the slice's own buffer.
+                    // SAFETY: `units` whole units from `from` on lie within the segment, readable
+                    // while `source` is borrowed, whoever changes them; `into` is as long, and ours
+                    // alone: a borrow of memory that is neither a guest's nor, as that is borrowed
+                    // apart, the slice's own buffer.
                     unsafe { session.encrypt_raw(first, from, into.as_mut_ptr(), units)? };
                     at += into.len();
                     continue;
                 }
                 let taken = left.min(unit_bytes - gathered);
-                // SAFETY: `taken` bytes lie within the segment and within the scratch, which is ours alone.
+                // SAFETY: `taken` bytes lie within the segment and within the scratch, which is
+                // ours alone.
                 unsafe { ptr::copy_nonoverlapping(from, scratch[gathered..].as_mut_ptr(), taken) };
                 at += taken;
                 gathered += taken;
@@ -82,12 +85,12 @@ impl GuestSession {
         Ok(())
     }
 
-    /// Decrypts `source` over the bytes of `destination` from `start` on, and marks them dirty; the first unit has
-    /// the number `first_unit`.
+    /// Decrypts `source` over the bytes of `destination` from `start` on, and marks them dirty; the
+    /// first unit has the number `first_unit`.
     ///
     /// # Errors
-    /// As [`encrypt`](Self::encrypt), with source and destination exchanged; some of the units may then have been
-    /// decrypted.
+    /// As [`encrypt`](Self::encrypt), with source and destination exchanged; some of the units may
+    /// then have been decrypted.
     pub fn decrypt(
         &mut self,
         first_unit: u64,
@@ -124,9 +127,10 @@ impl GuestSession {
                     let from;
                     (from, source) = source.split_at(units * unit_bytes);
                     let first = numbers.next(units)?;
-                    // SAFETY: `units` whole units from `into` on lie within the segment, writable while
-                    // `destination` is borrowed mutably, and no Rust reference to them exists; `from` is as long,
-                    // only read, and, as a shared borrow beside that one, no part of the slice's own buffer.
+                    // SAFETY: `units` whole units from `into` on lie within the segment, writable
+                    // while `destination` is borrowed mutably, and no Rust reference to them
+                    // exists; `from` is as long, only read, and, as a shared borrow beside that
+                    // one, no part of the slice's own buffer.
                     unsafe { session.decrypt_raw(first, from.as_ptr(), into, units)? };
                     at += from.len();
                     continue;
@@ -139,8 +143,8 @@ impl GuestSession {
                 }
                 let given = left.min(pending);
                 let from = scratch[unit_bytes - pending..].as_ptr();
-                // SAFETY: `given` bytes lie within the scratch, ours alone, and within the segment, writable as
-                // above.
+                // SAFETY: `given` bytes lie within the scratch, ours alone, and within the segment,
+                // writable as above.
                 unsafe { ptr::copy_nonoverlapping(from, into, given) };
                 at += given;
                 pending -= given;
@@ -233,7 +237,8 @@ mod tests {
         Arc::new(GuestMemory::new(vec![region], dirty).unwrap())
     }
 
-    /// A slice whose segments have these lengths, with gaps between them so that a byte too many shows.
+    /// A slice whose segments have these lengths, with gaps between them so that a byte too many
+    /// shows.
     fn slice(memory: &Arc<GuestMemory>, lengths: &[usize]) -> GuestSlice {
         let mut address = 100;
         let ranges = lengths.iter().map(|length| {

@@ -1,4 +1,5 @@
-//! Keys from other secrets: HKDF-SHA256 (RFC 5869) from a good key, Argon2id (RFC 9106) from a passphrase.
+//! Keys from other secrets: HKDF-SHA256 (RFC 5869) from a good key, Argon2id (RFC 9106) from a
+//! passphrase.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use zeroize::Zeroize;
 use crate::error::{Algorithm, CryptoError, check_limit};
 use crate::module;
 
-/// Derives `length_bytes` from `secret`, which must already be as hard to guess as a key, with HKDF-SHA256.
+/// Derives `length_bytes` from `secret`, which must already be as hard to guess as a key, with
+/// HKDF-SHA256.
 ///
 /// `info` names what the result is for, so that two purposes never share a key; the caller makes it
 /// unambiguous. `salt` may be empty where there is nothing random to give.
@@ -44,12 +46,13 @@ impl hkdf::KeyType for DerivedLength {
     }
 }
 
-/// Most memory that Argon2id may take. Parameters are read from descriptors, which an attacker may have
-/// written: without a limit one file could take a host's memory.
+/// Most memory that Argon2id may take. Parameters are read from descriptors, which an attacker may
+/// have written: without a limit one file could take a host's memory.
 pub const ARGON2ID_MAX_MEMORY_KIB: u32 = 1 << 20;
 /// Most passes over the memory; with [`ARGON2ID_MAX_MEMORY_KIB`] about a minute of one processor.
 pub const ARGON2ID_MAX_PASSES: u32 = 64;
-/// Most lanes. They are computed one after the other here, so more lanes than RFC 9106's 4 gain nothing.
+/// Most lanes. They are computed one after the other here, so more lanes than RFC 9106's 4 gain
+/// nothing.
 pub const ARGON2ID_MAX_LANES: u32 = 16;
 /// Least salt: RFC 9106, 3.1 recommends 16 bytes.
 pub const ARGON2ID_MIN_SALT_BYTES: usize = 16;
@@ -127,13 +130,14 @@ impl Argon2idParams {
     }
 }
 
-/// Derives `length_bytes` from a passphrase with Argon2id, version 0x13. The working memory is wiped.
+/// Derives `length_bytes` from a passphrase with Argon2id, version 0x13. The working memory is
+/// wiped.
 ///
 /// # Errors
 /// [`CryptoError::Limit`] before any memory is taken, for `params`, a salt outside
-/// [`ARGON2ID_MIN_SALT_BYTES`] to [`ARGON2ID_MAX_SALT_BYTES`], or a length under 4 or over what a secret can
-/// have; [`CryptoError::OutsideModule`] in a FIPS build, always; [`CryptoError::OutOfMemory`];
-/// [`CryptoError::Secret`].
+/// [`ARGON2ID_MIN_SALT_BYTES`] to [`ARGON2ID_MAX_SALT_BYTES`], or a length under 4 or over what a
+/// secret can have; [`CryptoError::OutsideModule`] in a FIPS build, always;
+/// [`CryptoError::OutOfMemory`]; [`CryptoError::Secret`].
 pub fn argon2id(
     passphrase: &SecretBytes,
     salt: &[u8],
@@ -150,8 +154,8 @@ pub fn argon2id(
     argon2id_unlimited(passphrase, salt, params, length_bytes, &[], &[])
 }
 
-/// Argon2id without the limits above, and with the secret and associated data that only the published vectors
-/// have.
+/// Argon2id without the limits above, and with the secret and associated data that only the
+/// published vectors have.
 pub(crate) fn argon2id_unlimited(
     passphrase: &SecretBytes,
     salt: &[u8],
@@ -179,7 +183,8 @@ pub(crate) fn argon2id_unlimited(
     Ok(derived)
 }
 
-/// Argon2's memory, from which the passphrase could be guessed faster than Argon2 allows; wiped on drop.
+/// Argon2's memory, from which the passphrase could be guessed faster than Argon2 allows; wiped on
+/// drop.
 struct WorkingMemory {
     blocks: Vec<Block>,
 }

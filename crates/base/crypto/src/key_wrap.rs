@@ -1,8 +1,9 @@
-//! AES-256 key wrap: KW (RFC 3394) for keys of whole 8-byte blocks and KWP (RFC 5649) for any length, both as
-//! NIST SP 800-38F has them.
+//! AES-256 key wrap: KW (RFC 3394) for keys of whole 8-byte blocks and KWP (RFC 5649) for any
+//! length, both as NIST SP 800-38F has them.
 //!
-//! Key wrap is deterministic: the same key under the same KEK gives the same bytes. It authenticates the key
-//! and nothing else; whoever needs more bound to it uses [`aead`](crate::aead).
+//! Key wrap is deterministic: the same key under the same KEK gives the same bytes. It
+//! authenticates the key and nothing else; whoever needs more bound to it uses
+//! [`aead`](crate::aead).
 
 use aws_lc_rs::key_wrap::{AES_256, AesKek, KeyWrap, KeyWrapPadded};
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
@@ -20,8 +21,8 @@ const KW_MIN_KEY_BYTES: usize = 2 * SEMIBLOCK_BYTES;
 /// Wraps `key` under `kek` with KW. The result is 8 bytes longer than the key.
 ///
 /// # Errors
-/// [`CryptoError::KeyLength`] unless `kek` has [`KEK_BYTES`]; [`CryptoError::Limit`] for a key under 16 bytes;
-/// [`CryptoError::NotSemiblocks`] unless its length is a multiple of 8.
+/// [`CryptoError::KeyLength`] unless `kek` has [`KEK_BYTES`]; [`CryptoError::Limit`] for a key
+/// under 16 bytes; [`CryptoError::NotSemiblocks`] unless its length is a multiple of 8.
 pub fn wrap(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, CryptoError> {
     let algorithm = Algorithm::Aes256Kw;
     let kek = expand(algorithm, kek)?;
@@ -40,7 +41,8 @@ pub fn wrap(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, CryptoError
 ///
 /// # Errors
 /// [`CryptoError::Authentication`] for another KEK or changed bytes; [`CryptoError::Limit`] and
-/// [`CryptoError::NotSemiblocks`] for a length that [`wrap`] cannot have made; [`CryptoError::KeyLength`].
+/// [`CryptoError::NotSemiblocks`] for a length that [`wrap`] cannot have made;
+/// [`CryptoError::KeyLength`].
 pub fn unwrap(kek: &SecretBytes, wrapped: &[u8]) -> Result<SecretBytes, CryptoError> {
     let algorithm = Algorithm::Aes256Kw;
     let kek = expand(algorithm, kek)?;
@@ -52,11 +54,12 @@ pub fn unwrap(kek: &SecretBytes, wrapped: &[u8]) -> Result<SecretBytes, CryptoEr
     Ok(key)
 }
 
-/// Wraps `key`, of any length from one byte, under `kek` with KWP. The result is the length rounded up to a
-/// multiple of 8, plus 8.
+/// Wraps `key`, of any length from one byte, under `kek` with KWP. The result is the length rounded
+/// up to a multiple of 8, plus 8.
 ///
 /// # Errors
-/// [`CryptoError::KeyLength`] unless `kek` has [`KEK_BYTES`]; [`CryptoError::Limit`] for an empty key.
+/// [`CryptoError::KeyLength`] unless `kek` has [`KEK_BYTES`]; [`CryptoError::Limit`] for an empty
+/// key.
 pub fn wrap_padded(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, CryptoError> {
     let algorithm = Algorithm::Aes256Kwp;
     let kek = expand(algorithm, kek)?;
@@ -103,7 +106,8 @@ fn check_semiblocks(algorithm: Algorithm, length_bytes: usize) -> Result<(), Cry
     }
 }
 
-/// aws-lc-rs keeps a copy of the KEK on the heap and wipes it on drop, at the end of each call here.
+/// aws-lc-rs keeps a copy of the KEK on the heap and wipes it on drop, at the end of each call
+/// here.
 fn expand(algorithm: Algorithm, kek: &SecretBytes) -> Result<AesKek, CryptoError> {
     check_key(algorithm, kek, KEK_BYTES)?;
     AesKek::new(&AES_256, kek.expose()).map_err(|_| CryptoError::Library {

@@ -1,4 +1,5 @@
-//! The room of ciphers: everything of the house that turns plain into sealed and back, and nothing else.
+//! The room of ciphers: everything of the house that turns plain into sealed and back, and nothing
+//! else.
 //!
 //! | module | what | standard |
 //! |---|---|---|
@@ -20,14 +21,15 @@
 //! - No wrong input panics, and no answer is given that was not authenticated where the cipher can
 //!   (XTS cannot: it detects neither tampering nor rollback).
 //! - Whatever compares secrets or tags takes the same time for any content.
-//! - Every algorithm runs the published vectors of its standard in the tests, and [`self_test::self_test`]
-//!   at start-up.
+//! - Every algorithm runs the published vectors of its standard in the tests, and
+//!   [`self_test::self_test`] at start-up.
 //!
-//! What may not enter: ciphers of our own design, and of our own writing any but the XTS kernels of `xts::vaes`, which are checked
-//! against the library's at each start; keys' origins and formats (room `keys`), I/O, knowledge of
-//! volumes, algorithms that no other room asks for. `unsafe` is confined to the kernels in `xts`; to thin bindings to aws-lc in `xts`, `gcm` and
-//! `block_tag`, because aws-lc-rs has no XTS, takes nonces of one length, and keeps what it computes of a MAC key on the heap; to the
-//! library's error queue in `module`; and to `guest`.
+//! What may not enter: ciphers of our own design, and of our own writing any but the XTS kernels of
+//! `xts::vaes`, which are checked against the library's at each start; keys' origins and formats
+//! (room `keys`), I/O, knowledge of volumes, algorithms that no other room asks for. `unsafe` is
+//! confined to the kernels in `xts`; to thin bindings to aws-lc in `xts`, `gcm` and `block_tag`,
+//! because aws-lc-rs has no XTS, takes nonces of one length, and keeps what it computes of a MAC
+//! key on the heap; to the library's error queue in `module`; and to `guest`.
 
 #![deny(unsafe_code)]
 

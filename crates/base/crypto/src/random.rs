@@ -4,8 +4,9 @@ use strongroom_memory::secret::SecretBytes;
 
 use crate::error::CryptoError;
 
-/// A new key of `length_bytes` random bytes: from the kernel (`getrandom(2)`), or, in a FIPS build, from the validated
-/// module's own generator (CTR_DRBG with AES-256, NIST SP 800-90A), as FIPS 140-3 asks for keys (IG D.H, SP 800-133).
+/// A new key of `length_bytes` random bytes: from the kernel (`getrandom(2)`), or, in a FIPS build,
+/// from the validated module's own generator (CTR_DRBG with AES-256, NIST SP 800-90A), as FIPS
+/// 140-3 asks for keys (IG D.H, SP 800-133).
 ///
 /// # Errors
 /// [`CryptoError::Secret`]: no memory, too long, or no randomness; [`CryptoError::Library`].

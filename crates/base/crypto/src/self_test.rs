@@ -1,5 +1,5 @@
-//! Known answers at start-up, before any key is touched: a miscompiled build or a faulty processor must not
-//! write ciphertext that nobody can read again.
+//! Known answers at start-up, before any key is touched: a miscompiled build or a faulty processor
+//! must not write ciphertext that nobody can read again.
 //!
 //! Argon2id is left out, being slow by design; its vectors run in the tests.
 
@@ -10,14 +10,14 @@ use crate::error::{Algorithm, CryptoError};
 use crate::xts::{UnitSize, Xts, kernel};
 use crate::{gcm, kdf, key_wrap, mac, module};
 
-/// Computes a known answer with every algorithm of the room, XTS with every kernel of this machine, and compares our own
-/// kernels with the library's.
+/// Computes a known answer with every algorithm of the room, XTS with every kernel of this machine,
+/// and compares our own kernels with the library's.
 ///
 /// Takes well under a millisecond; call it once when the program starts.
 ///
 /// # Errors
-/// [`CryptoError::SelfTest`] naming the first algorithm that answered wrongly, or the error with which it
-/// refused to answer. In both cases the program must stop.
+/// [`CryptoError::SelfTest`] naming the first algorithm that answered wrongly, or the error with
+/// which it refused to answer. In both cases the program must stop.
 pub fn self_test() -> Result<(), CryptoError> {
     run(&mut CompareOnly)
 }
@@ -39,8 +39,8 @@ fn run(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
     wrapping(comparison)
 }
 
-/// How an answer is compared with what is known. Its own interface so that a test can spoil one answer at a
-/// time and see it found.
+/// How an answer is compared with what is known. Its own interface so that a test can spoil one
+/// answer at a time and see it found.
 trait Comparison {
     fn compare(&mut self, algorithm: Algorithm, what: &'static str, answer: &[u8], known: &[u8]) -> bool;
 }
@@ -109,8 +109,9 @@ const XTS_KEY: [u8; 64] = hex(concat!(
     "2718281828459045235360287471352662497757247093699959574966967627",
     "3141592653589793238462643383279502884197169399375105820974944592"
 ));
-/// SHA-256 of [`XTS_LENGTH_BYTES`] bytes `index * 7 + index / 256`, encrypted from unit [`XTS_FIRST_UNIT`] on.
-/// Computed with OpenSSL; the standards have no vectors for many units or for 4096 bytes.
+/// SHA-256 of [`XTS_LENGTH_BYTES`] bytes `index * 7 + index / 256`, encrypted from unit
+/// [`XTS_FIRST_UNIT`] on. Computed with OpenSSL; the standards have no vectors for many units or
+/// for 4096 bytes.
 const XTS_DIGESTS: [(UnitSize, [u8; 32]); 2] = [
     (UnitSize::Bytes512, hex("3828c9873b78eac6e57dd477fdfbfeb5db8af917e343f38771664ab5051e1b77")),
     (UnitSize::Bytes4096, hex("dc8740a1466dc42b056e2c7e2a7d70ee7093ac04d471bd98c3b484a11e8007f0")),
@@ -136,7 +137,8 @@ fn xts(comparison: &mut dyn Comparison, kernel: &'static dyn kernel::XtsKernel) 
     Ok(())
 }
 
-/// A kernel of our own against the library's, under a key of the moment: more units than its batches have, and some left over.
+/// A kernel of our own against the library's, under a key of the moment: more units than its
+/// batches have, and some left over.
 fn agreement(
     comparison: &mut dyn Comparison,
     kernel: &'static dyn kernel::XtsKernel,
@@ -232,7 +234,8 @@ fn spoiled<const N: usize>(mut bytes: [u8; N]) -> [u8; N] {
     bytes
 }
 
-/// The bytes of a hexadecimal literal; anything but exactly `N` lower-case pairs is caught in the tests.
+/// The bytes of a hexadecimal literal; anything but exactly `N` lower-case pairs is caught in the
+/// tests.
 const fn hex<const N: usize>(digits: &str) -> [u8; N] {
     const fn value(digit: u8) -> u8 {
         match digit {

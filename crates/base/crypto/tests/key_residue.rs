@@ -9,8 +9,9 @@ use strongroom_crypto::xts::kernel::{self, DataUnits};
 use strongroom_crypto::xts::{KEY_BYTES, UnitSize, Xts};
 use strongroom_memory::secret::SecretBytes;
 
-/// Any two round keys of AES-256 that follow one another give the key away: on the heap or the stack they would be a plain key in
-/// every core dump. Looks for each of them, as a kernel may keep them apart, in all writable memory, which is what dumps hold.
+/// Any two round keys of AES-256 that follow one another give the key away: on the heap or the
+/// stack they would be a plain key in every core dump. Looks for each of them, as a kernel may keep
+/// them apart, in all writable memory, which is what dumps hold.
 #[test]
 fn round_keys_live_in_undumpable_memory_only_and_go_with_the_session() {
     for kernel in kernel::available() {
@@ -35,7 +36,8 @@ fn round_keys_live_in_undumpable_memory_only_and_go_with_the_session() {
         unsafe { other_lengths.encrypt(units, [0; 1110].as_ptr(), [0; 1110].as_mut_ptr()) }.unwrap();
         let found = round_keys.occurrences_in_own_memory();
         assert_eq!(found.dumpable, 0, "{name}: a round key in memory that dumps take");
-        // Software AES stores round keys transformed, so only hardware AES shows that the scan sees them.
+        // Software AES stores round keys transformed, so only hardware AES shows that the scan sees
+        // them.
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("aes") {
             assert!(found.undumpable >= without_session.undumpable + 2 * ROUND_KEYS, "{name}: {found:?}");
@@ -79,11 +81,13 @@ impl RoundKeys {
         Self(secret)
     }
 
-    /// How often any of them lies in writable memory of this process that core dumps leave out, and that they take.
+    /// How often any of them lies in writable memory of this process that core dumps leave out, and
+    /// that they take.
     fn occurrences_in_own_memory(&self) -> Occurrences {
         const PAGE_BYTES: usize = 4096;
         let memory = File::open("/proc/self/mem").unwrap();
-        // Read page by page through secret memory that is left out of the scan: a buffer would hold finds again.
+        // Read page by page through secret memory that is left out of the scan: a buffer would hold
+        // finds again.
         let mut page = SecretBytes::zeroed(PAGE_BYTES).unwrap();
         let page_address = page.expose().as_ptr().addr() as u64;
 

@@ -1,5 +1,6 @@
-//! The kernels beyond what the data path asks of them: any unit length, 128-bit tweaks, the bounds of memory, and one another.
-//! Every kernel of this machine runs every test, whichever would be chosen.
+//! The kernels beyond what the data path asks of them: any unit length, 128-bit tweaks, the bounds
+//! of memory, and one another. Every kernel of this machine runs every test, whichever would be
+//! chosen.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::ptr;
@@ -45,7 +46,8 @@ fn oracle_encrypt(key: &SecretBytes, units: DataUnits, data: &mut [u8]) {
     }
 }
 
-/// All lengths of a few blocks, whole strides of either width and lengths just beside them, and a page.
+/// All lengths of a few blocks, whole strides of either width and lengths just beside them, and a
+/// page.
 fn unit_lengths() -> impl Strategy<Value = usize> {
     let beside_strides = (1..=12_usize, 0..=34_usize).prop_map(|(strides, more)| strides * 128 + more - 17);
     prop_oneof![MIN_UNIT_BYTES..=100, beside_strides, Just(128), Just(512), Just(1024), Just(4096)]
@@ -193,8 +195,8 @@ fn no_units_touch_nothing() {
     }
 }
 
-/// Sessions of several kernels for one key are used by turns: none leaves anything behind that another, or its own next call,
-/// would take for its own.
+/// Sessions of several kernels for one key are used by turns: none leaves anything behind that
+/// another, or its own next call, would take for its own.
 #[test]
 fn kernels_by_turns_do_not_disturb_one_another() {
     let key = SecretBytes::random(KEY_BYTES).unwrap();

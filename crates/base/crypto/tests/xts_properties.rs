@@ -81,8 +81,8 @@ proptest! {
     }
 }
 
-/// Guest memory changes while it is encrypted: each 16-byte block of the result must still be the encryption
-/// of one of the values that the block had, or of a mixture of their bytes.
+/// Guest memory changes while it is encrypted: each 16-byte block of the result must still be the
+/// encryption of one of the values that the block had, or of a mixture of their bytes.
 #[test]
 fn a_source_that_changes_meanwhile_gives_ciphertext_of_what_it_held() {
     for kernel in kernel::available() {
@@ -114,7 +114,8 @@ fn only_held_values(kernel: &'static dyn XtsKernel, unit: UnitSize) -> bool {
             }
         });
         let only_held_values = (0..100).all(|_| {
-            // SAFETY: `shared` is readable for these units and only reached through atomics; `cipher` is ours.
+            // SAFETY: `shared` is readable for these units and only reached through atomics;
+            // `cipher` is ours.
             let encrypted =
                 unsafe { encrypting.encrypt_raw(3, shared.as_ptr().cast(), cipher.as_mut_ptr(), units) };
             let decrypted = decrypting.decrypt(3, &cipher, &mut plain);

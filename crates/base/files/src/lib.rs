@@ -1,10 +1,12 @@
 //! Small files that a program keeps for itself: settings, notes, keys and certificates.
 //!
-//! - **Whole or not at all.** What is written comes to its name in one step, when all of it is on the disk; whoever is killed
-//!   before leaves what was there. What a killed process leaves beside it has a name that begins with a dot.
+//! - **Whole or not at all.** What is written comes to its name in one step, when all of it is on
+//!   the disk; whoever is killed before leaves what was there. What a killed process leaves beside
+//!   it has a name that begins with a dot.
 //! - **Durable** when a call returns, the name too, unless it says otherwise.
 //! - **For their owner alone.** Files that are written have the mode [`PRIVATE_MODE`].
-//! - **No longer than they may be.** Whoever reads says how long a file can be; of a longer one nothing is kept.
+//! - **No longer than they may be.** Whoever reads says how long a file can be; of a longer one
+//!   nothing is kept.
 //!
 //! What may not enter: formats, and files that grow (volumes, stores, logs).
 
@@ -37,8 +39,9 @@ pub fn create(path: &Path, content: &[u8]) -> io::Result<()> {
     put(path, content, |staged| Ok(renameat_with(CWD, staged, CWD, path, RenameFlags::NOREPLACE)?))
 }
 
-/// Writes a new file at `path` in place of one that is there, and makes its content durable; not its name, which is
-/// [`sync_directory`]'s. For files that nobody reads before something else names them.
+/// Writes a new file at `path` in place of one that is there, and makes its content durable; not
+/// its name, which is [`sync_directory`]'s. For files that nobody reads before something else names
+/// them.
 ///
 /// # Errors
 /// Of the file system; then there may be a part of the file.
@@ -77,7 +80,8 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`].
 pub fn read_open(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
-    // One more than the file has, so that reading to its end leaves no copy of the content behind in a buffer that was too small.
+    // One more than the file has, so that reading to its end leaves no copy of the content behind
+    // in a buffer that was too small.
     let length_bytes = file.metadata()?.len().min(bytes_max);
     let mut content = Vec::with_capacity(usize::try_from(length_bytes).unwrap_or_default().saturating_add(1));
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut content)?;
@@ -88,8 +92,8 @@ pub fn read_open(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The files of a directory whose names end like this and begin with no dot, in the order of their names; none if there is no such
-/// directory.
+/// The files of a directory whose names end like this and begin with no dot, in the order of their
+/// names; none if there is no such directory.
 ///
 /// # Errors
 /// Of the file system.

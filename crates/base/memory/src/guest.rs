@@ -1,13 +1,13 @@
 //! Memory that a guest shares with us, and the part of it that one transfer uses.
 //!
-//! A guest may change its memory at any moment, also while we read it. Rust's references promise that this does
-//! not happen, so no reference into guest memory is ever made. A [`GuestSlice`] copies bytes out and in, and
-//! hands raw [`Segment`]s to the cipher kernels, which read each byte once and never branch on what they read.
-//! Whatever is written into guest memory is marked in the guest's [`DirtyLog`], so that a live migration
-//! sends it.
+//! A guest may change its memory at any moment, also while we read it. Rust's references promise
+//! that this does not happen, so no reference into guest memory is ever made. A [`GuestSlice`]
+//! copies bytes out and in, and hands raw [`Segment`]s to the cipher kernels, which read each byte
+//! once and never branch on what they read. Whatever is written into guest memory is marked in the
+//! guest's [`DirtyLog`], so that a live migration sends it.
 //!
-//! A client that sends its bytes over a socket (NBD) has no shared memory: there a `GuestSlice` stands on a
-//! [`Buffer`] of our own, and the stages below cannot tell the difference.
+//! A client that sends its bytes over a socket (NBD) has no shared memory: there a `GuestSlice`
+//! stands on a [`Buffer`] of our own, and the stages below cannot tell the difference.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -69,18 +69,18 @@ pub struct GuestRegion {
     host: NonNull<u8>,
 }
 
-// SAFETY: a region is plain shared memory at a fixed place; all access to it is by raw copies that allow for
-// concurrent change, from whichever thread.
+// SAFETY: a region is plain shared memory at a fixed place; all access to it is by raw copies that
+// allow for concurrent change, from whichever thread.
 unsafe impl Send for GuestRegion {}
 // SAFETY: as above; it has no interior state of its own.
 unsafe impl Sync for GuestRegion {}
 
 impl GuestRegion {
-    /// Maps `length` bytes of the file (a memfd of the hypervisor) at `file_offset` as the guest's memory at
-    /// `address`. The mapping is shared and left out of core dumps.
+    /// Maps `length` bytes of the file (a memfd of the hypervisor) at `file_offset` as the guest's
+    /// memory at `address`. The mapping is shared and left out of core dumps.
     ///
-    /// The other side could shrink the file and so make an access fault; whoever accepts a file from outside
-    /// requires its size to be sealed (`F_SEAL_SHRINK`) or is prepared to die alone.
+    /// The other side could shrink the file and so make an access fault; whoever accepts a file
+    /// from outside requires its size to be sealed (`F_SEAL_SHRINK`) or is prepared to die alone.
     pub fn map(
         file: impl AsFd,
         file_offset: u64,
@@ -112,8 +112,8 @@ impl GuestRegion {
         Ok(Self { address, length, host })
     }
 
-    /// Asks for huge pages, as far as the file's kind and this system give them: before anything is touched, since pages
-    /// that are there stay as they are.
+    /// Asks for huge pages, as far as the file's kind and this system give them: before anything is
+    /// touched, since pages that are there stay as they are.
     pub fn wish_huge_pages(&self) -> Result<(), GuestError> {
         // SAFETY: the range is the mapping that this region owns; the advice changes no content.
         unsafe { madvise(self.host.as_ptr().cast(), self.length as usize, Advice::LinuxHugepage) }
@@ -127,7 +127,8 @@ impl GuestRegion {
 
 impl Drop for GuestRegion {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `map`; slices hold the `Arc` that owns this region, so none is left.
+        // SAFETY: mapped with this length in `map`; slices hold the `Arc` that owns this region, so
+        // none is left.
         let _ = unsafe { munmap(self.host.as_ptr().cast(), self.length as usize) };
     }
 }
@@ -145,8 +146,8 @@ impl GuestMemory {
         Self::from_shared(regions.into_iter().map(Arc::new).collect(), dirty)
     }
 
-    /// As [`GuestMemory::new`], of regions that other memories hold too: a guest whose memory grows by a region keeps
-    /// the mappings that it has.
+    /// As [`GuestMemory::new`], of regions that other memories hold too: a guest whose memory grows
+    /// by a region keeps the mappings that it has.
     pub fn from_shared(
         mut regions: Vec<Arc<GuestRegion>>,
         dirty: Option<Arc<dyn DirtyLog>>,
@@ -161,7 +162,8 @@ impl GuestMemory {
         Ok(Self { regions, dirty })
     }
 
-    /// How many of the `length` bytes from `address` on lie in one region; an error if not even the first does.
+    /// How many of the `length` bytes from `address` on lie in one region; an error if not even the
+    /// first does.
     pub fn run_length(&self, address: GuestAddress, length: u32) -> Result<u32, GuestError> {
         let after = self.regions.partition_point(|region| region.address <= address);
         let region = after.checked_sub(1).map(|index| &self.regions[index]);
@@ -189,7 +191,8 @@ impl GuestMemory {
         if into.checked_add(u64::from(length)).is_none_or(|end| end > region.length) {
             return Err(not_mapped);
         }
-        // SAFETY: `into` is at most the region's length, so the address is within, or one past, the mapping.
+        // SAFETY: `into` is at most the region's length, so the address is within, or one past, the
+        // mapping.
         let host = unsafe { region.host.add(into as usize) };
         Ok(Segment { host, address, length })
     }
@@ -210,8 +213,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Where it starts in our address space. Valid for reads and writes of [`Segment::len`] bytes while the
-    /// slice or memory that it came from lives; the content may change at any time.
+    /// Where it starts in our address space. Valid for reads and writes of [`Segment::len`] bytes
+    /// while the slice or memory that it came from lives; the content may change at any time.
     pub fn host(&self) -> NonNull<u8> {
         self.host
     }
@@ -245,9 +248,9 @@ impl GuestSlice {
         Self { memory: Memory::Own(buffer), length }
     }
 
-    /// A slice on a guest's memory: the given ranges one after another. `segments` is any vector, whose old
-    /// content goes away; a queue passes the one that [`GuestSlice::into_segments`] gave back, so that no
-    /// transfer allocates.
+    /// A slice on a guest's memory: the given ranges one after another. `segments` is any vector,
+    /// whose old content goes away; a queue passes the one that [`GuestSlice::into_segments`] gave
+    /// back, so that no transfer allocates.
     pub fn from_guest(
         memory: &Arc<GuestMemory>,
         ranges: impl IntoIterator<Item = (GuestAddress, u32)>,
@@ -291,7 +294,8 @@ impl GuestSlice {
         self.length == 0
     }
 
-    /// The segments that hold the bytes `start .. start + length`, in order. Panics beyond the slice's end.
+    /// The segments that hold the bytes `start .. start + length`, in order. Panics beyond the
+    /// slice's end.
     pub fn segments(&self, start: usize, length: usize) -> impl Iterator<Item = Segment> + '_ {
         assert!(
             start.checked_add(length).is_some_and(|end| end <= self.length),
@@ -316,20 +320,23 @@ impl GuestSlice {
             skip -= skipped;
             let taken = left.min(segment.len() - skipped);
             left -= taken;
-            // SAFETY: skipped <= the segment's length, so the address stays within, or one past, the segment.
+            // SAFETY: skipped <= the segment's length, so the address stays within, or one past,
+            // the segment.
             let host = unsafe { segment.host.add(skipped) };
             let address = GuestAddress(segment.address.0 + skipped as u64);
             (taken > 0).then_some(Segment { host, address, length: taken as u32 })
         })
     }
 
-    /// Copies the bytes from `start` on into `into`. Each byte is read once. Panics beyond the slice's end.
+    /// Copies the bytes from `start` on into `into`. Each byte is read once. Panics beyond the
+    /// slice's end.
     pub fn copy_to(&self, start: usize, into: &mut [u8]) {
         let mut at = 0;
         for segment in self.segments(start, into.len()) {
-            // SAFETY: the segment is readable for its length while `self` lives; `into` has room, as the segments'
-            // lengths add up to its own; guest memory and our own private memory never overlap. The guest may
-            // change the source meanwhile: the copy then holds some mixture, which is a guest's right.
+            // SAFETY: the segment is readable for its length while `self` lives; `into` has room,
+            // as the segments' lengths add up to its own; guest memory and our own private memory
+            // never overlap. The guest may change the source meanwhile: the copy then holds some
+            // mixture, which is a guest's right.
             unsafe {
                 std::ptr::copy_nonoverlapping(segment.host.as_ptr(), into.as_mut_ptr().add(at), segment.len())
             };
@@ -337,12 +344,13 @@ impl GuestSlice {
         }
     }
 
-    /// Copies `from` over the bytes from `start` on, and marks them dirty. Panics beyond the slice's end.
+    /// Copies `from` over the bytes from `start` on, and marks them dirty. Panics beyond the
+    /// slice's end.
     pub fn copy_from(&mut self, start: usize, from: &[u8]) {
         let mut at = 0;
         for segment in self.segments(start, from.len()) {
-            // SAFETY: as in `copy_to`, the other way round; nobody holds a reference into guest memory, and
-            // a slice of our own is borrowed mutably here.
+            // SAFETY: as in `copy_to`, the other way round; nobody holds a reference into guest
+            // memory, and a slice of our own is borrowed mutably here.
             unsafe {
                 std::ptr::copy_nonoverlapping(from.as_ptr().add(at), segment.host.as_ptr(), segment.len())
             };
@@ -360,8 +368,8 @@ impl GuestSlice {
         self.mark_dirty(start, length);
     }
 
-    /// Records that `length` bytes from `start` on were changed through [`GuestSlice::segments`]. The copying
-    /// calls do so themselves.
+    /// Records that `length` bytes from `start` on were changed through [`GuestSlice::segments`].
+    /// The copying calls do so themselves.
     pub fn mark_dirty(&mut self, start: usize, length: usize) {
         let Memory::Guest { memory, .. } = &self.memory else {
             return;

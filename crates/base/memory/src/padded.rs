@@ -2,11 +2,12 @@
 
 use std::ops::Deref;
 
-/// A value on cache lines of its own: for an atomic that several threads write often, beside which lies what they only
-/// read, or what others write. Each write takes the whole line away from every other processor, and on machines of
-/// several NUMA nodes it comes back from another node.
+/// A value on cache lines of its own: for an atomic that several threads write often, beside which
+/// lies what they only read, or what others write. Each write takes the whole line away from every
+/// other processor, and on machines of several NUMA nodes it comes back from another node.
 ///
-/// 128 bytes: lines of x86-64 and most of arm64 have 64, but x86-64 fetches them in pairs, and some of arm64 have 128.
+/// 128 bytes: lines of x86-64 and most of arm64 have 64, but x86-64 fetches them in pairs, and some
+/// of arm64 have 128.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Padded<T>(T);

@@ -11,14 +11,15 @@ const WORDS: usize = NODES_MAX / u64::BITS as usize;
 /// Several nodes, the nearest first (linux/mempolicy.h).
 const MPOL_PREFERRED_MANY: libc::c_int = 5;
 
-/// Whether nobody has chosen where the calling thread's memory comes from: then from the node that it runs on.
+/// Whether nobody has chosen where the calling thread's memory comes from: then from the node that
+/// it runs on.
 ///
 /// # Errors
 /// Where the kernel, or whoever confines this process, does not say.
 pub fn is_default() -> Result<bool, Errno> {
     let mut mode: libc::c_int = 0;
-    // SAFETY: the kernel writes one int at the first address, which is that of one; without flags, and with no mask, it looks
-    // at nothing else.
+    // SAFETY: the kernel writes one int at the first address, which is that of one; without flags,
+    // and with no mask, it looks at nothing else.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -32,8 +33,9 @@ pub fn is_default() -> Result<bool, Errno> {
     answer(returned).map(|()| mode == libc::MPOL_DEFAULT)
 }
 
-/// Has the memory that the calling thread, and the threads that it makes from now on, touch first come from these nodes as
-/// long as they have some, from the nearest of them first, and then from the others.
+/// Has the memory that the calling thread, and the threads that it makes from now on, touch first
+/// come from these nodes as long as they have some, from the nearest of them first, and then from
+/// the others.
 ///
 /// # Errors
 /// For a node that is not there or not allowed; for several nodes on a kernel before 5.15.
@@ -46,8 +48,8 @@ pub fn prefer(nodes: impl IntoIterator<Item = u32>) -> Result<(), Errno> {
     }
     // The older mode means the same for one node, and every kernel has it.
     let mode = if count == 1 { libc::MPOL_PREFERRED } else { MPOL_PREFERRED_MANY };
-    // SAFETY: the kernel reads a bit less than it is told, of the mask, which is as long. What a policy changes is where memory
-    // comes from, and nothing in it.
+    // SAFETY: the kernel reads a bit less than it is told, of the mask, which is as long. What a
+    // policy changes is where memory comes from, and nothing in it.
     let returned =
         unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, ptr::from_ref(&mask), NODES_MAX + 1) };
     answer(returned)

@@ -1,9 +1,9 @@
 //! Buffers for I/O, from chunks of one huge page each.
 //!
-//! A chunk is 2 MiB of anonymous memory, split by halves (a buddy allocator) into buffers of 4 KiB to
-//! 2 MiB. A pool belongs to one thread and takes chunks as they are needed, up to its capacity; an empty
-//! pool answers `None`, and the caller parks the request until a buffer comes back. Nothing here takes a lock,
-//! and nothing allocates once the chunks in use have been taken.
+//! A chunk is 2 MiB of anonymous memory, split by halves (a buddy allocator) into buffers of 4 KiB
+//! to 2 MiB. A pool belongs to one thread and takes chunks as they are needed, up to its capacity;
+//! an empty pool answers `None`, and the caller parks the request until a buffer comes back.
+//! Nothing here takes a lock, and nothing allocates once the chunks in use have been taken.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,8 +18,8 @@ use thiserror::Error;
 /// Bytes of one chunk: a huge page of x86-64 and of arm64 with 4 KiB pages.
 pub const CHUNK_BYTES: usize = 2 << 20;
 
-/// The largest buffer: a whole chunk. The largest transfer of a frontend is half of it, so that an unaligned
-/// one still fits after it has been widened to whole blocks.
+/// The largest buffer: a whole chunk. The largest transfer of a frontend is half of it, so that an
+/// unaligned one still fits after it has been widened to whole blocks.
 pub const MAX_BUFFER_BYTES: usize = CHUNK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -27,7 +27,8 @@ const BLOCKS_PER_CHUNK: usize = CHUNK_BYTES / BLOCK;
 /// Buffer sizes are `BLOCK << order`.
 const ORDERS: usize = BLOCKS_PER_CHUNK.trailing_zeros() as usize + 1;
 
-/// Names a chunk among all that this process ever has: of memory that was given back and taken anew, the name is another.
+/// Names a chunk among all that this process ever has: of memory that was given back and taken
+/// anew, the name is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkId(u64);
 
@@ -67,8 +68,8 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// A pool that takes at most `capacity_bytes` (at least [`CHUNK_BYTES`], rounded down to whole chunks),
-    /// as they are needed.
+    /// A pool that takes at most `capacity_bytes` (at least [`CHUNK_BYTES`], rounded down to whole
+    /// chunks), as they are needed.
     pub fn new(capacity_bytes: usize) -> Result<Self, PoolError> {
         let chunks_max = capacity_bytes / CHUNK_BYTES;
         if chunks_max == 0 {
@@ -78,9 +79,9 @@ impl BufferPool {
         Ok(Self { shared: Rc::new(RefCell::new(chunks)) })
     }
 
-    /// A buffer of `length` bytes (1 to [`MAX_BUFFER_BYTES`]) that starts on a 4096-byte boundary, its content
-    /// whatever was there before and every seal cleared; `None` while the pool is exhausted, or for a
-    /// length out of range.
+    /// A buffer of `length` bytes (1 to [`MAX_BUFFER_BYTES`]) that starts on a 4096-byte boundary,
+    /// its content whatever was there before and every seal cleared; `None` while the pool is
+    /// exhausted, or for a length out of range.
     pub fn take(&self, length: usize) -> Option<Buffer> {
         if length == 0 || length > MAX_BUFFER_BYTES {
             return None;
@@ -153,14 +154,16 @@ struct Chunk {
     alive: Rc<()>,
     memory: NonNull<u8>,
     seals: NonNull<Option<KeyEpoch>>,
-    /// For each order, a bit per buffer of that size: set while it is free and not part of a larger free one.
+    /// For each order, a bit per buffer of that size: set while it is free and not part of a larger
+    /// free one.
     free: [[u64; BLOCKS_PER_CHUNK / 64]; ORDERS],
 }
 
 impl Chunk {
     fn map() -> Option<Self> {
-        // Twice the size holds an aligned chunk wherever the mapping falls; the rest goes back at once.
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+        // Twice the size holds an aligned chunk wherever the mapping falls; the rest goes back at
+        // once. SAFETY: a new anonymous mapping at an address of the kernel's choice touches no
+        // existing memory.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -172,16 +175,16 @@ impl Chunk {
         .ok()?
         .cast::<u8>();
         let head = start.align_offset(CHUNK_BYTES);
-        // SAFETY: head < CHUNK_BYTES, so head, chunk and tail lie within the mapping just made, which
-        // nobody else knows; head and tail are unmapped once and never used again.
+        // SAFETY: head < CHUNK_BYTES, so head, chunk and tail lie within the mapping just made,
+        // which nobody else knows; head and tail are unmapped once and never used again.
         let memory = unsafe {
             let memory = start.add(head);
             if head > 0 {
                 let _ = munmap(start.cast(), head);
             }
             let _ = munmap(memory.add(CHUNK_BYTES).cast(), CHUNK_BYTES - head);
-            // Both are wishes that an old kernel or a small machine may refuse; DONTDUMP is not, but exists since
-            // Linux 3.4.
+            // Both are wishes that an old kernel or a small machine may refuse; DONTDUMP is not,
+            // but exists since Linux 3.4.
             let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxHugepage);
             let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxDontDump);
             memory
@@ -200,7 +203,8 @@ impl Chunk {
         unsafe { (self.memory.add(block * BLOCK), self.seals.add(block)) }
     }
 
-    /// Takes a free buffer of this order, halving a larger one where it must; returns its first block.
+    /// Takes a free buffer of this order, halving a larger one where it must; returns its first
+    /// block.
     fn split(&mut self, order: usize) -> Option<usize> {
         let (from, index) = (order..ORDERS).find_map(|from| {
             let words = self.free[from].iter().enumerate();
@@ -240,8 +244,8 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: every buffer holds the `Rc` that owns this chunk, so none is left; the memory was mapped, and the
-        // seals were leaked, in `map` with these sizes, and are given back once.
+        // SAFETY: every buffer holds the `Rc` that owns this chunk, so none is left; the memory was
+        // mapped, and the seals were leaked, in `map` with these sizes, and are given back once.
         unsafe {
             let _ = munmap(self.memory.as_ptr().cast(), CHUNK_BYTES);
             drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.seals.as_ptr(), BLOCKS_PER_CHUNK)));
@@ -249,7 +253,8 @@ impl Drop for Chunk {
     }
 }
 
-/// Memory for one transfer. It belongs to whoever holds it and goes back to its pool when it is dropped.
+/// Memory for one transfer. It belongs to whoever holds it and goes back to its pool when it is
+/// dropped.
 pub struct Buffer {
     pool: Rc<RefCell<Chunks>>,
     address: NonNull<u8>,
@@ -274,7 +279,8 @@ impl Buffer {
 
     /// The content.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies in a live chunk, was zeroed by the kernel and is this buffer's alone.
+        // SAFETY: the range lies in a live chunk, was zeroed by the kernel and is this buffer's
+        // alone.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.length) }
     }
 
@@ -284,9 +290,11 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length) }
     }
 
-    /// Which key epoch sealed each 4096-byte block of the content; `None` says that nothing is there.
+    /// Which key epoch sealed each 4096-byte block of the content; `None` says that nothing is
+    /// there.
     pub fn seals(&self) -> &[Option<KeyEpoch>] {
-        // SAFETY: there is a seal for each block of the chunk, and this buffer's blocks are its alone.
+        // SAFETY: there is a seal for each block of the chunk, and this buffer's blocks are its
+        // alone.
         unsafe { std::slice::from_raw_parts(self.seals.as_ptr(), self.length.div_ceil(BLOCK)) }
     }
 
@@ -307,8 +315,8 @@ impl Buffer {
         }
     }
 
-    /// The address of the content, for whoever hands it to the kernel: valid, and the content's place, as long
-    /// as the buffer lives, wherever the buffer itself is moved.
+    /// The address of the content, for whoever hands it to the kernel: valid, and the content's
+    /// place, as long as the buffer lives, wherever the buffer itself is moved.
     pub fn address(&self) -> NonNull<u8> {
         self.address
     }

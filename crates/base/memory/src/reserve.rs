@@ -4,16 +4,19 @@ use crate::pool::{Buffer, BufferPool, CHUNK_BYTES};
 
 /// A thread's shared pool, and behind it a reserve that belongs to one stage's channel alone.
 ///
-/// All stages of a thread take from one pool, and a request that goes down holds buffers of several of them. Were
-/// that all, the upper stages could take the last buffer while each of their requests waits for one of the
-/// stage below: nobody could go on. So every channel that waits for buffers keeps a reserve that is
-/// large enough for any one of its requests, touched only when the shared pool is exhausted. Then
-/// - a request that waits has, of its own channel, another one under way that holds the reserve or a part of it, and
-///   whose end will wake the thread; nobody has to be told of buffers that come back elsewhere;
+/// All stages of a thread take from one pool, and a request that goes down holds buffers of several
+/// of them. Were that all, the upper stages could take the last buffer while each of their requests
+/// waits for one of the stage below: nobody could go on. So every channel that waits for buffers
+/// keeps a reserve that is large enough for any one of its requests, touched only when the shared
+/// pool is exhausted. Then
+/// - a request that waits has, of its own channel, another one under way that holds the reserve or
+///   a part of it, and whose end will wake the thread; nobody has to be told of buffers that come
+///   back elsewhere;
 /// - the lowest stage that waits always goes on, therefore the one above it does, and so on up.
 ///
-/// It holds as long as a channel takes all that a request needs in one [`take_all`](Self::take_all), serves those
-/// that wait in order, and takes its locks before its buffers.
+/// It holds as long as a channel takes all that a request needs in one
+/// [`take_all`](Self::take_all), serves those that wait in order, and takes its locks before its
+/// buffers.
 #[derive(Debug)]
 pub struct ReservedPool {
     shared: BufferPool,
@@ -21,10 +24,11 @@ pub struct ReservedPool {
 }
 
 impl ReservedPool {
-    /// A reserve of `reserve_bytes`, rounded up to whole chunks, behind `shared`. No memory is taken for it before
-    /// it is needed.
+    /// A reserve of `reserve_bytes`, rounded up to whole chunks, behind `shared`. No memory is
+    /// taken for it before it is needed.
     ///
-    /// A buffer of up to half a chunk can share a chunk with others; count a larger one as a whole chunk.
+    /// A buffer of up to half a chunk can share a chunk with others; count a larger one as a whole
+    /// chunk.
     pub fn new(shared: &BufferPool, reserve_bytes: usize) -> Self {
         let chunks = reserve_bytes.div_ceil(CHUNK_BYTES).max(1);
         let reserve = BufferPool::new(chunks.saturating_mul(CHUNK_BYTES)).expect("a chunk or more is a pool");

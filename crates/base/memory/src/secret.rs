@@ -7,10 +7,12 @@
 //! - a read or write past either end of the pages faults instead of reaching it,
 //! - it is wiped before its pages go back to the kernel, or to the next secret.
 //!
-//! Making such pages takes six system calls, so a few that were wiped are kept for secrets to come, guarded and locked as they are.
+//! Making such pages takes six system calls, so a few that were wiped are kept for secrets to come,
+//! guarded and locked as they are.
 //!
-//! It cannot be printed, cloned by accident, or compared in a time that depends on its content. What it
-//! cannot promise: copies that a caller makes of [`SecretBytes::expose`] are the caller's to wipe.
+//! It cannot be printed, cloned by accident, or compared in a time that depends on its content.
+//! What it cannot promise: copies that a caller makes of [`SecretBytes::expose`] are the caller's
+//! to wipe.
 
 use std::fmt;
 use std::io;
@@ -24,12 +26,12 @@ use zeroize::Zeroize;
 
 /// Most bytes that one secret may have.
 ///
-/// The longest secret of the house is a passphrase or a wrapped key, far below this; the limit keeps a length
-/// taken from outside from locking an arbitrary share of memory.
+/// The longest secret of the house is a passphrase or a wrapped key, far below this; the limit
+/// keeps a length taken from outside from locking an arbitrary share of memory.
 pub const SECRET_MAX_BYTES: usize = 4096;
 
-/// Most pages that are kept for secrets to come: as many as a key server needs for the requests it answers at a time. They count
-/// towards `RLIMIT_MEMLOCK`.
+/// Most pages that are kept for secrets to come: as many as a key server needs for the requests it
+/// answers at a time. They count towards `RLIMIT_MEMLOCK`.
 const SPARE_PAGES_MAX: usize = 64;
 
 /// Wiped pages that no secret uses, each with its guards.
@@ -54,8 +56,8 @@ pub enum SecretError {
 
 /// Secret bytes in locked, undumpable, guarded memory, wiped on drop. See the [module](self).
 ///
-/// The content starts on a page boundary. Equality takes the same time for any two contents of one length;
-/// the length itself is no secret.
+/// The content starts on a page boundary. Equality takes the same time for any two contents of one
+/// length; the length itself is no secret.
 pub struct SecretBytes {
     pages: ManuallyDrop<GuardedPages>,
     length_bytes: usize,
@@ -65,7 +67,8 @@ impl SecretBytes {
     /// A secret of `length_bytes` zeroes, to be filled through [`expose_mut`](Self::expose_mut).
     ///
     /// # Errors
-    /// [`SecretError::TooLong`] above [`SECRET_MAX_BYTES`], [`SecretError::Memory`] if the kernel refuses the pages.
+    /// [`SecretError::TooLong`] above [`SECRET_MAX_BYTES`], [`SecretError::Memory`] if the kernel
+    /// refuses the pages.
     pub fn zeroed(length_bytes: usize) -> Result<Self, SecretError> {
         if length_bytes > SECRET_MAX_BYTES {
             return Err(SecretError::TooLong { length_bytes });
@@ -98,7 +101,8 @@ impl SecretBytes {
         secret
     }
 
-    /// A second copy in pages of its own. Explicit, because every copy of a key is one more to account for.
+    /// A second copy in pages of its own. Explicit, because every copy of a key is one more to
+    /// account for.
     ///
     /// # Errors
     /// As [`zeroed`](Self::zeroed).
@@ -110,8 +114,9 @@ impl SecretBytes {
 
     /// The secret itself. Never log, format or copy it into memory that is not wiped.
     pub fn expose(&self) -> &[u8] {
-        // SAFETY: `pages.base` starts at least `length_bytes` readable, initialised (zero-filled or written)
-        // bytes that live as long as `self`, and `&self` keeps `expose_mut` away meanwhile.
+        // SAFETY: `pages.base` starts at least `length_bytes` readable, initialised (zero-filled or
+        // written) bytes that live as long as `self`, and `&self` keeps `expose_mut` away
+        // meanwhile.
         unsafe { std::slice::from_raw_parts(self.pages.base.as_ptr(), self.length_bytes) }
     }
 
@@ -131,8 +136,8 @@ impl SecretBytes {
         self.length_bytes == 0
     }
 
-    /// Whether the kernel locked the pages into memory. If not, `RLIMIT_MEMLOCK` is used up and the secret may
-    /// be swapped out: the secret still works, and a program should warn once.
+    /// Whether the kernel locked the pages into memory. If not, `RLIMIT_MEMLOCK` is used up and the
+    /// secret may be swapped out: the secret still works, and a program should warn once.
     pub fn is_locked(&self) -> bool {
         self.pages.locked
     }
@@ -185,7 +190,8 @@ struct GuardedPages {
 
 // SAFETY: the pages belong to this value alone, wherever it is.
 unsafe impl Send for GuardedPages {}
-// SAFETY: the value hands out nothing but its address; `SecretBytes` reads behind `&` and writes behind `&mut`.
+// SAFETY: the value hands out nothing but its address; `SecretBytes` reads behind `&` and writes
+// behind `&mut`.
 unsafe impl Sync for GuardedPages {}
 
 impl GuardedPages {
@@ -195,7 +201,8 @@ impl GuardedPages {
         spare.flatten().map_or_else(|| Self::map(length_bytes), Ok)
     }
 
-    /// Keeps pages that were wiped for the next secret, if they are as good as new ones; or unmaps them.
+    /// Keeps pages that were wiped for the next secret, if they are as good as new ones; or unmaps
+    /// them.
     fn keep(self) {
         if self.locked && self.usable_bytes == rustix::param::page_size() {
             let mut spare = SPARE_PAGES.lock();
@@ -208,7 +215,8 @@ impl GuardedPages {
     fn map(length_bytes: usize) -> rustix::io::Result<Self> {
         let page_bytes = rustix::param::page_size();
         let usable_bytes = length_bytes.next_multiple_of(page_bytes).max(page_bytes);
-        // SAFETY: a new private mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no existing
+        // memory.
         let lower_guard = unsafe {
             rustix::mm::mmap_anonymous(
                 ptr::null_mut(),
@@ -225,10 +233,12 @@ impl GuardedPages {
         Ok(pages)
     }
 
-    /// Makes the inner pages usable: out of dumps first, writable after, so that no secret precedes protection.
+    /// Makes the inner pages usable: out of dumps first, writable after, so that no secret precedes
+    /// protection.
     fn protect(&mut self) -> rustix::io::Result<()> {
         let (start, length_bytes) = (self.base.as_ptr().cast(), self.usable_bytes);
-        // SAFETY: the calls name exactly the inner pages of our own mapping, which nobody refers to yet.
+        // SAFETY: the calls name exactly the inner pages of our own mapping, which nobody refers to
+        // yet.
         unsafe {
             rustix::mm::madvise(start, length_bytes, Advice::LinuxDontDump)?;
             // Best effort: a second line behind the house's rule never to fork without exec.
@@ -243,8 +253,8 @@ impl GuardedPages {
 impl Drop for GuardedPages {
     fn drop(&mut self) {
         let page_bytes = rustix::param::page_size();
-        // SAFETY: exactly the mapping that `map` made, guard pages included, and nothing refers to it any more.
-        // munmap fails only for arguments that name no mapping, which these do.
+        // SAFETY: exactly the mapping that `map` made, guard pages included, and nothing refers to
+        // it any more. munmap fails only for arguments that name no mapping, which these do.
         let _ = unsafe {
             rustix::mm::munmap(self.base.as_ptr().sub(page_bytes).cast(), self.usable_bytes + 2 * page_bytes)
         };
@@ -331,7 +341,8 @@ mod tests {
         assert_eq!(usize::from_str_radix(end, 16).unwrap(), base.addr() + page_bytes);
         assert!(entry.split(' ').nth(1).unwrap().starts_with("rw-p"));
 
-        // A neighbouring secret's guard may have merged with ours, so look for what covers the address.
+        // A neighbouring secret's guard may have merged with ours, so look for what covers the
+        // address.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         for guarded in [base.addr() - 1, base.addr() + page_bytes] {
             let covering = maps.lines().find(|line| {

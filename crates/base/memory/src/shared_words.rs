@@ -1,7 +1,8 @@
 //! Words that one process writes and another reads, in a file that neither can cut short.
 //!
-//! The maker of the file seals its size, so that no access to a mapping faults, whatever the other side does. A reader
-//! holds a mapping that it cannot write, and gets values only: no reference into the memory leaves this file.
+//! The maker of the file seals its size, so that no access to a mapping faults, whatever the other
+//! side does. A reader holds a mapping that it cannot write, and gets values only: no reference
+//! into the memory leaves this file.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -61,7 +62,8 @@ struct Mapping {
     count: usize,
 }
 
-// SAFETY: the mapping is memory at a fixed place for as long as this lives, and every access to it is atomic.
+// SAFETY: the mapping is memory at a fixed place for as long as this lives, and every access to it
+// is atomic.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -86,9 +88,9 @@ impl Mapping {
 
     /// All words. Those of a reader's mapping must only be loaded.
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping holds `count` words from `start` on, is aligned to a page, and lives as long as `self`. The
-        // size of its file is sealed, so that every page of it is there. Other processes may change the words at any
-        // moment, which is what atomics allow for.
+        // SAFETY: the mapping holds `count` words from `start` on, is aligned to a page, and lives
+        // as long as `self`. The size of its file is sealed, so that every page of it is there.
+        // Other processes may change the words at any moment, which is what atomics allow for.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }

@@ -1,16 +1,18 @@
 //! An allocator that wipes what is given back to it.
 //!
-//! Keys live in [`secret`](crate::secret) memory, but some pass through memory that is not ours: the plain text of a TLS
-//! record in rustls's buffers, an HTTP answer, a parser's strings. Those buffers are freed sooner or later, and what
-//! was in them would stay in the heap for whoever reads it next: a bug, a debugger, a swapped-out page. With this
-//! allocator under the whole program it does not.
+//! Keys live in [`secret`](crate::secret) memory, but some pass through memory that is not ours:
+//! the plain text of a TLS record in rustls's buffers, an HTTP answer, a parser's strings. Those
+//! buffers are freed sooner or later, and what was in them would stay in the heap for whoever reads
+//! it next: a bug, a debugger, a swapped-out page. With this allocator under the whole program it
+//! does not.
 //!
-//! It costs what writing zeroes over freed memory costs. The data path allocates nothing for an I/O, so it pays nothing.
+//! It costs what writing zeroes over freed memory costs. The data path allocates nothing for an
+//! I/O, so it pays nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The allocator `Beneath`, wiping every block before `Beneath` gets it back. The program names one as its
-/// `#[global_allocator]`.
+/// The allocator `Beneath`, wiping every block before `Beneath` gets it back. The program names one
+/// as its `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WipingAllocator<Beneath = System> {
     beneath: Beneath,
@@ -23,8 +25,9 @@ impl WipingAllocator {
     }
 }
 
-// SAFETY: every block comes from `beneath` and goes back to it with the layout that it was made with, and what is
-// asked of a `GlobalAlloc` is what `beneath` promises. A block is written to only while it is still the caller's.
+// SAFETY: every block comes from `beneath` and goes back to it with the layout that it was made
+// with, and what is asked of a `GlobalAlloc` is what `beneath` promises. A block is written to only
+// while it is still the caller's.
 unsafe impl<Beneath: GlobalAlloc> GlobalAlloc for WipingAllocator<Beneath> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises about `layout` are those that `beneath` asks for.
@@ -37,8 +40,8 @@ unsafe impl<Beneath: GlobalAlloc> GlobalAlloc for WipingAllocator<Beneath> {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller gives up a block of this layout that `beneath` made, so all of it may be written, and is
-        // then `beneath`'s again.
+        // SAFETY: the caller gives up a block of this layout that `beneath` made, so all of it may
+        // be written, and is then `beneath`'s again.
         unsafe {
             wipe(block, layout.size());
             self.beneath.dealloc(block, layout);
@@ -47,8 +50,9 @@ unsafe impl<Beneath: GlobalAlloc> GlobalAlloc for WipingAllocator<Beneath> {
 
     /// Always moves: an allocator that grows a block by moving it leaves the old one as it was.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller promises a size that is not zero and does not overflow with this alignment, and a block of
-        // this layout; the two blocks are distinct and each is at least as long as what is copied.
+        // SAFETY: the caller promises a size that is not zero and does not overflow with this
+        // alignment, and a block of this layout; the two blocks are distinct and each is at least
+        // as long as what is copied.
         unsafe {
             let moved = self.beneath.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
             if !moved.is_null() {
@@ -60,12 +64,14 @@ unsafe impl<Beneath: GlobalAlloc> GlobalAlloc for WipingAllocator<Beneath> {
     }
 }
 
-/// Writes zeroes in a way that the compiler may not drop although nobody of this program reads them.
+/// Writes zeroes in a way that the compiler may not drop although nobody of this program reads
+/// them.
 ///
 /// # Safety
 /// `block` starts `length_bytes` that may be written.
 unsafe fn wipe(block: *mut u8, length_bytes: usize) {
-    // SAFETY: as promised by the caller. The assembly is empty; it stands for code that might read the block.
+    // SAFETY: as promised by the caller. The assembly is empty; it stands for code that might read
+    // the block.
     unsafe {
         block.write_bytes(0, length_bytes);
         std::arch::asm!("/* {0} */", in(reg) block, options(nostack, preserves_flags));
@@ -107,7 +113,8 @@ mod tests {
         let allocator = WipingAllocator { beneath: Watched::default() };
         for (size, new_size) in [(1, 4096), (4096, 100_000), (1 << 20, 3), (64, 64)] {
             let layout = Layout::from_size_align(size, 16).unwrap();
-            // SAFETY: sizes are not zero; each block is used within its size and given back once, with its layout.
+            // SAFETY: sizes are not zero; each block is used within its size and given back once,
+            // with its layout.
             unsafe {
                 let block = allocator.alloc(layout);
                 block.write_bytes(0xA5, size);

@@ -1,7 +1,9 @@
-//! Small things in guest memory that a queue and its driver share: indices, descriptors, status bytes.
+//! Small things in guest memory that a queue and its driver share: indices, descriptors, status
+//! bytes.
 //!
-//! A ring's indices are published with release and read with acquire, as the virtio standard asks of both sides; what
-//! lies under them is copied, byte by byte as far as anybody may tell, and looked at only in the copy.
+//! A ring's indices are published with release and read with acquire, as the virtio standard asks
+//! of both sides; what lies under them is copied, byte by byte as far as anybody may tell, and
+//! looked at only in the copy.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
@@ -49,18 +51,19 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// The 16-bit word at `address`, in the byte order of the guest's memory (little-endian). What the guest wrote
-    /// before it stored the word is visible after this.
+    /// The 16-bit word at `address`, in the byte order of the guest's memory (little-endian). What
+    /// the guest wrote before it stored the word is visible after this.
     pub fn load_u16(&self, address: GuestAddress) -> Result<u16, GuestError> {
         let word = self.word::<u16>(address)?;
-        // SAFETY: `word` checked that the place is mapped for the life of `self` and aligned. Its content is only ever
-        // accessed atomically or by raw copies, never through a reference of ours.
+        // SAFETY: `word` checked that the place is mapped for the life of `self` and aligned. Its
+        // content is only ever accessed atomically or by raw copies, never through a reference of
+        // ours.
         let value = unsafe { AtomicU16::from_ptr(word) }.load(Ordering::Acquire);
         Ok(u16::from_le(value))
     }
 
-    /// Stores a 16-bit word, little-endian, and marks it dirty. What was written into the guest's memory before is
-    /// visible to whoever sees the new word.
+    /// Stores a 16-bit word, little-endian, and marks it dirty. What was written into the guest's
+    /// memory before is visible to whoever sees the new word.
     pub fn store_u16(&self, address: GuestAddress, value: u16) -> Result<(), GuestError> {
         let word = self.word::<u16>(address)?;
         // SAFETY: as in `load_u16`.
@@ -73,8 +76,9 @@ impl GuestMemory {
     pub fn read<const N: usize>(&self, address: GuestAddress) -> Result<[u8; N], GuestError> {
         let segment = self.segment(address, N as u32)?;
         let mut bytes = [0; N];
-        // SAFETY: the segment is readable for N bytes while `self` lives, and never overlaps our own stack. The guest
-        // may change the source meanwhile: the copy then holds some mixture, which is a guest's right.
+        // SAFETY: the segment is readable for N bytes while `self` lives, and never overlaps our
+        // own stack. The guest may change the source meanwhile: the copy then holds some mixture,
+        // which is a guest's right.
         unsafe { std::ptr::copy_nonoverlapping(segment.host().as_ptr(), bytes.as_mut_ptr(), N) };
         Ok(bytes)
     }
@@ -84,8 +88,8 @@ impl GuestMemory {
         let not_mapped = GuestError::NotMapped { address, length: bytes.len() as u64 };
         let Ok(length) = u32::try_from(bytes.len()) else { return Err(not_mapped) };
         let segment = self.segment(address, length)?;
-        // SAFETY: the segment is writable for its length while `self` lives; nobody holds a reference into it, so it
-        // does not overlap `bytes`.
+        // SAFETY: the segment is writable for its length while `self` lives; nobody holds a
+        // reference into it, so it does not overlap `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), segment.host().as_ptr(), bytes.len()) };
         self.mark_dirty(address, u64::from(length));
         Ok(())

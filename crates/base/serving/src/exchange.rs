@@ -55,7 +55,8 @@ pub async fn exchange(
         Ok(Answered { status: head.status, body: body.to_bytes() })
     };
     tokio::pin!(talk, connection);
-    // The connection carries the talk, and ends before it only in failure, which the talk then reports.
+    // The connection carries the talk, and ends before it only in failure, which the talk then
+    // reports.
     let mut is_open = true;
     loop {
         tokio::select! {

@@ -1,9 +1,11 @@
-//! Places for the connections of a listener, so that nobody who is unknown keeps out those who are known.
+//! Places for the connections of a listener, so that nobody who is unknown keeps out those who are
+//! known.
 //!
-//! A connection begins as a stranger's: nobody has been verified yet. Strangers have a number of places of their own, and a
-//! new one always gets one. If all are taken, the oldest stranger of the address that has most of them loses its place. So
-//! connections that are opened and left silent displace each other, and a client whose handshake takes milliseconds is
-//! known long before it is the oldest. Known peers have other places, and each of them a share.
+//! A connection begins as a stranger's: nobody has been verified yet. Strangers have a number of
+//! places of their own, and a new one always gets one. If all are taken, the oldest stranger of the
+//! address that has most of them loses its place. So connections that are opened and left silent
+//! displace each other, and a client whose handshake takes milliseconds is known long before it is
+//! the oldest. Known peers have other places, and each of them a share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -185,7 +187,8 @@ impl<Peer: Clone + Eq + Hash> Place<Peer> {
         }
     }
 
-    /// Says whose connection it is: verified, so that it has a place of the known ones from now on. Who it was first stays.
+    /// Says whose connection it is: verified, so that it has a place of the known ones from now on.
+    /// Who it was first stays.
     ///
     /// # Errors
     /// [`Full`]: it is still a stranger's.
@@ -202,7 +205,8 @@ impl<Peer: Clone + Eq + Hash> Place<Peer> {
         if state.known >= all {
             return Err(Full::All(all));
         }
-        // One that was displaced a moment ago and is known now has its place all the same, if its end was not begun.
+        // One that was displaced a moment ago and is known now has its place all the same, if its
+        // end was not begun.
         state.forget_stranger(self.number);
         state.known += 1;
         *state.by_peer.entry(peer.clone()).or_default() += 1;

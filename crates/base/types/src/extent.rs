@@ -10,7 +10,8 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// The smallest unit that a guest addresses, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// A run of bytes: `offset .. offset + length`, whose end is representable (checked when it is made).
+/// A run of bytes: `offset .. offset + length`, whose end is representable (checked when it is
+/// made).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Extent {
     offset: u64,
@@ -81,7 +82,8 @@ impl Extent {
         (self.offset | self.length) & (unit - 1) == 0
     }
 
-    /// The smallest extent on multiples of `unit` bytes (a power of two) that holds this one, cut at 2^64.
+    /// The smallest extent on multiples of `unit` bytes (a power of two) that holds this one, cut
+    /// at 2^64.
     pub const fn widened_to(self, unit: u64) -> Self {
         let start = self.offset & !(unit - 1);
         let end = match self.end().checked_add(unit - 1) {
@@ -91,7 +93,8 @@ impl Extent {
         Self::between(start, end)
     }
 
-    /// The largest extent on multiples of `unit` bytes (a power of two) within this one; may be empty.
+    /// The largest extent on multiples of `unit` bytes (a power of two) within this one; may be
+    /// empty.
     pub const fn narrowed_to(self, unit: u64) -> Self {
         let start = match self.offset.checked_add(unit - 1) {
             Some(start) => start & !(unit - 1),

@@ -1,7 +1,8 @@
-//! Bytes in records that people may read: lower-case hexadecimal, two digits a byte, so that the same bytes always have
-//! the same text. Never for secrets.
+//! Bytes in records that people may read: lower-case hexadecimal, two digits a byte, so that the
+//! same bytes always have the same text. Never for secrets.
 //!
-//! With serde: `#[serde(with = "hex")]` for any number of bytes, `#[serde(with = "hex::array")]` for a fixed one.
+//! With serde: `#[serde(with = "hex")]` for any number of bytes, `#[serde(with = "hex::array")]`
+//! for a fixed one.
 
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

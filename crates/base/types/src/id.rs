@@ -92,8 +92,8 @@ uuid_id! {
     VmId
 }
 uuid_id! {
-    /// Names a client of the key server for life: every certificate it renews bears the same id, and the objects it owns
-    /// are filed under it.
+    /// Names a client of the key server for life: every certificate it renews bears the same id,
+    /// and the objects it owns are filed under it.
     ClientId
 }
 uuid_id! {
@@ -101,15 +101,15 @@ uuid_id! {
     GrantId
 }
 uuid_id! {
-    /// Names one wish for a new key, so that it can be repeated: whoever asks writes it down first, and asks again with the
-    /// same one after a crash.
+    /// Names one wish for a new key, so that it can be repeated: whoever asks writes it down first,
+    /// and asks again with the same one after a crash.
     KeyRequestId
 }
 
 /// Which DEK sealed a block. Counted from 1 within a volume and never used twice.
 ///
-/// `Option<KeyEpoch>` is as large as a `u32` and is `None` when all its bits are zero: a block's seal
-/// that nobody has set says "nothing here".
+/// `Option<KeyEpoch>` is as large as a `u32` and is `None` when all its bits are zero: a block's
+/// seal that nobody has set says "nothing here".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 #[repr(transparent)]

@@ -1,8 +1,9 @@
-//! The words of the house as types: ids, names, byte sizes, extents, key epochs and the limits they obey; what keys of providers are
-//! called and how they stand; bytes as text; and the one way in which a room promises an answer for later. None holds a key.
+//! The words of the house as types: ids, names, byte sizes, extents, key epochs and the limits they
+//! obey; what keys of providers are called and how they stand; bytes as text; and the one way in
+//! which a room promises an answer for later. None holds a key.
 //!
-//! Every room may use this one; it does no I/O and depends on no other room. A bare integer or string
-//! does not cross a room's door where one of these types says what it is.
+//! Every room may use this one; it does no I/O and depends on no other room. A bare integer or
+//! string does not cross a room's door where one of these types says what it is.
 #![forbid(unsafe_code)]
 
 mod count;
@@ -16,11 +17,13 @@ mod provider_key;
 mod shell;
 mod size;
 
-/// The greatest count that is read from a datastore: of a volume's descriptors, a VM's starts, a log's superblocks. No counting
-/// gets there, so a greater one was written by somebody else, and would overflow as it is counted on.
+/// The greatest count that is read from a datastore: of a volume's descriptors, a VM's starts, a
+/// log's superblocks. No counting gets there, so a greater one was written by somebody else, and
+/// would overflow as it is counted on.
 pub const STORED_COUNT_MAX: u64 = u64::MAX / 2;
 
-/// Bytes of the tag over a volume's descriptor, or a VM's configuration: HMAC-SHA256, or SHA-256 for a volume without keys.
+/// Bytes of the tag over a volume's descriptor, or a VM's configuration: HMAC-SHA256, or SHA-256
+/// for a volume without keys.
 pub const DESCRIPTOR_TAG_BYTES: usize = 32;
 
 pub use count::counted;

@@ -1,4 +1,5 @@
-//! What people may call a VM, a disk, a datastore or a policy: one rule, and one text for what breaks it.
+//! What people may call a VM, a disk, a datastore or a policy: one rule, and one text for what
+//! breaks it.
 
 use thiserror::Error;
 use uuid::Uuid;
@@ -34,12 +35,13 @@ enum NameFault {
     Id,
 }
 
-/// Checks a name: 1 to 63 ASCII letters, digits, `.`, `_` and `-`, of which the first is a letter or a digit, and not of the
-/// form of an id.
+/// Checks a name: 1 to 63 ASCII letters, digits, `.`, `_` and `-`, of which the first is a letter
+/// or a digit, and not of the form of an id.
 ///
-/// It is a directory's name in a datastore and a part of a socket's path, hence the characters and the length: it is never
-/// hidden, leaves no directory, and is nothing that a shell or a terminal takes for something else. Where an object is asked for
-/// by name or id, the form says which of them it is.
+/// It is a directory's name in a datastore and a part of a socket's path, hence the characters and
+/// the length: it is never hidden, leaves no directory, and is nothing that a shell or a terminal
+/// takes for something else. Where an object is asked for by name or id, the form says which of
+/// them it is.
 ///
 /// # Errors
 /// [`NameError`] names the text, what is wrong with it, and the rule.
@@ -147,7 +149,8 @@ mod tests {
         }
     }
 
-    /// What is wrong is said apart from the rule: a dot that is only in the wrong place is not called forbidden.
+    /// What is wrong is said apart from the rule: a dot that is only in the wrong place is not
+    /// called forbidden.
     #[test]
     fn the_text_does_not_contradict_itself() {
         let rule = "; write 1 to 63 letters (a-z, A-Z), digits, dots, dashes and underscores, and begin with a letter or a digit";

@@ -1,7 +1,8 @@
 //! An answer that is still to come: waited for by a thread, or awaited by a task of any executor.
 //!
-//! Rooms whose work is done by one thread of their own (`store`, `audit`) hand these out, so that a caller
-//! inside an asynchronous program never blocks its reactor, and one outside needs no reactor.
+//! Rooms whose work is done by one thread of their own (`store`, `audit`) hand these out, so that a
+//! caller inside an asynchronous program never blocks its reactor, and one outside needs no
+//! reactor.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,14 +17,15 @@ pub fn pending<T>() -> (Answerer<T>, Pending<T>) {
     (Answerer { shared: Arc::clone(&shared) }, Pending { shared })
 }
 
-/// The end that answers, once. Dropped without an answer, it tells the other end that none will come.
+/// The end that answers, once. Dropped without an answer, it tells the other end that none will
+/// come.
 #[derive(Debug)]
 pub struct Answerer<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The end that waits: [`wait`](Self::wait) for a thread, `.await` for a task. Dropping it gives up the
-/// answer, not the work.
+/// The end that waits: [`wait`](Self::wait) for a thread, `.await` for a task. Dropping it gives up
+/// the answer, not the work.
 #[derive(Debug)]
 #[must_use = "what was asked for is done only once the answer is there"]
 pub struct Pending<T> {
@@ -91,7 +93,8 @@ impl<T> Drop for Answerer<T> {
 }
 
 impl<T> Pending<T> {
-    /// Blocks the thread until the answer is there. Inside an asynchronous program use `.await` instead.
+    /// Blocks the thread until the answer is there. Inside an asynchronous program use `.await`
+    /// instead.
     ///
     /// # Errors
     /// [`Abandoned`] if none will come.

@@ -13,10 +13,12 @@ use crate::hex;
 /// The longest name of a provider, in bytes: it is a file's name too, with an ending.
 pub const PROVIDER_NAME_BYTES_MAX: usize = 64;
 
-/// The longest id of a key, in bytes: KMIP sets no limit, and servers use 36 (a UUID) to some hundred.
+/// The longest id of a key, in bytes: KMIP sets no limit, and servers use 36 (a UUID) to some
+/// hundred.
 pub const PROVIDER_KEY_ID_BYTES_MAX: usize = 1024;
 
-/// The longest wrapped key, in bytes: 32 of key, and what a wrapping provider adds, with room for long names in it.
+/// The longest wrapped key, in bytes: 32 of key, and what a wrapping provider adds, with room for
+/// long names in it.
 pub const WRAPPED_KEK_BYTES_MAX: usize = 4096;
 
 /// What a person calls a key provider: 1 to 64 of `a` to `z`, `0` to `9` and `-`.
@@ -24,14 +26,14 @@ pub const WRAPPED_KEK_BYTES_MAX: usize = 4096;
 #[serde(try_from = "String", into = "String")]
 pub struct ProviderName(String);
 
-/// What a provider calls one of its keys: 1 to 1024 bytes of text without control characters. KMIP's unique
-/// identifiers are free text (KMIP 1.4, 3.1).
+/// What a provider calls one of its keys: 1 to 1024 bytes of text without control characters.
+/// KMIP's unique identifiers are free text (KMIP 1.4, 3.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ProviderKeyId(String);
 
-/// A KEK as its provider returned it wrapped, of providers that keep no key but unwrap it. Not secret: only the
-/// provider can open it.
+/// A KEK as its provider returned it wrapped, of providers that keep no key but unwrap it. Not
+/// secret: only the provider can open it.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct WrappedKek(Vec<u8>);

@@ -11,8 +11,9 @@ use crate::extent::{BLOCK_BYTES, SECTOR_BYTES};
 /// The smallest volume: one block.
 pub const MIN_VOLUME_BYTES: u64 = BLOCK_BYTES;
 
-/// The largest volume: 64 TiB, the largest virtual disk of the systems that guests come from (62 TB) and
-/// beyond, and half of ext4's largest volume; XFS and btrfs files can be larger, ext4's cannot exceed 16 TiB.
+/// The largest volume: 64 TiB, the largest virtual disk of the systems that guests come from (62
+/// TB) and beyond, and half of ext4's largest volume; XFS and btrfs files can be larger, ext4's
+/// cannot exceed 16 TiB.
 pub const MAX_VOLUME_BYTES: u64 = 64 << 40;
 
 /// A volume's size in bytes: a multiple of 512 from 4096 to 64 TiB.
@@ -92,7 +93,8 @@ impl fmt::Display for VolumeSize {
 
 const UNITS: [(char, u32); 5] = [('K', 10), ('M', 20), ('G', 30), ('T', 40), ('P', 50)];
 
-/// Reads `20G`, `1.5T`, `512MiB`, `4096` or `4096B`: units are powers of 1024, letters of either case.
+/// Reads `20G`, `1.5T`, `512MiB`, `4096` or `4096B`: units are powers of 1024, letters of either
+/// case.
 pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
     let syntax = || SizeError::Syntax(text.to_owned());
     let upper = text.trim().to_ascii_uppercase();
@@ -107,7 +109,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    // Nine digits after the point keep the arithmetic below within 128 bits and are more than anyone writes.
+    // Nine digits after the point keep the arithmetic below within 128 bits and are more than
+    // anyone writes.
     if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 || number.ends_with('.')
     {
         return Err(syntax());
@@ -124,7 +127,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
     u64::try_from(scaled / scale).map_err(|_| SizeError::TooLarge(u64::MAX))
 }
 
-/// Writes a count of bytes with the largest unit that keeps it exact, or to two decimals: `20G`, `1.5T`, `1.21M`.
+/// Writes a count of bytes with the largest unit that keeps it exact, or to two decimals: `20G`,
+/// `1.5T`, `1.21M`.
 pub fn display_bytes(bytes: u64) -> String {
     let Some((unit, shift)) = UNITS.iter().rev().find(|(_, shift)| bytes >= 1 << shift) else {
         return format!("{bytes}B");

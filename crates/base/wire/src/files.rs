@@ -47,7 +47,8 @@ pub fn send(
     })
 }
 
-/// Receives bytes with at most `files_max` descriptors, in one call. Descriptors are closed on exec.
+/// Receives bytes with at most `files_max` descriptors, in one call. Descriptors are closed on
+/// exec.
 ///
 /// # Errors
 /// What the kernel says; [`Errno::MSGSIZE`] if a packet is longer than `into`, or has more

@@ -53,8 +53,8 @@ impl PacketSocket {
 }
 
 impl<S: AsFd> PacketSocket<S> {
-    /// An end that was accepted, connected or inherited. `None` if it is not a unix socket that keeps
-    /// packets whole.
+    /// An end that was accepted, connected or inherited. `None` if it is not a unix socket that
+    /// keeps packets whole.
     pub fn adopt(socket: S) -> Option<Self> {
         let is_one = sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET)
             && sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX);
@@ -107,7 +107,8 @@ impl<S: AsFd> PacketSocket<S> {
         }
     }
 
-    /// Ends the connection for both sides, also for a thread of this process that waits for a packet.
+    /// Ends the connection for both sides, also for a thread of this process that waits for a
+    /// packet.
     pub fn hang_up(&self) {
         // A peer that is gone already has done it.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);

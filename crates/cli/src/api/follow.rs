@@ -33,8 +33,9 @@ pub fn follow(api: &Api, output: &Output, verb: &'static str, task: Task) -> Res
     follow_with_images(api, output, verb, task, None, &mut bring)
 }
 
-/// The same. A signal cancels the task, and it is waited until that is done. Each image that the task waits for is brought:
-/// `bring` sends that of a disk, and says how the task goes on; if it cannot, the task is cancelled.
+/// The same. A signal cancels the task, and it is waited until that is done. Each image that the
+/// task waits for is brought: `bring` sends that of a disk, and says how the task goes on; if it
+/// cannot, the task is cancelled.
 pub fn follow_with_images(
     api: &Api,
     output: &Output,

@@ -141,8 +141,8 @@ impl Http {
         }
     }
 
-    /// Sends the request, for some seconds again where nobody takes it: a control plane that was killed is back in one. Nothing was
-    /// asked of one that cannot be connected to.
+    /// Sends the request, for some seconds again where nobody takes it: a control plane that was
+    /// killed is back in one. Nothing was asked of one that cannot be connected to.
     fn run(&self, request: &Request<Vec<u8>>) -> Result<Response<ureq::Body>, CliError> {
         let until = Instant::now() + COMES_BACK_WITHIN;
         loop {

@@ -1,4 +1,5 @@
-//! Asking the control plane: where it is, how its answers and refusals come back, and waiting for what it does.
+//! Asking the control plane: where it is, how its answers and refusals come back, and waiting for
+//! what it does.
 //!
 //! ```text
 //! <home>/control/api.json   where it listens
@@ -47,7 +48,8 @@ const URL_VARIABLE: &str = "STRONGROOM_API";
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Control plane")]
 pub struct ApiArguments {
-    /// Where it is, https://HOST:PORT; otherwise what STRONGROOM_API names, or the one that `strongroom serve` runs here
+    /// Where it is, https://HOST:PORT; otherwise what STRONGROOM_API names, or the one that
+    /// `strongroom serve` runs here
     #[arg(long, value_name = "URL")]
     api: Option<String>,
 
@@ -179,7 +181,8 @@ impl Api {
         self.http.send("DELETE", path, None::<&()>, Some(&Uuid::new_v4().to_string()))
     }
 
-    /// The lines of an answer that does not end, as they come, until `heard` says that it is enough.
+    /// The lines of an answer that does not end, as they come, until `heard` says that it is
+    /// enough.
     pub fn stream(&self, path: &str, heard: &mut dyn FnMut(&str) -> bool) -> Result<(), CliError> {
         self.http.stream(path, heard)
     }

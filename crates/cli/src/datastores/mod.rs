@@ -1,15 +1,16 @@
-//! Where volumes are whose keys providers keep: noted in the home, so that before a key is destroyed it can be looked what
-//! needs it.
+//! Where volumes are whose keys providers keep: noted in the home, so that before a key is
+//! destroyed it can be looked what needs it.
 //!
 //! ```text
 //! <home>/datastores/<datastore's id>-<digest of its path>.json     one for each place where a datastore was used
 //! ```
 //!
-//! - Whoever makes a volume under a provider's key, or moves one to such a key, notes its datastore first: it is on the disk
-//!   before the envelope is. The note says the datastore's path and which one it is, by a mark that it bears itself
-//!   ([`identify`]), so that a disk that is not mounted is not taken for an empty one.
-//! - What is noted and cannot be read leaves it unknown what needs a key, until it is there again or a person says that it is
-//!   gone for good.
+//! - Whoever makes a volume under a provider's key, or moves one to such a key, notes its datastore
+//!   first: it is on the disk before the envelope is. The note says the datastore's path and which
+//!   one it is, by a mark that it bears itself ([`identify`]), so that a disk that is not mounted
+//!   is not taken for an empty one.
+//! - What is noted and cannot be read leaves it unknown what needs a key, until it is there again
+//!   or a person says that it is gone for good.
 //! - Nobody notes a volume that is copied or moved by other means than this program's.
 
 mod needs;
@@ -59,7 +60,8 @@ impl KnownDatastores {
         Self { directory: home.join(DIRECTORY) }
     }
 
-    /// Notes the datastore at `path`, which is made if only it is missing; durable when this returns.
+    /// Notes the datastore at `path`, which is made if only it is missing; durable when this
+    /// returns.
     pub fn note(&self, path: &Path) -> Result<(), CliError> {
         let datastore = identify(path)?;
         let found = |error| CliError::File { action: "find", path: path.to_owned(), error };
@@ -80,7 +82,8 @@ impl KnownDatastores {
         self.note(parent.unwrap_or(Path::new(".")))
     }
 
-    /// Forgets what was noted of `path`: a person's word that no volume there needs a key any more. Whether anything was.
+    /// Forgets what was noted of `path`: a person's word that no volume there needs a key any more.
+    /// Whether anything was.
     pub fn forget(&self, path: &Path) -> Result<bool, CliError> {
         let found = |error| CliError::File { action: "find", path: path.to_owned(), error };
         let absolute = std::path::absolute(path).map_err(found)?;

@@ -47,7 +47,8 @@ pub fn check_unneeded(scan: &Scan, is_meant: impl Fn(&ProviderKey) -> bool) -> R
 }
 
 impl Dependents for KnownDatastores {
-    /// By the key's id alone, whatever the provider is called by which a volume gets it: ids are random, and nobody else's.
+    /// By the key's id alone, whatever the provider is called by which a volume gets it: ids are
+    /// random, and nobody else's.
     fn of(&self, key: ObjectId) -> Result<Vec<String>, Box<dyn Error + Send + Sync>> {
         let scan = self.scan(&[])?;
         match check_unneeded(&scan, |other| other.key.as_str().parse() == Ok(key)) {

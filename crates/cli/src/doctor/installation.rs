@@ -1,5 +1,5 @@
-//! What is set up on this machine, whether it runs or not: home, key server, certificates, processes of an older program, and what the
-//! control plane says is wrong.
+//! What is set up on this machine, whether it runs or not: home, key server, certificates,
+//! processes of an older program, and what the control plane says is wrong.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -239,8 +239,8 @@ pub fn old_processes(run: &Path) -> Finding {
     )
 }
 
-/// Whether the file that a process runs is another one than is at its path now. Nothing for programs that are not ours, or may not be
-/// looked at.
+/// Whether the file that a process runs is another one than is at its path now. Nothing for
+/// programs that are not ours, or may not be looked at.
 fn is_replaced(pid: u32) -> Option<bool> {
     let link = format!("/proc/{pid}/exe");
     let path = std::fs::read_link(&link).ok()?;

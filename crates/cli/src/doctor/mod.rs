@@ -1,4 +1,5 @@
-//! `strongroom doctor`: whether this machine is fit for VMs whose disks are encrypted, and stays so.
+//! `strongroom doctor`: whether this machine is fit for VMs whose disks are encrypted, and stays
+//! so.
 
 mod cold_start;
 mod installation;
@@ -44,7 +45,8 @@ pub struct DoctorArguments {
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
 
-    /// The configuration file of `serve`; by default /etc/strongroom/strongroom.conf, if it is there
+    /// The configuration file of `serve`; by default /etc/strongroom/strongroom.conf, if it is
+    /// there
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 

@@ -1,7 +1,9 @@
-//! Rotations that were begun and not finished, by the key that they replace: `<home>/rotations`, one file each.
+//! Rotations that were begun and not finished, by the key that they replace: `<home>/rotations`,
+//! one file each.
 //!
-//! A rotation's journal says what it has done, and can be found by whoever names the old key. Its volumes name the new one as soon as
-//! they have moved; by these files whoever names a volume, or asks for all that is due, comes to the same rotation again.
+//! A rotation's journal says what it has done, and can be found by whoever names the old key. Its
+//! volumes name the new one as soon as they have moved; by these files whoever names a volume, or
+//! asks for all that is due, comes to the same rotation again.
 
 use std::path::{Path, PathBuf};
 

@@ -56,8 +56,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// The VMs that have it, by the directories of their volumes. Such a key is rotated by `vm key rotate`: no other client than a
-    /// VM's host gets it, and the inventory has to know.
+    /// The VMs that have it, by the directories of their volumes. Such a key is rotated by
+    /// `vm key rotate`: no other client than a VM's host gets it, and the inventory has to know.
     pub fn vms(&self) -> Vec<String> {
         let mut vms: Vec<String> = self.volumes.iter().filter_map(|volume| vm_of(volume)).collect();
         vms.dedup();
@@ -66,10 +66,12 @@ impl Key {
 }
 
 impl Inventory {
-    /// Looks through the registry of a home, its known datastores and `more`. No provider is asked yet.
+    /// Looks through the registry of a home, its known datastores and `more`. No provider is asked
+    /// yet.
     ///
-    /// What is known of keys in the machine's own key server is asked as `overseer`, its administrator for one: this
-    /// machine as a client sees the keys that it owns and no others, and VMs' keys are the control plane's.
+    /// What is known of keys in the machine's own key server is asked as `overseer`, its
+    /// administrator for one: this machine as a client sees the keys that it owns and no others,
+    /// and VMs' keys are the control plane's.
     pub fn open(home: &Path, more: &[PathBuf], overseer: Option<&Overseer>) -> Result<Self, CliError> {
         let (mut providers, mut broken) = (BTreeMap::new(), Vec::new());
         for registered in Registry::of_home(home).list()? {
@@ -214,7 +216,8 @@ impl Inventory {
         self.key(key, facts)
     }
 
-    /// Whether two names may be of one key: ids are a provider's own, and a provider may be set up under two names, or not any more.
+    /// Whether two names may be of one key: ids are a provider's own, and a provider may be set up
+    /// under two names, or not any more.
     pub fn may_be_same(&self, one: &ProviderKey, other: &ProviderKey) -> bool {
         let servers = |key: &ProviderKey| self.config(&key.provider).map(|config| config.source.servers());
         let at_one_place = match (servers(one), servers(other)) {
@@ -257,8 +260,8 @@ impl Inventory {
     }
 }
 
-/// The embedded key servers, under another certificate than this machine's own. One that cannot be used, as when it is another
-/// user's, leaves what this machine may ask as a client.
+/// The embedded key servers, under another certificate than this machine's own. One that cannot be
+/// used, as when it is another user's, leaves what this machine may ask as a client.
 fn overseers(
     providers: &BTreeMap<ProviderName, ProviderConfig>,
     overseer: &Overseer,

@@ -159,7 +159,8 @@ impl ListArguments {
     }
 }
 
-/// The destructions that wait; the embedded server is asked once, and only if it has keys to be listed.
+/// The destructions that wait; the embedded server is asked once, and only if it has keys to be
+/// listed.
 pub struct Destructions<'a> {
     kept: KeptDestructions,
     server: &'a AdministrationArguments,

@@ -1,8 +1,9 @@
 //! `strongroom key rotate`: a new key in the place of an old one, for every volume that needs that.
 //!
-//! In this order: the wish for a new key is noted, durably; the key is made, noted, and fetched again; each volume is moved, by way
-//! of a descriptor under both keys; when nothing needs the old key, for sure, it is taken out of use. Killed anywhere, the same
-//! command goes on with the same new key; the old one opens each volume until that is done.
+//! In this order: the wish for a new key is noted, durably; the key is made, noted, and fetched
+//! again; each volume is moved, by way of a descriptor under both keys; when nothing needs the old
+//! key, for sure, it is taken out of use. Killed anywhere, the same command goes on with the same
+//! new key; the old one opens each volume until that is done.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -363,8 +364,8 @@ fn is_due(key: &Key, now: SystemTime) -> bool {
         && key.expires.is_some_and(|expires| expires <= now)
 }
 
-/// Refuses to move anything to a new key that somebody took out of use since an earlier call made it: it may be about to be
-/// destroyed.
+/// Refuses to move anything to a new key that somebody took out of use since an earlier call made
+/// it: it may be about to be destroyed.
 fn check_successor(inventory: &Inventory, old: Option<KekId>, journal: &Journal) -> Result<(), CliError> {
     let Some(record) = old.and_then(|old| journal.successor(old)) else { return Ok(()) };
     let Some(key) = provider_key(&record.source) else { return Ok(()) };

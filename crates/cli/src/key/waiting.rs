@@ -1,8 +1,9 @@
 //! Destructions that wait.
 //!
-//! The embedded key server has its own: it enforces delay and second person itself, and carries them out. For other providers
-//! the delay is kept here, in `<home>/destructions`, one file each; nobody but this program holds to it, and whoever has the
-//! provider's credentials can destroy a key there without it.
+//! The embedded key server has its own: it enforces delay and second person itself, and carries
+//! them out. For other providers the delay is kept here, in `<home>/destructions`, one file each;
+//! nobody but this program holds to it, and whoever has the provider's credentials can destroy a
+//! key there without it.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -58,7 +58,8 @@ pub struct AddArguments {
     #[arg(long, value_name = "NAME", conflicts_with = "vault")]
     server_name: Option<String>,
 
-    /// Give keys no name, for servers that take none: a key whose creation is interrupted then stays behind
+    /// Give keys no name, for servers that take none: a key whose creation is interrupted then
+    /// stays behind
     #[arg(long, conflicts_with = "vault")]
     unnamed_keys: bool,
 
@@ -77,12 +78,13 @@ pub struct AddArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().outage_allowance_seconds)]
     outage_allowance: u64,
 
-    /// How often the provider is asked, for a key that is held, whether it is still good. Of a revocation a holder learns
-    /// within this time and 10 seconds
+    /// How often the provider is asked, for a key that is held, whether it is still good. Of a
+    /// revocation a holder learns within this time and 10 seconds
     #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().renew_seconds)]
     renew: u64,
 
-    /// What becomes of a volume in use when its key is revoked as compromised, or destroyed. The key is wiped either way
+    /// What becomes of a volume in use when its key is revoked as compromised, or destroyed. The
+    /// key is wiped either way
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     on_revocation: WhenRevoked,
 

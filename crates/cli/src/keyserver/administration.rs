@@ -24,12 +24,14 @@ pub struct AdministrationArguments {
     #[arg(long, value_name = "HOST:PORT", requires = "identity")]
     server: Option<String>,
 
-    /// Where the asker's ca.pem, cert.pem and key.pem are; by default the administrator's, `admin` in the key server's state
+    /// Where the asker's ca.pem, cert.pem and key.pem are; by default the administrator's, `admin`
+    /// in the key server's state
     #[arg(long, value_name = "DIR")]
     identity: Option<PathBuf>,
 }
 
-/// Whoever may ask this machine's own key server what is known of every key, and gets none: an administrator, or an auditor.
+/// Whoever may ask this machine's own key server what is known of every key, and gets none: an
+/// administrator, or an auditor.
 #[derive(Clone, Debug)]
 pub struct Overseer {
     /// Its certificate and key.
@@ -57,7 +59,8 @@ impl AdministrationArguments {
         self.server.is_some() || self.identity.is_some()
     }
 
-    /// Who may ask the home's own key server about every key; none if another server is meant, or nobody's files are here.
+    /// Who may ask the home's own key server about every key; none if another server is meant, or
+    /// nobody's files are here.
     pub fn overseer(&self) -> Option<Overseer> {
         let directory = self.directory.path().ok().filter(|_| self.server.is_none())?;
         Overseer::new(&directory, self.files().ok()?)

@@ -23,12 +23,13 @@ pub struct AuditArguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_file_size)]
     audit_file_size: Option<u64>,
 
-    /// From now on, age at which a file of the audit log is followed by the next; `all`, as at first, for any
+    /// From now on, age at which a file of the audit log is followed by the next; `all`, as at
+    /// first, for any
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     audit_file_age: Option<Limit>,
 
-    /// From now on, how large the audit log may become before its oldest files go, with a collector once that has confirmed
-    /// them; `all`, as at first, keeps everything
+    /// From now on, how large the audit log may become before its oldest files go, with a collector
+    /// once that has confirmed them; `all`, as at first, keeps everything
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     audit_keep_size: Option<Limit>,
 

@@ -45,7 +45,8 @@ pub struct BackupArguments {
     #[arg(long, value_name = "M")]
     threshold: u8,
 
-    /// Make no backup; ask for these custodians, or this number, from now on. Another administrator confirms it
+    /// Make no backup; ask for these custodians, or this number, from now on. Another administrator
+    /// confirms it
     #[arg(long)]
     change_custodians: bool,
 

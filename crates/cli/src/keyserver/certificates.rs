@@ -55,13 +55,15 @@ impl ClientFiles {
         [&self.ca, &self.certificate, &self.key].into_iter().all(|path| path.is_file())
     }
 
-    /// Writes them, so that whoever is killed leaves a certificate and its key: the new key is there before its certificate is, and
-    /// takes the old one's place after. What is between, [`settle`](Self::settle) ends.
+    /// Writes them, so that whoever is killed leaves a certificate and its key: the new key is
+    /// there before its certificate is, and takes the old one's place after. What is between,
+    /// [`settle`](Self::settle) ends.
     pub fn write(&self, key: &NewKey, certificate: &str, authorities: &str) -> Result<(), CliError> {
         self.write_observed(key, certificate, authorities, &mut || Ok(()))
     }
 
-    /// The same; an error of `before`, which is called before each step, stops it there, as a crash would.
+    /// The same; an error of `before`, which is called before each step, stops it there, as a crash
+    /// would.
     fn write_observed(
         &self,
         key: &NewKey,
@@ -164,7 +166,8 @@ pub fn read_pem(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     strongroom_files::read(path, PEM_FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)
 }
 
-/// A PKCS#8 document as PEM (RFC 7468). What the encoder leaves behind, the program's allocator wipes.
+/// A PKCS#8 document as PEM (RFC 7468). What the encoder leaves behind, the program's allocator
+/// wipes.
 fn private_pem(pkcs8: &SecretBytes) -> Zeroizing<String> {
     let document = pem::Pem::new("PRIVATE KEY", pkcs8.expose());
     Zeroizing::new(pem::encode_config(

@@ -1,4 +1,5 @@
-//! `strongroom keyserver custodian`: what those do who together open a backup. It runs on their own machines, without a server.
+//! `strongroom keyserver custodian`: what those do who together open a backup. It runs on their own
+//! machines, without a server.
 
 use std::fmt;
 use std::path::PathBuf;

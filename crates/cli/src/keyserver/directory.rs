@@ -86,7 +86,8 @@ pub struct ServerSettings {
     pub audit: AuditSettings,
 }
 
-/// An address that a server listens on from now on. Its clients keep it, so the port is not one that the system chooses.
+/// An address that a server listens on from now on. Its clients keep it, so the port is not one
+/// that the system chooses.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text
         .parse()
@@ -108,7 +109,8 @@ pub struct SettingsArguments {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_enrolment: Option<SocketAddr>,
 
-    /// A name or address by which clients reach the server, for its certificate; once for each. By default localhost
+    /// A name or address by which clients reach the server, for its certificate; once for each. By
+    /// default localhost
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
 
@@ -118,7 +120,8 @@ pub struct SettingsArguments {
     #[command(flatten)]
     audit: AuditArguments,
 
-    /// Be the broker of key provider NAME of this machine: hosts get its keys here, under grants; once for each
+    /// Be the broker of key provider NAME of this machine: hosts get its keys here, under grants;
+    /// once for each
     #[arg(long = "broker", value_name = "NAME")]
     brokered: Vec<ProviderName>,
 }
@@ -187,8 +190,8 @@ impl ServerSettings {
         })
     }
 
-    /// How commands of this machine ask the server whose state lies in `directory`: by its socket, and by its port where there is
-    /// none.
+    /// How commands of this machine ask the server whose state lies in `directory`: by its socket,
+    /// and by its port where there is none.
     pub fn administration(&self, directory: &Path) -> Result<Client, CliError> {
         let client = Client::new(&self.listen_enrolment.to_string())?;
         Ok(match self.names.first() {

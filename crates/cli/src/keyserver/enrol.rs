@@ -39,7 +39,8 @@ pub struct EnrolArguments {
     #[arg(long, conflicts_with = "token_fd")]
     renew: bool,
 
-    /// A signing request (PKCS #10, PEM or DER) of a client that keeps its own key: no key is made or written
+    /// A signing request (PKCS #10, PEM or DER) of a client that keeps its own key: no key is made
+    /// or written
     #[arg(long, value_name = "FILE", conflicts_with = "renew")]
     csr: Option<PathBuf>,
 

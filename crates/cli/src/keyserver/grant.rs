@@ -22,7 +22,8 @@ use crate::error::CliError;
 use crate::grants;
 use crate::output::{Output, utc};
 
-/// How long a grant is good if nothing is said: a VM's keys are fetched within seconds of its start.
+/// How long a grant is good if nothing is said: a VM's keys are fetched within seconds of its
+/// start.
 const VALID_SECONDS: u64 = 300;
 
 /// To which host, which keys, for which VM.

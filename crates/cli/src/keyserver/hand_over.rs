@@ -1,4 +1,5 @@
-//! `strongroom keyserver hand-over`: keys of one client become another's, as two administrators agree.
+//! `strongroom keyserver hand-over`: keys of one client become another's, as two administrators
+//! agree.
 
 use std::fmt;
 

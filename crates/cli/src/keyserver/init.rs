@@ -108,8 +108,8 @@ pub fn make_unasked(
     }
 }
 
-/// Makes the state of a key server, and makes this machine its administrator and client. Repeated after a crash it goes on
-/// where that ended.
+/// Makes the state of a key server, and makes this machine its administrator and client. Repeated
+/// after a crash it goes on where that ended.
 pub fn make(
     arguments: &DirectoryArguments,
     root: &RootArguments,
@@ -178,8 +178,9 @@ fn register(
     Ok(Some(EMBEDDED.to_owned()))
 }
 
-/// Writes down where the server listens from now on, and how large its audit log becomes: the next `run` and this
-/// machine's clients find it there. A port that the kernel chose is not for the next time.
+/// Writes down where the server listens from now on, and how large its audit log becomes: the next
+/// `run` and this machine's clients find it there. A port that the kernel chose is not for the next
+/// time.
 pub fn remember(
     home: &Path,
     directory: &Path,

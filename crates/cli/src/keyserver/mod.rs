@@ -1,7 +1,8 @@
 //! `strongroom keyserver`: the embedded key server. One file per command.
 //!
-//! `init`, `run` and `restore` work on the state directory, as the one process that has it open. `custodian` needs no server. The
-//! others ask a server that runs, under the administrator's certificate, or that of a control plane.
+//! `init`, `run` and `restore` work on the state directory, as the one process that has it open.
+//! `custodian` needs no server. The others ask a server that runs, under the administrator's
+//! certificate, or that of a control plane.
 
 mod administration;
 mod audit_settings;

@@ -102,7 +102,8 @@ impl RestoreArguments {
         output.answer(&Answer { directory, restored, authority, recertified })
     }
 
-    /// Takes the shares that are given, and where a person is at a terminal asks for those that are missing.
+    /// Takes the shares that are given, and where a person is at a terminal asks for those that are
+    /// missing.
     fn collect_shares(&self, session: &mut RestoreSession) -> Result<(), CliError> {
         for path in &self.shares {
             let share = read_share(path)?;
@@ -119,8 +120,8 @@ impl RestoreArguments {
         Ok(())
     }
 
-    /// Has certificates issued to the administrator and the client that are this machine's own, as far as the restored authority does
-    /// not let theirs in.
+    /// Has certificates issued to the administrator and the client that are this machine's own, as
+    /// far as the restored authority does not let theirs in.
     fn recertify(&self, state: &State, settings: &ServerSettings) -> Result<Vec<String>, CliError> {
         let mut own = vec![(Role::Admin, "admin", ClientFiles::in_directory(&state.directory.join("admin")))];
         own.extend(self.own_provider(settings)?.map(|files| (Role::Client, "local", files)));
@@ -139,7 +140,8 @@ impl RestoreArguments {
         Ok(recertified)
     }
 
-    /// The files of this machine's key provider, if it is this server's: the home may belong to another one.
+    /// The files of this machine's key provider, if it is this server's: the home may belong to
+    /// another one.
     fn own_provider(&self, settings: &ServerSettings) -> Result<Option<ClientFiles>, CliError> {
         let registry = Registry::of_home(&self.directory.home.path()?);
         let name: ProviderName = EMBEDDED

@@ -32,7 +32,8 @@ pub struct RootArguments {
     #[arg(long, value_name = "PCRS", value_delimiter = ',', requires = "tpm")]
     pcrs: Vec<u8>,
 
-    /// With --tpm: another TPM than /dev/tpmrm0, as a device, or as a socket that carries TPM commands
+    /// With --tpm: another TPM than /dev/tpmrm0, as a device, or as a socket that carries TPM
+    /// commands
     #[arg(long, value_name = "PATH", requires = "tpm")]
     tpm_device: Option<PathBuf>,
 
@@ -63,7 +64,8 @@ pub struct RootArguments {
 /// Where the passphrase of a root key or the PIN of its token comes from.
 #[derive(Debug, Default, Args)]
 pub struct SecretArguments {
-    /// The root key's passphrase, or its token's PIN, is in this file now and at each start; only its owner may be able to read it
+    /// The root key's passphrase, or its token's PIN, is in this file now and at each start; only
+    /// its owner may be able to read it
     #[arg(long, value_name = "FILE", group = "secret")]
     secret_file: Option<PathBuf>,
 

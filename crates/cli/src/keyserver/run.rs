@@ -71,8 +71,8 @@ pub struct RunArguments {
     #[arg(long, value_enum, value_name = "SERVICE")]
     offer: Vec<Offer>,
 
-    /// How long a key's destruction waits at least. Less than an hour is for trying it: who can start the server so has a second
-    /// person's time taken away, and 'keyserver status' warns
+    /// How long a key's destruction waits at least. Less than an hour is for trying it: who can
+    /// start the server so has a second person's time taken away, and 'keyserver status' warns
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_seconds)]
     destroy_delay_min: u64,
 }

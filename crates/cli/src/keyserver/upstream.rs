@@ -1,4 +1,5 @@
-//! The external providers that a key server is the broker of: those of this machine's registry that it was started with.
+//! The external providers that a key server is the broker of: those of this machine's registry that
+//! it was started with.
 
 use std::fmt;
 use std::path::Path;

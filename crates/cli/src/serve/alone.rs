@@ -1,6 +1,8 @@
-//! That nobody else serves here: one `serve` for a home, one for a run directory, and nobody at our addresses.
+//! That nobody else serves here: one `serve` for a home, one for a run directory, and nobody at our
+//! addresses.
 //!
-//! It is looked before any process is started, so that a person reads one sentence and not what three processes say.
+//! It is looked before any process is started, so that a person reads one sentence and not what
+//! three processes say.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -147,7 +149,8 @@ impl Wait<'_> {
 }
 
 impl ServeArguments {
-    /// Where this machine serves; what the key server's settings do not say yet is as they will be made.
+    /// Where this machine serves; what the key server's settings do not say yet is as they will be
+    /// made.
     pub(super) fn addresses(&self, home: &Path) -> [Address; 3] {
         let known = ServerSettings::read(&home.join("keyserver")).unwrap_or_default();
         let kmip = self.listen_kmip.unwrap_or(known.listen);

@@ -1,4 +1,5 @@
-//! The processes of `strongroom serve`: each is started again when it ends, and all of them end with this one.
+//! The processes of `strongroom serve`: each is started again when it ends, and all of them end
+//! with this one.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,7 +26,8 @@ const TRY_AGAIN_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// How often it is looked whether a process that was asked to end has.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// Between a process's end and its next start: the shortest and the longest time. It doubles while the process does not last.
+/// Between a process's end and its next start: the shortest and the longest time. It doubles while
+/// the process does not last.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// A process that lived so long is started at once.
 const LASTED: Duration = Duration::from_secs(30);
@@ -47,8 +49,8 @@ pub struct Role {
     pub arguments: Vec<OsString>,
     /// Whether it hears on stdin, line by line, of the others that ended.
     pub hears: bool,
-    /// Whether it may ask for a passphrase, which only the terminal's foreground may. Control-C there reaches the others through this
-    /// process alone, which ends them in order.
+    /// Whether it may ask for a passphrase, which only the terminal's foreground may. Control-C
+    /// there reaches the others through this process alone, which ends them in order.
     pub asks: bool,
 }
 
@@ -69,8 +71,8 @@ struct Process {
 }
 
 impl RunningRole {
-    /// Starts it, and waits for its first line, which says that it is ready. What ends before is tried again for some seconds: the
-    /// kernel may not be done with a predecessor that was killed.
+    /// Starts it, and waits for its first line, which says that it is ready. What ends before is
+    /// tried again for some seconds: the kernel may not be done with a predecessor that was killed.
     pub fn start(role: Role, signals: &Signals) -> Result<Self, CliError> {
         let until = Instant::now() + PREDECESSOR_GONE_WITHIN;
         loop {
@@ -211,7 +213,8 @@ impl Process {
                 let read = stdout.by_ref().take(FIRST_LINE_BYTES_MAX).read_line(&mut line);
                 // Whoever has gone away does not want it.
                 let _ = say.send(if read.is_ok() { line } else { String::new() });
-                // The rest is for people who start it by hand; the process must not wait for its readers.
+                // The rest is for people who start it by hand; the process must not wait for its
+                // readers.
                 let _ = std::io::copy(&mut stdout, &mut std::io::sink());
             })
             .map_err(failed)?;

@@ -1,4 +1,5 @@
-//! The configuration file of `serve`: its options, one a line, for who does not write command lines.
+//! The configuration file of `serve`: its options, one a line, for who does not write command
+//! lines.
 //!
 //! ```text
 //! # a comment
@@ -6,8 +7,8 @@
 //! datastore = vms=/srv/vms
 //! ```
 //!
-//! A name is that of an option of `strongroom serve` without its dashes. What is said on the command line wins; what can be said more than once
-//! is added up.
+//! A name is that of an option of `strongroom serve` without its dashes. What is said on the
+//! command line wins; what can be said more than once is added up.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Who the roles of this machine are at its key server: a certificate each, made when it is first needed and renewed before
-//! it ends.
+//! Who the roles of this machine are at its key server: a certificate each, made when it is first
+//! needed and renewed before it ends.
 //!
 //! ```text
 //! <home>/control/identity/{ca,cert,key}.pem     role control: has keys made, signs grants
@@ -62,8 +62,8 @@ impl Identity {
         Self::new(Role::Client, "local", home, LOCAL_DIRECTORY)
     }
 
-    /// Makes the key server a key provider of this machine again, if somebody removed that and the certificate of the owner of its
-    /// keys is still there.
+    /// Makes the key server a key provider of this machine again, if somebody removed that and the
+    /// certificate of the owner of its keys is still there.
     pub fn bring_back_local(home: &Path, server: &ServerSettings) -> Result<(), CliError> {
         let (local, name) = (Self::local(home)?, embedded()?);
         let found = Registry::of_home(home).get(&name);
@@ -97,8 +97,8 @@ impl Identity {
         ClientFiles::in_directory(&self.home.join(self.directory))
     }
 
-    /// Sees to it that it has a certificate that is good for some time, and knows the key server whose state lies in
-    /// `directory`. Whether its certificate is another one now.
+    /// Sees to it that it has a certificate that is good for some time, and knows the key server
+    /// whose state lies in `directory`. Whether its certificate is another one now.
     pub fn ensure(&self, server: &ServerSettings, directory: &Path) -> Result<bool, CliError> {
         let mut is_new = true;
         let (files, key_server) = (self.files(), server.administration(directory)?);
@@ -132,7 +132,8 @@ impl Identity {
         Ok(is_new)
     }
 
-    /// The client that it was before its files were lost: that one owns the keys. Of hosts, others may have the name.
+    /// The client that it was before its files were lost: that one owns the keys. Of hosts, others
+    /// may have the name.
     fn known_as(&self, clients: Vec<ClientAnswer>) -> Option<ClientId> {
         if self.role == Role::Host {
             return None;

@@ -1,4 +1,5 @@
-//! `strongroom serve`: key server, hostd and control plane of this machine, each a process of its own.
+//! `strongroom serve`: key server, hostd and control plane of this machine, each a process of its
+//! own.
 //!
 //! ```text
 //! serve -> keyserver run       keys, under certificates and grants alone
@@ -6,8 +7,8 @@
 //!       -> serve --role control   inventory, tasks, API
 //! ```
 //!
-//! This process makes the certificates that they know each other by, starts them in this order, and starts again what ends.
-//! VMs are nobody's children here: they run on while any of these is down.
+//! This process makes the certificates that they know each other by, starts them in this order, and
+//! starts again what ends. VMs are nobody's children here: they run on while any of these is down.
 
 mod alone;
 mod children;
@@ -93,8 +94,8 @@ pub struct ServeArguments {
     #[arg(long = "datastore", value_name = "NAME=DIR", value_parser = parse_datastore)]
     datastores: Vec<NamedDatastore>,
 
-    /// Where to keep what lasts as long as processes; otherwise what STRONGROOM_RUN names, /run/strongroom (root) or a directory
-    /// in XDG_RUNTIME_DIR
+    /// Where to keep what lasts as long as processes; otherwise what STRONGROOM_RUN names,
+    /// /run/strongroom (root) or a directory in XDG_RUNTIME_DIR
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
 
@@ -106,12 +107,14 @@ pub struct ServeArguments {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_enrolment: Option<SocketAddr>,
 
-    /// Whether VMs with encrypted disks are refused where this machine writes memory to a disk in the clear (swap, kdump, hibernation): required or
-    /// advised; kept, and `required` until somebody says otherwise
+    /// Whether VMs with encrypted disks are refused where this machine writes memory to a disk in
+    /// the clear (swap, kdump, hibernation): required or advised; kept, and `required` until
+    /// somebody says otherwise
     #[arg(long, value_name = "RULE", value_parser = parse_crypto_safe)]
     crypto_safe: Option<CryptoSafeRule>,
 
-    /// Of the control plane: each line on stdin says that another process ended, and becomes an event
+    /// Of the control plane: each line on stdin says that another process ended, and becomes an
+    /// event
     #[arg(long, hide = true)]
     news_on_stdin: bool,
 
@@ -338,8 +341,8 @@ impl ServeArguments {
         arguments
     }
 
-    /// Refuses a datastore that is new and not there, before anything is set up. One that was used before and is missing keeps
-    /// nobody from the other VMs.
+    /// Refuses a datastore that is new and not there, before anything is set up. One that was used
+    /// before and is missing keeps nobody from the other VMs.
     fn look_for_datastores(&self, output: &Output, places: &Places) -> Result<(), CliError> {
         let used =
             |error| CliError::File { action: "use the configuration in", path: places.hostd.clone(), error };

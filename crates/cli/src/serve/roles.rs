@@ -155,7 +155,8 @@ pub fn control(
     })
 }
 
-/// Writes down what `serve` says of the other processes: a person who looks for the reason of a pause finds it among the events.
+/// Writes down what `serve` says of the other processes: a person who looks for the reason of a
+/// pause finds it among the events.
 fn hear_of_ends(control: Arc<Control>) -> io::Result<()> {
     let hear = move || {
         for line in io::stdin().lines().map_while(Result::ok) {

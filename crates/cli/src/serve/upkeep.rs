@@ -1,7 +1,8 @@
-//! What the control plane's process does by the clock: certificates are renewed before they end, and keys whose time is over are rotated.
+//! What the control plane's process does by the clock: certificates are renewed before they end,
+//! and keys whose time is over are rotated.
 //!
-//! Each of it can be killed at any moment and is done again: a renewal leaves a certificate and its key, a rotation goes on with the
-//! new key that it began with.
+//! Each of it can be killed at any moment and is done again: a renewal leaves a certificate and its
+//! key, a rotation goes on with the new key that it began with.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -20,7 +21,8 @@ use super::identity::Identity;
 use crate::error::CliError;
 use crate::keyserver::ServerSettings;
 
-/// Between one look at certificates and the next. They are renewed 30 days before their end, so one day without a key server is nothing.
+/// Between one look at certificates and the next. They are renewed 30 days before their end, so one
+/// day without a key server is nothing.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(3600);
 /// Between one look for keys that are due and the next. Cryptoperiods count in days.
 const KEYS_EVERY: Duration = Duration::from_secs(86_400);
@@ -108,8 +110,9 @@ impl UpkeepOf {
         all
     }
 
-    /// Rotates the keys whose time is over: those of VMs by tasks; those of other volumes by a process of its own, which does what
-    /// `strongroom key rotate --all-due` does. Whether nothing is left.
+    /// Rotates the keys whose time is over: those of VMs by tasks; those of other volumes by a
+    /// process of its own, which does what `strongroom key rotate --all-due` does. Whether nothing
+    /// is left.
     fn rotate(&self, ended: &Receiver<()>) -> bool {
         let vms = self.control.rotate_due_keys();
         if vms > 0 {

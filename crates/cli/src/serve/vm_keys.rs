@@ -1,5 +1,5 @@
-//! The keys of VMs, as the control plane gets at them: it has them made by the key server and signs leave for hosts to fetch
-//! them. It never sees one.
+//! The keys of VMs, as the control plane gets at them: it has them made by the key server and signs
+//! leave for hosts to fetch them. It never sees one.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ use crate::keyserver::{Administrator, ClientFiles, EMBEDDED};
 
 /// For how long a grant is good, in seconds: it is used as soon as the host opens the VM's volumes.
 const GRANT_SECONDS: u64 = 300;
-/// For how long it is remembered which key a host proves itself with. A renewed certificate has another one, and the old one is
-/// good for weeks more.
+/// For how long it is remembered which key a host proves itself with. A renewed certificate has
+/// another one, and the old one is good for weeks more.
 const HOST_KEY_FOR: Duration = Duration::from_secs(60);
 /// For how long it is remembered how the providers are: each is asked over the network.
 const PROVIDERS_FOR: Duration = Duration::from_secs(10);
@@ -165,7 +165,8 @@ impl KeyServerKeys {
             certificate_expires_unix_seconds: certificate(&self.identity.files()),
             last_backup_unix_seconds: backed_up,
         }];
-        // Those that the key server is a broker of. What cannot be read is told by `key-provider list`.
+        // Those that the key server is a broker of. What cannot be read is told by
+        // `key-provider list`.
         for registered in Registry::of_home(&self.home).list().unwrap_or_default() {
             if registered.name.as_str() == EMBEDDED {
                 continue;
@@ -202,7 +203,8 @@ impl KeyServerKeys {
             let made = made.map_err(problem)?;
             return Ok(ProviderKey { provider: provider.clone(), key: made.key, wrapped: made.wrapped });
         }
-        // Another provider's keys come to hosts by way of the key server, which gives them out under grants.
+        // Another provider's keys come to hosts by way of the key server, which gives them out
+        // under grants.
         let brokered = self.ask(BrokerCreate { provider: provider.clone(), request })?;
         let unusable = |error: String| KeyProblem::Refused(error);
         Ok(ProviderKey {

@@ -1,4 +1,5 @@
-//! `strongroom vm check`: the disks of a VM that is off, checked by the VM's host, which alone gets their keys.
+//! `strongroom vm check`: the disks of a VM that is off, checked by the VM's host, which alone gets
+//! their keys.
 
 use std::fmt;
 use std::io;
@@ -41,8 +42,8 @@ pub struct CheckArguments {
     #[arg(long, value_name = "DISK")]
     disk: Option<Name>,
 
-    /// Read every block too. Of a disk made with --integrity each is compared with its tag; of any other it is only known
-    /// afterwards that all can be read
+    /// Read every block too. Of a disk made with --integrity each is compared with its tag; of any
+    /// other it is only known afterwards that all can be read
     #[arg(long)]
     data: bool,
 

@@ -58,12 +58,13 @@ pub struct CreateArguments {
     #[arg(long = "disk", value_name = "SIZE", value_parser = parse_disk)]
     disks: Vec<VolumeSize>,
 
-    /// Keep a keyed tag for each block of the disks: a block that somebody changed or put back fails to be read. Costs space, and
-    /// time on writes
+    /// Keep a keyed tag for each block of the disks: a block that somebody changed or put back
+    /// fails to be read. Costs space, and time on writes
     #[arg(long, requires = "disks", conflicts_with = "unencrypted")]
     integrity: bool,
 
-    /// A disk of this size to swap memory out to, empty at each start; once for each. The guest finds it by its label, swap0
+    /// A disk of this size to swap memory out to, empty at each start; once for each. The guest
+    /// finds it by its label, swap0
     #[arg(long = "swap", value_name = "SIZE", value_parser = parse_disk, requires = "disks")]
     swaps: Vec<VolumeSize>,
 
@@ -186,7 +187,8 @@ impl CreateArguments {
         }
         let name = self.name.as_str();
         let vm = format!("/v1/vms/{}", segment(name));
-        // The VM is made when it has them: whatever becomes of this process, it is there with its image or not at all.
+        // The VM is made when it has them: whatever becomes of this process, it is there with its
+        // image or not at all.
         let mut bring = |disk: &Name| match (&image, &seed) {
             (_, Some(seed)) if disk.as_str() == SEED_DISK => {
                 bring(&api, name, disk, &seed.image(&api.get(&vm)?)?)

@@ -20,7 +20,8 @@ impl Line {
     }
 }
 
-/// The host of a VM, if it can be asked: what it has is worth knowing, and nothing fails for want of it.
+/// The host of a VM, if it can be asked: what it has is worth knowing, and nothing fails for want
+/// of it.
 pub fn host_of(api: &Api, vm: &VmView) -> Option<Host> {
     let id = vm.host_ref.as_ref()?.id?;
     api.get(&format!("/v1/hosts/{id}")).ok()

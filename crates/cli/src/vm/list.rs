@@ -25,7 +25,8 @@ pub struct ListArguments {
     /// Only those with this in their name
     name: Option<String>,
 
-    /// Only those in this state: stopped, starting, running, paused, stopping, crashed, key-unavailable
+    /// Only those in this state: stopped, starting, running, paused, stopping, crashed,
+    /// key-unavailable
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
 

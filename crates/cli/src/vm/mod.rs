@@ -1,5 +1,5 @@
-//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane, but for what is done to
-//! guests of libvirt.
+//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane, but
+//! for what is done to guests of libvirt.
 
 mod check;
 mod console;

@@ -66,7 +66,8 @@ impl From<RestartArgument> for RestartPolicy {
 /// A kernel that is started without a boot loader.
 #[derive(Debug, Default, Args)]
 pub struct BootArguments {
-    /// Start this kernel instead of what is on the first disk; a file in one of the host's boot directories
+    /// Start this kernel instead of what is on the first disk; a file in one of the host's boot
+    /// directories
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
 
@@ -91,7 +92,8 @@ impl BootArguments {
 /// The network interfaces of a VM.
 #[derive(Debug, Default, Args)]
 pub struct NetworkArguments {
-    /// A network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each. `none`: there is none at all
+    /// A network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each.
+    /// `none`: there is none at all
     #[arg(long = "net", value_name = "NETWORK", value_parser = parse_network)]
     networks: Vec<NetworkArgument>,
 }

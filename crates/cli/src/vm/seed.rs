@@ -1,5 +1,6 @@
-//! What cloud-init in a guest is told (NoCloud): a small disk, which is made here in memory and goes to the VM's host as images do.
-//! User data may hold passwords, so no copy of it is in a file, an argument or a message to the control plane.
+//! What cloud-init in a guest is told (NoCloud): a small disk, which is made here in memory and
+//! goes to the VM's host as images do. User data may hold passwords, so no copy of it is in a file,
+//! an argument or a message to the control plane.
 
 use std::fmt;
 use std::fs::File;

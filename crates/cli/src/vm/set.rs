@@ -36,7 +36,8 @@ pub struct SetArguments {
     #[command(flatten)]
     network: NetworkArguments,
 
-    /// What is in its CD-ROM drive, a file in one of the host's boot directories; `none` takes the drive away
+    /// What is in its CD-ROM drive, a file in one of the host's boot directories; `none` takes the
+    /// drive away
     #[arg(long, value_name = "FILE", value_parser = parse_cdrom)]
     cdrom: Option<Cdrom>,
 

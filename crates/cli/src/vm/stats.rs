@@ -245,7 +245,8 @@ impl StatsArguments {
     }
 }
 
-/// Gives one interval: a document on a line of its own, or a table. `false` if nobody reads on, as `head` does.
+/// Gives one interval: a document on a line of its own, or a table. `false` if nobody reads on, as
+/// `head` does.
 fn line(output: Output, interval: &Interval) -> Result<bool, CliError> {
     let given = match output.is_json() {
         true => {

@@ -1,7 +1,8 @@
-//! What a person pastes to attach an exposed volume to a virtual machine: QEMU's arguments, QMP commands, and the parts
-//! of a libvirt domain.
+//! What a person pastes to attach an exposed volume to a virtual machine: QEMU's arguments, QMP
+//! commands, and the parts of a libvirt domain.
 //!
-//! Names come from people and may be odd; each text is quoted in the syntaxes that it passes through.
+//! Names come from people and may be odd; each text is quoted in the syntaxes that it passes
+//! through.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,8 +15,8 @@ use strongroom_types::shell_word;
 
 /// How long QEMU's NBD client waits for a server that is restarted before its guest sees an error.
 const NBD_RECONNECT_SECONDS: u32 = 60;
-/// How often QEMU looks for a vhost-user server that is gone; a second is the shortest that it knows before version
-/// 9.2.
+/// How often QEMU looks for a vhost-user server that is gone; a second is the shortest that it
+/// knows before version 9.2.
 const VHOST_USER_RECONNECT_SECONDS: u32 = 1;
 
 /// What libvirt calls the first virtio disk.
@@ -43,7 +44,8 @@ pub enum Show {
 /// How one exposed volume is attached, to be pasted as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Attachment {
-    /// Arguments of `qemu-system-…`, quoted for a shell. The node or character device is called `disk0`.
+    /// Arguments of `qemu-system-…`, quoted for a shell. The node or character device is called
+    /// `disk0`.
     pub qemu_arguments: String,
     /// QMP commands, one each, in order.
     pub qmp_commands: Vec<Value>,
@@ -109,8 +111,8 @@ pub fn qemu_vhost_user(socket: &Path, queues: u16) -> String {
     )
 }
 
-/// QEMU's arguments for an NBD export. A client that waits for a restarted server gives its guest a pause, not an
-/// error.
+/// QEMU's arguments for an NBD export. A client that waits for a restarted server gives its guest a
+/// pause, not an error.
 pub fn qemu_nbd(address: &Address, export: &str, read_only: bool) -> String {
     let (before, server, after) = match address {
         Address::Unix(path) => {
@@ -131,7 +133,8 @@ pub fn qemu_nbd(address: &Address, export: &str, read_only: bool) -> String {
     format!("{before}-blockdev {blockdev} -device virtio-blk-pci,drive=disk0")
 }
 
-/// The same for a guest that runs. On the machine type q35 the device also needs `"bus"`: an empty pcie-root-port.
+/// The same for a guest that runs. On the machine type q35 the device also needs `"bus"`: an empty
+/// pcie-root-port.
 fn qmp_vhost_user(socket: &Path, queues: u16) -> Vec<Value> {
     let address = json!({ "type": "unix", "data": { "path": socket.to_string_lossy() } });
     let data = json!({ "addr": address, "server": false, "reconnect": VHOST_USER_RECONNECT_SECONDS });
@@ -173,7 +176,8 @@ fn qmp_nbd(address: &Address, export: &str, read_only: bool) -> Vec<Value> {
     commands
 }
 
-/// A libvirt device for a virtio disk in shared memory; `target` is the name that libvirt knows it by, `alias` one of ours.
+/// A libvirt device for a virtio disk in shared memory; `target` is the name that libvirt knows it
+/// by, `alias` one of ours.
 pub fn libvirt_vhost_user(socket: &Path, queues: u16, target: &str, alias: Option<&str>) -> String {
     let (socket, target) = (xml_attribute(&socket.to_string_lossy()), xml_attribute(target));
     let alias = libvirt_alias(alias);
@@ -189,8 +193,9 @@ pub fn libvirt_vhost_user(socket: &Path, queues: u16, target: &str, alias: Optio
     )
 }
 
-/// A libvirt device for an NBD export; `target` is the name that libvirt knows it by, `alias` one of ours. Over TCP, libvirt
-/// takes the client's certificate from `nbd_tls_x509_cert_dir` in its `qemu.conf`.
+/// A libvirt device for an NBD export; `target` is the name that libvirt knows it by, `alias` one
+/// of ours. Over TCP, libvirt takes the client's certificate from `nbd_tls_x509_cert_dir` in its
+/// `qemu.conf`.
 pub fn libvirt_nbd(
     address: &Address,
     export: &str,
@@ -230,8 +235,9 @@ fn qemu_value(text: &str) -> String {
     text.replace(',', ",,")
 }
 
-/// A value between single quotes in XML. White space other than blanks would be normalised to them (XML 1.0, 3.3.3).
-/// Other control characters cannot be said in XML at all; their references make a parser refuse the document.
+/// A value between single quotes in XML. White space other than blanks would be normalised to them
+/// (XML 1.0, 3.3.3). Other control characters cannot be said in XML at all; their references make a
+/// parser refuse the document.
 fn xml_attribute(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     for character in text.chars() {

@@ -21,8 +21,8 @@ use crate::output::Output;
 use crate::progress::Meter;
 use crate::signals::Signals;
 
-/// What whoever serves the volume has met since it does: the files show nothing of it, and most of them come from the page
-/// cache.
+/// What whoever serves the volume has met since it does: the files show nothing of it, and most of
+/// them come from the page cache.
 fn failures(condition: &Condition) -> Option<Finding> {
     let flush = (condition.state == State::FlushFailed).then(|| {
         "a flush failed, and what was written since the last one that succeeded may be lost".to_owned()
@@ -60,12 +60,13 @@ pub struct CheckArguments {
     #[command(flatten)]
     key: KeyArguments,
 
-    /// Check what can be checked without the key: that the files are there and as long as they should be
+    /// Check what can be checked without the key: that the files are there and as long as they
+    /// should be
     #[arg(long, conflicts_with = "KeyArguments")]
     no_key: bool,
 
-    /// Read every block too. Of a volume made with --integrity each is compared with its tag; of any other it is only
-    /// known afterwards that all can be read
+    /// Read every block too. Of a volume made with --integrity each is compared with its tag; of
+    /// any other it is only known afterwards that all can be read
     #[arg(long, conflicts_with = "no_key")]
     data: bool,
 

@@ -30,7 +30,8 @@ pub struct CreateArguments {
     /// Where: a name in the datastore's directory, which is made if only it is missing
     path: PathBuf,
 
-    /// The size that the guest sees, as in 20G, 1.5T or a number of bytes; a multiple of 512 from 4096 to 64T
+    /// The size that the guest sees, as in 20G, 1.5T or a number of bytes; a multiple of 512 from
+    /// 4096 to 64T
     #[arg(long)]
     size: VolumeSize,
 
@@ -44,12 +45,14 @@ pub struct CreateArguments {
 /// How space is taken, and what is kept beside the blocks.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ProvisioningArguments {
-    /// Take all the space now, and keep it; otherwise it is taken when it is written to, and discards give it back
+    /// Take all the space now, and keep it; otherwise it is taken when it is written to, and
+    /// discards give it back
     #[arg(long)]
     thick: bool,
 
-    /// Keep a keyed tag of every block, by which reads notice a block that is damaged, misplaced or put back to an
-    /// earlier content; takes 1/256 of the space, and time. Of encrypted volumes only
+    /// Keep a keyed tag of every block, by which reads notice a block that is damaged, misplaced or
+    /// put back to an earlier content; takes 1/256 of the space, and time. Of encrypted volumes
+    /// only
     #[arg(long)]
     pub integrity: bool,
 }

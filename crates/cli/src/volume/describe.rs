@@ -52,7 +52,8 @@ pub struct EncryptionFacts {
     pub provider_key_id: Option<String>,
     /// Which key-encryption key.
     pub kek_id: String,
-    /// The one that a re-wrap is bringing in, which opens the volume too; nothing if none is under way.
+    /// The one that a re-wrap is bringing in, which opens the volume too; nothing if none is under
+    /// way.
     pub next_kek_id: Option<String>,
     /// Which data-encryption key seals what is written.
     pub key_epoch: Option<u32>,
@@ -85,7 +86,8 @@ pub fn exposure_of(path: &Path) -> Option<Status> {
     }
 }
 
-/// Asks whoever exposes the volume what its clients asked for; nothing from a program that does not count.
+/// Asks whoever exposes the volume what its clients asked for; nothing from a program that does not
+/// count.
 pub fn statistics_of(path: &Path) -> Option<Snapshot> {
     match Client::connect(path).ok()??.ask(Request::Statistics, STATUS_WITHIN) {
         Ok(Answer::Statistics(snapshot)) => Some(*snapshot),

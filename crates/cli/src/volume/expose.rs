@@ -69,8 +69,8 @@ pub struct ExposeArguments {
     #[command(flatten)]
     address: AddressArguments,
 
-    /// Let members of GROUP, a name or a number, connect to the unix socket too: mode 0660 in place of 0600. QEMU may
-    /// run as another user than this, as libvirt's guests do
+    /// Let members of GROUP, a name or a number, connect to the unix socket too: mode 0660 in place
+    /// of 0600. QEMU may run as another user than this, as libvirt's guests do
     #[arg(long, value_name = "GROUP", value_parser = parse_group)]
     socket_group: Option<Gid>,
 
@@ -82,8 +82,8 @@ pub struct ExposeArguments {
     #[arg(long, value_enum, value_name = "WHOM", default_value_t)]
     show: Show,
 
-    /// On a machine with several NUMA nodes, the one that the VM is on: the worker runs there. 'auto' is near the device that
-    /// the volume is on; 'none' leaves it to the kernel
+    /// On a machine with several NUMA nodes, the one that the VM is on: the worker runs there.
+    /// 'auto' is near the device that the volume is on; 'none' leaves it to the kernel
     #[arg(long, value_name = "N|auto|none", default_value_t)]
     numa_node: NumaNode,
 
@@ -152,7 +152,8 @@ impl fmt::Display for Exposed {
 }
 
 impl ExposeArguments {
-    /// Exposes the volume until a signal comes. `log` is what makes the worker log as this process does.
+    /// Exposes the volume until a signal comes. `log` is what makes the worker log as this process
+    /// does.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
         let target = self.address.target(&self.tls, &self.path)?;
         if self.socket_group.is_some() && matches!(target, Target::Nbd(listen::Address::Tcp(_), _)) {
@@ -218,9 +219,9 @@ impl ExposeArguments {
         Ok(supervisor.run(&signals)?)
     }
 
-    /// From here on this process, which holds the key, hears workers and whoever finds the control socket. It leaves
-    /// starting workers, and removing the socket's file, to another process, and its rights with them: but for the
-    /// volume's directory, and what fetching a key takes.
+    /// From here on this process, which holds the key, hears workers and whoever finds the control
+    /// socket. It leaves starting workers, and removing the socket's file, to another process, and
+    /// its rights with them: but for the volume's directory, and what fetching a key takes.
     fn give_up_rights(
         &self,
         log: &[OsString],
@@ -239,7 +240,8 @@ impl ExposeArguments {
         Ok((starter, listener))
     }
 
-    /// The volume is key-unavailable: says so, and opens it as soon as its key is back. Nothing is damaged by trying.
+    /// The volume is key-unavailable: says so, and opens it as soon as its key is back. Nothing is
+    /// damaged by trying.
     fn wait_for_key(
         &self,
         output: &Output,

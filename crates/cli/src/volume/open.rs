@@ -13,7 +13,8 @@ use strongroom_types::{KekId, VolumeId};
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
 
-/// The longest wait: a day is for ever to whoever waits, and far from where arithmetic on times ends.
+/// The longest wait: a day is for ever to whoever waits, and far from where arithmetic on times
+/// ends.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(86_400);
 
 /// The volume's key, and what is known of it.
@@ -32,8 +33,8 @@ pub struct OpenArguments {
 /// How patient to be.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LockArguments {
-    /// How long to wait until another process lets go of the volume, as in 3s, 500ms or 2m. One that was killed lets
-    /// go within a tenth of a second, on a slow disk later
+    /// How long to wait until another process lets go of the volume, as in 3s, 500ms or 2m. One
+    /// that was killed lets go within a tenth of a second, on a slow disk later
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
     pub lock_wait: Duration,
 }
@@ -45,7 +46,8 @@ pub struct FreshnessArguments {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub least_generation: u64,
 
-    /// Refuse a volume that is not under this key: somebody who had an earlier one could have made its descriptor
+    /// Refuse a volume that is not under this key: somebody who had an earlier one could have made
+    /// its descriptor
     #[arg(long, value_name = "KEK-ID")]
     pub expect_kek: Option<KekId>,
 

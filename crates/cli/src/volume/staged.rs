@@ -1,7 +1,7 @@
 //! A volume that gets its name when it is complete.
 //!
-//! A volume that is being filled stands beside its place as `NAME.importing`, so that whatever interrupts the work, a
-//! power cut included, nothing half-filled is ever called `NAME`.
+//! A volume that is being filled stands beside its place as `NAME.importing`, so that whatever
+//! interrupts the work, a power cut included, nothing half-filled is ever called `NAME`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::error::CliError;
 
 const SUFFIX: &str = ".importing";
 
-/// How long to wait, after a failure, for the kernel to end the last requests on the volume before it is deleted.
+/// How long to wait, after a failure, for the kernel to end the last requests on the volume before
+/// it is deleted.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
 /// A volume under construction; unless it is finished, it is deleted.

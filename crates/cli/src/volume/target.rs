@@ -34,7 +34,8 @@ pub struct ServerTls {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub struct AddressArguments {
-    /// Where NBD clients connect: unix:SOCKET or tcp:HOST:PORT [default: unix:PATH.sock, beside the volume]
+    /// Where NBD clients connect: unix:SOCKET or tcp:HOST:PORT [default: unix:PATH.sock, beside the
+    /// volume]
     #[arg(long, value_name = "ADDRESS")]
     nbd: Option<NbdAddress>,
 
@@ -43,8 +44,8 @@ pub struct AddressArguments {
     vhost_user: Option<UnixAddress>,
 }
 
-/// What TCP needs and a unix socket has no use for. To be the last of a command's arguments, for those behind would
-/// come under its heading.
+/// What TCP needs and a unix socket has no use for. To be the last of a command's arguments, for
+/// those behind would come under its heading.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Over TCP")]
 pub struct TlsArguments {
@@ -110,7 +111,8 @@ impl FromStr for UnixAddress {
 }
 
 impl AddressArguments {
-    /// Where the person wants the volume at `volume`; without a word of theirs, over NBD on a socket beside it.
+    /// Where the person wants the volume at `volume`; without a word of theirs, over NBD on a
+    /// socket beside it.
     pub fn target(&self, tls: &TlsArguments, volume: &Path) -> Result<Target, CliError> {
         match (&self.nbd, &self.vhost_user) {
             (Some(address), _) => tls.listen(address),

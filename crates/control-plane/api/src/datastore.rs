@@ -98,6 +98,7 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RebuildDatastore {
-    /// As [`RegisterVm::accept_configuration`](crate::vm::RegisterVm::accept_configuration), for each of them.
+    /// As [`RegisterVm::accept_configuration`](crate::vm::RegisterVm::accept_configuration), for
+    /// each of them.
     pub accept_configuration: bool,
 }

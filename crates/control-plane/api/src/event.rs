@@ -49,7 +49,8 @@ pub struct EventListQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EventStreamQuery {
-    /// After the event of this number; without it, and without `Last-Event-ID`, with the next that happens.
+    /// After the event of this number; without it, and without `Last-Event-ID`, with the next that
+    /// happens.
     #[param(minimum = 0, maximum = 9223372036854775807_i64)]
     #[serde(default, deserialize_with = "event_number", skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,

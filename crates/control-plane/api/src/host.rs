@@ -31,7 +31,8 @@ pub struct Host {
     /// Where kernels, initial ram disks and CD-ROM images of VMs may be.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub boot_directories: Vec<String>,
-    /// Whether secrets can reach a disk of it: `incapable`, `prepared`, `safe` or `pending-incapable`.
+    /// Whether secrets can reach a disk of it: `incapable`, `prepared`, `safe` or
+    /// `pending-incapable`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crypto_safe: Option<String>,
     /// Why.

@@ -19,7 +19,8 @@ pub struct KeyProvider {
     /// Until when its certificate is good, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_expires_unix_seconds: Option<u64>,
-    /// When its server was backed up last, in seconds since 1970; 0: never. None where that is not ours to know.
+    /// When its server was backed up last, in seconds since 1970; 0: never. None where that is not
+    /// ours to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_backup_unix_seconds: Option<u64>,
 }

@@ -1,15 +1,18 @@
 //! The REST interface, version 1: what is asked, what is answered, and what each operation touches.
 //!
-//! The control plane answers in these types, the CLI asks in them, and the OpenAPI document at `/openapi.json` is
-//! made from them. No I/O here, and nothing secret: no type can hold a key, a pass-phrase or guest data.
+//! The control plane answers in these types, the CLI asks in them, and the OpenAPI document at
+//! `/openapi.json` is made from them. No I/O here, and nothing secret: no type can hold a key, a
+//! pass-phrase or guest data.
 //!
 //! # Conventions
 //! - Where an object is named, its name or its id will do. A [`Name`] never reads as an id.
-//! - Each operation that changes something answers 202 with a [`Task`](task::Task), and takes an `Idempotency-Key`:
-//!   asked again with the same key it answers the same task and does nothing.
-//! - An error is `{"error": {"code", "message", "next_step"}}`; [`ErrorCode`] never changes its meaning.
+//! - Each operation that changes something answers 202 with a [`Task`](task::Task), and takes an
+//!   `Idempotency-Key`: asked again with the same key it answers the same task and does nothing.
+//! - An error is `{"error": {"code", "message", "next_step"}}`; [`ErrorCode`] never changes its
+//!   meaning.
 //! - Sizes are bytes, times are seconds or milliseconds since 1970, as the field's name says.
-//! - A client ignores fields that it does not know; the server refuses them, so that a misspelt wish is never lost.
+//! - A client ignores fields that it does not know; the server refuses them, so that a misspelt
+//!   wish is never lost.
 #![forbid(unsafe_code)]
 
 pub mod alarm;

@@ -3,7 +3,8 @@
 /// Longest text that people write into a description, in bytes.
 pub const DESCRIPTION_MAX_BYTES: usize = 1024;
 
-/// Highest latency that a policy may ask of disks, in milliseconds: a minute, after which guests have given up.
+/// Highest latency that a policy may ask of disks, in milliseconds: a minute, after which guests
+/// have given up.
 pub const DISK_LATENCY_P99_MAX_MS: u32 = 60_000;
 
 /// Longest label of a dump, in bytes.

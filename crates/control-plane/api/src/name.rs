@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::{NameError, check_name};
 use utoipa::ToSchema;
 
-/// A name: 1 to 63 letters, digits, `.`, `_` or `-`, beginning with a letter or digit, and not of the form of an id
-/// ([`check_name`]).
+/// A name: 1 to 63 letters, digits, `.`, `_` or `-`, beginning with a letter or digit, and not of
+/// the form of an id ([`check_name`]).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, min_length = 1, max_length = 63, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]

@@ -1,15 +1,18 @@
-//! Every operation, and what it touches: the one table that the server, its document and roles to come go by.
+//! Every operation, and what it touches: the one table that the server, its document and roles to
+//! come go by.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What an operation gets at. Each includes none of the others: who may do the one need not be let do another.
+/// What an operation gets at. Each includes none of the others: who may do the one need not be let
+/// do another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Touches {
     /// Names, states, settings.
     None,
-    /// Sealed volumes as they lie there: makes, moves or removes them, and sees nothing of what is in them.
+    /// Sealed volumes as they lie there: makes, moves or removes them, and sees nothing of what is
+    /// in them.
     Ciphertext,
     /// What the guest computes and keeps: its console, its screen, its disks' content.
     GuestData,

@@ -15,7 +15,8 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-/// Which page of a list. Lists that can be filtered have a query of their own with the same two fields.
+/// Which page of a list. Lists that can be filtered have a query of their own with the same two
+/// fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

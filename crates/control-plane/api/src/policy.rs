@@ -22,7 +22,8 @@ pub struct CreatePolicy {
     pub rules: PolicyRules,
 }
 
-/// What a policy says. It holds for VMs that are created under it, and is looked at again when they are changed.
+/// What a policy says. It holds for VMs that are created under it, and is looked at again when they
+/// are changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRules {
@@ -41,8 +42,8 @@ pub struct PolicyRules {
     /// Whether its VMs are started again by themselves; none: as each VM says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<RestartPolicy>,
-    /// The latency in milliseconds that 99 of 100 requests to a disk should keep below; beyond it for five minutes, an alarm
-    /// is raised. None: 500. 0: no such alarm.
+    /// The latency in milliseconds that 99 of 100 requests to a disk should keep below; beyond it
+    /// for five minutes, an alarm is raised. None: 500. 0: no such alarm.
     #[schema(maximum = 60_000)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_latency_p99_ms: Option<u32>,

@@ -25,8 +25,8 @@ pub struct Task {
     /// What it is doing or waiting for, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The disk whose image it waits for, for a minute: send the image with a ticket, and name the ticket in an import of that
-    /// disk, which is answered with this task.
+    /// The disk whose image it waits for, for a minute: send the image with a ticket, and name the
+    /// ticket in an import of that disk, which is answered with this task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaits_image: Option<Name>,
     /// Why it failed.
@@ -198,7 +198,8 @@ pub struct TaskListQuery {
     pub object: Option<Uuid>,
 }
 
-/// How long to wait for the end of a task, or until it waits for an image, before it is answered as it is then.
+/// How long to wait for the end of a task, or until it waits for an image, before it is answered as
+/// it is then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

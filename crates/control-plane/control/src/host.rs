@@ -77,7 +77,8 @@ pub trait Host: Send + Sync {
 
 /// The hostd of this machine, by its socket.
 ///
-/// Its calls are made on the runtime of [`new`](Self::new) and waited for, so they must come from threads that may block.
+/// Its calls are made on the runtime of [`new`](Self::new) and waited for, so they must come from
+/// threads that may block.
 pub struct LocalHostd {
     client: Client,
     runtime: tokio::runtime::Handle,

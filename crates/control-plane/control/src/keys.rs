@@ -1,4 +1,5 @@
-//! The seam to keys and grants. The control plane names keys, has them made and lets hosts fetch them; it never sees one.
+//! The seam to keys and grants. The control plane names keys, has them made and lets hosts fetch
+//! them; it never sees one.
 
 use strongroom_api::key::{KeyProvider, KeyStanding};
 use strongroom_host::protocol::{Grant, VmGeneration};
@@ -17,8 +18,8 @@ pub enum KeyProblem {
 
 /// Whoever has keys made and signs grants. Calls block, and end: each has a deadline of its own.
 pub trait VmKeys: Send + Sync {
-    /// Has a key made at a provider, unseen. Asked again with the same request, also after a crash of everybody, it is the
-    /// same key.
+    /// Has a key made at a provider, unseen. Asked again with the same request, also after a crash
+    /// of everybody, it is the same key.
     ///
     /// # Errors
     /// [`KeyProblem`].
@@ -29,8 +30,8 @@ pub trait VmKeys: Send + Sync {
         vm: VmId,
     ) -> Result<ProviderKey, KeyProblem>;
 
-    /// Leave for a host to fetch keys for this start of a VM; none for providers that want none. Each is good once, so a new
-    /// one is asked for each time.
+    /// Leave for a host to fetch keys for this start of a VM; none for providers that want none.
+    /// Each is good once, so a new one is asked for each time.
     ///
     /// # Errors
     /// [`KeyProblem`].
@@ -42,7 +43,8 @@ pub trait VmKeys: Send + Sync {
         keys: &[ProviderKey],
     ) -> Result<Vec<Grant>, KeyProblem>;
 
-    /// Takes a key out of use that nothing is to be sealed under any more. It opens what it has sealed: old copies of descriptors.
+    /// Takes a key out of use that nothing is to be sealed under any more. It opens what it has
+    /// sealed: old copies of descriptors.
     ///
     /// # Errors
     /// [`KeyProblem`].

@@ -1,5 +1,5 @@
-//! Requests made from the document, right and wrong, for some seconds: whatever comes, no answer is a 5xx, and the
-//! connection goes on.
+//! Requests made from the document, right and wrong, for some seconds: whatever comes, no answer is
+//! a 5xx, and the connection goes on.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;

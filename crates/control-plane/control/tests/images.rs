@@ -1,4 +1,5 @@
-//! VMs and disks that are there with their images or not at all, whoever is killed meanwhile, and what becomes of their keys.
+//! VMs and disks that are there with their images or not at all, whoever is killed meanwhile, and
+//! what becomes of their keys.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;

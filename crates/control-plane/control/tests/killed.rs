@@ -1,4 +1,5 @@
-//! The control plane is killed between any two things that it does outside, and goes on as if it had not been.
+//! The control plane is killed between any two things that it does outside, and goes on as if it
+//! had not been.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;

@@ -1,4 +1,5 @@
-//! 8,000 registered VMs: how long a start takes, how much memory, how long a list and a search. Figures, no bounds.
+//! 8,000 registered VMs: how long a start takes, how much memory, how long a list and a search.
+//! Figures, no bounds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;

@@ -149,7 +149,8 @@ fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
     assert_eq!(names(), ["key-2"]);
 }
 
-/// What was there before is refused by its generation: so the inventory's never falls, and goes with every operation.
+/// What was there before is refused by its generation: so the inventory's never falls, and goes
+/// with every operation.
 #[test]
 fn the_least_generation_of_a_volume_rises_and_goes_with_every_operation() {
     let (site, control) = site(&["web1"]);

@@ -1,6 +1,7 @@
 //! Asking a hostd.
 //!
-//! One connection a request: they are few, and a unix socket's cost nothing. Everything has a deadline.
+//! One connection a request: they are few, and a unix socket's cost nothing. Everything has a
+//! deadline.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -127,7 +128,8 @@ impl Client {
         self.send(Method::POST, &format!("/v1/vms/{}/check", spec.id), Some(spec), ANSWERS_WITHIN).await
     }
 
-    /// How far an operation is; [`ClientError::Refused`] with 404 for one that this run of hostd does not know.
+    /// How far an operation is; [`ClientError::Refused`] with 404 for one that this run of hostd
+    /// does not know.
     pub async fn operation(&self, operation: OperationId) -> Result<Operation, ClientError> {
         self.get(&format!("/v1/operations/{operation}")).await
     }
@@ -143,8 +145,8 @@ impl Client {
         self.send(Method::POST, &format!("/v1/vms/{vm}/tickets"), Some(request), ANSWERS_WITHIN).await
     }
 
-    /// What has changed after number `after`: at once if something has, else as soon as something does, and nothing after
-    /// `wait`.
+    /// What has changed after number `after`: at once if something has, else as soon as something
+    /// does, and nothing after `wait`.
     pub async fn changes(&self, after: u64, wait: Duration) -> Result<Changes, ClientError> {
         let wait_s = wait.as_secs().min(CHANGES_WAIT_MAX_S);
         let path = format!("/v1/changes?after={after}&wait_s={wait_s}");

@@ -1,12 +1,14 @@
-//! The dumps of a VM's guest in its directory: which there are, and what an interrupted one has left.
+//! The dumps of a VM's guest in its directory: which there are, and what an interrupted one has
+//! left.
 //!
 //! ```text
 //! made      volume `dump-N.making` filled, its end marked > `vm.json` says so > it gets its name, `dump-N`
 //! deleted   volume gone > `vm.json` says so
 //! ```
 //!
-//! So what has the name of a dump is one, whole; what `vm.json` says is there gets its name, whoever was killed; and what was being
-//! made otherwise is nobody's, and is removed. None of it takes a key.
+//! So what has the name of a dump is one, whole; what `vm.json` says is there gets its name,
+//! whoever was killed; and what was being made otherwise is nobody's, and is removed. None of it
+//! takes a key.
 
 use std::time::Duration;
 

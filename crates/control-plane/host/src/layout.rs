@@ -1,7 +1,8 @@
 //! Where the volumes of a VM that runs are served, and as what its QEMU has them.
 //!
-//! QEMU knows a disk by its socket, and has to find it there whoever serves it. So what is plugged in later gets a socket of its own
-//! that was never used in this start, and nothing that is there moves.
+//! QEMU knows a disk by its socket, and has to find it there whoever serves it. So what is plugged
+//! in later gets a socket of its own that was never used in this start, and nothing that is there
+//! moves.
 
 use serde::{Deserialize, Serialize};
 use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
@@ -9,8 +10,8 @@ use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
 use crate::protocol::{Disk, DiskName, VmSpec};
 use crate::served::served;
 
-/// All of them, in the order in which they came. A state that was written before disks were plugged in says nothing of it, and is
-/// [`Layout::of`] what the VM is.
+/// All of them, in the order in which they came. A state that was written before disks were plugged
+/// in says nothing of it, and is [`Layout::of`] what the VM is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Layout(Vec<Place>);

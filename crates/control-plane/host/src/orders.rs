@@ -1,8 +1,9 @@
 //! What hostd and the supervisor of a VM say to each other.
 //!
-//! A supervisor is born with a socket, over which it is told, once, what it is to do ([`Birth`]). One that runs a VM
-//! afterwards takes requests there and on its own socket, whoever is connected, and tells all of them how the VM is
-//! whenever that has changed. One that does a job tells how far it is, and ends.
+//! A supervisor is born with a socket, over which it is told, once, what it is to do ([`Birth`]).
+//! One that runs a VM afterwards takes requests there and on its own socket, whoever is connected,
+//! and tells all of them how the VM is whenever that has changed. One that does a job tells how far
+//! it is, and ends.
 
 use std::path::PathBuf;
 
@@ -36,8 +37,8 @@ pub struct Birth {
 pub enum Task {
     /// Runs a VM until it is off.
     Run(RunTask),
-    /// Starts the processes of a VM for its supervisor, which asks over this socket, until that is gone
-    /// (its *starter*). It needs no key, and gets no grant.
+    /// Starts the processes of a VM for its supervisor, which asks over this socket, until that is
+    /// gone (its *starter*). It needs no key, and gets no grant.
     StartProcesses(RunTask),
     /// Does for a job what takes rights (its *hand*). It needs no key, and gets no grant.
     Hand(HandTask),
@@ -63,7 +64,8 @@ pub enum Task {
         /// How.
         change: DiskChange,
     },
-    /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and ends.
+    /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and
+    /// ends.
     ConsoleLog(Box<VmSpec>),
     /// Checks a disk of a VM that is off for a client, whose socket comes beside, and ends.
     Check {
@@ -74,7 +76,8 @@ pub enum Task {
         /// Its blocks too, and not its descriptor and files alone.
         reads_blocks: bool,
     },
-    /// Copies a disk of a VM that is off into a client's file, which comes beside after the client's socket, and ends.
+    /// Copies a disk of a VM that is off into a client's file, which comes beside after the
+    /// client's socket, and ends.
     Export {
         /// Of which VM.
         spec: Box<VmSpec>,
@@ -98,7 +101,8 @@ pub enum Task {
 /// What the hand of a job is there for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum HandTask {
-    /// Gives a VM's directory its name, when the job says that it is complete. The VM's lock comes beside.
+    /// Gives a VM's directory its name, when the job says that it is complete. The VM's lock comes
+    /// beside.
     Name(Box<VmSpec>),
     /// Has qemu-img copy between the image that comes beside and a disk of this size.
     Convert {
@@ -177,21 +181,23 @@ pub enum RequestKind {
         /// How long the guest may take, in seconds.
         timeout_s: u32,
     },
-    /// Save the memory, and end. Answered when the memory is sealed; how far that is, is told as [`Report::Progress`].
+    /// Save the memory, and end. Answered when the memory is sealed; how far that is, is told as
+    /// [`Report::Progress`].
     Suspend,
     /// Go on instead. The suspension that this ends is answered as failed.
     AbandonSuspension,
-    /// Move the VM's volumes to this key. Answered when they are under it; how far that is, is told as [`Report::Progress`].
+    /// Move the VM's volumes to this key. Answered when they are under it; how far that is, is told
+    /// as [`Report::Progress`].
     Rekey {
         /// Which.
         to: ProviderKey,
-        /// What the control plane knows of the VM's volumes by now: none may be an older one. Nothing of a hostd of a
-        /// former release.
+        /// What the control plane knows of the VM's volumes by now: none may be an older one.
+        /// Nothing of a hostd of a former release.
         #[serde(default)]
         known: Vec<KnownVolume>,
     },
-    /// Dump the memory. Answered when the dump is there; how far that is, is told as [`Report::Progress`]. Asked again while it is under
-    /// way, it is that one that is waited for.
+    /// Dump the memory. Answered when the dump is there; how far that is, is told as
+    /// [`Report::Progress`]. Asked again while it is under way, it is that one that is waited for.
     Dump {
         /// Which operation makes it.
         operation: OperationId,
@@ -229,7 +235,8 @@ pub enum RequestKind {
     },
     /// A client of the VNC server, whose socket comes beside.
     Vnc,
-    /// What was asked of a disk: told as [`Report::Statistics`] before the answer. Another thread than the VM's answers.
+    /// What was asked of a disk: told as [`Report::Statistics`] before the answer. Another thread
+    /// than the VM's answers.
     Statistics {
         /// Which.
         disk: DiskName,
@@ -247,7 +254,8 @@ pub enum Report {
         id: u64,
         /// Why it was not done, if it was not.
         problem: Option<Problem>,
-        /// What became of the VM's volumes, where that was asked for: as whoever has their keys knows it.
+        /// What became of the VM's volumes, where that was asked for: as whoever has their keys
+        /// knows it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         known: Vec<KnownVolume>,
     },

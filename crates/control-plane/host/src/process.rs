@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct ProcessIdentity {
     /// Its number.
     pub pid: u32,
-    /// When it began, in clock ticks since the boot (field 22 of `/proc/PID/stat`, proc_pid_stat(5)).
+    /// When it began, in clock ticks since the boot (field 22 of `/proc/PID/stat`,
+    /// proc_pid_stat(5)).
     pub start_ticks: u64,
 }
 
@@ -42,7 +43,8 @@ impl ProcessIdentity {
     pub fn pidfd(self) -> Option<OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The number was this process's when it was looked up if it is now: nobody else had it in between.
+        // The number was this process's when it was looked up if it is now: nobody else had it in
+        // between.
         self.is_alive().then_some(pidfd)
     }
 

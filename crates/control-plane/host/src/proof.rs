@@ -1,8 +1,9 @@
-//! How hostd and the supervisor of a VM prove to each other who they are, when a hostd connects that did not start it.
+//! How hostd and the supervisor of a VM prove to each other who they are, when a hostd connects
+//! that did not start it.
 //!
-//! Both know a secret that was made for this one process and is in a file of its run directory. Neither sends it: each
-//! answers the other's random challenge with a tag over both challenges, under its own label, so that no answer can be
-//! given back as the other's.
+//! Both know a secret that was made for this one process and is in a file of its run directory.
+//! Neither sends it: each answers the other's random challenge with a tag over both challenges,
+//! under its own label, so that no answer can be given back as the other's.
 //!
 //! ```text
 //! supervisor -> hostd   challenge S

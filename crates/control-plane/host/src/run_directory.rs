@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use strongroom_types::VmId;
 
-/// The longest path of a run directory, in bytes: with what is below, sockets' paths stay below the kernel's 108.
+/// The longest path of a run directory, in bytes: with what is below, sockets' paths stay below the
+/// kernel's 108.
 pub const RUN_BYTES_MAX: usize = 48;
 /// Of the directory with the sockets of a VM's disks.
 const DISKS_MODE: u32 = 0o711;
@@ -28,7 +29,8 @@ impl HostRunDirectory {
     /// The one at `path`, which is made if it is not there, for us alone.
     ///
     /// # Errors
-    /// If it cannot be made, belongs to another user, others can write to it, or its path is too long.
+    /// If it cannot be made, belongs to another user, others can write to it, or its path is too
+    /// long.
     pub fn at(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         if path.as_os_str().len() > RUN_BYTES_MAX {
@@ -120,7 +122,8 @@ impl VmRunDirectory {
     /// As [`HostRunDirectory::at`].
     pub fn make(&self) -> io::Result<()> {
         make(&self.0, 0o700)?;
-        // QEMU, as another user, sees this one alone, whatever the umask of whoever started all of this.
+        // QEMU, as another user, sees this one alone, whatever the umask of whoever started all of
+        // this.
         make(&self.disks(), DISKS_MODE)?;
         std::fs::set_permissions(self.disks(), PermissionsExt::from_mode(DISKS_MODE))
     }
@@ -215,7 +218,8 @@ mod tests {
         run.vm(vm).make().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(run.vm(vm).path()), mode(&run.vm(vm).disks())), (0o700, DISKS_MODE));
-        // By somebody with a stricter mask, or by a supervisor that was killed between its two steps.
+        // By somebody with a stricter mask, or by a supervisor that was killed between its two
+        // steps.
         std::fs::set_permissions(run.vm(vm).disks(), PermissionsExt::from_mode(0o700)).unwrap();
         run.vm(vm).make().unwrap();
         assert_eq!(mode(&run.vm(vm).disks()), DISKS_MODE);

@@ -4,13 +4,14 @@ use strongroom_types::{MIN_VOLUME_BYTES, VolumeSize};
 
 use crate::protocol::{Disk, DiskFrontend, DiskKind, DiskName, OwnVolume, VmSpec};
 
-/// The size of a seed: what cloud-init is given (each file up to 1 MiB, as `strongroom vm create` has it), and its file system.
+/// The size of a seed: what cloud-init is given (each file up to 1 MiB, as `strongroom vm create`
+/// has it), and its file system.
 const SEED_BYTES: u64 = 4 << 20;
 
 /// The volumes that are served while the VM runs, in the order of their sockets: the disks first.
 ///
-/// One of the VM's own is served like a disk under the VM's own key. It is on NBD, because firmware's flash memory is no
-/// virtio device, and a seed is read and no more.
+/// One of the VM's own is served like a disk under the VM's own key. It is on NBD, because
+/// firmware's flash memory is no virtio device, and a seed is read and no more.
 pub fn served(spec: &VmSpec) -> Vec<Disk> {
     let own = spec.lasting_volumes().filter(|which| REACHED.contains(which));
     let own = own.filter_map(|which| own_disk(spec, which));
@@ -33,7 +34,8 @@ pub fn fillable(spec: &VmSpec, name: &DiskName) -> Option<Disk> {
 /// Those of its own that a guest can reach.
 const REACHED: [OwnVolume; 2] = [OwnVolume::Nvram, OwnVolume::Seed];
 
-/// The size of one that is filled already, as that of UEFI's variables, is what it is; here stands the least.
+/// The size of one that is filled already, as that of UEFI's variables, is what it is; here stands
+/// the least.
 fn own_disk(spec: &VmSpec, which: OwnVolume) -> Option<Disk> {
     let size_bytes = if which == OwnVolume::Seed { SEED_BYTES } else { MIN_VOLUME_BYTES };
     Some(Disk {

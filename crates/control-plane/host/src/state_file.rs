@@ -94,7 +94,8 @@ impl StateFile {
         Ok(Some(state))
     }
 
-    /// Writes it, in one step. It lasts as long as the processes that it names, so it need not outlast the host's power.
+    /// Writes it, in one step. It lasts as long as the processes that it names, so it need not
+    /// outlast the host's power.
     ///
     /// # Errors
     /// For want of room; what was there stays then.

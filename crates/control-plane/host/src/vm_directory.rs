@@ -1,10 +1,12 @@
-//! A VM's directory in a datastore: its volumes, what swtpm keeps of its TPM, and `vm.json`, the clear configuration.
+//! A VM's directory in a datastore: its volumes, what swtpm keeps of its TPM, and `vm.json`, the
+//! clear configuration.
 //!
-//! - It gets its name when it is complete: a creation builds `.strongroom-vm-new-ID` beside its place. Whatever interrupts
-//!   it leaves only that, which the next creation of the same VM clears away.
+//! - It gets its name when it is complete: a creation builds `.strongroom-vm-new-ID` beside its
+//!   place. Whatever interrupts it leaves only that, which the next creation of the same VM clears
+//!   away.
 //! - A deletion first says so in `vm.json`, durably. What it leaves can only be deleted again.
-//! - `vm.json` is replaced in one step. Nothing in it is secret, and nothing in it is believed where it would weaken what the
-//!   control plane asks for.
+//! - `vm.json` is replaced in one step. Nothing in it is secret, and nothing in it is believed
+//!   where it would weaken what the control plane asks for.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -46,8 +48,9 @@ pub struct VmRecord {
     /// Whether it is being deleted.
     #[serde(default)]
     pub deleting: bool,
-    /// The memory with which it goes on. Said when all of that is durable, and taken back, durably, before the guest does: what
-    /// is not said here is no memory of this VM's any more, whatever volume is there.
+    /// The memory with which it goes on. Said when all of that is durable, and taken back, durably,
+    /// before the guest does: what is not said here is no memory of this VM's any more, whatever
+    /// volume is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<SuspendedMemory>,
     /// The dumps of its guest, all of each of which is there.
@@ -250,7 +253,8 @@ impl VmRecord {
         let write = || {
             let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
             let new = path.join(CONFIGURATION_NEW);
-            // Whatever lies there is not written into: it may be another file's second name, or a FIFO, which nobody reads.
+            // Whatever lies there is not written into: it may be another file's second name, or a
+            // FIFO, which nobody reads.
             match std::fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -327,7 +331,8 @@ impl StagedVm {
     }
 }
 
-/// Deletes a VM's directory and all volumes in it, whatever an earlier attempt, or a creation, has left of it.
+/// Deletes a VM's directory and all volumes in it, whatever an earlier attempt, or a creation, has
+/// left of it.
 ///
 /// # Errors
 /// If a volume is in use; if something else is in the directory.

@@ -1,5 +1,5 @@
-//! One at a time for what changes a VM's directory: a job may outlive the hostd that started it, and the next hostd asks for
-//! the same again.
+//! One at a time for what changes a VM's directory: a job may outlive the hostd that started it,
+//! and the next hostd asks for the same again.
 
 use std::fs::{File, OpenOptions};
 use std::io;

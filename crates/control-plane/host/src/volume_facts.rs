@@ -9,8 +9,8 @@ use crate::protocol::{DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
 /// What the volumes of a VM are, but for those that are made anew at each start.
 ///
 /// # Errors
-/// If a descriptor cannot be read, is another volume's, or is older than is known: whoever keeps what this says would
-/// accept what was put there meanwhile.
+/// If a descriptor cannot be read, is another volume's, or is older than is known: whoever keeps
+/// what this says would accept what was put there meanwhile.
 pub fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
     facts_in(&spec.directory(), spec)
 }

@@ -1,7 +1,7 @@
 //! Packets of JSON, with files beside them, between hostd and the supervisor of a VM.
 //!
-//! Both ends are of one program, or of neighbouring releases of it; a packet of another format is refused. Sending never
-//! waits: a peer that does not read is one that is stuck, and is given up.
+//! Both ends are of one program, or of neighbouring releases of it; a packet of another format is
+//! refused. Sending never waits: a peer that does not read is one that is stuck, and is given up.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use zeroize::Zeroizing;
 /// The formats of all packets.
 pub const FORMATS: Formats = Formats { oldest: 1, newest: 1 };
 
-/// The longest packet, in bytes: a VM with its grants, and below what a socket takes in one packet without being asked to
-/// (`net.core.wmem_default`).
+/// The longest packet, in bytes: a VM with its grants, and below what a socket takes in one packet
+/// without being asked to (`net.core.wmem_default`).
 pub const PACKET_BYTES_MAX: usize = 160 << 10;
 
 /// The most files beside a packet.

@@ -1,5 +1,6 @@
-//! What the former version wrote and said is understood by this one: recorded from it (`tests/former`), and never edited. docs/INSTALL.md has
-//! the rule. Whoever releases a version records its own beside, and removes the one before the former.
+//! What the former version wrote and said is understood by this one: recorded from it
+//! (`tests/former`), and never edited. docs/INSTALL.md has the rule. Whoever releases a version
+//! records its own beside, and removes the one before the former.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Where distributions put the 4 MiB builds of OVMF, code and template of variables: Debian and Ubuntu, Fedora, Arch.
+/// Where distributions put the 4 MiB builds of OVMF, code and template of variables: Debian and
+/// Ubuntu, Fedora, Arch.
 const PLACES: [(&str, &str); 3] = [
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
     ("/usr/share/edk2/ovmf/OVMF_CODE_4M.fd", "/usr/share/edk2/ovmf/OVMF_VARS_4M.fd"),
@@ -16,7 +17,8 @@ const PLACES: [(&str, &str); 3] = [
 pub struct Ovmf {
     /// The code, which all machines read.
     pub code: PathBuf,
-    /// The variables as they are at first: what a new NVRAM volume holds, which is as large as this file.
+    /// The variables as they are at first: what a new NVRAM volume holds, which is as large as this
+    /// file.
     pub variables: PathBuf,
 }
 

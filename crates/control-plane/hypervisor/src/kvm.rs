@@ -2,9 +2,10 @@
 //!
 //! That /dev/kvm is there says little. In a virtual machine it may refuse what QEMU needs, or run a
 //! few instructions and fail at the first that a kernel needs: such a one was seen to run a guest
-//! without paging, and no Linux. And root may be allowed what the users of VMs are not. So a guest is
-//! run that does what kernels do first: it goes over protected mode into long mode, with paging,
-//! exchanges 16 bytes atomically, and says so by a device that ends QEMU with a status of its choice.
+//! without paging, and no Linux. And root may be allowed what the users of VMs are not. So a guest
+//! is run that does what kernels do first: it goes over protected mode into long mode, with paging,
+//! exchanges 16 bytes atomically, and says so by a device that ends QEMU with a status of its
+//! choice.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -70,7 +71,8 @@ const CODE: [u8; 206] = [
 pub const NOT_SHARED: &str =
     "/dev/kvm is open to root alone, and each guest's QEMU runs as a user of its own";
 
-/// That KVM works, or why not: what machines would be started with is started, with a guest that ends at once.
+/// That KVM works, or why not: what machines would be started with is started, with a guest that
+/// ends at once.
 pub fn probe(program: &QemuProgram) -> Result<(), String> {
     if !Path::new(DEVICE).exists() {
         return Err(format!(
@@ -90,7 +92,8 @@ fn run_guest(program: &QemuProgram, accelerator: [&str; 4]) -> Result<(), String
     content[RESET_VECTOR..RESET_VECTOR + TO_THE_BEGINNING.len()].copy_from_slice(&TO_THE_BEGINNING);
     rom.write_all(&content).map_err(|error| failed(&error))?;
     let mut command = Command::new(program.path());
-    // Through us, who stay: a descriptor that QEMU inherited would be inherited by whatever else starts now.
+    // Through us, who stay: a descriptor that QEMU inherited would be inherited by whatever else
+    // starts now.
     command.arg("-bios").arg(format!("/proc/{}/fd/{}", std::process::id(), rom.as_raw_fd()));
     command.args(["-no-user-config", "-nodefaults", "-display", "none", "-machine", "pc", "-m", "16"]);
     command.args(accelerator).args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
@@ -116,7 +119,8 @@ fn run_guest(program: &QemuProgram, accelerator: [&str; 4]) -> Result<(), String
     }
 }
 
-/// Whether the users that VMs have may open the device. It is asked each time: a device's mode changes while programs run.
+/// Whether the users that VMs have may open the device. It is asked each time: a device's mode
+/// changes while programs run.
 ///
 /// # Errors
 /// [`NOT_SHARED`].
@@ -168,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_device_that_is_roots_alone_is_of_no_use_to_vms() {
-        // As devtmpfs makes it, as udev leaves it (root:kvm), as some distributions do, and as containers have it.
+        // As devtmpfs makes it, as udev leaves it (root:kvm), as some distributions do, and as
+        // containers have it.
         assert_eq!(shared_with(0o020600, 0), None);
         assert_eq!(shared_with(0o020660, 104), Some(Shared::Group(104)));
         assert_eq!(shared_with(0o020666, 104), Some(Shared::Everybody));

@@ -4,14 +4,15 @@
 //! - [`qemu`]: the process: started paused, confined and found again by a fresh supervisor.
 //! - [`qmp`]: what is said to it, and what it says; [`monitor`]: the process that hears it, for who
 //!   must not.
-//! - [`swtpm`]: its TPM; [`network`]: what its network cards are connected to; [`firmware`]: UEFI; [`kvm`]: whether the
-//!   hardware runs it.
-//! - [`launch`]: the moment between fork and QEMU in which the process gives up what it does not need.
+//! - [`swtpm`]: its TPM; [`network`]: what its network cards are connected to; [`firmware`]: UEFI;
+//!   [`kvm`]: whether the hardware runs it.
+//! - [`launch`]: the moment between fork and QEMU in which the process gives up what it does not
+//!   need.
 //!
-//! It knows sockets of disks, and nothing of volumes, keys or whoever asks for the machine. It blocks with deadlines, and
-//! has a thread for each connection to QEMU or a monitor, one that starts monitors, and no other.
-//! What a guest, a captured QEMU or a captured monitor can say is bounded before it takes memory
-//! here.
+//! It knows sockets of disks, and nothing of volumes, keys or whoever asks for the machine. It
+//! blocks with deadlines, and has a thread for each connection to QEMU or a monitor, one that
+//! starts monitors, and no other. What a guest, a captured QEMU or a captured monitor can say is
+//! bounded before it takes memory here.
 #![forbid(unsafe_code)]
 
 pub mod firmware;

@@ -1,4 +1,5 @@
-//! Packets of this room: between a launcher and what it starts, and between a supervisor and a monitor.
+//! Packets of this room: between a launcher and what it starts, and between a supervisor and a
+//! monitor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -1,7 +1,8 @@
 //! A TPM 2.0 for a machine: swtpm, one for each.
 //!
-//! Its state is sealed by swtpm itself (AES-256-CBC and a MAC) with a key that it reads from a pipe, so that the key is in
-//! no file, argument or environment. It ends by itself when QEMU has hung up.
+//! Its state is sealed by swtpm itself (AES-256-CBC and a MAC) with a key that it reads from a
+//! pipe, so that the key is in no file, argument or environment. It ends by itself when QEMU has
+//! hung up.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +29,8 @@ use crate::qemu::RunDirectory;
 const SWTPM: &str = "/usr/bin/swtpm";
 /// swtpm says at once what it does not like.
 const FAILS_WITHIN: Duration = Duration::from_millis(100);
-/// Files in a state directory: the state, one being written, and a lock. More were not made by swtpm.
+/// Files in a state directory: the state, one being written, and a lock. More were not made by
+/// swtpm.
 const STATE_FILES_MAX: usize = 16;
 
 /// Where swtpm is; `None` where it is not installed.
@@ -76,9 +78,9 @@ pub struct Swtpm {
 }
 
 impl Swtpm {
-    /// Starts one that listens in `run`. `state` is a directory with nothing else in it, given to swtpm's user; `key` is
-    /// a pipe from which 32 bytes and then the end can be read: the key that seals the state. Without one the state is
-    /// clear, for a VM that is.
+    /// Starts one that listens in `run`. `state` is a directory with nothing else in it, given to
+    /// swtpm's user; `key` is a pipe from which 32 bytes and then the end can be read: the key that
+    /// seals the state. Without one the state is clear, for a VM that is.
     pub fn start(
         run: &RunDirectory,
         isolation: &Isolation<'_>,

@@ -103,7 +103,8 @@ fn a_guest_has_a_tpm() {
     assert!(tpm.wait(SOON));
 }
 
-/// A guest with a card on the user network that has its address. It has a route to the gateway, and to nothing else.
+/// A guest with a card on the user network that has its address. It has a route to the gateway, and
+/// to nothing else.
 fn with_an_address(lab: &Lab) -> (Machine, Console, String) {
     let mut spec = with_guest(small(MachineType::Q35));
     spec.nics = vec![Nic { mac: MacAddress::of(spec.vm, 0), network: Network::User }];
@@ -126,7 +127,8 @@ fn with_an_address(lab: &Lab) -> (Machine, Console, String) {
     (qemu, console, lease.clone())
 }
 
-/// A guest that makes its own routes sends frames to 127.0.0.1 out of its network card; passt would connect to it.
+/// A guest that makes its own routes sends frames to 127.0.0.1 out of its network card; passt would
+/// connect to it.
 fn a_guest_wants_the_loopback() {
     let lab = Lab::new();
     let loopback = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -154,8 +156,9 @@ fn is_not_reached(console: &mut Console, target: &str) {
     assert!(sent(console) > before, "{target}: the guest did not even try");
 }
 
-/// The host of this test is a network of its own, and its neighbour another one: the guest reaches the neighbour and not
-/// the host, by none of its addresses, and not by one that it gets while the guest runs.
+/// The host of this test is a network of its own, and its neighbour another one: the guest reaches
+/// the neighbour and not the host, by none of its addresses, and not by one that it gets while the
+/// guest runs.
 fn a_guest_wants_its_host() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: it takes root to make networks");
@@ -204,7 +207,8 @@ fn in_a_network_of_its_own() {
     };
     reaches(&mut console);
     is_not_reached(&mut console, "192.0.2.10 7000");
-    // What is no host's is not refused by the filter's list, only by what listens nowhere; then it becomes the host's.
+    // What is no host's is not refused by the filter's list, only by what listens nowhere; then it
+    // becomes the host's.
     ip("addr add 198.51.100.7/32 dev lo");
     is_not_reached(&mut console, "198.51.100.7 7000");
     reaches(&mut console);

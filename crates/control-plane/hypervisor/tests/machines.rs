@@ -1,4 +1,5 @@
-//! Real QEMUs whose guests do not run: what they are told is so, and what they may not, they cannot.
+//! Real QEMUs whose guests do not run: what they are told is so, and what they may not, they
+//! cannot.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -155,7 +156,8 @@ fn qemu_is_confined() {
     }
     assert_eq!(u64::from_str_radix(read("coredump_filter").trim(), 16), Ok(0));
     let core = read("limits").lines().find(|line| line.starts_with("Max core file size")).unwrap().to_owned();
-    // At 1 the kernel starts no program for a core either. Where the limit was 0, nobody but root raises it.
+    // At 1 the kernel starts no program for a core either. Where the limit was 0, nobody but root
+    // raises it.
     let limits: Vec<_> = core.split_whitespace().skip(4).take(2).collect();
     assert!(limits == ["1", "1"] || (lab.user.is_none() && limits == ["0", "0"]), "{core}");
     for namespace in ["net", "ipc", "uts", "mnt", "cgroup"] {
@@ -439,7 +441,8 @@ fn sealed_tpm() {
     assert!(other_key.2.contains("integrity"), "{other_key:?}");
     let strange = lab.path().join("strange");
     std::fs::create_dir_all(strange.join("directory")).unwrap();
-    // Nor is a directory elsewhere a TPM's, nor a file that has a name elsewhere: swtpm's user would get them.
+    // Nor is a directory elsewhere a TPM's, nor a file that has a name elsewhere: swtpm's user
+    // would get them.
     let linked = lab.path().join("linked");
     std::fs::create_dir(&linked).unwrap();
     std::fs::write(lab.path().join("elsewhere"), "another's").unwrap();

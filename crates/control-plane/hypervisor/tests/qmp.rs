@@ -1,5 +1,5 @@
-//! A QMP peer that is no friend: what it says is bounded before it takes memory, and nothing it says is believed to be an
-//! answer that was not asked for.
+//! A QMP peer that is no friend: what it says is bounded before it takes memory, and nothing it
+//! says is believed to be an answer that was not asked for.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

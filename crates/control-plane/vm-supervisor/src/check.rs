@@ -56,7 +56,8 @@ impl<'a> DiskCheck<'a> {
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Ok(CheckReport::new(findings, None));
         }
-        // That it is the VM's volume, encrypted as the VM has it, and no older than it was, shows at its opening.
+        // That it is the VM's volume, encrypted as the VM has it, and no older than it was, shows
+        // at its opening.
         let volume = match open_to_read(self.spec, self.disk, self.keys) {
             Ok(volume) => volume,
             Err(problem) if problem.code == "in_use" => return Err(problem),

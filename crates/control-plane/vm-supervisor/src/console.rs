@@ -1,9 +1,10 @@
 //! The serial console of a VM: one thread between QEMU's socket and everybody who looks on.
 //!
-//! QEMU serves one client, which is this. What the guest said last is kept in a ring, so that whoever comes sees what
-//! happened before. There are many readers and one writer: the first who wants to be, until it goes. A reader that does not
-//! read misses what it has no room for, and is told how much; the guest never waits for one. All of it goes into the
-//! [log](super::console_log) too.
+//! QEMU serves one client, which is this. What the guest said last is kept in a ring, so that
+//! whoever comes sees what happened before. There are many readers and one writer: the first who
+//! wants to be, until it goes. A reader that does not read misses what it has no room for, and is
+//! told how much; the guest never waits for one. All of it goes into the [log](super::console_log)
+//! too.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -69,8 +70,8 @@ impl Console {
         let _ = hub.join();
     }
 
-    /// Takes a client up, which wants to write unless it is `read_only`; it is told whether it may. Nothing happens if too
-    /// many wait, but that it is hung up on.
+    /// Takes a client up, which wants to write unless it is `read_only`; it is told whether it may.
+    /// Nothing happens if too many wait, but that it is hung up on.
     pub fn attach(&self, client: OwnedFd, read_only: bool) {
         if self.clients.try_send((UnixStream::from(client), !read_only)).is_ok() {
             let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
@@ -84,7 +85,8 @@ struct Hub {
     woken: OwnedFd,
     ring: VecDeque<u8>,
     readers: Vec<Reader>,
-    /// What the writer said and the guest has not taken yet. While there is some, no more is read of the writer.
+    /// What the writer said and the guest has not taken yet. While there is some, no more is read
+    /// of the writer.
     to_guest: Vec<u8>,
     log: Option<LogSender>,
 }
@@ -192,7 +194,8 @@ impl Hub {
 }
 
 impl Reader {
-    /// The guest has said this. What it has no room for is missed, until it has taken half of what it has.
+    /// The guest has said this. What it has no room for is missed, until it has taken half of what
+    /// it has.
     fn hear(&mut self, said: &[u8]) {
         let room = if self.missed_bytes == 0 { BEHIND_BYTES_MAX } else { BEHIND_BYTES_MAX / 2 };
         if self.behind.len() + said.len() > room {

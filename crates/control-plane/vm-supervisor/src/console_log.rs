@@ -1,7 +1,9 @@
-//! What a guest said on its console, kept sealed in the VM's own volume `console`: the last of it, in a ring.
+//! What a guest said on its console, kept sealed in the VM's own volume `console`: the last of it,
+//! in a ring.
 //!
-//! One thread writes. Whoever gives it something never waits for a disk: what it cannot take is lost, and the log says how much.
-//! The volume is open only while there is something to say, so that its key can be moved to another one.
+//! One thread writes. Whoever gives it something never waits for a disk: what it cannot take is
+//! lost, and the log says how much. The volume is open only while there is something to say, so
+//! that its key can be moved to another one.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;

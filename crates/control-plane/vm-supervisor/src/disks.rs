@@ -6,7 +6,8 @@
 //! resize  its volume grows (-> the guest is told) -> vm.json has its size
 //! ```
 //!
-//! So a volume that `vm.json` does not name is nobody's doing here, and is left alone; and whoever is killed, asking again goes on.
+//! So a volume that `vm.json` does not name is nobody's doing here, and is left alone; and whoever
+//! is killed, asking again goes on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +56,8 @@ pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec
     facts(&change.applied_to(vm)?)
 }
 
-/// Has `vm.json` name a disk, and makes its volume, unless it is there. Says what the disk is, with its key.
+/// Has `vm.json` name a disk, and makes its volume, unless it is there. Says what the disk is, with
+/// its key.
 ///
 /// # Errors
 /// Also if a volume that is not the VM's has its name.
@@ -143,8 +145,8 @@ fn grow(keys: &VmKeys, vm: &VmSpec, disk: &Disk, size: VolumeSize) -> Result<u64
     Ok(volume.descriptor().generation)
 }
 
-/// Has whoever serves a volume make it larger, and tell the guest. Says which generation its descriptor is of then:
-/// whoever serves it knows, whatever lies in the datastore meanwhile.
+/// Has whoever serves a volume make it larger, and tell the guest. Says which generation its
+/// descriptor is of then: whoever serves it knows, whatever lies in the datastore meanwhile.
 ///
 /// # Errors
 /// If that is not done.

@@ -33,7 +33,8 @@ pub fn data_disk<'a>(spec: &'a VmSpec, name: &DiskName) -> Result<&'a Disk, Prob
     spec.disks.iter().find(is_meant).ok_or_else(none)
 }
 
-/// Opens a disk of a VM that is off, for reading. It must be the VM's own, encrypted as the VM has it, and no older than it was.
+/// Opens a disk of a VM that is off, for reading. It must be the VM's own, encrypted as the VM has
+/// it, and no older than it was.
 ///
 /// # Errors
 /// If its key cannot be had; if its volume is another one, damaged or in use.
@@ -106,7 +107,8 @@ fn no_space() -> Problem {
     Problem::new("no_space", "the image cannot be written: its file system has no space left")
 }
 
-/// Copies the disk into a client's file, after a welcome, and tells it how far it is until all of it is durable, or why not.
+/// Copies the disk into a client's file, after a welcome, and tells it how far it is until all of
+/// it is durable, or why not.
 pub fn give(client: &GuestClient, file: &File, disk: &ExportedDisk, converter: Option<Converter>) {
     let size_bytes = disk.stage.limits().size_bytes;
     // Who does not hear it has no use for the image.

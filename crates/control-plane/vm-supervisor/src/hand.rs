@@ -1,8 +1,8 @@
 //! Who does for a job what takes rights, or another program.
 //!
-//! A job has a VM's keys, so it is confined ([`crate::walls`]). Before that it starts this second process, as a VM's
-//! supervisor starts its starter: it has no key and gets no grant, does the one thing that it was told at its birth, and
-//! ends with its job.
+//! A job has a VM's keys, so it is confined ([`crate::walls`]). Before that it starts this second
+//! process, as a VM's supervisor starts its starter: it has no key and gets no grant, does the one
+//! thing that it was told at its birth, and ends with its job.
 //!
 //! ```text
 //! hostd -> job    keys; the VM's directory; no right, few system calls
@@ -128,7 +128,8 @@ impl Converter {
         }
     }
 
-    /// Serves the disk to it until all is copied, and durable. `report` is told how many bytes are behind.
+    /// Serves the disk to it until all is copied, and durable. `report` is told how many bytes are
+    /// behind.
     ///
     /// # Errors
     /// [`ImageError::Interrupted`], and whatever is wrong with the image or the disk.

@@ -113,8 +113,8 @@ fn confine(home: &Path, directories: Vec<PathBuf>) -> Result<(), Problem> {
     walls::confine(home, directories).map_err(|error| Problem::new("confine", error.to_string()))
 }
 
-/// Whether a job reads and writes in the VM's directory alone. Others make that directory, in a datastore that may be
-/// another user's, or need qemu-img.
+/// Whether a job reads and writes in the VM's directory alone. Others make that directory, in a
+/// datastore that may be another user's, or need qemu-img.
 fn needs_no_hand(task: &Task) -> bool {
     match task {
         Task::Configure(_)
@@ -162,7 +162,8 @@ impl Job<'_> {
         Ok(made)
     }
 
-    /// Writes another configuration into a VM's directory, and makes the volumes that it names and that are not there.
+    /// Writes another configuration into a VM's directory, and makes the volumes that it names and
+    /// that are not there.
     fn configure(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, wire, .. } = self;
         let directory = spec.directory();
@@ -185,7 +186,8 @@ impl Job<'_> {
         Ok(made)
     }
 
-    /// Fills a disk with an image. It is filled beside its place, so that what it held is there until the image is complete.
+    /// Fills a disk with an image. It is filled beside its place, so that what it held is there
+    /// until the image is complete.
     fn import(
         self,
         spec: &VmSpec,
@@ -220,7 +222,8 @@ impl Job<'_> {
             let _ = delete(&staged, LOCK_WAIT);
             return Err(problem);
         }
-        // From here on only the image counts: what is interrupted now is done again, and finds no disk or the new one.
+        // From here on only the image counts: what is interrupted now is done again, and finds no
+        // disk or the new one.
         if place.symlink_metadata().is_ok() {
             delete(&place, LOCK_WAIT).map_err(datastore_problem)?;
         }
@@ -258,7 +261,8 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Gives a dump to a client. Once it is open nobody else has to wait: its volume is held, and the rest of the VM's is not touched.
+    /// Gives a dump to a client. Once it is open nobody else has to wait: its volume is held, and
+    /// the rest of the VM's is not touched.
     fn give_dump(self, spec: &VmSpec, number: u32) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, files, lock, .. } = self;
         let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;

@@ -36,7 +36,8 @@ pub struct VmKeys {
 /// Keys that the VM has left, or is leaving.
 #[derive(Debug, Default)]
 struct Moves {
-    /// Each with its successor. What was told of a volume's key before a move is not wrong afterwards.
+    /// Each with its successor. What was told of a volume's key before a move is not wrong
+    /// afterwards.
     successors: Vec<(ProviderKey, ProviderKey)>,
     /// Those of volumes that have not moved yet, whatever those do that have.
     needed: Vec<ProviderKey>,
@@ -107,8 +108,9 @@ impl VmKeys {
         tag(what, &*self.hold(key)?)
     }
 
-    /// The key that opens a volume, held from now on; of a volume that is not there yet, the one that it is to be made under.
-    /// While a VM moves from one key to another, the volume's descriptor says which it is. None of a clear one.
+    /// The key that opens a volume, held from now on; of a volume that is not there yet, the one
+    /// that it is to be made under. While a VM moves from one key to another, the volume's
+    /// descriptor says which it is. None of a clear one.
     ///
     /// # Errors
     /// As [`hold`](Self::hold), and if it is another key than was recorded.
@@ -143,8 +145,8 @@ impl VmKeys {
         moves.successors.iter().find(|(left, _)| left == key).map(|(_, next)| next.clone())
     }
 
-    /// The VM's volumes begin to move: `from` stay at hand, and what is new is sealed under `to`, which is had from its provider
-    /// now, for nothing may be sealed under what nobody gets back.
+    /// The VM's volumes begin to move: `from` stay at hand, and what is new is sealed under `to`,
+    /// which is had from its provider now, for nothing may be sealed under what nobody gets back.
     ///
     /// # Errors
     /// [`KeyError`]: nothing has begun.
@@ -156,7 +158,8 @@ impl VmKeys {
         };
         let mut moves = self.moves.lock();
         moves.needed = from.to_vec();
-        // What was left for one of these has come further; and nothing is the successor of what the VM is under.
+        // What was left for one of these has come further; and nothing is the successor of what the
+        // VM is under.
         moves.successors.retain(|(left, _)| left != to && !from.contains(left));
         moves.successors.iter_mut().for_each(|(_, next)| *next = to.clone());
         moves.successors.extend(from.iter().map(|left| (left.clone(), to.clone())));

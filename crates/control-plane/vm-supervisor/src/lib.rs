@@ -1,16 +1,18 @@
-//! The supervisor of a VM: one process for each VM that runs, and for each job that needs a VM's keys.
+//! The supervisor of a VM: one process for each VM that runs, and for each job that needs a VM's
+//! keys.
 //!
-//! It answers for everything of its VM: it fetches the keys under the VM's grants, keeps each volume served by a worker, starts
-//! QEMU over them, and ends all of it in order when the VM is off. It outlives the hostd that started it: the next one finds
-//! it by `state.json`, and proves on its socket who it is. When it dies, its workers end with it, QEMU's guest waits for its
-//! disks, and another supervisor takes QEMU over.
+//! It answers for everything of its VM: it fetches the keys under the VM's grants, keeps each
+//! volume served by a worker, starts QEMU over them, and ends all of it in order when the VM is
+//! off. It outlives the hostd that started it: the next one finds it by `state.json`, and proves on
+//! its socket who it is. When it dies, its workers end with it, QEMU's guest waits for its disks,
+//! and another supervisor takes QEMU over.
 //!
-//! hostd never has a key, workers never a KEK, and QEMU none at all: the one process that holds the VM's KEK is this. It takes
-//! orders from nobody but hostd, and has no right to anything but the VM's files: what takes rights is done by its
-//! [starter], and for a job by its [hand].
+//! hostd never has a key, workers never a KEK, and QEMU none at all: the one process that holds the
+//! VM's KEK is this. It takes orders from nobody but hostd, and has no right to anything but the
+//! VM's files: what takes rights is done by its [starter], and for a job by its [hand].
 //!
-//! What it and hostd say to each other, and where they find a VM, is in `strongroom_host`. hostd knows nothing of this room: it
-//! starts this program, which becomes a supervisor here.
+//! What it and hostd say to each other, and where they find a VM, is in `strongroom_host`. hostd
+//! knows nothing of this room: it starts this program, which becomes a supervisor here.
 #![forbid(unsafe_code)]
 
 pub mod attestation;
@@ -186,8 +188,8 @@ fn hear_signals(events: std::sync::mpsc::Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes what hostd did not mean for us, and leaves nothing of the socket on standard input for those that are started
-/// from here.
+/// Closes what hostd did not mean for us, and leaves nothing of the socket on standard input for
+/// those that are started from here.
 fn close_inherited(wire: &Wire) {
     let ours = wire.as_fd().as_raw_fd();
     let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -196,7 +198,8 @@ fn close_inherited(wire: &Wire) {
         .filter(|number| *number > 2 && *number != ours)
         .collect();
     for number in numbers {
-        // Nothing here has opened a file yet. The directory that was read is closed already, and not there.
+        // Nothing here has opened a file yet. The directory that was read is closed already, and
+        // not there.
         let _ = nix::unistd::close(number);
     }
     if let Ok(nothing) = std::fs::File::open("/dev/null") {

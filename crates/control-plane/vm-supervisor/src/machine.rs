@@ -163,8 +163,9 @@ impl Monitors {
     }
 }
 
-/// The machine that a VM is, without its TPM, which has to be started first, what is in its CD-ROM drive, which hostd opens, and with a
-/// generation id that was never used. Its disks are served where `run` says.
+/// The machine that a VM is, without its TPM, which has to be started first, what is in its CD-ROM
+/// drive, which hostd opens, and with a generation id that was never used. Its disks are served
+/// where `run` says.
 pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
     let boot = match &spec.kernel {
         None => Boot::Disk,
@@ -194,7 +195,8 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
     }
 }
 
-/// UEFI's variables are on NBD: QEMU waits for a worker that is replaced, and its guest meanwhile for an answer.
+/// UEFI's variables are on NBD: QEMU waits for a worker that is replaced, and its guest meanwhile
+/// for an answer.
 fn firmware(spec: &VmSpec, run: &VmRunDirectory) -> Firmware {
     match spec.firmware {
         protocol::Firmware::Bios => Firmware::Bios,

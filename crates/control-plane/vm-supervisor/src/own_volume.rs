@@ -1,7 +1,8 @@
 //! A VM's own volumes that no guest reaches, in the process that holds the VM's key.
 //!
-//! They are ordinary volumes, so nothing of theirs is in a file in the clear, and a power cut leaves what was flushed. Whoever
-//! opens one keeps it no longer than needed: while it is open its key is not moved to another one.
+//! They are ordinary volumes, so nothing of theirs is in a file in the clear, and a power cut
+//! leaves what was flushed. Whoever opens one keeps it no longer than needed: while it is open its
+//! key is not moved to another one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -67,10 +68,12 @@ impl OwnVolumeError {
     }
 }
 
-/// The key of one of a VM's own volumes, or what it is to be made under, held from now on; none of a VM that is not encrypted.
+/// The key of one of a VM's own volumes, or what it is to be made under, held from now on; none of
+/// a VM that is not encrypted.
 ///
 /// # Errors
-/// Also while it cannot be had ([`OwnVolumeError::missing_key`]), and if it is another one than was recorded.
+/// Also while it cannot be had ([`OwnVolumeError::missing_key`]), and if it is another one than was
+/// recorded.
 pub fn hold_key(keys: &VmKeys, spec: &VmSpec, which: OwnVolume) -> Result<Option<Arc<Kek>>, OwnVolumeError> {
     let path = spec.own_volume_path(which);
     let found = match path.symlink_metadata() {
@@ -85,7 +88,8 @@ pub fn protection(kek: Option<&Kek>) -> Protection<'_> {
     kek.map_or(Protection::Unencrypted, Protection::Encrypted)
 }
 
-/// Makes the volume at `path`, unless it is there: thin, with the smallest log. It has its name when it has its content.
+/// Makes the volume at `path`, unless it is there: thin, with the smallest log. It has its name
+/// when it has its content.
 ///
 /// # Errors
 /// Also for want of room.
@@ -141,7 +145,8 @@ impl OpenOwnVolume {
     /// Opens one of a VM's own, if it is the one that the control plane knows.
     ///
     /// # Errors
-    /// As [`open`](Self::open); also if another volume, or an older descriptor, was put in its place.
+    /// As [`open`](Self::open); also if another volume, or an older descriptor, was put in its
+    /// place.
     pub fn open_known(spec: &VmSpec, which: OwnVolume, kek: Option<&Kek>) -> Result<Self, OwnVolumeError> {
         let known = spec.known_volume(which);
         Self::open_expected(&spec.own_volume_path(which), kek, LOCK_WAIT, known)

@@ -1,4 +1,5 @@
-//! The pages in which the workers of a VM count, for whoever asks while the VM's own thread is busy.
+//! The pages in which the workers of a VM count, for whoever asks while the VM's own thread is
+//! busy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

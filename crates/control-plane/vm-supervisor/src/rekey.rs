@@ -5,11 +5,13 @@
 //!     -> each volume: under both, read back, under the new one alone -> vm.json: "key"
 //! ```
 //!
-//! A volume that is not the one that is known, older than is known, or under no key of the VM's has all of it refused
-//! before the first is changed: what is left under two keys is what somebody does between the two looks at it.
+//! A volume that is not the one that is known, older than is known, or under no key of the VM's has
+//! all of it refused before the first is changed: what is left under two keys is what somebody does
+//! between the two looks at it.
 //!
-//! Whoever is killed at whatever moment: `vm.json`, the state of a VM that runs and the inventory name both keys by then, and each
-//! volume's descriptor says under which one it is. Asked again, it goes on with those that have not moved.
+//! Whoever is killed at whatever moment: `vm.json`, the state of a VM that runs and the inventory
+//! name both keys by then, and each volume's descriptor says under which one it is. Asked again, it
+//! goes on with those that have not moved.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -37,11 +39,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 /// How often it is looked for more volumes after all that were found have moved.
 const PASSES_MAX: usize = 4;
 
-/// Moves the volumes of the VM to the key that its disks name as the next one, and writes that down. Says what the VM is then. Of a
-/// VM that runs, `log` is what has the console's volume.
+/// Moves the volumes of the VM to the key that its disks name as the next one, and writes that
+/// down. Says what the VM is then. Of a VM that runs, `log` is what has the console's volume.
 ///
 /// # Errors
-/// While a key cannot be had, or a volume is damaged or in use. Each volume is under a key that `vm.json` names.
+/// While a key cannot be had, or a volume is damaged or in use. Each volume is under a key that
+/// `vm.json` names.
 pub fn rekey(
     spec: &VmSpec,
     keys: &VmKeys,
@@ -76,15 +79,16 @@ struct OldKey<'a> {
     kek: OnceCell<Arc<Kek>>,
 }
 
-/// A volume that has moved, and the generation of its descriptor then, as whoever wrote it knows it.
+/// A volume that has moved, and the generation of its descriptor then, as whoever wrote it knows
+/// it.
 struct Moved {
     path: PathBuf,
     generation: u64,
 }
 
 impl Moving<'_> {
-    /// Whether each volume is what it should be, under a key of the VM's. Nothing is locked: whoever serves a volume has
-    /// it, and replaces descriptors whole.
+    /// Whether each volume is what it should be, under a key of the VM's. Nothing is locked:
+    /// whoever serves a volume has it, and replaces descriptors whole.
     fn look_at_all(&self) -> Result<(), Problem> {
         let (found, known) = (volumes(self.spec)?, self.spec.known_volumes());
         let missing = known.iter().map(|known| self.spec.volume_path(&known.name));
@@ -98,7 +102,8 @@ impl Moving<'_> {
             let known = known.iter().find(|known| self.spec.volume_path(&known.name) == *path);
             let old = self.old_key(descriptor);
             if old.is_none() && disk.is_none() && known.is_none() {
-                // An interrupted job's, or what was put there: it is under no key of these, and is not touched.
+                // An interrupted job's, or what was put there: it is under no key of these, and is
+                // not touched.
                 continue;
             }
             let protection = match (disk.map_or(self.spec.own_key(), |disk| &disk.key), old) {
@@ -158,7 +163,8 @@ impl Moving<'_> {
         sources.find_map(|key| self.left.iter().find(|old| old.key == key))
     }
 
-    /// By whoever serves it; else here. Says which generation its descriptor is of then; nothing of one that is gone.
+    /// By whoever serves it; else here. Says which generation its descriptor is of then; nothing of
+    /// one that is gone.
     fn one(&self, path: &Path, old: &OldKey<'_>) -> Result<Option<u64>, Problem> {
         let client = Client::connect(path).map_err(|error| Problem::new("rekey", error.to_string()))?;
         if let Some(client) = client {
@@ -176,7 +182,8 @@ impl Moving<'_> {
         }
     }
 
-    /// The key goes to the volume's supervisor in a pipe: it need not be fetched once for each volume.
+    /// The key goes to the volume's supervisor in a pipe: it need not be fetched once for each
+    /// volume.
     fn ask(&self, client: Client, path: &Path) -> Result<u64, Problem> {
         let failed = |error: &dyn std::fmt::Display| {
             Problem::new("rekey", format!("{} is not under its new key: {error}", path.display()))

@@ -5,13 +5,15 @@ use strongroom_host::protocol::{Problem, VmSpec};
 use strongroom_streams::{SLOT_BYTES_MAX, stream_bytes};
 use strongroom_types::{VolumeSize, display_bytes};
 
-/// What a machine has beside its guest's memory, in bytes at most: a screen's memory, firmware, the devices' state.
+/// What a machine has beside its guest's memory, in bytes at most: a screen's memory, firmware, the
+/// devices' state.
 const BESIDES_BYTES: u64 = 256 << 20;
 /// One in so many bytes of memory says where the others belong: 8 for a page of 4096, and some.
 const HEADS_SHARE: u64 = 256;
 
-/// How large the volume is to be that takes a VM's memory, if there is room for all of it. Pages of zeroes take none, but nobody
-/// has counted them. `what` and `next_step` are for whoever is told that there is not.
+/// How large the volume is to be that takes a VM's memory, if there is room for all of it. Pages of
+/// zeroes take none, but nobody has counted them. `what` and `next_step` are for whoever is told
+/// that there is not.
 ///
 /// # Errors
 /// `no_space`.

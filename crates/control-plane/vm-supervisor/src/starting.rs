@@ -1,4 +1,5 @@
-//! From a configuration to a machine: keys, volumes, QEMU; on a thread of its own, because each of them may take its time.
+//! From a configuration to a machine: keys, volumes, QEMU; on a thread of its own, because each of
+//! them may take its time.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use crate::vtpm::{Keeper, TpmPlace};
 
 /// How often a key that cannot be had is asked for.
 const KEY_RETRY: Duration = Duration::from_secs(2);
-/// The same while there is no grant to ask with: each time is an entry in the key server's audit log.
+/// The same while there is no grant to ask with: each time is an entry in the key server's audit
+/// log.
 const KEY_RETRY_WITHOUT_GRANT: Duration = Duration::from_secs(30);
 
 /// What is started.
@@ -136,8 +138,8 @@ impl Starting {
         }
     }
 
-    /// From here on this start of the VM counts, and no repetition of its order starts it again. A memory that it was suspended
-    /// with stays until the guest goes on with it.
+    /// From here on this start of the VM counts, and no repetition of its order starts it again. A
+    /// memory that it was suspended with stays until the guest goes on with it.
     fn record_start(&self) -> Result<(), Problem> {
         let failed = |error: VmDirectoryError| Problem::new(error.code(), error.to_string());
         let directory = self.task.spec.directory();
@@ -148,7 +150,8 @@ impl Starting {
         record.write(&directory).map_err(failed)
     }
 
-    /// Starts its TPM, if it has one, and QEMU: with this generation id, and `waiting` for its memory.
+    /// Starts its TPM, if it has one, and QEMU: with this generation id, and `waiting` for its
+    /// memory.
     fn launch(&self, generation_id: Uuid, waiting: bool) -> Result<Launched, Problem> {
         let run = self.qemus_directory()?;
         let mut swtpm = match self.task.spec.tpm {
@@ -213,7 +216,8 @@ impl Starting {
         }
     }
 
-    /// Has the states of the TPM recorded. Without that the VM runs, and a state that was put back would not be noticed.
+    /// Has the states of the TPM recorded. Without that the VM runs, and a state that was put back
+    /// would not be noticed.
     fn keep_tpm(&self, swtpm: Swtpm) -> Option<Keeper> {
         let events = self.events.clone();
         let lost = move |said| drop(events.send(Event::TpmLost(said)));

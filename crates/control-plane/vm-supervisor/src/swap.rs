@@ -1,8 +1,9 @@
 //! Swap disks: what a guest swaps out is of use until it is off, and to nobody after.
 //!
-//! So such a disk is a new volume at each start, whose data key is new with it, and is deleted when the VM is off. What a power
-//! cut leaves is deleted at the next start. A supervisor that takes a running QEMU over leaves it as it is, and so does a suspended
-//! VM's, until its guest goes on or its memory is discarded.
+//! So such a disk is a new volume at each start, whose data key is new with it, and is deleted when
+//! the VM is off. What a power cut leaves is deleted at the next start. A supervisor that takes a
+//! running QEMU over leaves it as it is, and so does a suspended VM's, until its guest goes on or
+//! its memory is discarded.
 
 use std::time::Duration;
 
@@ -56,7 +57,8 @@ pub fn remove_all(spec: &VmSpec) -> Result<(), OwnVolumeError> {
     spec.disks.iter().filter(|disk| disk.kind == DiskKind::Swap).try_for_each(|disk| remove(spec, disk))
 }
 
-/// Whether the guest's memory is kept, which knows what was swapped out. Of a VM whose directory cannot be read that is not known.
+/// Whether the guest's memory is kept, which knows what was swapped out. Of a VM whose directory
+/// cannot be read that is not known.
 fn is_suspended(spec: &VmSpec) -> bool {
     VmRecord::read_of(&spec.directory(), spec.id).map_or(true, |record| record.suspended.is_some())
 }
@@ -69,7 +71,8 @@ fn remove(spec: &VmSpec, disk: &Disk) -> Result<(), OwnVolumeError> {
     }
 }
 
-/// The first page of an empty swap area (Linux `include/linux/swap.h`, `union swap_header`), as mkswap makes it.
+/// The first page of an empty swap area (Linux `include/linux/swap.h`, `union swap_header`), as
+/// mkswap makes it.
 fn area(size_bytes: u64, label: &str, id: Uuid) -> Vec<u8> {
     // More pages than a guest counts are left unused.
     let last_page = u32::try_from(size_bytes / PAGE_BYTES).unwrap_or(u32::MAX).saturating_sub(1);

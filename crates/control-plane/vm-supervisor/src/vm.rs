@@ -6,8 +6,8 @@
 //!     any of these --> Stopping --> off: volumes closed in order, written down, told, and the process ends
 //! ```
 //!
-//! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
-//! This thread waits for nothing else.
+//! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for
+//! each volume, for the start. This thread waits for nothing else.
 
 mod activity;
 mod disks;
@@ -545,7 +545,8 @@ impl Vm {
         let report = Report::State(Box::new(now));
         for host in &self.hosts {
             if host.wire.send(&report, &[]).is_err() {
-                // Its thread notices, and it is forgotten. A hostd that lives connects again, and is told all.
+                // Its thread notices, and it is forgotten. A hostd that lives connects again, and
+                // is told all.
                 host.wire.hang_up();
             }
         }

@@ -116,7 +116,8 @@ pub struct VolumeHost<'a> {
 }
 
 impl VolumeHost<'_> {
-    /// Opens a disk's volume and starts its worker, which QEMU then finds at the socket of that number.
+    /// Opens a disk's volume and starts its worker, which QEMU then finds at the socket of that
+    /// number.
     ///
     /// # Errors
     /// Also while its key cannot be had ([`VolumeError::missing_key`]).
@@ -167,8 +168,8 @@ impl VolumeHost<'_> {
         Ok(Supervisor::start(exposure, layer, deks)?)
     }
 
-    /// The key that the disk is to be under, which must be the one that its volume is under. While a move to another key
-    /// is under way, either will do.
+    /// The key that the disk is to be under, which must be the one that its volume is under. While
+    /// a move to another key is under way, either will do.
     fn kek(
         &self,
         path: &Path,

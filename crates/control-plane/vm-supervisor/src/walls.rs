@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use strongroom_confine::{SandboxError, SupervisorFiles, confine_supervisor};
 use strongroom_providers::Registry;
 
-/// Leaves this process, which has one thread, what is in these directories, and what fetching keys takes.
+/// Leaves this process, which has one thread, what is in these directories, and what fetching keys
+/// takes.
 ///
 /// # Errors
 /// The process must not have a key then.

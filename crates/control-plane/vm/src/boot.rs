@@ -35,8 +35,8 @@ pub enum BootError {
     /// A command line that is too long, or has more than one line.
     #[error("a kernel's arguments are one line of at most {KERNEL_ARGUMENTS_BYTES_MAX} bytes")]
     Arguments,
-    /// What QEMU would put into one place: the log of a TPM lies where it loads an initial ram disk,
-    /// and the guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's
+    /// What QEMU would put into one place: the log of a TPM lies where it loads an initial ram
+    /// disk, and the guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's
     /// `hw/i386/pc.c` knows nothing of it).
     #[error("a VM with a TPM that starts a kernel with an initial ram disk takes UEFI")]
     InitrdBesideTpm,

@@ -10,8 +10,8 @@ pub enum DiskKind {
     /// To keep data.
     #[default]
     Data,
-    /// To swap memory out to: made anew at each start, with an empty swap area labelled with the disk's name. There is none
-    /// while the VM is off.
+    /// To swap memory out to: made anew at each start, with an empty swap area labelled with the
+    /// disk's name. There is none while the VM is off.
     Swap,
 }
 

@@ -56,7 +56,8 @@ impl MemorySize {
     }
 }
 
-/// A size without rounding: one that is refused for a MiB too much must not read as if it were good.
+/// A size without rounding: one that is refused for a MiB too much must not read as if it were
+/// good.
 fn exact(bytes: u64) -> String {
     let rounded = display_bytes(bytes);
     match parse_bytes(&rounded) {

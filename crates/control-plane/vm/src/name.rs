@@ -7,8 +7,8 @@ name_type! {
     VmName
 }
 name_type! {
-    /// What a disk of a VM is called, and its volume in the VM's directory ([`check_name`]). A guest
-    /// sees the first 20 bytes as the disk's serial number (virtio 1.2, 5.2.6).
+    /// What a disk of a VM is called, and its volume in the VM's directory ([`check_name`]). A
+    /// guest sees the first 20 bytes as the disk's serial number (virtio 1.2, 5.2.6).
     DiskName
 }
 

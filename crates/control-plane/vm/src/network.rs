@@ -75,8 +75,8 @@ impl MacAddress {
         Self([0x52, 0x54, 0x00, a, b, c])
     }
 
-    /// An address for a VM's card, the same each time it is asked for: of QEMU's own prefix (52:54:00), and three
-    /// bytes of the VM's random id.
+    /// An address for a VM's card, the same each time it is asked for: of QEMU's own prefix
+    /// (52:54:00), and three bytes of the VM's random id.
     pub fn of(vm: VmId, card: u8) -> Self {
         let id = vm.as_bytes();
         Self::of_qemu([id[13], id[14], id[15].wrapping_add(card)])
@@ -131,8 +131,8 @@ impl From<MacAddress> for String {
     }
 }
 
-/// The name of a network interface of the host, as Linux allows it (`dev_valid_name`): letters, digits,
-/// `.`, `_`, `-` and `@`, not beginning with a dot.
+/// The name of a network interface of the host, as Linux allows it (`dev_valid_name`): letters,
+/// digits, `.`, `_`, `-` and `@`, not beginning with a dot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InterfaceName(String);

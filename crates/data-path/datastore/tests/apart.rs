@@ -1,5 +1,5 @@
-//! A volume that two processes share: one answers for it and may replace its descriptor, the other has the open layer
-//! and does the I/O. Here both are played by this process.
+//! A volume that two processes share: one answers for it and may replace its descriptor, the other
+//! has the open layer and does the I/O. Here both are played by this process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,4 +1,5 @@
-//! A chain of layers: the suite that every disk must pass, and what is read through the layers, held against an oracle.
+//! A chain of layers: the suite that every disk must pass, and what is read through the layers,
+//! held against an oracle.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -101,8 +102,8 @@ fn extent(blocks: std::ops::Range<u64>) -> Extent {
     Extent::between(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES)
 }
 
-/// Volumes whose lower layer is full of what the guest has discarded: they read as zeroes, as the suite expects of a
-/// new one.
+/// Volumes whose lower layer is full of what the guest has discarded: they read as zeroes, as the
+/// suite expects of a new one.
 fn passes(provisioning: Provisioning) {
     let datastore = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let count = AtomicU64::new(0);
@@ -156,7 +157,8 @@ impl Random {
     }
 }
 
-/// Four layers, the lower ones shorter, each with blocks, zeroings and discards of its own, and the sidecars read anew.
+/// Four layers, the lower ones shorter, each with blocks, zeroings and discards of its own, and the
+/// sidecars read anew.
 #[test]
 fn what_is_read_is_what_was_last_written_in_any_layer() {
     const BLOCKS: u64 = 700;

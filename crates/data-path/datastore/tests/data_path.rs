@@ -1,4 +1,5 @@
-//! A file volume's blocks: what is written, zeroed and discarded, what the file then holds, and what fails how.
+//! A file volume's blocks: what is written, zeroed and discarded, what the file then holds, and
+//! what fails how.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -28,7 +29,8 @@ fn block(number: u64, count: u64) -> Extent {
     Extent::new(number * BLOCK_BYTES, count * BLOCK_BYTES).unwrap()
 }
 
-/// A dropped ring's files, and their locks, are free when the kernel has let go of them: some milliseconds later.
+/// A dropped ring's files, and their locks, are free when the kernel has let go of them: some
+/// milliseconds later.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 fn options(access: Access) -> OpenOptions<'static> {
@@ -52,8 +54,8 @@ fn volume_in(datastore: &Path, provisioning: Provisioning) -> PathBuf {
     path
 }
 
-/// The two file systems that every machine has, the one of the build directory and tmpfs, and those that
-/// `scripts/test-file-systems` mounts: their paths, with colons between, in the environment.
+/// The two file systems that every machine has, the one of the build directory and tmpfs, and those
+/// that `scripts/test-file-systems` mounts: their paths, with colons between, in the environment.
 fn datastores() -> Vec<tempfile::TempDir> {
     let more = std::env::var("STRONGROOM_TEST_DATASTORES").unwrap_or_default();
     let places = [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"].into_iter().chain(more.split(':'));
@@ -341,8 +343,8 @@ fn after_a_failed_flush_none_succeeds_on_any_queue_until_reopening() {
     }
 }
 
-/// An fsync that finds no room has lost what it should have made durable, whoever sent it. (A durable write that finds
-/// none has lost nothing.)
+/// An fsync that finds no room has lost what it should have made durable, whoever sent it. (A
+/// durable write that finds none has lost nothing.)
 #[test]
 fn a_destagers_fsync_that_fails_for_want_of_room_ends_all_flushes() {
     let datastore = tempfile::tempdir().unwrap();

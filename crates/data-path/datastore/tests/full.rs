@@ -1,6 +1,6 @@
-//! On file systems that are filled to the last block, a volume can still be grown, again and again, checked and
-//! deleted. Only where `scripts/test-file-systems` has mounted small ones: their paths, with colons between, are in the
-//! environment.
+//! On file systems that are filled to the last block, a volume can still be grown, again and again,
+//! checked and deleted. Only where `scripts/test-file-systems` has mounted small ones: their paths,
+//! with colons between, are in the environment.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -23,7 +23,8 @@ const GROWTHS: u64 = 4;
 /// Small files that are made in the end, so that also metadata has no room left.
 const SMALL_FILES_MAX: usize = 3000;
 
-/// Takes all that is free, first in large pieces and then in blocks, for `root` too; says how it ended.
+/// Takes all that is free, first in large pieces and then in blocks, for `root` too; says how it
+/// ended.
 fn fill(directory: &Path) {
     let filler = File::create(directory.join("filler")).unwrap();
     let mut at = 0;
@@ -98,8 +99,8 @@ fn a_full_datastore_takes_new_descriptors_and_deletions() {
         let listed: Vec<_> = list(&datastore).unwrap().iter().map(|entry| entry.path().to_owned()).collect();
         assert_eq!(listed, [path.clone(), kept.clone()], "{place}");
         delete(&path, lock_wait).unwrap_or_else(|error| panic!("{place}: {error}"));
-        // Where there is room again all is as ever. (XFS gives back after a moment, and what it lacks itself comes
-        // first.)
+        // Where there is room again all is as ever. (XFS gives back after a moment, and what it
+        // lacks itself comes first.)
         std::fs::remove_file(directory.path().join("filler")).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         while let Err(refused) = volume(&datastore.join("vm3"), &kek, Provisioning::Thin) {

@@ -1,8 +1,8 @@
-//! A killed process's writes land after it is gone. Who takes the volume's lock must not meet them; who trusted a lock
-//! file of its own would.
+//! A killed process's writes land after it is gone. Who takes the volume's lock must not meet them;
+//! who trusted a lock file of its own would.
 //!
-//! The test runs itself as the process that is killed: it floods the volume with writes of one pattern, deep in the
-//! kernel's queues, and dies by SIGKILL. The successor takes a lock and looks.
+//! The test runs itself as the process that is killed: it floods the volume with writes of one
+//! pattern, deep in the kernel's queues, and dies by SIGKILL. The successor takes a lock and looks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -41,7 +41,8 @@ fn separate_lock(volume: &Path) -> PathBuf {
     volume.with_extension("lock")
 }
 
-/// The process that is killed: holds both locks and writes for ever, every round with another pattern.
+/// The process that is killed: holds both locks and writes for ever, every round with another
+/// pattern.
 #[test]
 fn flood_until_killed() {
     let Some(volume) = std::env::var_os(FLOOD).map(PathBuf::from) else { return };
@@ -113,13 +114,14 @@ fn layer(volume: &Path) -> File {
     File::options().read(true).write(true).custom_flags(direct).open(path).unwrap()
 }
 
-/// The block that the successor writes in each transfer's place: the last, where a late transfer lands last.
+/// The block that the successor writes in each transfer's place: the last, where a late transfer
+/// lands last.
 fn successors_block(transfer: u64) -> u64 {
     (transfer + 1) * TRANSFER_BYTES - 4096
 }
 
-/// Does `work` for each transfer's place, on enough threads to keep a disk busy, with a block's worth of aligned
-/// memory.
+/// Does `work` for each transfer's place, on enough threads to keep a disk busy, with a block's
+/// worth of aligned memory.
 fn for_each_transfer(work: impl Fn(u64, &mut [u8]) + Sync) {
     const THREADS: u64 = 32;
     std::thread::scope(|scope| {
@@ -137,8 +139,8 @@ fn for_each_transfer(work: impl Fn(u64, &mut [u8]) + Sync) {
     });
 }
 
-/// How many of the blocks that a successor wrote, under the lock that `take` takes right after the kill, were gone when
-/// everything had come to rest.
+/// How many of the blocks that a successor wrote, under the lock that `take` takes right after the
+/// kill, were gone when everything had come to rest.
 fn blocks_lost_under_a_lock(volume: &Path, take: impl FnOnce() -> Box<dyn std::any::Any>) -> usize {
     let layer = layer(volume);
     let mut flood = Flood::start(volume);
@@ -177,7 +179,8 @@ fn volume() -> (tempfile::TempDir, PathBuf) {
 
 /// How often the race is tried.
 const ROUNDS: u32 = 5;
-/// How often at most, until a write has outlived its process: whoever looks for that may be too late on a busy machine.
+/// How often at most, until a write has outlived its process: whoever looks for that may be too
+/// late on a busy machine.
 const ROUNDS_MAX: u32 = 50;
 
 #[test]
@@ -193,9 +196,10 @@ fn a_successor_never_meets_late_writes_and_would_with_a_separate_lock_file() {
         });
         assert_eq!(lost, 0, "round {round}: late writes landed under their successor's lock");
 
-        // The race that a lock file of its own would lose: it is free, its holder is dead, and the kernel still works
-        // on the dead one's writes. (Whether they overtake the successor's is the device's choice; one that serves its
-        // queue in order, as this machine's does, hides the loss that another would show.)
+        // The race that a lock file of its own would lose: it is free, its holder is dead, and the
+        // kernel still works on the dead one's writes. (Whether they overtake the successor's is
+        // the device's choice; one that serves its queue in order, as this machine's does, hides
+        // the loss that another would show.)
         let mut flood = Flood::start(&volume);
         flood.kill();
         let beside = File::open(separate_lock(&volume)).unwrap();

@@ -1,4 +1,5 @@
-//! A volume moves to another KEK: what opens it on the way, and what those can do who have only one of the keys.
+//! A volume moves to another KEK: what opens it on the way, and what those can do who have only one
+//! of the keys.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -288,7 +289,8 @@ fn every_edited_byte_between_two_keys_is_noticed_by_somebody() {
 fn an_envelope_that_holds_another_key_keeps_the_old_one() {
     let (old, new) = (kek(1), provided(2));
     let volume = Volume::between(&old, &new);
-    // What a bug, or who has both keys, could have written: the new envelope of one layer is that of another volume's.
+    // What a bug, or who has both keys, could have written: the new envelope of one layer is that
+    // of another volume's.
     let stranger = Volume::between(&old, &new).descriptor();
     let mut damaged = volume.descriptor();
     damaged.layers[0].epochs[0].envelopes[1] = stranger.layers[0].epochs[0].envelopes[1].clone();

@@ -1,5 +1,5 @@
-//! The life of a file volume without its data path: made, described, opened, grown, checked, deleted; and every way in
-//! which that is refused.
+//! The life of a file volume without its data path: made, described, opened, grown, checked,
+//! deleted; and every way in which that is refused.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,8 @@ impl Datastore {
         self.0.path().join(name)
     }
 
-    /// Name, mode, size, and content of every file below: equal before and after means that nothing was touched.
+    /// Name, mode, size, and content of every file below: equal before and after means that nothing
+    /// was touched.
     fn state(&self) -> Vec<(PathBuf, u32, Vec<u8>)> {
         fn walk(directory: &Path, found: &mut Vec<(PathBuf, u32, Vec<u8>)>) {
             for entry in fs::read_dir(directory).unwrap() {
@@ -95,7 +96,8 @@ fn edit_descriptor(volume: &Path, from: &str, to: &str) {
     fs::write(path, edited).unwrap();
 }
 
-/// What a guest has written goes by the page cache, which would keep it, and which an fsync that failed empties.
+/// What a guest has written goes by the page cache, which would keep it, and which an fsync that
+/// failed empties.
 #[test]
 fn the_files_of_an_open_volume_are_direct() {
     let datastore = Datastore::new();

@@ -1,6 +1,7 @@
 //! What the stages cost above a disk in memory: one thread, random requests, 32 at a time.
 //!
-//! Nothing here waits, so the thread's processor time is what they cost, also on a machine that others use.
+//! Nothing here waits, so the thread's processor time is what they cost, also on a machine that
+//! others use.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]

@@ -1,7 +1,9 @@
-//! What the stages between plain and sealed have in common: a buffer of our own between guest memory and disk.
+//! What the stages between plain and sealed have in common: a buffer of our own between guest
+//! memory and disk.
 //!
-//! Nothing is ever converted in place. A guest could watch its memory while it held ciphertext, could change it under
-//! a write so that the sealed bytes are of no text at all, and would find its own buffer changed by writing it.
+//! Nothing is ever converted in place. A guest could watch its memory while it held ciphertext,
+//! could change it under a write so that the sealed bytes are of no text at all, and would find its
+//! own buffer changed by writing it.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -15,7 +17,8 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 
 use crate::ENOMEM;
 
-/// How bytes and seals come from guest memory and go there. Lengths agree and extents are whole blocks.
+/// How bytes and seals come from guest memory and go there. Lengths agree and extents are whole
+/// blocks.
 pub trait Conversion {
     /// Fills `into` and its seals with what `from` becomes at `extent`.
     fn seal(&mut self, extent: Extent, from: &GuestSlice, into: &mut Buffer) -> Result<(), IoError>;
@@ -24,7 +27,8 @@ pub trait Conversion {
     fn unseal(&mut self, extent: Extent, from: &Buffer, into: &mut GuestSlice) -> Result<(), IoError>;
 }
 
-/// The limits above a disk of sealed blocks: whole blocks only, and no transfer that a buffer does not hold.
+/// The limits above a disk of sealed blocks: whole blocks only, and no transfer that a buffer does
+/// not hold.
 pub fn limits(below: Limits) -> Limits {
     let block_bytes = (BLOCK_BYTES as u32).max(below.block_bytes);
     Limits {
@@ -139,7 +143,8 @@ impl<C: Conversion> BounceChannel<C> {
                 self.buffered -= 1;
                 let result = match (done.result, done.memory) {
                     (Ok(()), Some(buffer)) => self.conversion.unseal(extent, &buffer, &mut into),
-                    // A transfer brings its memory back. Should one ever not, what was read is lost.
+                    // A transfer brings its memory back. Should one ever not, what was read is
+                    // lost.
                     (Ok(()), None) => Err(IoError::Short { done_bytes: 0, wanted_bytes: extent.length() }),
                     (Err(error), _) => Err(error),
                 };
@@ -186,7 +191,8 @@ impl<C: Conversion> Channel<Plain> for BounceChannel<C> {
     }
 }
 
-/// The runs of blocks that bear the same seal: where each starts, where it ends, in bytes, and the seal.
+/// The runs of blocks that bear the same seal: where each starts, where it ends, in bytes, and the
+/// seal.
 pub fn runs<S: Copy + Eq>(seals: &[S]) -> impl Iterator<Item = (std::ops::Range<usize>, S)> {
     let mut start = 0;
     seals.chunk_by(|a, b| a == b).map(move |run| {

@@ -1,9 +1,9 @@
-//! A test instrument: makes requests take longer, for a guest's patience, and out of order, for everybody's
-//! assumptions.
+//! A test instrument: makes requests take longer, for a guest's patience, and out of order, for
+//! everybody's assumptions.
 //!
-//! A request goes below at once. When it has come back it is held for as long as its kind's [`Delay`] says, and the
-//! thread is woken for it. With a range of delays, requests overtake each other. The same seed gives each channel the
-//! same delays.
+//! A request goes below at once. When it has come back it is held for as long as its kind's
+//! [`Delay`] says, and the thread is woken for it. With a range of delays, requests overtake each
+//! other. The same seed gives each channel the same delays.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -83,7 +83,8 @@ pub struct DelayDisk<P: Payload> {
 }
 
 impl<P: Payload> DelayDisk<P> {
-    /// Delays what `below` has done. `seed` fixes the delays of each channel, counted in the order of opening.
+    /// Delays what `below` has done. `seed` fixes the delays of each channel, counted in the order
+    /// of opening.
     pub fn new(below: Arc<dyn Disk<P>>, delays: Delays, seed: u64) -> Self {
         Self { below, delays, seed, channels: AtomicU64::new(0) }
     }

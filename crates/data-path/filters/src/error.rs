@@ -1,7 +1,8 @@
 //! A test instrument: makes requests fail, before or after they were done below.
 //!
-//! A [`Fault`] says which requests, how often or where, when, and with which error. The first of a disk's faults that
-//! strikes a request decides. The same seed gives each channel the same failures.
+//! A [`Fault`] says which requests, how often or where, when, and with which error. The first of a
+//! disk's faults that strikes a request decides. The same seed gives each channel the same
+//! failures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,8 +63,8 @@ pub struct ErrorDisk<P: Payload> {
 }
 
 impl<P: Payload> ErrorDisk<P> {
-    /// Makes requests to `below` fail. `seed` fixes what chance decides in each channel, counted in the order of
-    /// opening.
+    /// Makes requests to `below` fail. `seed` fixes what chance decides in each channel, counted in
+    /// the order of opening.
     pub fn new(below: Arc<dyn Disk<P>>, faults: &[Fault], seed: u64) -> Self {
         let faults = faults.iter().map(|fault| (*fault, AtomicU64::new(0))).collect();
         Self { below, faults, seed, channels: AtomicU64::new(0) }
@@ -111,7 +112,8 @@ impl<P: Payload> ErrorChannel<P> {
     fn strike(&mut self, kind: RequestKind, extent: Extent) -> Option<Fault> {
         let Self { faults, random, .. } = self;
         let of_this_kind = faults.iter().filter(|(fault, _)| fault.kind.is_none_or(|only| only == kind));
-        // Every fault counts and draws, whether or not one before it strikes, so that each is repeatable by itself.
+        // Every fault counts and draws, whether or not one before it strikes, so that each is
+        // repeatable by itself.
         let mut struck = None;
         for (fault, count) in of_this_kind {
             let number = count.fetch_add(1, Ordering::Relaxed) + 1;

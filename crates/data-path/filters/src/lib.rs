@@ -9,11 +9,12 @@
 //! | [`delay`] | any | the same | makes requests take longer: a test instrument |
 //! | [`error`] | any | the same | makes requests fail: a test instrument |
 //!
-//! A filter is a [`Disk`](strongroom_io::Disk) on top of another and never knows which. It promises what
-//! every stage promises (`strongroom_io`), is run through the conformance suite, and has a section in
-//! `docs/filters.md`.
+//! A filter is a [`Disk`](strongroom_io::Disk) on top of another and never knows which. It promises
+//! what every stage promises (`strongroom_io`), is run through the conformance suite, and has a
+//! section in `docs/filters.md`.
 //!
-//! No file, socket, descriptor or key hierarchy enters this room: keys come in as ciphers that are set up.
+//! No file, socket, descriptor or key hierarchy enters this room: keys come in as ciphers that are
+//! set up.
 #![forbid(unsafe_code)]
 
 pub mod blocksize;

@@ -1,7 +1,8 @@
 //! Repeatable randomness for the test instruments.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a full-period generator of one word of state. The same seed gives the same
-/// run in every version, which the generators of `rand` do not promise; it guards nothing.
+/// SplitMix64 (Steele, Lea, Flood 2014): a full-period generator of one word of state. The same
+/// seed gives the same run in every version, which the generators of `rand` do not promise; it
+/// guards nothing.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
@@ -30,7 +31,8 @@ mod tests {
 
     #[test]
     fn the_published_sequence() {
-        // Of the reference implementation, https://prng.di.unimi.it/splitmix64.c, with seed 1234567.
+        // Of the reference implementation, https://prng.di.unimi.it/splitmix64.c, with
+        // seed 1234567.
         let mut random = SplitMix64::new(1_234_567);
         let words = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert!(words.iter().all(|word| random.next() == *word));

@@ -1,4 +1,5 @@
-//! Random 4 KiB reads and writes over NBD from memory, beside nbdkit's memory plugin, by the same fio in turns.
+//! Random 4 KiB reads and writes over NBD from memory, beside nbdkit's memory plugin, by the same
+//! fio in turns.
 //!
 //! `cargo run --release -p strongroom-frontend --example nbd_throughput [SECONDS [ROUNDS]]`
 
@@ -106,7 +107,8 @@ fn fio(socket: &Path, kind: &str, block: &str, more: &[&str]) -> Result<u64> {
 /// CPU time that a process has used, in user and kernel mode, with the threads that have ended.
 fn cpu_microseconds(process: u32) -> Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name comes second, in parentheses, and may hold anything; the times are the 14th and 15th field.
+    // The name comes second, in parentheses, and may hold anything; the times are the 14th and 15th
+    // field.
     let (_, fields) = stat.rsplit_once(')').ok_or("no stat")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
     let ticks: u64 = ticks.sum::<std::result::Result<u64, _>>()?;

@@ -21,8 +21,8 @@ const MODE_FOR_GROUP: u32 = 0o660;
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A unix socket, created with mode 0600, or 0660 for a group, in a directory that only trusted users can write.
-    /// What a dead server left there is replaced.
+    /// A unix socket, created with mode 0600, or 0660 for a group, in a directory that only trusted
+    /// users can write. What a dead server left there is replaced.
     Unix(PathBuf),
     /// TCP. Port 0 is any free one.
     Tcp(SocketAddr),
@@ -130,8 +130,9 @@ impl fmt::Debug for Removal {
 
 /// A listening socket.
 ///
-/// A unix socket's file is removed when the listener that made it is dropped, and stays while that is passed on: only
-/// the process that has [bound](Self::bind) one removes it, not those that [adopt](Self::adopt) it.
+/// A unix socket's file is removed when the listener that made it is dropped, and stays while that
+/// is passed on: only the process that has [bound](Self::bind) one removes it, not those that
+/// [adopt](Self::adopt) it.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -155,7 +156,8 @@ impl Listener {
         }
     }
 
-    /// Takes over a socket that listens already, in another process too. It is set not to block, for all who share it.
+    /// Takes over a socket that listens already, in another process too. It is set not to block,
+    /// for all who share it.
     pub fn adopt(socket: OwnedFd) -> Result<Self, ListenError> {
         if !sockopt::socket_acceptconn(&socket).map_err(ListenError::Inherited)? {
             return Err(ListenError::NotListening);
@@ -174,7 +176,8 @@ impl Listener {
         }
     }
 
-    /// Leaves the removal of [its file](Self::file) to another process: dropping the listener calls `remove`.
+    /// Leaves the removal of [its file](Self::file) to another process: dropping the listener calls
+    /// `remove`.
     pub fn remove_by(&mut self, remove: impl Fn() + Send + Sync + 'static) {
         if self.removal.is_some() {
             self.removal = Some(Removal::Another(Box::new(remove)));
@@ -196,8 +199,8 @@ impl Listener {
     fn bind_unix(path: &Path, group: Option<Gid>) -> Result<Self, ListenError> {
         let address = SocketAddrUnix::new(path).map_err(|_| ListenError::PathTooLong(path.to_owned()))?;
         let failed = |errno| ListenError::Unix { path: path.to_owned(), errno };
-        // Held from the look at what is there until we listen, so that of two servers that find a dead one's
-        // socket, the second does not remove the first's.
+        // Held from the look at what is there until we listen, so that of two servers that find a
+        // dead one's socket, the second does not remove the first's.
         let _directory = lock_directory(path).map_err(failed)?;
         match rustix::fs::lstat(path) {
             Err(Errno::NOENT) => {}
@@ -213,7 +216,8 @@ impl Listener {
             },
         }
         let socket = new_socket().map_err(failed)?;
-        // On Linux the socket's own mode, less the umask, becomes its file's, from the moment that it exists.
+        // On Linux the socket's own mode, less the umask, becomes its file's, from the moment that
+        // it exists.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         rustix::net::bind(&socket, &address).map_err(failed)?;
         if let Some(group) = group {
@@ -240,7 +244,8 @@ impl Listener {
         }
     }
 
-    /// Refuses whoever connects from now on, also where other processes have this socket. It never listens again.
+    /// Refuses whoever connects from now on, also where other processes have this socket. It never
+    /// listens again.
     pub fn refuse(&self) {
         // It listens, so there is nothing that could fail.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);

@@ -1,5 +1,5 @@
-//! All that a server runs on is there before its first client: no thread, no ring, and no work while nobody asks for
-//! any.
+//! All that a server runs on is there before its first client: no thread, no ring, and no work
+//! while nobody asks for any.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -41,7 +41,8 @@ fn threads(name: &str) -> Vec<u32> {
     all
 }
 
-/// The same, once there are so many: a thread that was joined is listed until the kernel is done with it.
+/// The same, once there are so many: a thread that was joined is listed until the kernel is done
+/// with it.
 fn await_threads(name: &str, count: usize) -> Vec<u32> {
     let deadline = Instant::now() + DEADLINE;
     loop {

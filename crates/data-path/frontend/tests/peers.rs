@@ -151,7 +151,8 @@ fn verify_with_fio(local: Local) {
         "--iodepth=32",
         &uri,
     ];
-    // Every block size and alignment of 512 bytes; each job checks what it wrote, in a region of its own.
+    // Every block size and alignment of 512 bytes; each job checks what it wrote, in a region of
+    // its own.
     let mixed = [
         "--name=mixed",
         "--rw=randrw",
@@ -166,7 +167,8 @@ fn verify_with_fio(local: Local) {
     ];
     let output = run_well("fio", &[&verified[..], &mixed].concat());
     assert!(output.contains("err= 0"), "{output}");
-    // Jobs that write neighbouring parts of the same blocks at the same time, and lose none of them.
+    // Jobs that write neighbouring parts of the same blocks at the same time, and lose none of
+    // them.
     let neighbours: Vec<String> = (0..4)
         .flat_map(|job| {
             [

@@ -1,4 +1,5 @@
-//! A client that comes back: nothing of its old connection may happen after the new one has started.
+//! A client that comes back: nothing of its old connection may happen after the new one has
+//! started.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! A disk that is full: a guest's writes wait, whatever becomes of the server and of the front end meanwhile.
+//! A disk that is full: a guest's writes wait, whatever becomes of the server and of the front end
+//! meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod vhost_user_support;
@@ -232,7 +233,8 @@ fn writes_that_nobody_will_find_again_fail_when_their_ring_stops() {
     expect_waiting(&mut driver, &mut front_end);
     front_end.stop(1);
     expect_failed(&mut driver);
-    // A queue whose requests of another kind failed takes new ones, and they find the room that there is by now.
+    // A queue whose requests of another kind failed takes new ones, and they find the room that
+    // there is by now.
     full.store(false, Ordering::SeqCst);
     front_end.set_up(1, u64::from(WAITING) + 2, &driver);
     driver.submit(0, WRITE_ZEROES, 0, 0);

@@ -1,4 +1,5 @@
-//! From one server to the next, and from one front end to the next: planned upgrades, and what a live migration needs.
+//! From one server to the next, and from one front end to the next: planned upgrades, and what a
+//! live migration needs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod vhost_user_support;
@@ -104,7 +105,8 @@ fn a_destination_begins_when_its_source_has_stopped_and_the_source_never_again()
     assert_eq!(destination.ask(17, &[]), 4);
     write_all(&mut source_driver, 7);
     std::thread::scope(|threads| {
-        // Its ring is enabled while the source's still runs: the answer comes when that has stopped.
+        // Its ring is enabled while the source's still runs: the answer comes when that has
+        // stopped.
         let beginning = threads.spawn(|| destination.start(0, 0));
         let base = source.stop(0);
         assert_eq!(u64::from(source_driver.memory.load_u16(source_driver.at(0x4002)).unwrap()), base);
@@ -114,8 +116,8 @@ fn a_destination_begins_when_its_source_has_stopped_and_the_source_never_again()
             assert!(driver.get_content(0, 8192).iter().all(|byte| *byte == 7 ^ slot as u8));
         }
     });
-    // The destination has run the device: the source's guest is older than the disk now, also when the destination is
-    // gone, and after an upgrade.
+    // The destination has run the device: the source's guest is older than the disk now, also when
+    // the destination is gone, and after an upgrade.
     let local = local.upgrade(disk.clone());
     drop(destination);
     let kick = source_driver.kick.try_clone().unwrap();
@@ -238,7 +240,8 @@ fn every_page_that_the_device_changes_is_in_the_log_and_no_others() {
 
 #[test]
 fn rings_wait_for_a_log_that_comes_last() {
-    // As QEMU does it that connects again, to the successor of a killed worker, while its guest migrates.
+    // As QEMU does it that connects again, to the successor of a killed worker, while its guest
+    // migrates.
     let local = Local::start(disk());
     let mut front_end = FrontEnd::connect(&local.socket, ALL);
     front_end.acknowledged(2, &[ALL | 1 << 26], &[]);

@@ -1,4 +1,5 @@
-//! Front ends and guests that do what they must not: they harm their own session, and the next one is served.
+//! Front ends and guests that do what they must not: they harm their own session, and the next one
+//! is served.
 #![allow(clippy::unwrap_used)]
 
 mod vhost_user_support;
@@ -211,7 +212,8 @@ fn noise_in_a_guests_rings_stops_its_queue_at_most() {
             driver.memory.store_u16(at, word).unwrap();
             driver.kick();
         }
-        // A request whose address has become the other queue's makes noise there too: that is the guest's own doing.
+        // A request whose address has become the other queue's makes noise there too: that is the
+        // guest's own doing.
         let during = whole.run_unless_hit(IN, 0, 4096);
         front_end.stop(0);
         let after = during.and_then(|_| whole.run_unless_hit(IN, 0, 4096));

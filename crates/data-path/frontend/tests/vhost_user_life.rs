@@ -124,7 +124,8 @@ fn a_front_end_that_comes_back_finds_what_it_wrote_and_goes_on() {
             driver.submit(slot, OUT, u64::from(slot) * 16, 8192);
         }
         driver.publish();
-        // Whatever was taken from the ring is done before the next session begins; the rest is in the ring.
+        // Whatever was taken from the ring is done before the next session begins; the rest is in
+        // the ring.
         let file = front_end.file.try_clone().unwrap();
         drop(front_end);
         front_end = FrontEnd::connect_with(&local.socket, ALL, file);

@@ -1,7 +1,8 @@
 //! Files that hold a disk in a form that is not imported.
 //!
-//! Each is known by its mark, so that a person is told what the file is and how to make an image of it that is taken,
-//! instead of being asked for a format that would copy the container's own bytes into the disk.
+//! Each is known by its mark, so that a person is told what the file is and how to make an image of
+//! it that is taken, instead of being asked for a format that would copy the container's own bytes
+//! into the disk.
 
 use std::fs::File;
 use std::io;

@@ -1,8 +1,8 @@
 //! Which format an image has.
 //!
-//! A raw image has no mark of its own: its first bytes are a guest's, who may have written another format's mark there
-//! to have the next reader follow it to other files. So a guess is made only where mark and name agree, and whoever
-//! says the format is believed:
+//! A raw image has no mark of its own: its first bytes are a guest's, who may have written another
+//! format's mark there to have the next reader follow it to other files. So a guess is made only
+//! where mark and name agree, and whoever says the format is believed:
 //!
 //! | | marked as qcow2, vmdk or vhdx | marked as a [`Container`] | no mark |
 //! |---|---|---|---|
@@ -242,7 +242,8 @@ mod tests {
             // Whoever says that it is a disk's bytes is believed.
             assert_eq!(decided(FormatChoice::Said(Format::Raw), name, &content), Some(Format::Raw));
         }
-        // A whole disk may be encrypted with LUKS, or start a machine both from a disk and from a DVD.
+        // A whole disk may be encrypted with LUKS, or start a machine both from a disk and from a
+        // DVD.
         for content in [marked(0, b"LUKS\xba\xbe"), marked(0x8001, b"CD001")] {
             assert_eq!(decided(FormatChoice::Auto, "disk.raw", &content), Some(Format::Raw));
         }

@@ -1,15 +1,16 @@
 //! Disk images of other programs, read and written without trusting them.
 //!
-//! Raw images are ours: [`strongroom_worker::transfer`] copies them. The formats of others are large, were made for
-//! other dangers, and can name further files to read, so they are left to `qemu-img`, in a [`sandbox`] that holds
-//! nothing but the one image and a socket; guest data passes through that socket ([`socket`]) and never through a file
-//! of ours.
+//! Raw images are ours: [`strongroom_worker::transfer`] copies them. The formats of others are
+//! large, were made for other dangers, and can name further files to read, so they are left to
+//! `qemu-img`, in a [`sandbox`] that holds nothing but the one image and a socket; guest data
+//! passes through that socket ([`socket`]) and never through a file of ours.
 //!
-//! - [`format`](mod@format): which format an image has, and when that must be said. `container`: what else holds a disk and
-//!   is not taken, and how it is made into what is.
-//! - [`references`]: what an image says about other files, read by us before anything else opens it.
-//! - [`source`]: an image that was examined, and its content into a disk. [`qemu_img`]: the verbs of `qemu-img` that are
-//!   used, and how its answers are read.
+//! - [`format`](mod@format): which format an image has, and when that must be said. `container`:
+//!   what else holds a disk and is not taken, and how it is made into what is.
+//! - [`references`]: what an image says about other files, read by us before anything else opens
+//!   it.
+//! - [`source`]: an image that was examined, and its content into a disk. [`qemu_img`]: the verbs
+//!   of `qemu-img` that are used, and how its answers are read.
 #![forbid(unsafe_code)]
 
 mod container;

@@ -27,8 +27,8 @@ const INFO_CPU_SECONDS: u64 = 60;
 const CONVERT_CPU_SECONDS: u64 = 600;
 const CONVERT_CPU_SECONDS_PER_GIB: u64 = 60;
 
-/// Exit statuses of `qemu-img check`: nothing found; space that nothing refers to, which harms nobody; a format without
-/// such a check.
+/// Exit statuses of `qemu-img check`: nothing found; space that nothing refers to, which harms
+/// nobody; a format without such a check.
 const CHECK_CLEAN: i32 = 0;
 const CHECK_LEAKS: i32 = 3;
 const CHECK_UNSUPPORTED: i32 = 63;
@@ -38,7 +38,8 @@ const INFO_BYTES_MAX: usize = 1 << 20;
 /// The longest complaint of `qemu-img` that is shown.
 const MESSAGE_CHARACTERS_MAX: usize = 300;
 
-/// The size of the disk that an image holds, in bytes. Refuses what is not self-contained, or encrypted.
+/// The size of the disk that an image holds, in bytes. Refuses what is not self-contained, or
+/// encrypted.
 pub fn virtual_size_bytes(format: Format, file: &File, path: &Path) -> Result<u64, ImageError> {
     require_qemu_img()?;
     let mut answer = Vec::new();
@@ -53,8 +54,8 @@ pub fn virtual_size_bytes(format: Format, file: &File, path: &Path) -> Result<u6
     answer["virtual-size"].as_u64().ok_or_else(|| unclear("it does not tell the disk's size".to_owned()))
 }
 
-/// Refuses an image whose tables contradict each other or point beyond its end. Converting one would not fail: what
-/// lies beyond the end of an image that was cut off reads as zeroes.
+/// Refuses an image whose tables contradict each other or point beyond its end. Converting one
+/// would not fail: what lies beyond the end of an image that was cut off reads as zeroes.
 pub fn refuse_damaged(format: Format, file: &File, path: &Path, size_bytes: u64) -> Result<(), ImageError> {
     let program = [QEMU_IMG, "check", "-q", "-f", format.name(), INPUT].map(OsStr::new);
     let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(file)?;
@@ -92,7 +93,8 @@ fn judge(answer: &Value, format: Format, path: &Path) -> Result<(), ImageError> 
     }
 }
 
-/// Copies the content of an image into a disk that reads as zeroes and has the image's size, and makes it durable.
+/// Copies the content of an image into a disk that reads as zeroes and has the image's size, and
+/// makes it durable.
 pub fn import(
     format: Format,
     file: &File,
@@ -128,8 +130,8 @@ struct Output<'path> {
     inside: &'path Path,
 }
 
-/// A `qemu-img` that is to copy between an image and a disk, which is served to it by whoever has the disk's keys: this
-/// process needs none.
+/// A `qemu-img` that is to copy between an image and a disk, which is served to it by whoever has
+/// the disk's keys: this process needs none.
 pub struct Conversion {
     sandbox: Sandbox,
     program: Vec<OsString>,
@@ -140,7 +142,8 @@ pub struct Conversion {
 }
 
 impl Conversion {
-    /// Out of the image `file`, which is called `path` in errors, into a disk of this size that reads as zeroes.
+    /// Out of the image `file`, which is called `path` in errors, into a disk of this size that
+    /// reads as zeroes.
     ///
     /// # Errors
     /// If there is no sandbox for it.
@@ -153,7 +156,8 @@ impl Conversion {
         Self::new(sandbox, program, size_bytes, "read", path)
     }
 
-    /// Out of a disk of this size into a new, empty file that is open to be read and written: nobody needs a path to it.
+    /// Out of a disk of this size into a new, empty file that is open to be read and written:
+    /// nobody needs a path to it.
     ///
     /// # Errors
     /// As [`of_image`](Self::of_image).
@@ -196,7 +200,8 @@ impl Conversion {
         self.socket.listener()
     }
 
-    /// Copies, as soon as the disk is served. What is in the disk is durable when its server has stopped.
+    /// Copies, as soon as the disk is served. What is in the disk is durable when its server has
+    /// stopped.
     ///
     /// # Errors
     /// [`ImageError::NoSpace`], [`ImageError::Interrupted`], and what `qemu-img` has against it.
@@ -255,7 +260,8 @@ fn succeeded(finished: Finished, action: &'static str, path: &Path) -> Result<()
     Err(ImageError::QemuImg { action, path: path.to_owned(), message })
 }
 
-/// What `qemu-img` said, on one line, with the image's own name, and not longer than a person reads.
+/// What `qemu-img` said, on one line, with the image's own name, and not longer than a person
+/// reads.
 fn shortened(stderr: &str, path: &Path) -> String {
     let text = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = text.trim_start_matches("qemu-img: ").replace(INPUT, &path.to_string_lossy());
@@ -267,7 +273,8 @@ fn shortened(stderr: &str, path: &Path) -> String {
     printable(&shown)
 }
 
-/// The text without what would steer a terminal: it may repeat names out of an image that another wrote.
+/// The text without what would steer a terminal: it may repeat names out of an image that another
+/// wrote.
 fn printable(text: &str) -> String {
     let escape = |character: char| match character.is_control() {
         true => character.escape_default().collect::<String>(),

@@ -1,8 +1,9 @@
 //! What an image says about other files.
 //!
-//! An image that comes from outside can name any file of this machine as its backing file, data file or extent; a
-//! program that follows it copies that file into the new disk. The sandbox holds no such file, and `qemu-img` is asked
-//! afterwards what it understood; but the first look is ours, so that the refusal names what the image wanted.
+//! An image that comes from outside can name any file of this machine as its backing file, data
+//! file or extent; a program that follows it copies that file into the new disk. The sandbox holds
+//! no such file, and `qemu-img` is asked afterwards what it understood; but the first look is ours,
+//! so that the refusal names what the image wanted.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +11,8 @@ use std::path::Path;
 use super::ImageError;
 use super::format::{Format, read_up_to};
 
-/// Where a qcow2 header, its extensions and the backing file's name lie: the first cluster, of at most 2 MiB.
+/// Where a qcow2 header, its extensions and the backing file's name lie: the first cluster, of at
+/// most 2 MiB.
 const QCOW2_HEADER_BYTES: usize = 2 << 20;
 /// The longest name in a qcow2 image (QEMU, docs/interop/qcow2.txt).
 const QCOW2_NAME_BYTES_MAX: usize = 1023;
@@ -19,7 +21,8 @@ const QCOW2_DATA_FILE: u64 = 1 << 2;
 /// The header extension with the external data file's name.
 const QCOW2_DATA_FILE_NAME: u32 = 0x4441_5441;
 
-/// How much of a VMDK's descriptor is read: its text part has a kilobyte or two, with thousands of extents a hundred.
+/// How much of a VMDK's descriptor is read: its text part has a kilobyte or two, with thousands of
+/// extents a hundred.
 const VMDK_DESCRIPTOR_BYTES_MAX: usize = 256 << 10;
 const VMDK_SECTOR_BYTES: u64 = 512;
 
@@ -28,7 +31,8 @@ pub fn refuse_references(format: Format, file: &File, path: &Path) -> Result<(),
     let unreadable = |error: std::io::Error| other_format(format, path, error);
     match format {
         Format::Raw => Ok(()),
-        // A differencing VHDX names its parent in a table that only a full reader finds; qemu-img refuses it.
+        // A differencing VHDX names its parent in a table that only a full reader finds; qemu-img
+        // refuses it.
         Format::Vhdx => Ok(()),
         Format::Qcow2 => {
             let mut header = vec![0; QCOW2_HEADER_BYTES];
@@ -68,7 +72,8 @@ fn qcow2(header: &[u8], path: &Path) -> Result<(), ImageError> {
     }
     if version == 3 && long(72).ok_or_else(cut)? & QCOW2_DATA_FILE != 0 {
         let mut at = word(100).ok_or_else(cut)? as usize;
-        // Extensions follow one another, each with its type, its length, and its content up to a multiple of 8 bytes.
+        // Extensions follow one another, each with its type, its length, and its content up to a
+        // multiple of 8 bytes.
         while let (Some(kind), Some(length)) = (word(at), word(at.saturating_add(4))) {
             let content = header.get(at + 8..).unwrap_or_default();
             match kind {
@@ -84,8 +89,8 @@ fn qcow2(header: &[u8], path: &Path) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// A VMDK (VMware, "Virtual Disk Format 5.0"): a text that lists extents, alone or inside of a sparse extent whose
-/// header has little-endian numbers.
+/// A VMDK (VMware, "Virtual Disk Format 5.0"): a text that lists extents, alone or inside of a
+/// sparse extent whose header has little-endian numbers.
 fn vmdk(file: &File, path: &Path) -> Result<(), ImageError> {
     let unreadable = |error: std::io::Error| other_format(Format::Vmdk, path, error);
     let mut header = [0; 512];
@@ -111,7 +116,8 @@ fn vmdk(file: &File, path: &Path) -> Result<(), ImageError> {
         return refers(hint.trim_start_matches([' ', '=']).trim_matches('"'), "its parent");
     }
     let mut extents = lines().filter_map(vmdk_extent);
-    // With a capacity in its header the file is the extent, and the one line about it names the file itself.
+    // With a capacity in its header the file is the extent, and the one line about it names the
+    // file itself.
     match (extents.next(), extents.next()) {
         (Some((_, name)), None) if !embedded || capacity == 0 => refers(name, "its extent"),
         (Some((kind, name)), None) if kind != "SPARSE" => refers(name, "its extent"),

@@ -1,9 +1,10 @@
 //! A place where a program can do no harm: bubblewrap with nothing in it.
 //!
-//! The program gets new namespaces of every kind (so no network and no other process), no capability, an empty
-//! environment, `/usr` to read, and what is handed in: a file on its stdin, or single paths. Of system calls it gets
-//! those that an image's copy takes ([`strongroom_confine::qemu_img_filter`]). Its memory and processor
-//! time are bounded, it leaves no core file, and it dies with us.
+//! The program gets new namespaces of every kind (so no network and no other process), no
+//! capability, an empty environment, `/usr` to read, and what is handed in: a file on its stdin, or
+//! single paths. Of system calls it gets those that an image's copy takes
+//! ([`strongroom_confine::qemu_img_filter`]). Its memory and processor time are bounded, it leaves
+//! no core file, and it dies with us.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -59,7 +60,8 @@ impl Sandbox {
         ]);
         sandbox.add(["--setenv", "LC_ALL", "C", "--chdir", "/", "--proc", "/proc", "--dev", "/dev"]);
         sandbox.add(["--ro-bind", "/usr", "/usr"]);
-        // Either links into /usr or, on systems that are not merged, directories with the loader and its libraries.
+        // Either links into /usr or, on systems that are not merged, directories with the loader
+        // and its libraries.
         for directory in ["/lib", "/lib64"] {
             match std::fs::read_link(directory) {
                 Ok(target) => {
@@ -73,9 +75,11 @@ impl Sandbox {
         sandbox
     }
 
-    /// Hands in a file as the program's stdin, which it may open again as `/proc/self/fd/0`: there is no path to it.
+    /// Hands in a file as the program's stdin, which it may open again as `/proc/self/fd/0`: there
+    /// is no path to it.
     ///
-    /// As root, the sandbox runs as the file's owner: without capabilities it could not read another's file.
+    /// As root, the sandbox runs as the file's owner: without capabilities it could not read
+    /// another's file.
     pub fn with_input(mut self, file: &File) -> Result<Self, ImageError> {
         let failed = |error| ImageError::Sandbox { action: "hand an image to qemu-img", error };
         let owner = file.metadata().map_err(failed)?;
@@ -152,7 +156,8 @@ impl Sandbox {
     }
 }
 
-/// The filter of system calls, as a file that a child inherits. What another child would read in it is no secret.
+/// The filter of system calls, as a file that a child inherits. What another child would read in it
+/// is no secret.
 fn filter() -> io::Result<File> {
     let bytes = strongroom_confine::qemu_img_filter().map_err(io::Error::other)?;
     let mut file = File::from(memfd_create("filter", MemfdFlags::empty())?);
@@ -207,7 +212,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Bubblewrap's death takes all that it holds along. Both fail only for one that has ended already.
+        // Bubblewrap's death takes all that it holds along. Both fail only for one that has ended
+        // already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -253,7 +259,8 @@ fn read_some<P: Read>(
 mod tests {
     use super::*;
 
-    /// In the place of a qemu-img that an image has taken over: each call, and whether the kernel knows it.
+    /// In the place of a qemu-img that an image has taken over: each call, and whether the kernel
+    /// knows it.
     const DEEDS: &str = r#"
 use Errno;
 sub try { my ($name, $number, @call) = @_; $! = 0; syscall($number, @call); print $name, $! == Errno::ENOSYS ? ": refused\n" : ": done\n" }

@@ -1,5 +1,5 @@
-//! A volume's plain disk, for one program on this machine: an NBD server, on a socket in a directory that nobody else
-//! can enter.
+//! A volume's plain disk, for one program on this machine: an NBD server, on a socket in a
+//! directory that nobody else can enter.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,8 +17,8 @@ use super::{ImageError, ServeError};
 /// The socket's name in its directory.
 pub const SOCKET_NAME: &str = "nbd";
 
-/// The most names that are tried for the directory; each one that is taken was left by a process of our number that
-/// was killed.
+/// The most names that are tried for the directory; each one that is taken was left by a process of
+/// our number that was killed.
 const ATTEMPTS_MAX: u32 = 1000;
 
 /// A socket that one program of this machine may connect to.
@@ -53,8 +53,8 @@ impl PrivateSocket {
     }
 }
 
-/// A disk that is served to the program that has a [`Conversion`](super::qemu_img::Conversion)'s socket: by that one's
-/// process, or by another one, which has the disk's keys.
+/// A disk that is served to the program that has a [`Conversion`](super::qemu_img::Conversion)'s
+/// socket: by that one's process, or by another one, which has the disk's keys.
 pub struct ServedDisk(NbdServer);
 
 impl ServedDisk {
@@ -103,7 +103,8 @@ impl PrivateDirectory {
         let mut made = Err(io::Error::from(io::ErrorKind::AlreadyExists));
         for attempt in 0..ATTEMPTS_MAX {
             let path = parent.join(format!("strongroom-{}-{attempt}", std::process::id()));
-            // Making it fails for whatever is there already, links included: it is ours from the start.
+            // Making it fails for whatever is there already, links included: it is ours from the
+            // start.
             made = std::fs::DirBuilder::new().mode(0o700).create(&path).map(|()| Self { path });
             if !matches!(&made, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
                 break;

@@ -13,7 +13,8 @@ use strongroom_worker::{Progress, TransferError, import_file};
 use super::references::refuse_references;
 use super::{Format, FormatChoice, ImageError, Stop, qemu_img};
 
-/// An image whose header was read: of a known format and size, and without references to other files.
+/// An image whose header was read: of a known format and size, and without references to other
+/// files.
 #[derive(Debug)]
 pub struct ImageSource {
     file: File,
@@ -23,8 +24,8 @@ pub struct ImageSource {
 }
 
 impl ImageSource {
-    /// Examines the image `file`, which is called `name` in errors and for guessing its format. It is read and never
-    /// written; nothing else is opened.
+    /// Examines the image `file`, which is called `name` in errors and for guessing its format. It
+    /// is read and never written; nothing else is opened.
     ///
     /// # Errors
     /// What speaks against using it.
@@ -58,11 +59,12 @@ impl ImageSource {
         self.size
     }
 
-    /// Copies its content to the beginning of a disk that reads as zeroes and is at least as large, and makes it durable.
-    /// `report` is told how many bytes are behind.
+    /// Copies its content to the beginning of a disk that reads as zeroes and is at least as large,
+    /// and makes it durable. `report` is told how many bytes are behind.
     ///
     /// # Errors
-    /// [`ImageError::NoSpace`] if the disk has none left, [`ImageError::Interrupted`], and why it cannot be copied.
+    /// [`ImageError::NoSpace`] if the disk has none left, [`ImageError::Interrupted`], and why it
+    /// cannot be copied.
     pub fn copy_into(
         &self,
         disk: Arc<dyn Disk<Plain>>,

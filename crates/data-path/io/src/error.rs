@@ -32,7 +32,8 @@ pub enum IoError {
         /// The disk's size.
         size_bytes: u64,
     },
-    /// Not on the boundaries that the stage's limits ask for, or memory of another length than the extent.
+    /// Not on the boundaries that the stage's limits ask for, or memory of another length than the
+    /// extent.
     #[error("{extent} are not aligned to {block_bytes} bytes, or their memory has another length")]
     Misaligned {
         /// What was asked for.
@@ -85,8 +86,8 @@ pub enum IoError {
         /// The block's number.
         block: u64,
     },
-    /// An fsync failed before, and the kernel may have dropped what it could not write: nothing is promised
-    /// until the volume has been opened anew.
+    /// An fsync failed before, and the kernel may have dropped what it could not write: nothing is
+    /// promised until the volume has been opened anew.
     #[error("an earlier flush failed; the volume must be opened anew")]
     FlushFailed,
     /// A cipher refused to work.
@@ -103,7 +104,8 @@ pub enum IoError {
 impl IoError {
     /// The error of a failed system call.
     pub fn from_errno(errno: i32) -> Self {
-        // ENOSPC and EDQUOT on every architecture that Linux has; no crate of errno constants is worth two numbers.
+        // ENOSPC and EDQUOT on every architecture that Linux has; no crate of errno constants is
+        // worth two numbers.
         const ENOSPC: i32 = 28;
         const EROFS: i32 = 30;
         const EDQUOT: i32 = 122;

@@ -1,7 +1,7 @@
 //! What a datastore needs of the leaf below it: file operations that complete later.
 //!
-//! `ring` does them with io_uring. A simulated file system with power cuts does them too, which is why no datastore
-//! names io_uring.
+//! `ring` does them with io_uring. A simulated file system with power cuts does them too, which is
+//! why no datastore names io_uring.
 
 use std::any::Any;
 use std::fmt;
@@ -13,8 +13,8 @@ use strongroom_types::Extent;
 
 use crate::error::IoError;
 
-/// A file that queues of several threads do I/O on. Its lock and its life are its owner's business; a queue holds
-/// the `Arc` while an operation is in flight.
+/// A file that queues of several threads do I/O on. Its lock and its life are its owner's business;
+/// a queue holds the `Arc` while an operation is in flight.
 pub trait DataFile: Send + Sync + fmt::Debug {
     /// The kernel's file, where it is one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
@@ -46,14 +46,16 @@ pub enum FileOperation {
         /// Durable, with the metadata needed to read it back, before it is done.
         durable: bool,
     },
-    /// Make all writes that were done durable, with the metadata needed to read them back (fdatasync).
+    /// Make all writes that were done durable, with the metadata needed to read them back
+    /// (fdatasync).
     SyncData,
     /// Free the extent's space; it reads as zeroes (`FALLOC_FL_PUNCH_HOLE`).
     Punch {
         /// What to free.
         extent: Extent,
     },
-    /// Take space for what of the extent has none, for writes to come. What it reads as stays (`fallocate`).
+    /// Take space for what of the extent has none, for writes to come. What it reads as stays
+    /// (`fallocate`).
     Allocate {
         /// What to take space for.
         extent: Extent,
@@ -81,7 +83,8 @@ pub struct FileIo {
 pub struct FileDone {
     /// The tag of the [`FileIo`].
     pub tag: u64,
-    /// Whether all of it was done: a short transfer was continued, and is an error where it could not be.
+    /// Whether all of it was done: a short transfer was continued, and is an error where it could
+    /// not be.
     pub result: Result<(), IoError>,
     /// The buffer of a transfer.
     pub buffer: Option<Buffer>,
@@ -92,7 +95,8 @@ pub trait FileQueue {
     /// Makes a file known. The queue keeps it open until it is dropped.
     fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError>;
 
-    /// Takes an operation. As with [`crate::Channel::submit`], it always comes back as a [`FileDone`].
+    /// Takes an operation. As with [`crate::Channel::submit`], it always comes back as a
+    /// [`FileDone`].
     fn submit(&mut self, io: FileIo);
 
     /// Sends what was submitted on its way, for all queues of the thread.

@@ -16,8 +16,8 @@ impl Slot {
     }
 }
 
-/// What a stage remembers of each request that it sent down, found again by tag without searching. It grows to the
-/// most that were in flight at once and then allocates no more.
+/// What a stage remembers of each request that it sent down, found again by tag without searching.
+/// It grows to the most that were in flight at once and then allocates no more.
 #[derive(Debug)]
 pub struct InFlight<T> {
     entries: Vec<Option<T>>,

@@ -1,21 +1,23 @@
 //! The seam of the data path: what joins every stage between guest and disk.
 //!
-//! A stage is a [`Disk`]. Each queue (a thread) opens one [`Channel`] on it, submits [`Io`]s, kicks once a batch, and
-//! polls [`Done`]s. A stage never knows its neighbours; it knows whether what passes is [`Plain`] or [`Sealed`], and
-//! only the crypt filter, or an explicitly named adapter for clear volumes, turns one into the other.
+//! A stage is a [`Disk`]. Each queue (a thread) opens one [`Channel`] on it, submits [`Io`]s, kicks
+//! once a batch, and polls [`Done`]s. A stage never knows its neighbours; it knows whether what
+//! passes is [`Plain`] or [`Sealed`], and only the crypt filter, or an explicitly named adapter for
+//! clear volumes, turns one into the other.
 //!
 //! What every stage promises (the conformance suite checks it):
-//! - An `Io` comes back exactly once, as a `Done` that carries its tag, its memory, and success or a typed error.
+//! - An `Io` comes back exactly once, as a `Done` that carries its tag, its memory, and success or
+//!   a typed error.
 //! - `submit`, `kick` and `poll` never block and do not allocate per I/O.
-//! - After `poll` has returned, whatever can still happen wakes the thread's [`Reactor`]: a stage that submits
-//!   while it polls kicks and polls the channel below again, until nothing moves.
-//! - Between flushes there is no order. A flush covers every write whose `Done` was polled, on any channel, before
-//!   the flush was submitted.
-//! - There is no default pass-through: a filter matches every [`Request`], so that a new one breaks its build
-//!   instead of its data.
+//! - After `poll` has returned, whatever can still happen wakes the thread's [`Reactor`]: a stage
+//!   that submits while it polls kicks and polls the channel below again, until nothing moves.
+//! - Between flushes there is no order. A flush covers every write whose `Done` was polled, on any
+//!   channel, before the flush was submitted.
+//! - There is no default pass-through: a filter matches every [`Request`], so that a new one breaks
+//!   its build instead of its data.
 //!
-//! No file, socket or cipher enters this room; [`FileQueue`] says what the leaf below a datastore must do, and
-//! `ring` does it.
+//! No file, socket or cipher enters this room; [`FileQueue`] says what the leaf below a datastore
+//! must do, and `ring` does it.
 #![forbid(unsafe_code)]
 
 #[cfg(any(test, feature = "conformance"))]

@@ -1,14 +1,15 @@
 //! Range locks: who may touch which bytes now, across all queues of a volume.
 //!
-//! Reads and whole-block writes share; partial writes (read, modify, write), zeroings, discards and background
-//! copies are exclusive. Without it a partial write would put back old bytes over a whole-block write that
-//! ran beside it, and a reader could see the torn first fill of a block.
+//! Reads and whole-block writes share; partial writes (read, modify, write), zeroings, discards and
+//! background copies are exclusive. Without it a partial write would put back old bytes over a
+//! whole-block write that ran beside it, and a reader could see the torn first fill of a block.
 //!
-//! The path of a whole-block transfer is short: while nothing exclusive is held or waits, taking a lock
-//! writes down one entry in a table of the queue's own, and no two queues touch the same memory. Who wants to be alone
-//! first says so to all queues, and then looks through their tables: a sharer that wrote its entry down before is seen, one that comes
-//! after sees that it must ask. Waiting is first come, first served among those that overlap, so nobody
-//! starves. A waiter never blocks its thread: the lock arrives in its queue's inbox, and the thread is woken.
+//! The path of a whole-block transfer is short: while nothing exclusive is held or waits, taking a
+//! lock writes down one entry in a table of the queue's own, and no two queues touch the same
+//! memory. Who wants to be alone first says so to all queues, and then looks through their tables:
+//! a sharer that wrote its entry down before is seen, one that comes after sees that it must ask.
+//! Waiting is first come, first served among those that overlap, so nobody starves. A waiter never
+//! blocks its thread: the lock arrives in its queue's inbox, and the thread is woken.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,8 +35,8 @@ pub enum LockMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LockTicket(pub u64);
 
-/// A held range. It must go back through [`LockQueue::release`] of the queue that has it; one that is dropped stays held, because nobody
-/// can know that the I/O under it has ended.
+/// A held range. It must go back through [`LockQueue::release`] of the queue that has it; one that
+/// is dropped stays held, because nobody can know that the I/O under it has ended.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a lock that is not released stays held"]
 pub struct Lock(LockMode, u32);
@@ -43,8 +44,8 @@ pub struct Lock(LockMode, u32);
 /// The locks of one volume.
 #[derive(Default)]
 pub struct RangeLocks {
-    /// Whether anything exclusive is held or anybody waits. Set before the tables are looked through, and read under a table's
-    /// mutex, so that one of the two always sees the other.
+    /// Whether anything exclusive is held or anybody waits. Set before the tables are looked
+    /// through, and read under a table's mutex, so that one of the two always sees the other.
     contended: AtomicBool,
     state: Mutex<State>,
 }
@@ -183,7 +184,8 @@ impl Inbox {
     }
 }
 
-/// One queue's way to take and release locks. What it still holds or waits for when it is dropped stays held.
+/// One queue's way to take and release locks. What it still holds or waits for when it is dropped
+/// stays held.
 pub struct LockQueue {
     locks: Arc<RangeLocks>,
     inbox: Arc<Inbox>,
@@ -343,7 +345,8 @@ mod tests {
         assert_eq!(locks.state.lock().queues.len(), 2, "the third left nothing");
     }
 
-    /// Against the rules themselves, one step after the other: what is held, what waits, and in which order it is granted.
+    /// Against the rules themselves, one step after the other: what is held, what waits, and in
+    /// which order it is granted.
     #[test]
     fn random_histories_keep_the_rules() {
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;

@@ -19,7 +19,8 @@ pub trait Reactor {
     /// A new queue of file operations for this thread.
     fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError>;
 
-    /// Ends the thread's sleep at `deadline`, if it sleeps that long; only the earliest deadline counts.
+    /// Ends the thread's sleep at `deadline`, if it sleeps that long; only the earliest deadline
+    /// counts.
     fn wake_at(&self, deadline: Instant);
 
     /// Ends the thread's sleep from another thread.

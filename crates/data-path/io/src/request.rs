@@ -26,8 +26,9 @@ pub trait Payload: private::Private + fmt::Debug + 'static {
 #[derive(Debug)]
 pub enum Plain {}
 
-/// Ciphertext, or what a person chose to keep clear, in our own memory; each 4096-byte block carries a seal that says
-/// which key epoch sealed it, or that nothing is there (it reads as zeroes).
+/// Ciphertext, or what a person chose to keep clear, in our own memory; each 4096-byte block
+/// carries a seal that says which key epoch sealed it, or that nothing is there (it reads as
+/// zeroes).
 #[derive(Debug)]
 pub enum Sealed {}
 
@@ -71,7 +72,8 @@ pub enum Request<P: Payload> {
     },
     /// Make durable every write that was done, on any channel, before this was submitted.
     Flush,
-    /// The content is not needed any more: the extent may read as zeroes or as before, and its space may be freed.
+    /// The content is not needed any more: the extent may read as zeroes or as before, and its
+    /// space may be freed.
     Discard {
         /// What is not needed.
         extent: Extent,
@@ -152,8 +154,8 @@ pub struct Done<P: Payload> {
     pub tag: u64,
     /// Whether everything asked was done. There are no short transfers.
     pub result: Result<(), IoError>,
-    /// The memory of the [`Io`]. After a failed read its content is undefined; after a failed write the
-    /// extent's blocks hold old or new content.
+    /// The memory of the [`Io`]. After a failed read its content is undefined; after a failed write
+    /// the extent's blocks hold old or new content.
     pub memory: Option<P::Memory>,
 }
 

@@ -1,9 +1,11 @@
-//! Measures the ring alone: 4 KiB random reads and overwrites at depth 32 of a file opened with O_DIRECT.
+//! Measures the ring alone: 4 KiB random reads and overwrites at depth 32 of a file opened with
+//! O_DIRECT.
 //!
 //! `cargo run --release -p strongroom-ring --example raw -- FILE [SECONDS]`
 //!
-//! FILE must exist and be written throughout; its content is overwritten. One line per direction: operations per
-//! second, and CPU time (user and system, of this process) and entries into the kernel per operation.
+//! FILE must exist and be written throughout; its content is overwritten. One line per direction:
+//! operations per second, and CPU time (user and system, of this process) and entries into the
+//! kernel per operation.
 #![allow(clippy::print_stdout, reason = "it is a program that prints")]
 
 use std::error::Error;
@@ -46,7 +48,8 @@ fn measure(file: File, writes: bool, duration: Duration) -> Result<(), Box<dyn E
     }
     let (mut count, mut done) = (0_u64, Vec::with_capacity(DEPTH));
     while start.elapsed() < duration {
-        // It sends, too: a stage kicks before its thread waits, but this one has nothing else to do in between.
+        // It sends, too: a stage kicks before its thread waits, but this one has nothing else to do
+        // in between.
         ring.wait(None)?;
         queue.poll(&mut done);
         for ended in done.drain(..) {
@@ -76,7 +79,8 @@ fn operation(file: FileToken, writes: bool, offset: u64, buffer: Buffer) -> File
     FileIo { tag: offset, file, operation }
 }
 
-/// Block offsets in an order that repeats only after 2^64 of them (a linear congruential generator, Knuth's MMIX).
+/// Block offsets in an order that repeats only after 2^64 of them (a linear congruential generator,
+/// Knuth's MMIX).
 struct Offsets {
     state: u64,
     blocks: u64,
@@ -90,7 +94,8 @@ impl Offsets {
     }
 }
 
-/// CPU time of this process so far, the kernel's work for it included (`/proc/self/stat`, proc(5), fields 14 and 15).
+/// CPU time of this process so far, the kernel's work for it included (`/proc/self/stat`, proc(5),
+/// fields 14 and 15).
 fn cpu_time() -> Result<Duration, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let after_name = stat.rsplit(')').next().ok_or("no name in /proc/self/stat")?;

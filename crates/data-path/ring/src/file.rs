@@ -17,8 +17,8 @@ pub struct RingFile {
 }
 
 impl RingFile {
-    /// Takes a file over. Whether it bypasses the page cache (`O_DIRECT`), and what it may do, was decided when it
-    /// was opened.
+    /// Takes a file over. Whether it bypasses the page cache (`O_DIRECT`), and what it may do, was
+    /// decided when it was opened.
     pub fn new(file: File) -> Self {
         Self { file: file.into() }
     }
@@ -46,19 +46,21 @@ impl DataFile for RingFile {
     }
 }
 
-/// A file that a queue has registered. Queue and operations share it; the last one to go gives its place back.
+/// A file that a queue has registered. Queue and operations share it; the last one to go gives its
+/// place back.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     /// Kept for its owner, to whom it may mean more than to the kernel.
     pub(crate) _file: Arc<dyn DataFile>,
     /// Its place among the ring's registered files.
     pub(crate) place: Place,
-    /// Whether its file system may know `FALLOC_FL_ZERO_RANGE`; cleared once it said that it does not.
+    /// Whether its file system may know `FALLOC_FL_ZERO_RANGE`; cleared once it said that it does
+    /// not.
     pub(crate) zero_range: Cell<bool>,
 }
 
-/// A place in the table of registered files, by which alone an entry can name a file. It saves the kernel a look-up and
-/// a reference count per operation. Given back when dropped.
+/// A place in the table of registered files, by which alone an entry can name a file. It saves the
+/// kernel a look-up and a reference count per operation. Given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     index: u32,

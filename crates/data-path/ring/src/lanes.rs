@@ -14,13 +14,15 @@ use thiserror::Error;
 use crate::error::RingError;
 use crate::ring::Ring;
 
-/// Threads made before a sandbox closes, each with a ring of its own, for frontends to run their queues and connections
-/// on. Clones share them.
+/// Threads made before a sandbox closes, each with a ring of its own, for frontends to run their
+/// queues and connections on. Clones share them.
 ///
-/// After [`Self::start`] no thread and no ring is made any more. An idle lane sleeps in its ring, so that what the
-/// kernel leaves to the ring's thread, such as the end of a file's lock, is done at once; nothing else wakes it.
+/// After [`Self::start`] no thread and no ring is made any more. An idle lane sleeps in its ring,
+/// so that what the kernel leaves to the ring's thread, such as the end of a file's lock, is done
+/// at once; nothing else wakes it.
 ///
-/// Dropping the last clone ends the idle threads, and waits for them; a busy one ends after its job.
+/// Dropping the last clone ends the idle threads, and waits for them; a busy one ends after its
+/// job.
 #[derive(Clone)]
 pub struct Lanes {
     crew: Arc<Crew>,
@@ -78,8 +80,8 @@ enum Order {
 type Work = Box<dyn FnOnce(&Ring) -> Box<dyn FnOnce()> + Send>;
 
 impl Lanes {
-    /// Starts `count` threads, named `name-0` and so on, with rings of [depth](Ring::new) `depth`. When it returns, all
-    /// of them are idle.
+    /// Starts `count` threads, named `name-0` and so on, with rings of [depth](Ring::new) `depth`.
+    /// When it returns, all of them are idle.
     pub fn start(name: &str, count: usize, depth: usize) -> Result<Self, RingError> {
         let mut crew = Crew { roster: Arc::default(), threads: Vec::with_capacity(count) };
         let (start, started) = channel();
@@ -98,9 +100,10 @@ impl Lanes {
 
     /// Runs a job on an idle lane; the job comes back if there is none.
     ///
-    /// The lane's ring is the job's until it ends: what it opens, registers and watches there, it takes down again, and
-    /// so it does not return before its requests have. Whatever a job that panics leaves behind is taken down after it,
-    /// and costs the lane only the time until the kernel is done with it.
+    /// The lane's ring is the job's until it ends: what it opens, registers and watches there, it
+    /// takes down again, and so it does not return before its requests have. Whatever a job that
+    /// panics leaves behind is taken down after it, and costs the lane only the time until the
+    /// kernel is done with it.
     pub fn run<T, J>(&self, job: J) -> Result<Job<T>, Busy<J>>
     where
         T: Send + 'static,
@@ -118,8 +121,8 @@ impl Lanes {
                 let _ = result.send(ended);
             })
         });
-        // A lane takes orders for as long as it is idle; should its ring have failed just now, the job ends as one that
-        // panicked.
+        // A lane takes orders for as long as it is idle; should its ring have failed just now, the
+        // job ends as one that panicked.
         let _ = seat.orders.send(Order::Work(work));
         seat.waker.wake();
         Ok(Job { end, ended: None })
@@ -142,7 +145,8 @@ impl Lanes {
 }
 
 impl<T> Job<T> {
-    /// Waits for the end of the job: what it returned, or what it panicked with. The lane is idle again then.
+    /// Waits for the end of the job: what it returned, or what it panicked with. The lane is idle
+    /// again then.
     pub fn join(self) -> thread::Result<T> {
         self.ended.unwrap_or_else(|| self.end.recv().unwrap_or_else(|_| Err(Box::new(LOST))))
     }

@@ -1,4 +1,5 @@
-//! One file operation, from its submission to its end: what to ask of the kernel next, given what it answered.
+//! One file operation, from its submission to its end: what to ask of the kernel next, given what
+//! it answered.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,8 +12,8 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 
 use crate::file::OpenFile;
 
-/// Repetitions of an interrupted call before it counts as failed. The kernel repeats by itself what it can, so one
-/// is rare, and a file that keeps saying "again" must not spin a thread for ever.
+/// Repetitions of an interrupted call before it counts as failed. The kernel repeats by itself what
+/// it can, so one is rare, and a file that keeps saying "again" must not spin a thread for ever.
 const RETRIES_MAX: u32 = 1000;
 
 /// Where a queue finds what has ended.
@@ -97,7 +98,8 @@ impl Operation {
         };
         let nothing_to_do =
             !matches!(operation, FileOperation::SyncData) && reach.is_ok_and(|extent| extent.is_empty());
-        // Linux file offsets are signed, and io_uring takes -1 for "wherever the file's position is".
+        // Linux file offsets are signed, and io_uring takes -1 for "wherever the file's position
+        // is".
         let in_reach = reach.is_ok_and(|extent| i64::try_from(extent.end()).is_ok());
         let mut step = Step::from(operation);
         if let (Step::Zero(extent), Some(false)) = (&step, file.map(|file| file.zero_range.get())) {
@@ -208,7 +210,8 @@ impl Transfer {
         }
     }
 
-    /// Counts bytes from `start` on as transferred: the result if that was the last of them, or if nothing new was.
+    /// Counts bytes from `start` on as transferred: the result if that was the last of them, or if
+    /// nothing new was.
     fn moved(&mut self, count: usize) -> Option<Result<(), IoError>> {
         let reached = self.start + count;
         if reached >= self.buffer.len() {
@@ -220,8 +223,8 @@ impl Transfer {
                 wanted_bytes: self.buffer.len() as u64,
             }));
         }
-        // A file ends where it likes, a direct transfer starts on a block: what was read of a part of one is read
-        // again.
+        // A file ends where it likes, a direct transfer starts on a block: what was read of a part
+        // of one is read again.
         self.reached = reached;
         self.start = reached - reached % BLOCK_BYTES as usize;
         None
@@ -289,7 +292,8 @@ mod tests {
 
     #[test]
     fn the_end_of_the_file_is_an_error_that_counts_what_was_read() {
-        // The file ends 6000 bytes on: the second call reads the last 1904 of them once more, and gets no further.
+        // The file ends 6000 bytes on: the second call reads the last 1904 of them once more, and
+        // gets no further.
         let done = end(again(read(8192).advance(6000)).advance(1904));
         assert_eq!(done.result, Err(IoError::Short { done_bytes: 6000, wanted_bytes: 8192 }));
         assert!(done.buffer.is_some());

@@ -1,8 +1,9 @@
 //! Static tracing points of the data path (USDT), for bpftrace, perf, SystemTap and gdb.
 //!
-//! A point is one `nop`, and a note in the program's file that says where it is and in which registers its arguments are. Who
-//! traces puts a trap in its place; nobody else pays more than that. They are here because the macro needs `unsafe`,
-//! and rooms above forbid it. docs/METRICS.md lists them with an example.
+//! A point is one `nop`, and a note in the program's file that says where it is and in which
+//! registers its arguments are. Who traces puts a trap in its place; nobody else pays more than
+//! that. They are here because the macro needs `unsafe`, and rooms above forbid it. docs/METRICS.md
+//! lists them with an example.
 //!
 //! No argument is guest data, a key, or an address.
 
@@ -21,8 +22,9 @@ pub enum WorkerState {
     Ended = 4,
 }
 
-/// A request was taken from a client. `request` is its number among those of its lane that are in flight; `operation` is
-/// 0 for a read, 1 for a write, 2 for a flush, 3 for a discard, 4 for a zeroing.
+/// A request was taken from a client. `request` is its number among those of its lane that are in
+/// flight; `operation` is 0 for a read, 1 for a write, 2 for a flush, 3 for a discard, 4 for a
+/// zeroing.
 #[inline]
 pub fn request_taken(request: u64, operation: u32, bytes: u64) {
     probe!(strongroom, request_taken, request, operation, bytes);

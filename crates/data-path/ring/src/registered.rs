@@ -1,12 +1,14 @@
 //! Which memory the kernel keeps at hand.
 //!
-//! Of memory that it is told of beforehand the kernel need not look up the pages for each transfer, nor take and drop a count of them:
-//! some 0.35 microseconds of each (`docs/PERFORMANCE.md`). So a pool's chunks are registered with the ring whole, when first a
-//! buffer of theirs is transferred, and stay so until they are gone.
+//! Of memory that it is told of beforehand the kernel need not look up the pages for each transfer,
+//! nor take and drop a count of them: some 0.35 microseconds of each (`docs/PERFORMANCE.md`). So a
+//! pool's chunks are registered with the ring whole, when first a buffer of theirs is transferred,
+//! and stay so until they are gone.
 //!
-//! It is a wish. A kernel that knows no such table, a process that may lock no more memory, a full table: the transfer names its
-//! memory by the address then, as any other does. What a user may lock is shared by all of his processes, and since Linux 6.14
-//! the rings themselves count too: where that is little, it is left to them.
+//! It is a wish. A kernel that knows no such table, a process that may lock no more memory, a full
+//! table: the transfer names its memory by the address then, as any other does. What a user may
+//! lock is shared by all of his processes, and since Linux 6.14 the rings themselves count too:
+//! where that is little, it is left to them.
 
 use std::rc::Weak;
 
@@ -14,13 +16,15 @@ use io_uring::IoUring;
 use rustix::process::{Resource, geteuid, getrlimit};
 use strongroom_memory::{Buffer, CHUNK_BYTES, ChunkId};
 
-/// Chunks that a ring knows at most, 128 MiB of them. A queue at a depth of 128 with pieces of 1 MiB has as many in use.
+/// Chunks that a ring knows at most, 128 MiB of them. A queue at a depth of 128 with pieces of 1
+/// MiB has as many in use.
 const CHUNKS_MAX: usize = 64;
 
 /// The least that a user may lock for a ring to register chunks: two full tables, in bytes.
 const LOCKED_BYTES_MIN: u64 = 2 * (CHUNKS_MAX * CHUNK_BYTES) as u64;
 
-/// A ring's table of registered chunks. A chunk has one place in it that is found by its name, which is never another's.
+/// A ring's table of registered chunks. A chunk has one place in it that is found by its name,
+/// which is never another's.
 #[derive(Debug)]
 pub(crate) struct RegisteredChunks {
     places: Vec<Option<Registered>>,
@@ -46,7 +50,8 @@ impl RegisteredChunks {
         Self { places: places(), enabled }
     }
 
-    /// The place of the buffer's chunk, which is registered now if it was not; `None` where it cannot be.
+    /// The place of the buffer's chunk, which is registered now if it was not; `None` where it
+    /// cannot be.
     pub(crate) fn place_of(&mut self, ring: &IoUring, buffer: &Buffer) -> Option<u16> {
         let chunk = buffer.chunk();
         let index = (chunk.number() % CHUNKS_MAX as u64) as usize;
@@ -61,9 +66,10 @@ impl RegisteredChunks {
     fn register(&mut self, ring: &IoUring, buffer: &Buffer, index: usize) -> Option<u16> {
         let memory = buffer.chunk_memory();
         let vector = libc::iovec { iov_base: memory.start.as_ptr().cast(), iov_len: CHUNK_BYTES };
-        // SAFETY: the range is a live chunk's, mapped and writable, which the buffer keeps so during the call; the kernel takes its
-        // own hold of the pages. It reads or writes them only for an entry that names this place, and `place_of` names it only
-        // for a buffer of this very chunk, which the entry's job keeps: never after the chunk was unmapped, also where a
+        // SAFETY: the range is a live chunk's, mapped and writable, which the buffer keeps so
+        // during the call; the kernel takes its own hold of the pages. It reads or writes them only
+        // for an entry that names this place, and `place_of` names it only for a buffer of this
+        // very chunk, which the entry's job keeps: never after the chunk was unmapped, also where a
         // new one has its address.
         let done = unsafe { ring.submitter().register_buffers_update(index as u32, &[vector], None) };
         match done {

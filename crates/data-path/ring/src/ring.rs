@@ -15,22 +15,24 @@ use crate::queue::RingFileQueue;
 use crate::uring::{Job, Uring};
 use crate::watch::{Interest, Ready, WatchToken, Watches};
 
-/// The most ends that one poll of a queue hands over. What has ended is worked on in pieces of this size, so that who waits for the
-/// first does not wait until the last is decrypted, and can send the next meanwhile. A disk that ends its requests in
-/// batches would otherwise stand still between them: at depth 32 this is worth 11 % of reads and 23 % of writes.
+/// The most ends that one poll of a queue hands over. What has ended is worked on in pieces of this
+/// size, so that who waits for the first does not wait until the last is decrypted, and can send
+/// the next meanwhile. A disk that ends its requests in batches would otherwise stand still between
+/// them: at depth 32 this is worth 11 % of reads and 23 % of writes.
 pub const ENDS_POLLED_MAX: usize = 8;
 
-/// After how many bytes such a piece ends: large transfers take longer to decrypt than many small ones.
+/// After how many bytes such a piece ends: large transfers take longer to decrypt than many small
+/// ones.
 pub const ENDS_POLLED_BYTES_MAX: usize = 128 << 10;
 
-/// The most submission entries of a ring. More depth than this waits in the backlog and costs a system call per so
-/// many.
+/// The most submission entries of a ring. More depth than this waits in the backlog and costs a
+/// system call per so many.
 const ENTRIES_MAX: usize = 4096;
 
 /// A thread's io_uring and event loop. Clones share it; it stays on the thread that made it.
 ///
-/// When the last clone and the last queue are dropped, it waits until the kernel has let go of all buffers and
-/// files, which for a transfer that a device works on takes as long as the device.
+/// When the last clone and the last queue are dropped, it waits until the kernel has let go of all
+/// buffers and files, which for a transfer that a device works on takes as long as the device.
 #[derive(Clone)]
 pub struct Ring {
     core: Rc<RefCell<Core>>,
@@ -38,9 +40,9 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread, restricted for good to what this room does with it. `depth` is how many
-    /// operations all its queues will usually have in flight together; more are never refused, but cost more system
-    /// calls.
+    /// A ring for the calling thread, restricted for good to what this room does with it. `depth`
+    /// is how many operations all its queues will usually have in flight together; more are never
+    /// refused, but cost more system calls.
     pub fn new(depth: usize) -> Result<Self, RingError> {
         let waker = Arc::new(Waker::new().map_err(RingError::Waker)?);
         let entries = depth.clamp(1, ENTRIES_MAX).next_power_of_two() as u32;
@@ -56,36 +58,38 @@ impl Ring {
         Ok(Self { core: Rc::new(RefCell::new(core)), waker })
     }
 
-    /// Sends what was submitted, and sleeps until there is something to do: a completion to poll, a socket to take,
-    /// a [`Waker::wake`], a deadline of [`Reactor::wake_at`], or the end of `at_most`. It may end early, and does not
-    /// sleep at all while something is there already, so look at everything after it. One system call as a rule: more
-    /// where more was submitted than the ring has entries, or where the kernel says that it holds completions back.
+    /// Sends what was submitted, and sleeps until there is something to do: a completion to poll, a
+    /// socket to take, a [`Waker::wake`], a deadline of [`Reactor::wake_at`], or the end of
+    /// `at_most`. It may end early, and does not sleep at all while something is there already, so
+    /// look at everything after it. One system call as a rule: more where more was submitted than
+    /// the ring has entries, or where the kernel says that it holds completions back.
     pub fn wait(&self, at_most: Option<Duration>) -> Result<(), IoError> {
         self.core.borrow_mut().wait(at_most)
     }
 
-    /// Watches a socket, pipe or eventfd, and asks for its next readiness. The ring keeps it open, whatever becomes of
-    /// its descriptor.
+    /// Watches a socket, pipe or eventfd, and asks for its next readiness. The ring keeps it open,
+    /// whatever becomes of its descriptor.
     ///
-    /// Readiness is told once in each direction that was asked for, by [`Self::take_ready`]; to be told again, ask
-    /// again with [`Self::rearm`]. The kernel looks at the socket's state when it is asked, so nothing is lost whether
-    /// or not everything was read before, and a frontend that cannot take more just does not ask. Asking travels with
-    /// the next system call and costs none of its own.
+    /// Readiness is told once in each direction that was asked for, by [`Self::take_ready`]; to be
+    /// told again, ask again with [`Self::rearm`]. The kernel looks at the socket's state when it
+    /// is asked, so nothing is lost whether or not everything was read before, and a frontend that
+    /// cannot take more just does not ask. Asking travels with the next system call and costs none
+    /// of its own.
     pub fn watch(&self, socket: &impl AsFd, interest: Interest) -> Result<WatchToken, IoError> {
         let core = &mut *self.core.borrow_mut();
         let socket = core.uring.place(socket.as_fd())?;
         Ok(core.watches.insert(&mut core.uring, socket, interest))
     }
 
-    /// Asks for the next readiness in the directions of `interest`. What was asked for before and has not come yet
-    /// stays asked for.
+    /// Asks for the next readiness in the directions of `interest`. What was asked for before and
+    /// has not come yet stays asked for.
     pub fn rearm(&self, token: WatchToken, interest: Interest) {
         let core = &mut *self.core.borrow_mut();
         core.watches.rearm(&mut core.uring, token, interest);
     }
 
-    /// Ends a watch: no more is told of it. The ring lets go of the socket at a later [`Self::wait`], so shut a socket
-    /// down whose peer should notice at once.
+    /// Ends a watch: no more is told of it. The ring lets go of the socket at a later
+    /// [`Self::wait`], so shut a socket down whose peer should notice at once.
     pub fn unwatch(&self, token: WatchToken) {
         let core = &mut *self.core.borrow_mut();
         core.watches.remove(&mut core.uring, token);
@@ -98,8 +102,8 @@ impl Ring {
         core.watches.take_ready(ready);
     }
 
-    /// Brings the ring to where the next job can have it as if it were new: ends all watches, forgets the deadline, and
-    /// waits until the kernel has let go of every buffer and file.
+    /// Brings the ring to where the next job can have it as if it were new: ends all watches,
+    /// forgets the deadline, and waits until the kernel has let go of every buffer and file.
     pub(crate) fn quiet(&self) -> Result<(), IoError> {
         self.core.borrow_mut().quiet()
     }
@@ -148,13 +152,14 @@ impl strongroom_io::conformance::EventLoop for Ring {
 pub(crate) struct Core {
     pub(crate) uring: Uring,
     watches: Watches,
-    /// Ended operations in the inboxes of open queues. One queue's poll reaps for all, so another's may lie here
-    /// when the thread goes to sleep, which it then must not.
+    /// Ended operations in the inboxes of open queues. One queue's poll reaps for all, so another's
+    /// may lie here when the thread goes to sleep, which it then must not.
     unpolled: usize,
     waker: Arc<Waker>,
     /// Whether the ring will say when the waker is used.
     waker_armed: bool,
-    /// The waker was used and not reset. Reset only in `wait`, because the thread looks for work after that.
+    /// The waker was used and not reset. Reset only in `wait`, because the thread looks for work
+    /// after that.
     woken: bool,
     deadline: Option<Instant>,
 }
@@ -177,8 +182,8 @@ impl Core {
         }
     }
 
-    /// Moves a queue's ended operations to `done`, at most [`ENDS_POLLED_MAX`] of them and no more after
-    /// [`ENDS_POLLED_BYTES_MAX`]. While there are more, the thread does not sleep.
+    /// Moves a queue's ended operations to `done`, at most [`ENDS_POLLED_MAX`] of them and no more
+    /// after [`ENDS_POLLED_BYTES_MAX`]. While there are more, the thread does not sleep.
     pub(crate) fn fetch(&mut self, inbox: &Inbox, done: &mut Vec<FileDone>) {
         self.reap();
         let mut ended = inbox.done.borrow_mut();

@@ -1,8 +1,9 @@
-//! How a ring is made: disabled, narrowed down to what this room does with it, and only then enabled.
+//! How a ring is made: disabled, narrowed down to what this room does with it, and only then
+//! enabled.
 //!
-//! A thread that was taken over by its guest can write any entry into its ring. So the kernel is told beforehand what
-//! this ring is for: eight operations, on files that were put into its table, and nothing else, for as long as the ring
-//! lives.
+//! A thread that was taken over by its guest can write any entry into its ring. So the kernel is
+//! told beforehand what this ring is for: eight operations, on files that were put into its table,
+//! and nothing else, for as long as the ring lives.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
@@ -14,9 +15,9 @@ use rustix::process::{Resource, getrlimit};
 use crate::error::RingError;
 use crate::registered::RegisteredChunks;
 
-/// Files that a ring knows: a volume's chain of 256 layers, each with two files beside it, and a thread's sockets. A
-/// place takes 8 bytes of the kernel's. The kernel makes no table larger than the limit of open files, which is often
-/// this.
+/// Files that a ring knows: a volume's chain of 256 layers, each with two files beside it, and a
+/// thread's sockets. A place takes 8 bytes of the kernel's. The kernel makes no table larger than
+/// the limit of open files, which is often this.
 const PLACES_MAX: u32 = 1024;
 
 /// The place of the event that wakes the thread, for as long as the ring lives.
@@ -34,13 +35,15 @@ const OPERATIONS: [u8; 8] = [
     opcode::AsyncCancel::CODE,
 ];
 
-/// What can be changed of a ring that is enabled, as `linux/io_uring.h` numbers it: `IORING_UNREGISTER_FILES`,
-/// `IORING_REGISTER_FILES_UPDATE`, which takes descriptors that the process has already, and
-/// `IORING_REGISTER_BUFFERS_UPDATE`, which takes memory that the process has already.
+/// What can be changed of a ring that is enabled, as `linux/io_uring.h` numbers it:
+/// `IORING_UNREGISTER_FILES`, `IORING_REGISTER_FILES_UPDATE`, which takes descriptors that the
+/// process has already, and `IORING_REGISTER_BUFFERS_UPDATE`, which takes memory that the process
+/// has already.
 const REGISTRATIONS: [u8; 3] = [3, 6, 16];
 
-/// A ring with `entries` submission entries for the calling thread; the count of places in its table of files, of
-/// which the first is `waker`'s and all others are empty; and its table of memory, which is empty.
+/// A ring with `entries` submission entries for the calling thread; the count of places in its
+/// table of files, of which the first is `waker`'s and all others are empty; and its table of
+/// memory, which is empty.
 pub(crate) fn set_up(
     entries: u32,
     waker: BorrowedFd<'_>,
@@ -65,8 +68,9 @@ pub(crate) fn set_up(
     Ok((ring, places, chunks))
 }
 
-/// A ring with what the kernel has of: completions that run only when this thread asks (6.1), or at least without
-/// interrupting it (5.19), and submission that goes on after an entry that fails (5.18). It takes nothing yet.
+/// A ring with what the kernel has of: completions that run only when this thread asks (6.1), or at
+/// least without interrupting it (5.19), and submission that goes on after an entry that fails
+/// (5.18). It takes nothing yet.
 fn make_disabled(entries: u32) -> Result<IoUring, RingError> {
     let of_6_1 = |builder: &mut io_uring::Builder| {
         builder
@@ -100,7 +104,8 @@ fn make_disabled(entries: u32) -> Result<IoUring, RingError> {
     Err(refused)
 }
 
-/// All that is allowed. No flag but the required one is: no links, no drains, no buffers of the kernel's choice.
+/// All that is allowed. No flag but the required one is: no links, no drains, no buffers of the
+/// kernel's choice.
 fn restrictions() -> Vec<Restriction> {
     let operations = OPERATIONS.into_iter().map(Restriction::sqe_op);
     let registrations = REGISTRATIONS.into_iter().map(Restriction::register_op);

@@ -1,7 +1,8 @@
 //! The kernel's queues, and the memory and files that the kernel works on.
 //!
-//! A [`Job`] is handed over whole: its buffer, file or socket belongs to [`Uring`] from [`Uring::send`] until
-//! [`Uring::next_completed`] gives it back with the kernel's answer. Nothing else in this room holds a pointer.
+//! A [`Job`] is handed over whole: its buffer, file or socket belongs to [`Uring`] from
+//! [`Uring::send`] until [`Uring::next_completed`] gives it back with the kernel's answer. Nothing
+//! else in this room holds a pointer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -51,8 +52,8 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// A ring with `entries` submission entries and twice as many completion entries, for the calling thread, which
-    /// another one wakes by the event `waker`.
+    /// A ring with `entries` submission entries and twice as many completion entries, for the
+    /// calling thread, which another one wakes by the event `waker`.
     pub(crate) fn new(entries: u32, waker: BorrowedFd<'_>) -> Result<Self, RingError> {
         let (ring, places, chunks) = set_up(entries, waker)?;
         Ok(Self {
@@ -74,7 +75,8 @@ impl Uring {
         Ok(Rc::new(OpenFile { _file: file, place, zero_range }))
     }
 
-    /// Gives a file or socket a place in the ring's table. The kernel keeps it open until the place is given back.
+    /// Gives a file or socket a place in the ring's table. The kernel keeps it open until the place
+    /// is given back.
     pub(crate) fn place(&mut self, file: BorrowedFd<'_>) -> Result<Place, IoError> {
         self.release_places();
         let place = Place::take(&self.places)?;
@@ -83,8 +85,9 @@ impl Uring {
         Ok(place)
     }
 
-    /// Lets go of registered files that nobody uses any more, whose locks (`flock`) would last until then. The kernel
-    /// may take a moment longer than this call; it never takes less than the file's last operation.
+    /// Lets go of registered files that nobody uses any more, whose locks (`flock`) would last
+    /// until then. The kernel may take a moment longer than this call; it never takes less than the
+    /// file's last operation.
     pub(crate) fn release_places(&mut self) {
         let mut places = self.places.borrow_mut();
         while let Some(index) = places.vacated.pop() {
@@ -108,18 +111,19 @@ impl Uring {
         slot
     }
 
-    /// Asks the kernel to end a job soon; it comes back through [`Self::next_completed`] as every job does.
+    /// Asks the kernel to end a job soon; it comes back through [`Self::next_completed`] as every
+    /// job does.
     ///
-    /// The slot may be used anew before the kernel sees this, but never by a job that the kernel sees earlier:
-    /// entries keep their order, so only the job that is meant can be hit.
+    /// The slot may be used anew before the kernel sees this, but never by a job that the kernel
+    /// sees earlier: entries keep their order, so only the job that is meant can be hit.
     pub(crate) fn cancel(&mut self, slot: Slot) {
         // It names no file; but no entry passes without the flag.
         let entry = opcode::AsyncCancel::new(slot.tag()).build().flags(squeue::Flags::FIXED_FILE);
         self.push(entry.user_data(CANCELLATION));
     }
 
-    /// Sends everything that was taken; no system call if there is nothing. What the kernel has no memory for now
-    /// stays.
+    /// Sends everything that was taken; no system call if there is nothing. What the kernel has no
+    /// memory for now stays.
     pub(crate) fn submit(&mut self) -> Result<(), Errno> {
         while self.has_unsent() {
             let unsent = self.fill();
@@ -136,12 +140,13 @@ impl Uring {
         !self.completed.is_empty() || self.ring.submission().taskrun() || !self.ring.completion().is_empty()
     }
 
-    /// Sends everything that was taken, and waits for a completion, a signal, or the end of `at_most`. It may end
-    /// early.
+    /// Sends everything that was taken, and waits for a completion, a signal, or the end of
+    /// `at_most`. It may end early.
     pub(crate) fn sleep(&mut self, at_most: Option<Duration>) -> Result<(), Errno> {
         if !self.backlog.is_empty() {
             self.submit()?;
-            // The kernel took not all, or completions had to be read to make it: nothing to sleep over.
+            // The kernel took not all, or completions had to be read to make it: nothing to sleep
+            // over.
             if !self.backlog.is_empty() || !self.completed.is_empty() {
                 return Ok(());
             }
@@ -152,8 +157,8 @@ impl Uring {
     /// Looks for completions; a system call only where the kernel says that it holds some back.
     pub(crate) fn collect(&mut self) {
         self.drain();
-        // Asked once: the kernel can leave this flag set with nothing behind it, when it marks work that this thread
-        // has run meanwhile, and clears it only with the next work there is.
+        // Asked once: the kernel can leave this flag set with nothing behind it, when it marks work
+        // that this thread has run meanwhile, and clears it only with the next work there is.
         if self.completed.is_empty() && self.ring.submission().taskrun() {
             // An error here, and below, shows again when the loop sleeps.
             let _ = self.enter(0, None);
@@ -171,7 +176,8 @@ impl Uring {
         }
     }
 
-    /// The next job that the kernel has ended, with its answer: a count, or a negative error number.
+    /// The next job that the kernel has ended, with its answer: a count, or a negative error
+    /// number.
     pub(crate) fn next_completed(&mut self) -> Option<(Job, i32)> {
         while let Some((slot, answer)) = self.completed.pop_front() {
             if let Some(job) = self.jobs.take(slot) {
@@ -201,15 +207,17 @@ impl Uring {
         self.fill();
     }
 
-    /// Moves entries from the backlog into the submission queue while there is room; returns the queue's length.
+    /// Moves entries from the backlog into the submission queue while there is room; returns the
+    /// queue's length.
     fn fill(&mut self) -> usize {
         let mut submission = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: an entry names memory only inside the `Buffer` of its job (`entry_of`), and a file only by the
-            // place that its job holds. The job was put into `jobs` before its entry got here and leaves
-            // it only in `next_completed`, after the kernel's last word on it; `Drop` waits for that word, or leaks
-            // the jobs. A buffer's memory does not move, and nothing reads or writes it while its job is in
-            // `jobs`, which is private to this file.
+            // SAFETY: an entry names memory only inside the `Buffer` of its job (`entry_of`), and a
+            // file only by the place that its job holds. The job was put into `jobs` before its
+            // entry got here and leaves it only in `next_completed`, after the kernel's last word
+            // on it; `Drop` waits for that word, or leaks the jobs. A buffer's memory does not
+            // move, and nothing reads or writes it while its job is in `jobs`, which is private to
+            // this file.
             if unsafe { submission.push(entry) }.is_err() {
                 break;
             }
@@ -226,7 +234,8 @@ impl Uring {
         }
     }
 
-    /// The entry that asks for a job. Its pointers point into the job's buffer, and are good as long as the job is kept.
+    /// The entry that asks for a job. Its pointers point into the job's buffer, and are good as
+    /// long as the job is kept.
     fn entry_of(&mut self, job: &Job) -> squeue::Entry {
         match job {
             Job::File(operation) => self.file_entry(operation),
@@ -272,7 +281,8 @@ impl Uring {
         }
     }
 
-    /// The one system call: sends what is in the submission queue, and waits for `want` completions.
+    /// The one system call: sends what is in the submission queue, and waits for `want`
+    /// completions.
     fn enter(&mut self, want: usize, at_most: Option<Duration>) -> Result<(), Errno> {
         self.enters += 1;
         let timeout = at_most.map(Timespec::from);
@@ -286,7 +296,8 @@ impl Uring {
         match Errno::from_io_error(&error) {
             // The time is over, or a signal came.
             Some(Errno::TIME | Errno::INTR) => Ok(()),
-            // No memory for more now, or too many completions unread: read them, and the caller comes again.
+            // No memory for more now, or too many completions unread: read them, and the caller
+            // comes again.
             Some(Errno::AGAIN | Errno::BUSY) => {
                 self.drain();
                 Ok(())
@@ -298,8 +309,9 @@ impl Uring {
 
 /// Waits until the kernel has let go of everything.
 ///
-/// What was sent is asked to end soon: polls and queued work do, while a transfer that a device works on takes its
-/// time. If the kernel cannot be asked any more, what it may still touch is leaked.
+/// What was sent is asked to end soon: polls and queued work do, while a transfer that a device
+/// works on takes its time. If the kernel cannot be asked any more, what it may still touch is
+/// leaked.
 impl Drop for Uring {
     fn drop(&mut self) {
         for tag in 0..self.tags_end {
@@ -322,8 +334,8 @@ impl Drop for Uring {
                 break;
             }
         }
-        // Closing a ring lets go of registered files some time later; this does it now, so that who waits for a file's
-        // lock waits no longer than it must.
+        // Closing a ring lets go of registered files some time later; this does it now, so that who
+        // waits for a file's lock waits no longer than it must.
         let _ = self.ring.submitter().unregister_files();
     }
 }

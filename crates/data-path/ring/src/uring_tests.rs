@@ -164,7 +164,8 @@ fn a_place_that_is_taken_is_nobody_elses() {
     let Uring { ring, chunks, .. } = &mut uring;
     let pools: Vec<_> = (0..66).map(|_| BufferPool::new(CHUNK_BYTES).unwrap().take(4096).unwrap()).collect();
     let places: Vec<_> = pools.iter().map(|buffer| chunks.place_of(ring, buffer)).collect();
-    // Two are too many for the table, and go by their addresses. (Other tests make chunks too, so more may fall on one place.)
+    // Two are too many for the table, and go by their addresses. (Other tests make chunks too, so
+    // more may fall on one place.)
     assert!(places.iter().filter(|place| place.is_none()).count() >= 2);
     let mut taken: Vec<_> = places.iter().flatten().collect();
     taken.sort_unstable();

@@ -42,8 +42,8 @@ pub struct Ready {
     pub readable: bool,
     /// A write will not block: there is room, or an error.
     pub writable: bool,
-    /// The peer has closed at least its sending side, or the socket has failed. Bytes may still be there to read
-    /// before the end.
+    /// The peer has closed at least its sending side, or the socket has failed. Bytes may still be
+    /// there to read before the end.
     pub hangup: bool,
 }
 
@@ -65,8 +65,9 @@ impl Direction {
 
 /// The watched sockets of a ring.
 ///
-/// Each direction of a socket has a poll of its own in the ring, which answers once. So asking for more never has to
-/// change what is already asked for, and what was reported is not reported again until it is asked for.
+/// Each direction of a socket has a poll of its own in the ring, which answers once. So asking for
+/// more never has to change what is already asked for, and what was reported is not reported again
+/// until it is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     entries: Vec<Entry>,
@@ -85,7 +86,8 @@ struct Watch {
     socket: Rc<Place>,
     read_poll: Option<Slot>,
     write_poll: Option<Slot>,
-    /// What happened since it was last taken; the token is in `Watches::ready` while there is something.
+    /// What happened since it was last taken; the token is in `Watches::ready` while there is
+    /// something.
     happened: Option<Ready>,
 }
 

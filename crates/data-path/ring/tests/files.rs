@@ -374,8 +374,9 @@ fn a_dropped_ring_lets_go_of_its_files_and_their_locks() {
     }
 }
 
-/// Waits until the file's lock is free, which can be some milliseconds after the last answer about the file (12 seen).
-/// The ring that used the file, if it is still there, goes on turning meanwhile.
+/// Waits until the file's lock is free, which can be some milliseconds after the last answer about
+/// the file (12 seen). The ring that used the file, if it is still there, goes on turning
+/// meanwhile.
 #[track_caller]
 fn wait_for_lock(file: File, ring: Option<&Ring>) {
     let (taken_by, taken) = mpsc::channel();

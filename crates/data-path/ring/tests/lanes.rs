@@ -178,8 +178,8 @@ fn a_lane_is_as_good_as_new_after_a_thousand_jobs() {
             ring.enters() - enters
         });
         assert!(job.unwrap().join().unwrap() < 100);
-        // The lock is free although the lane has nothing more to do, hence it waits for it without giving the ring a
-        // turn.
+        // The lock is free although the lane has nothing more to do, hence it waits for it without
+        // giving the ring a turn.
         let (taken_by, taken) = sync_channel(1);
         let file = named.reopen().unwrap();
         let waiter = thread::spawn(move || taken_by.send(flock(&file, FlockOperation::LockExclusive)));

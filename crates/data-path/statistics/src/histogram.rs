@@ -2,11 +2,13 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Below 2^10 ns (1.024 us) everything is one bucket: no request is that fast for a reason that anybody looks into.
+/// Below 2^10 ns (1.024 us) everything is one bucket: no request is that fast for a reason that
+/// anybody looks into.
 const FIRST_EXPONENT: u32 = 10;
 /// From 2^36 ns (68.7 s) on everything is one bucket: a client has given up by then.
 const LAST_EXPONENT: u32 = 36;
-/// Four buckets to each power of two: a bucket's upper bound is at most a quarter above its lower one.
+/// Four buckets to each power of two: a bucket's upper bound is at most a quarter above its lower
+/// one.
 const STEP_BITS: u32 = 2;
 
 /// How many buckets there are: those between the two powers, the one below and the one above.
@@ -25,7 +27,8 @@ pub fn bucket_of(latency_ns: u64) -> usize {
     (1 + ((exponent - FIRST_EXPONENT) << STEP_BITS) + step) as usize
 }
 
-/// The latency that all of a bucket's are below, in nanoseconds; `None` for the last bucket, and beyond it.
+/// The latency that all of a bucket's are below, in nanoseconds; `None` for the last bucket, and
+/// beyond it.
 pub fn upper_bound_ns(bucket: usize) -> Option<u64> {
     match bucket {
         0 => Some(1 << FIRST_EXPONENT),
@@ -93,8 +96,9 @@ impl Histogram {
         self.counts().filter(below).fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
-    /// A latency in nanoseconds that this part (0 to 1) of the requests did not reach: the upper bound of their bucket, so
-    /// at most a quarter too much. `None` if there are no requests. Of the last bucket it is the lower bound.
+    /// A latency in nanoseconds that this part (0 to 1) of the requests did not reach: the upper
+    /// bound of their bucket, so at most a quarter too much. `None` if there are no requests. Of
+    /// the last bucket it is the lower bound.
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let total = self.total();
         // Of few requests, the one that is meant; never none.

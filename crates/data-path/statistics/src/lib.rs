@@ -1,12 +1,13 @@
 //! What a volume's clients ask of it, counted.
 //!
-//! A worker counts in a [page](Page) of shared memory that its supervisor made: each lane has a block of its own and
-//! is its only writer, so that counting takes no lock and no locked instruction. The supervisor reads the page whenever
-//! it likes, into a [`Snapshot`], without a word to the worker. It believes nothing in it: every word is a number and
-//! no more, no index is taken from it, and a worker that was taken over can lie about its own volume alone.
+//! A worker counts in a [page](Page) of shared memory that its supervisor made: each lane has a
+//! block of its own and is its only writer, so that counting takes no lock and no locked
+//! instruction. The supervisor reads the page whenever it likes, into a [`Snapshot`], without a
+//! word to the worker. It believes nothing in it: every word is a number and no more, no index is
+//! taken from it, and a worker that was taken over can lie about its own volume alone.
 //!
-//! The page outlives a worker's death and an upgrade, so its counters only ever grow; [`Snapshot::since_unix_ms`] says
-//! when it was made, and they were zero.
+//! The page outlives a worker's death and an upgrade, so its counters only ever grow;
+//! [`Snapshot::since_unix_ms`] says when it was made, and they were zero.
 #![forbid(unsafe_code)]
 
 mod histogram;

@@ -1,4 +1,5 @@
-//! The page: shared memory in which the lanes of a volume's worker count, as its supervisor holds it.
+//! The page: shared memory in which the lanes of a volume's worker count, as its supervisor holds
+//! it.
 //!
 //! ```text
 //! page   = block of lane 0 | ... | block of lane LANES_MAX - 1
@@ -21,7 +22,8 @@ use crate::snapshot::{ErrorKind, Operation, Snapshot};
 /// The number of this layout. A worker that knows another one does not count.
 pub const LAYOUT: u32 = 1;
 
-/// Blocks of a page: the most queues of a vhost-user disk, and the most connections of an NBD export.
+/// Blocks of a page: the most queues of a vhost-user disk, and the most connections of an NBD
+/// export.
 pub const LANES_MAX: usize = 16;
 
 pub(crate) const IN_FLIGHT: usize = 0;
@@ -67,7 +69,8 @@ impl Page {
         Ok(Self { file, words, clock: Clock::new(), since_unix_ms: unix_ms() })
     }
 
-    /// What was counted. Whatever the worker has written, this is numbers, and takes as long as ever.
+    /// What was counted. Whatever the worker has written, this is numbers, and takes as long as
+    /// ever.
     pub fn read(&self) -> Snapshot {
         let mut snapshot =
             Snapshot { since_unix_ms: self.since_unix_ms, read_unix_ms: unix_ms(), ..Snapshot::default() };

@@ -76,8 +76,9 @@ impl Recorders {
         Ok(Self(Some(Arc::new(Shared { words, clock: Clock::new(), free }))))
     }
 
-    /// Says that nothing is in flight: a predecessor that was killed left what it had so, and a lane that goes on with it
-    /// counts it anew. Called before any lane serves, and when no predecessor writes any more.
+    /// Says that nothing is in flight: a predecessor that was killed left what it had so, and a
+    /// lane that goes on with it counts it anew. Called before any lane serves, and when no
+    /// predecessor writes any more.
     pub fn begin(&self) {
         let Some(shared) = &self.0 else { return };
         for lane in 0..LANES_MAX {
@@ -85,7 +86,8 @@ impl Recorders {
         }
     }
 
-    /// A recorder for a lane, which is its only writer until it is dropped. One beyond [`LANES_MAX`] counts nothing.
+    /// A recorder for a lane, which is its only writer until it is dropped. One beyond
+    /// [`LANES_MAX`] counts nothing.
     pub fn claim(&self) -> Recorder {
         let claimed = self.0.as_ref().and_then(|shared| {
             let lane = shared.free.lock().pop()?;
@@ -133,8 +135,8 @@ impl Recorder {
         block[IN_FLIGHT].store(self.in_flight, Ordering::Relaxed);
     }
 
-    /// A request that was taken at `taken` is answered at `now`, having moved so many bytes or failed: how long
-    /// it took, in nanoseconds.
+    /// A request that was taken at `taken` is answered at `now`, having moved so many bytes or
+    /// failed: how long it took, in nanoseconds.
     pub fn answered(
         &mut self,
         operation: Operation,

@@ -46,7 +46,8 @@ pub enum ErrorKind {
     Device,
     /// A block is damaged, or sealed under a key that the volume does not have.
     Integrity,
-    /// What the client asked for cannot be done: beyond the end, not aligned, a write to what is read-only.
+    /// What the client asked for cannot be done: beyond the end, not aligned, a write to what is
+    /// read-only.
     Refused,
     /// Anything else.
     Other,
@@ -161,14 +162,15 @@ impl Counters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// When all counters were zero: milliseconds since 1970-01-01 00:00 UTC. Another value means that they began anew.
+    /// When all counters were zero: milliseconds since 1970-01-01 00:00 UTC. Another value means
+    /// that they began anew.
     pub since_unix_ms: u64,
     /// When this was read, in the same.
     pub read_unix_ms: u64,
     /// Requests that are being worked on now.
     pub in_flight: u64,
-    /// For how long some queue or connection has had requests in flight and completed none, in milliseconds; 0 while
-    /// nothing is in flight.
+    /// For how long some queue or connection has had requests in flight and completed none, in
+    /// milliseconds; 0 while nothing is in flight.
     pub stalled_ms: u64,
     /// Reads.
     pub read: Counters,

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::snapshot::{Counters, Errors};
 
-/// The requests of one operation, in few numbers. Latencies are in nanoseconds, and at most a quarter too high: they are the
-/// bounds of buckets.
+/// The requests of one operation, in few numbers. Latencies are in nanoseconds, and at most a
+/// quarter too high: they are the bounds of buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// How many were answered, well or not, but for those that were refused at once.

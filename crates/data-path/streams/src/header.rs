@@ -168,7 +168,8 @@ fn header_key(secret: &SecretBytes, block: &[u8; HEADER_BYTES]) -> Result<Secret
     Ok(hkdf_sha256(secret, &block[16..32], b"strongroom stream header v1", aead::KEY_BYTES)?)
 }
 
-/// Bound to all that the first block says of the stream, so that no record verifies under another word about it.
+/// Bound to all that the first block says of the stream, so that no record verifies under another
+/// word about it.
 fn record_key(secret: &SecretBytes, block: &[u8; HEADER_BYTES]) -> Result<BulkKey, StreamError> {
     let info = [b"strongroom stream records v1", &block[..FIELDS_BYTES]].concat();
     Ok(BulkKey::new(&hkdf_sha256(secret, &block[16..32], &info, aead::KEY_BYTES)?)?)

@@ -1,7 +1,7 @@
 //! A log in a ring: the last of what was said, for as long as it is said.
 //!
-//! Whole records go round the ring. What was said since the last whole one is the *tail*, written again and again, in turn to
-//! two places, so that one of them is whole whenever power is cut.
+//! Whole records go round the ring. What was said since the last whole one is the *tail*, written
+//! again and again, in turn to two places, so that one of them is whole whenever power is cut.
 
 use strongroom_types::VolumeId;
 use zeroize::Zeroizing;
@@ -47,7 +47,8 @@ impl<M: Medium> Log<M> {
     /// Begins a log in a volume; whatever it held is lost.
     ///
     /// # Errors
-    /// [`StreamError::Limit`] for sizes that the format does not have; [`StreamError::NoRoom`]; the volume's.
+    /// [`StreamError::Limit`] for sizes that the format does not have; [`StreamError::NoRoom`]; the
+    /// volume's.
     pub fn begin(
         mut medium: M,
         kind: StreamKind,
@@ -68,7 +69,8 @@ impl<M: Medium> Log<M> {
     /// Opens a log, to read it or to go on with it.
     ///
     /// # Errors
-    /// If there is none, its first block does not verify, or the volume fails. Damaged records are no error here.
+    /// If there is none, its first block does not verify, or the volume fails. Damaged records are
+    /// no error here.
     pub fn open(mut medium: M, kind: StreamKind, volume: VolumeId) -> Result<Self, StreamError> {
         let header = Header::read(&mut medium, kind, volume)?;
         check_ring(header.ring_slots)?;
@@ -102,7 +104,8 @@ impl<M: Medium> Log<M> {
         Self { medium, header, slot, tail, number: 0, step: 0, behind: false }
     }
 
-    /// Adds what was said. Whole records are written at once; the rest is by [`persist`](Self::persist).
+    /// Adds what was said. Whole records are written at once; the rest is by
+    /// [`persist`](Self::persist).
     ///
     /// # Errors
     /// The volume's.

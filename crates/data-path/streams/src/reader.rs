@@ -39,8 +39,8 @@ impl<M: Medium> StreamReader<M> {
         &self.description
     }
 
-    /// Verifies all of it, and gives the length of its content in bytes. `wanted` is told after each record how much is
-    /// verified, and ends it early by failing.
+    /// Verifies all of it, and gives the length of its content in bytes. `wanted` is told after
+    /// each record how much is verified, and ends it early by failing.
     ///
     /// # Errors
     /// The first record that does not verify; [`StreamError::Unfinished`]; the volume's.
@@ -48,8 +48,9 @@ impl<M: Medium> StreamReader<M> {
         self.copy_to(io::sink(), wanted)
     }
 
-    /// Gives its content to `sink`, each record after it has been verified (again, should all of it have been before), and
-    /// gives its length in bytes. Of a stream that is damaged further on, what is before has been given out then.
+    /// Gives its content to `sink`, each record after it has been verified (again, should all of it
+    /// have been before), and gives its length in bytes. Of a stream that is damaged further on,
+    /// what is before has been given out then.
     ///
     /// # Errors
     /// As [`verify`](Self::verify); what `sink` says.

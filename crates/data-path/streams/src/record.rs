@@ -32,7 +32,8 @@ pub fn content_bytes_max(slot_bytes: u32) -> usize {
     slot_bytes as usize - HEAD_BYTES
 }
 
-/// Seals the content that lies in `slot` behind the head's place, and gives what of the slot is to be written: whole blocks.
+/// Seals the content that lies in `slot` behind the head's place, and gives what of the slot is to
+/// be written: whole blocks.
 pub fn seal<'a>(
     key: &BulkKey,
     place: Place,

@@ -1,7 +1,7 @@
 //! Content in which there is much of nothing, such as a guest's memory, written without its zeroes.
 //!
-//! It is a sequence of frames: how many bytes of zeroes, how many bytes of data after them, and these. What it is packed in, a
-//! stream, says where it ends and that all of it is there.
+//! It is a sequence of frames: how many bytes of zeroes, how many bytes of data after them, and
+//! these. What it is packed in, a stream, says where it ends and that all of it is there.
 
 use std::io::{self, Read, Write};
 
@@ -15,12 +15,13 @@ use crate::writer::StreamWriter;
 const FRAME_BYTES: usize = 12;
 /// What is left out if all of it is zeroes, in bytes: a page of most guests.
 const BLOCK_BYTES: usize = 4096;
-/// What is looked at at a time, in bytes, and the most data of a frame that is written. A reader needs no bound: it keeps none.
+/// What is looked at at a time, in bytes, and the most data of a frame that is written. A reader
+/// needs no bound: it keeps none.
 const PIECE_BYTES: usize = 1 << 20;
 
 impl<M: Medium> StreamWriter<M> {
-    /// Adds all that `source` gives, packed, and gives its length in bytes. After each read `wanted` is told how much it was, and
-    /// ends it early by failing.
+    /// Adds all that `source` gives, packed, and gives its length in bytes. After each read
+    /// `wanted` is told how much it was, and ends it early by failing.
     ///
     /// # Errors
     /// As [`write`](Self::write); what `source` or `wanted` says.
@@ -78,7 +79,8 @@ fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// How many bytes of whole blocks, the last of which may be shorter, `content` begins with that are `so`.
+/// How many bytes of whole blocks, the last of which may be shorter, `content` begins with that are
+/// `so`.
 fn run_bytes(content: &[u8], so: impl Fn(&[u8]) -> bool) -> usize {
     content.chunks(BLOCK_BYTES).take_while(|block| so(block)).map(<[u8]>::len).sum()
 }

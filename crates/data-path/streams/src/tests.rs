@@ -57,7 +57,8 @@ fn every_bit_that_is_flipped_is_noticed() {
     let mut medium = written(&guest(CONTENT_MAX + 9));
     // First block, description, a whole record, the last one; what lies behind was never written.
     for byte in 0..slot(2).end {
-        // Every bit where fields are. Of contents and paddings one of each byte: what covers them knows no bits.
+        // Every bit where fields are. Of contents and paddings one of each byte: what covers them
+        // knows no bits.
         let bits =
             if byte % 4096 < 128 || (4064..4096).contains(&byte) { 0..8 } else { byte % 8..byte % 8 + 1 };
         for bit in bits {

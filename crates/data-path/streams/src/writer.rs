@@ -10,7 +10,8 @@ use crate::header::{HEADER_BYTES, Header, Shape, StreamKind};
 use crate::medium::Medium;
 use crate::record::{self, FINAL, HEAD_BYTES, Place, content_bytes_max};
 
-/// Writes a stream, record by record. Until it is [finished](Self::finish), a reader says that it is not.
+/// Writes a stream, record by record. Until it is [finished](Self::finish), a reader says that it
+/// is not.
 #[derive(Debug)]
 pub struct StreamWriter<M> {
     medium: M,
@@ -23,11 +24,12 @@ pub struct StreamWriter<M> {
 }
 
 impl<M: Medium> StreamWriter<M> {
-    /// Begins a stream in a volume that holds none. `description` is what a reader gets before the content, and is at most a
-    /// record long; records lie every `slot_bytes`.
+    /// Begins a stream in a volume that holds none. `description` is what a reader gets before the
+    /// content, and is at most a record long; records lie every `slot_bytes`.
     ///
     /// # Errors
-    /// [`StreamError::Limit`] for a size that the format does not have; [`StreamError::NoRoom`]; the volume's.
+    /// [`StreamError::Limit`] for a size that the format does not have; [`StreamError::NoRoom`];
+    /// the volume's.
     pub fn begin(
         mut medium: M,
         kind: StreamKind,
@@ -63,7 +65,8 @@ impl<M: Medium> StreamWriter<M> {
         Ok(())
     }
 
-    /// Adds all that `source` gives, and says to `wanted` after each read how much that is; it ends early if that says no.
+    /// Adds all that `source` gives, and says to `wanted` after each read how much that is; it ends
+    /// early if that says no.
     ///
     /// # Errors
     /// As [`write`](Self::write); what `source` or `wanted` says.
@@ -88,7 +91,8 @@ impl<M: Medium> StreamWriter<M> {
         }
     }
 
-    /// Makes all of it durable, then marks its end, durably. Gives how much content it has, in bytes, and the volume.
+    /// Makes all of it durable, then marks its end, durably. Gives how much content it has, in
+    /// bytes, and the volume.
     ///
     /// # Errors
     /// The volume's; then it has no end.

@@ -1,7 +1,7 @@
 //! A disk as a file is used: any bytes, one call after the other, on the calling thread.
 //!
-//! For volumes that no guest reaches, and that are small or go in one direction. Within a call several transfers are in
-//! flight, so large calls run at the disk's speed.
+//! For volumes that no guest reaches, and that are small or go in one direction. Within a call
+//! several transfers are in flight, so large calls run at the disk's speed.
 
 use std::fmt;
 
@@ -12,7 +12,8 @@ use strongroom_types::Extent;
 use crate::client::{Client, pieces};
 use crate::transfer::TransferError;
 
-/// A way into a disk for one thread. After an error it must not be used again: what had been begun may still be under way.
+/// A way into a disk for one thread. After an error it must not be used again: what had been begun
+/// may still be under way.
 pub struct DiskAccess {
     client: Client,
     size_bytes: u64,
@@ -49,7 +50,8 @@ impl DiskAccess {
         self.client.settle(0, &mut sink)
     }
 
-    /// Writes at byte `offset`; durable after the next [`flush`](Self::flush), of which any part may be before.
+    /// Writes at byte `offset`; durable after the next [`flush`](Self::flush), of which any part
+    /// may be before.
     ///
     /// # Errors
     /// Also if that reaches beyond the end.

@@ -14,7 +14,8 @@ use crate::transfer::{Progress, TransferError};
 /// Runs of blocks that are named in one answer; how many more there are is said.
 const RUNS_NAMED: usize = 16;
 
-/// Reading the blocks could not begin, or was stopped. That blocks are wrong or unreadable is a finding, and no such error.
+/// Reading the blocks could not begin, or was stopped. That blocks are wrong or unreadable is a
+/// finding, and no such error.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// No disk can be made of the volume's files.
@@ -25,7 +26,8 @@ pub enum CheckError {
     Transfer(#[from] TransferError),
 }
 
-/// Reads all blocks of a volume as a guest does. What they show beside the numbers is added to `findings`.
+/// Reads all blocks of a volume as a guest does. What they show beside the numbers is added to
+/// `findings`.
 ///
 /// # Errors
 /// [`CheckError`].

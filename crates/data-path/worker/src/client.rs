@@ -17,11 +17,13 @@ const DEPTH: usize = 16;
 /// Bytes of one transfer: the largest.
 const PIECE_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
 
-/// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each. What was read may be as
-/// much again until a file has taken it, and a third time where runs of it were copied.
+/// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each.
+/// What was read may be as much again until a file has taken it, and a third time where runs of it
+/// were copied.
 const OWN_MEMORY_BYTES: usize = (DEPTH + 2 + 2 * WRITES_MAX) * PIECE_BYTES as usize;
 
-/// Memory for the stages below, apart from ours so that what waits here cannot starve what must end there.
+/// Memory for the stages below, apart from ours so that what waits here cannot starve what must end
+/// there.
 const STAGE_MEMORY_BYTES: usize = 32 << 20;
 
 /// Takes what a read has brought, and where that is on the disk.
@@ -45,7 +47,8 @@ impl Client {
         Ok(Self { ring, pool, channel, in_flight: InFlight::with_depth(DEPTH) })
     }
 
-    /// A buffer of a piece. At most [`DEPTH`] are in flight, and one is being filled, so there is always one.
+    /// A buffer of a piece. At most [`DEPTH`] are in flight, and one is being filled, so there is
+    /// always one.
     pub fn take_buffer(&self) -> Result<Buffer, TransferError> {
         self.take(PIECE_BYTES as usize)
     }

@@ -1,8 +1,8 @@
 //! Completing the layer below the top, which took writes until a snapshot was made.
 //!
-//! Beside the clients, on a thread of its own: what is in its first-write log is brought to the layer, what a
-//! crash has left of its tags is settled, and everything is made durable. Then the layer is one that never
-//! changes again, and the supervisor notes that.
+//! Beside the clients, on a thread of its own: what is in its first-write log is brought to the
+//! layer, what a crash has left of its tags is settled, and everything is made durable. Then the
+//! layer is one that never changes again, and the supervisor notes that.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -72,13 +72,15 @@ impl Closing {
 
     /// Whether a flush of the layer has failed, which a successor would not know.
     pub fn has_failed_flush(&self) -> bool {
-        // Of a layer that is complete nothing is left to be flushed, and its tags take no flushes any more.
+        // Of a layer that is complete nothing is left to be flushed, and its tags take no flushes
+        // any more.
         let is_complete = *self.shared.outcome.lock() == Completion::Complete;
         let ClosingLayer { layer, tags, .. } = &self.shared.layer;
         !is_complete && (layer.has_failed_flush() || tags.as_ref().is_some_and(TagsDisk::has_failed_flush))
     }
 
-    /// Ends the work where it is, and leaves the rest to a successor. Returns what that has to know.
+    /// Ends the work where it is, and leaves the rest to a successor. Returns what that has to
+    /// know.
     pub fn end(&self) -> ClosingEnd {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.layer.layer.end_destaging(End::Now);

@@ -1,4 +1,5 @@
-//! Completing a volume that nobody serves: what its last user left in the first-write log is brought to its layer.
+//! Completing a volume that nobody serves: what its last user left in the first-write log is
+//! brought to its layer.
 
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use crate::client::Client;
 use crate::merge::MergeError;
 use crate::stack::assemble_destaged;
 
-/// Leaves the volume at `path` as an orderly end of its exposure does: its log is empty, and everything is
-/// durable. Another layer can be put on it then.
+/// Leaves the volume at `path` as an orderly end of its exposure does: its log is empty, and
+/// everything is durable. Another layer can be put on it then.
 ///
 /// # Errors
 /// While the volume is in use; if it cannot be written.

@@ -33,7 +33,8 @@ pub enum State {
     Parked,
     /// A flush failed, and none succeeds until the volume is exposed anew.
     FlushFailed,
-    /// Nobody serves it: its worker has died, and the KEK that opens the DEKs for another cannot be had now.
+    /// Nobody serves it: its worker has died, and the KEK that opens the DEKs for another cannot be
+    /// had now.
     KeyUnavailable,
 }
 
@@ -51,15 +52,16 @@ pub struct Condition {
     pub device_errors: u64,
     /// How it failed the last of them.
     pub last_device_error: Option<String>,
-    /// How many blocks did not match their tags and were taken as they are, because they may have been in flight when
-    /// power or process failed. After an orderly end of whoever had the volume before, any is an alarm.
+    /// How many blocks did not match their tags and were taken as they are, because they may have
+    /// been in flight when power or process failed. After an orderly end of whoever had the volume
+    /// before, any is an alarm.
     #[serde(skip_serializing_if = "is_none")]
     pub adopted_blocks: u64,
     /// How many reads of blocks failed because their tags do not match.
     #[serde(skip_serializing_if = "is_none")]
     pub wrong_blocks: u64,
-    /// How far the layer below the top is completed, since the worker began to serve with one that was
-    /// not complete.
+    /// How far the layer below the top is completed, since the worker began to serve with one that
+    /// was not complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion: Option<Completion>,
 }

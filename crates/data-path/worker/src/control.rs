@@ -1,8 +1,9 @@
-//! How other commands speak to the supervisor of an exposed volume: over a socket in the volume's directory, which its
-//! owner and root can use.
+//! How other commands speak to the supervisor of an exposed volume: over a socket in the volume's
+//! directory, which its owner and root can use.
 //!
-//! A client sends one line of JSON, gets one back, and is done. No line holds a key: the supervisor has the volume's, and
-//! a new one is named, for it to be fetched, or is in a pipe whose reading end comes beside the line.
+//! A client sends one line of JSON, gets one back, and is done. No line holds a key: the supervisor
+//! has the volume's, and a new one is named, for it to be fetched, or is in a pipe whose reading
+//! end comes beside the line.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -62,8 +63,8 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
-    /// Move the volume to another KEK. It is in a pipe, whose reading end comes with the line; without one, its provider is asked
-    /// for it.
+    /// Move the volume to another KEK. It is in a pipe, whose reading end comes with the line;
+    /// without one, its provider is asked for it.
     Rewrap {
         /// Which.
         to: NewKek,
@@ -227,7 +228,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to whoever exposes the volume at `path`; `None` if nobody does. What a dead process left is nobody.
+    /// Connects to whoever exposes the volume at `path`; `None` if nobody does. What a dead process
+    /// left is nobody.
     pub fn connect(path: &Path) -> Result<Option<Self>, ControlError> {
         match connect(path) {
             Ok(stream) => Ok(Some(Self { stream: stream.into(), path: path.to_owned() })),
@@ -276,7 +278,8 @@ fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// The address of the control socket in an open directory: a volume's own path may be longer than an address can be.
+/// The address of the control socket in an open directory: a volume's own path may be longer than
+/// an address can be.
 pub(crate) fn address_in(directory: &impl AsFd) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", directory.as_fd().as_raw_fd()))
 }

@@ -1,4 +1,5 @@
-//! A thread that brings first writes from a layer's log to the layer, as long as the volume is served.
+//! A thread that brings first writes from a layer's log to the layer, as long as the volume is
+//! served.
 
 use std::rc::Rc;
 use std::thread::JoinHandle;
@@ -53,7 +54,8 @@ impl Destaging {
             Some(_) => {
                 disk.expect_destager(true);
                 let job = lanes.run(move |ring: &Ring| destage(&shared, ring)).map_err(|_| {
-                    // There is a lane for each layer that takes writes, or has taken them until now.
+                    // There is a lane for each layer that takes writes, or has taken them until
+                    // now.
                     IoError::Device(Errno(rustix::io::Errno::BUSY.raw_os_error()))
                 })?;
                 Some(Work::Lane(job))
@@ -86,8 +88,8 @@ impl Destaging {
         Ok(Self { disk: disk.clone(), job: Mutex::new(job) })
     }
 
-    /// Ends it. [`End::Empty`] takes until all that was written is in the layer; nobody may write any more. What fails
-    /// stays in the log, where the next one to open the volume finds it.
+    /// Ends it. [`End::Empty`] takes until all that was written is in the layer; nobody may write
+    /// any more. What fails stays in the log, where the next one to open the volume finds it.
     pub fn end(self, end: End) -> Result<(), IoError> {
         self.end_job(end)
     }

@@ -18,7 +18,8 @@ use crate::transfer::TransferError;
 /// Writes in flight: enough that the disk never waits for the next one.
 pub const WRITES_MAX: usize = 16;
 
-/// A file that is written to. A page cache would cost a copy of every byte, and would be written out only in the end.
+/// A file that is written to. A page cache would cost a copy of every byte, and would be written
+/// out only in the end.
 pub struct FileWriter<'a> {
     /// For what is not whole blocks.
     file: &'a File,
@@ -30,7 +31,8 @@ pub struct FileWriter<'a> {
 }
 
 impl<'a> FileWriter<'a> {
-    /// Writes on the thread of `ring`. Where the file system has no way past the page cache (`O_DIRECT`), it goes through it.
+    /// Writes on the thread of `ring`. Where the file system has no way past the page cache
+    /// (`O_DIRECT`), it goes through it.
     pub fn open(file: &'a File, ring: &Ring) -> Result<Self, TransferError> {
         // An open file of its own, so that the flag is not set for whoever else holds the caller's.
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());

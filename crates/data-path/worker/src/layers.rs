@@ -104,7 +104,8 @@ pub struct PlainBlocks {
     pub closing: Option<ClosingLayer>,
 }
 
-/// Puts the stages together that make plain blocks of `blocks`: the volume's own, perhaps with instruments in between.
+/// Puts the stages together that make plain blocks of `blocks`: the volume's own, perhaps with
+/// instruments in between.
 pub fn plain_blocks_over(
     blocks: Arc<dyn Disk<Sealed>>,
     volume: &mut OpenVolume,
@@ -121,7 +122,8 @@ pub fn plain_blocks_over(
     plain_over(blocks, top, std::mem::take(&mut volume.lower), ciphers)
 }
 
-/// Puts the stages of all layers together. `blocks` are those of the top, perhaps with instruments in between.
+/// Puts the stages of all layers together. `blocks` are those of the top, perhaps with instruments
+/// in between.
 pub(crate) fn plain_over(
     blocks: Arc<dyn Disk<Sealed>>,
     top: LayerBlocks,
@@ -132,7 +134,8 @@ pub(crate) fn plain_over(
     assembly.plain(blocks, top, lower, keys)
 }
 
-/// The plain blocks of a disk that is no layer of a volume: nothing of it is in files, and it has no tags.
+/// The plain blocks of a disk that is no layer of a volume: nothing of it is in files, and it has
+/// no tags.
 pub(crate) fn plain_over_alone(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) -> Arc<dyn Disk<Plain>> {
     match ciphers {
         Ciphers::Of(keyed) => Arc::new(CryptDisk::new(blocks, Arc::new(keyed.blocks))),
@@ -152,8 +155,8 @@ pub(crate) struct MergePlan {
     pub hidden: Option<Arc<Discards>>,
 }
 
-/// Puts the stages for a merge together. What is written is sealed by the last of the keys. `watch` is put on
-/// the upper layer's sealed blocks.
+/// Puts the stages for a merge together. What is written is sealed by the last of the keys. `watch`
+/// is put on the upper layer's sealed blocks.
 pub(crate) fn merge_plan(
     layers: MergeLayers,
     ciphers: Ciphers,
@@ -193,7 +196,8 @@ type Tagged = (Arc<dyn Disk<Sealed>>, Option<TagsDisk>);
 type Recorded = (Arc<dyn StoredFile>, DiscardsFacts);
 
 impl Assembly {
-    /// What these ciphers give for so many layers: the keys of the blocks, if there are any, and the rest.
+    /// What these ciphers give for so many layers: the keys of the blocks, if there are any, and
+    /// the rest.
     fn of(ciphers: Ciphers, layers: usize) -> Result<(Option<Arc<EpochKeys>>, Self), StackError> {
         let (keys, tag_keys, discard_keys) = match ciphers {
             Ciphers::Of(keyed) => {

@@ -1,6 +1,6 @@
-//! Making one layer of two of a volume that nobody serves: the blocks of the upper one are written into the
-//! lower one, under that one's key. `datastore/file/merge` has the order of what is written, and why a merge
-//! that was interrupted is done again from its beginning.
+//! Making one layer of two of a volume that nobody serves: the blocks of the upper one are written
+//! into the lower one, under that one's key. `datastore/file/merge` has the order of what is
+//! written, and why a merge that was interrupted is done again from its beginning.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -45,12 +45,12 @@ pub struct Merged {
     pub moved_bytes: u64,
 }
 
-/// Makes one layer of the next two of the volume at `path`, or goes on with that; `None` if no two are to
-/// become one.
+/// Makes one layer of the next two of the volume at `path`, or goes on with that; `None` if no two
+/// are to become one.
 ///
 /// # Errors
-/// While the volume is in use; if a layer cannot be read or written. Nothing is lost, and the next call
-/// does it again.
+/// While the volume is in use; if a layer cannot be read or written. Nothing is lost, and the next
+/// call does it again.
 pub fn merge_next(
     path: &Path,
     options: &OpenOptions<'_>,
@@ -256,7 +256,8 @@ mod tests {
             which: usize,
         },
         Grow,
-        /// Merges as often as there is something to merge, but stops the first merge after so many reports.
+        /// Merges as often as there is something to merge, but stops the first merge after so many
+        /// reports.
         Merge {
             stops_after: Option<u8>,
         },

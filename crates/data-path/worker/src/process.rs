@@ -5,8 +5,8 @@ use strongroom_crypto::CryptoError;
 use strongroom_memory::secret::{SecretBytes, SecretError};
 use thiserror::Error;
 
-/// The limit at which the kernel writes no core file, and starts no program for one either (core(5): a limit of 0 does not
-/// stop a core that is piped to a program, and 1 does).
+/// The limit at which the kernel writes no core file, and starts no program for one either
+/// (core(5): a limit of 0 does not stop a core that is piped to a program, and 1 does).
 const CORE_LIMIT_BYTES: u64 = 1;
 
 /// Why a process must not touch a key.
@@ -25,8 +25,8 @@ pub enum ProcessError {
 
 /// Makes the calling process fit to hold keys; called before the first one is read.
 ///
-/// - It is not dumpable: no core file, and no other process of the same user reads its memory or attaches to it. What it
-///   starts may be dumpable again, and has the limit.
+/// - It is not dumpable: no core file, and no other process of the same user reads its memory or
+///   attaches to it. What it starts may be dumpable again, and has the limit.
 /// - Its ciphers give the known answers.
 ///
 /// Warns where secrets cannot be locked into memory: they still work, but could be swapped out.
@@ -46,8 +46,8 @@ pub fn prepare_for_keys() -> Result<(), ProcessError> {
     Ok(())
 }
 
-/// Keeps other processes of the same user from reading the memory of this one, taking its descriptors, or attaching to it:
-/// what it holds may be the way of a key, if not a key.
+/// Keeps other processes of the same user from reading the memory of this one, taking its
+/// descriptors, or attaching to it: what it holds may be the way of a key, if not a key.
 pub fn close_memory() -> Result<(), ProcessError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(ProcessError::Dumpable)
 }

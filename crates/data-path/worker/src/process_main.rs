@@ -1,9 +1,11 @@
-//! The worker: a process that serves one volume and holds nothing but its keys, its layer's open file and its clients.
+//! The worker: a process that serves one volume and holds nothing but its keys, its layer's open
+//! file and its clients.
 //!
-//! It gives up every right before it learns anything worth stealing: not dumpable -> placed -> confined -> threads -> system
-//! calls denied -> keys -> clients. It opens nothing, and knows no path and no KEK; what it is told to do comes over
-//! the socket it was born with ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and
-//! ends, so that the volume is free.
+//! It gives up every right before it learns anything worth stealing: not dumpable -> placed ->
+//! confined -> threads -> system calls denied -> keys -> clients. It opens nothing, and knows no
+//! path and no KEK; what it is told to do comes over the socket it was born with
+//! ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and ends, so
+//! that the volume is free.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,10 +51,12 @@ pub enum WorkerError {
     Service(#[from] ServiceError),
 }
 
-/// Serves as the worker of the supervisor that this process was born from, whose socket is its standard input.
+/// Serves as the worker of the supervisor that this process was born from, whose socket is its
+/// standard input.
 ///
 /// # Errors
-/// [`BirthError::NotBorn`] if a person started it. Whatever else goes wrong is told to the supervisor too.
+/// [`BirthError::NotBorn`] if a person started it. Whatever else goes wrong is told to the
+/// supervisor too.
 pub fn process_main() -> Result<(), WorkerError> {
     let mut socket = BirthSocket::adopt(io::stdin())?;
     close_inherited();
@@ -66,7 +70,8 @@ pub fn process_main() -> Result<(), WorkerError> {
     served
 }
 
-/// Closes what the supervisor was itself started with and did not mean for us, such as the descriptor of a passphrase.
+/// Closes what the supervisor was itself started with and did not mean for us, such as the
+/// descriptor of a passphrase.
 fn close_inherited() {
     let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = numbers
@@ -74,7 +79,8 @@ fn close_inherited() {
         .filter(|number| *number > 2)
         .collect();
     for number in numbers {
-        // Nothing here has opened a file yet. The directory that was read is closed already, and not there.
+        // Nothing here has opened a file yet. The directory that was read is closed already, and
+        // not there.
         let _ = nix::unistd::close(number);
     }
 }
@@ -222,7 +228,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Drains, and hands everything over. The sessions are the successor's from here on; what is left to do is to end.
+    /// Drains, and hands everything over. The sessions are the successor's from here on; what is
+    /// left to do is to end.
     fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
         let served = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
         if served.has_failed_flush() {
@@ -259,8 +266,8 @@ impl Worker {
                 let stopped = serving.stop();
                 match stopped {
                     Ok(()) => empty_log(destaging),
-                    // The disk may be one that does not answer. Nobody waits for it: what is in the log is durable
-                    // there.
+                    // The disk may be one that does not answer. Nobody waits for it: what is in the
+                    // log is durable there.
                     Err(_) => {
                         std::mem::forget(destaging);
                         std::mem::forget(closing);
@@ -273,8 +280,8 @@ impl Worker {
     }
 }
 
-/// Completes the layer. What cannot be brought there is durable in the log, and the next one to open the volume finds
-/// it.
+/// Completes the layer. What cannot be brought there is durable in the log, and the next one to
+/// open the volume finds it.
 fn empty_log(destaging: Destaging) {
     if let Err(error) = destaging.end(End::Empty) {
         tracing::warn!(%error, "some of what was written last stays in the volume's first-write log");

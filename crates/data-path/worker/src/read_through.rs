@@ -62,11 +62,12 @@ impl FailedBlocks {
     }
 }
 
-/// Reads whatever of the disk is not known to be a hole. What fails is read again block by block, so that each block
-/// that fails is known.
+/// Reads whatever of the disk is not known to be a hole. What fails is read again block by block,
+/// so that each block that fails is known.
 ///
 /// # Errors
-/// For want of memory or an event loop, or when it was stopped. That blocks cannot be read is no error here.
+/// For want of memory or an event loop, or when it was stopped. That blocks cannot be read is no
+/// error here.
 pub fn read_through(
     disk: &dyn Disk<Plain>,
     progress: &mut Progress<'_>,

@@ -1,4 +1,5 @@
-//! What clients connect to, in a worker: one frontend, on threads that are made before the sandbox closes.
+//! What clients connect to, in a worker: one frontend, on threads that are made before the sandbox
+//! closes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -127,7 +128,8 @@ impl Service {
         Ok(Prepared { kind, listener, recorders, teller })
     }
 
-    /// Serves `disk`, from the start or from where a predecessor was suspended. When it returns, clients are served.
+    /// Serves `disk`, from the start or from where a predecessor was suspended. When it returns,
+    /// clients are served.
     pub fn serve(
         &self,
         disk: Arc<dyn Disk<Plain>>,
@@ -162,7 +164,8 @@ impl Service {
 }
 
 impl Prepared {
-    /// Makes all threads that there will ever be, and denies every system call that they do not need.
+    /// Makes all threads that there will ever be, and denies every system call that they do not
+    /// need.
     pub fn start_threads(self) -> Result<Service, ServiceError> {
         let Self { kind, listener, recorders, teller } = self;
         let lanes = match &kind {
@@ -176,7 +179,8 @@ impl Prepared {
 }
 
 impl Serving {
-    /// Tells guests that the disk has another size, where the protocol can; NBD's clients learn it when they connect.
+    /// Tells guests that the disk has another size, where the protocol can; NBD's clients learn it
+    /// when they connect.
     pub fn announce_size(&self) {
         match self {
             Self::Nbd(_) => {}
@@ -184,8 +188,8 @@ impl Serving {
         }
     }
 
-    /// Drains. What a successor needs to go on with the sessions: those of NBD end, after a flush, and their clients
-    /// connect again and repeat what was not answered.
+    /// Drains. What a successor needs to go on with the sessions: those of NBD end, after a flush,
+    /// and their clients connect again and repeat what was not answered.
     pub fn suspend(self) -> Result<(Option<Value>, Vec<OwnedFd>), String> {
         match self {
             Self::Nbd(server) => {
@@ -200,7 +204,8 @@ impl Serving {
         }
     }
 
-    /// Drains and flushes, for whoever comes next in this place: clients that connect again see a pause.
+    /// Drains and flushes, for whoever comes next in this place: clients that connect again see a
+    /// pause.
     pub fn close(self) -> Result<(), String> {
         match self {
             Self::Nbd(server) => server.hand_over().map_err(|error| error.to_string()),

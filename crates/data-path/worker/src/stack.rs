@@ -28,7 +28,8 @@ use crate::layers::{Ciphers, PlainBlocks, StackError, plain_blocks_over, plain_o
 /// The unit that clients address: NBD knows bytes, and a guest's sectors are made of them.
 const UNIT_BYTES: u32 = 1;
 
-/// The stages of a volume that is served, kept apart as far as it takes to make it larger while it is.
+/// The stages of a volume that is served, kept apart as far as it takes to make it larger while it
+/// is.
 pub struct Stack {
     layer: FileDisk,
     tags: Option<TagsDisk>,
@@ -125,8 +126,9 @@ impl Stack {
             || self.chain.as_ref().is_some_and(ChainDisk::has_failed_record)
     }
 
-    /// Leaves log and tags, if there are any, for a successor to go on with; nothing may be in flight. `in_order` says that
-    /// destaging has ended so. What the layer is to the successor is in the facts from then on.
+    /// Leaves log and tags, if there are any, for a successor to go on with; nothing may be in
+    /// flight. `in_order` says that destaging has ended so. What the layer is to the successor is
+    /// in the facts from then on.
     pub fn close(&mut self, in_order: bool) {
         if let Some(log) = &mut self.facts.log {
             log.handed_over = in_order && !self.layer.has_failed_flush();
@@ -144,29 +146,30 @@ impl Stack {
         Destaging::on(&self.layer, lanes)
     }
 
-    /// The open files of all layers, to be handed on; their locks go with them. [`OpenLayer::from_files`] takes them
-    /// in.
+    /// The open files of all layers, to be handed on; their locks go with them.
+    /// [`OpenLayer::from_files`] takes them in.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
         self.files.iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
 }
 
-/// An empty disk in memory, with the same stages above it as a volume has. Its blocks are gone with the last of it.
+/// An empty disk in memory, with the same stages above it as a volume has. Its blocks are gone with
+/// the last of it.
 pub fn memory_disk(size: VolumeSize, ciphers: Ciphers) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let plain = plain_over_alone(Arc::new(MemoryDisk::new(size, KeyEpoch::FIRST)), ciphers);
     Ok(Arc::new(BlocksizeDisk::new(plain, size.bytes(), UNIT_BYTES, RangeLocks::new())?))
 }
 
-/// Puts the stages of a volume together. It takes the volume, because one volume has one set of range locks; the
-/// layer stays open and locked as long as the disk, or a channel of it, is there. The data keys are wiped when
-/// the ciphers are set up.
+/// Puts the stages of a volume together. It takes the volume, because one volume has one set of
+/// range locks; the layer stays open and locked as long as the disk, or a channel of it, is there.
+/// The data keys are wiped when the ciphers are set up.
 pub fn assemble(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let blocks = Arc::clone(&volume.disk);
     assemble_over(blocks, volume)
 }
 
-/// As [`assemble`], with a thread of its own that empties the first-write log. The log is empty when the disk, and
-/// every channel of it, is gone.
+/// As [`assemble`], with a thread of its own that empties the first-write log. The log is empty
+/// when the disk, and every channel of it, is gone.
 pub fn assemble_destaged(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let destaging = Destaging::on_own_thread(&volume.disk)?;
     Ok(Arc::new(Destaged { disk: assemble(volume)?, destaging: Arc::new(destaging) }))
@@ -217,8 +220,8 @@ impl Disk<Plain> for Destaged {
     }
 }
 
-/// As [`assemble`], over `blocks`: the volume's own, perhaps with instruments in between that delay requests or make
-/// them fail.
+/// As [`assemble`], over `blocks`: the volume's own, perhaps with instruments in between that delay
+/// requests or make them fail.
 pub fn assemble_over(
     blocks: Arc<dyn Disk<Sealed>>,
     mut volume: OpenVolume,

@@ -1,7 +1,9 @@
-//! A whole volume's content, into a file and out of one: a pipelined client of a disk on the calling thread.
+//! A whole volume's content, into a file and out of one: a pipelined client of a disk on the
+//! calling thread.
 //!
-//! What is not there is not copied: holes of the file, unallocated runs of the disk, and runs of zeroes are skipped
-//! on both ways, for what they are skipped over reads as zeroes already. So the destination must be new.
+//! What is not there is not copied: holes of the file, unallocated runs of the disk, and runs of
+//! zeroes are skipped on both ways, for what they are skipped over reads as zeroes already. So the
+//! destination must be new.
 
 use std::fs::File;
 use std::io;
@@ -61,7 +63,8 @@ impl Progress<'_> {
     }
 }
 
-/// Copies a file or block device of `size_bytes` into a disk that reads as zeroes, and makes it durable.
+/// Copies a file or block device of `size_bytes` into a disk that reads as zeroes, and makes it
+/// durable.
 pub fn import_file(
     file: &File,
     size_bytes: u64,
@@ -142,7 +145,8 @@ fn write_out(
     })
 }
 
-/// The next run of data of a file from `at` on, cut to its first `size_bytes`; what cannot tell is data throughout.
+/// The next run of data of a file from `at` on, cut to its first `size_bytes`; what cannot tell is
+/// data throughout.
 fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>> {
     if at >= size_bytes {
         return Ok(None);
@@ -159,8 +163,8 @@ fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>
     Ok((!data.is_empty()).then_some(data))
 }
 
-/// The runs of `bytes` that hold data, without the runs of [`ZERO_RUN_BYTES`] and more, counted from the start, that
-/// are zero throughout.
+/// The runs of `bytes` that hold data, without the runs of [`ZERO_RUN_BYTES`] and more, counted
+/// from the start, that are zero throughout.
 fn data_runs(bytes: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let chunks = bytes.len().div_ceil(ZERO_RUN_BYTES);
     let range = |chunk: usize| chunk * ZERO_RUN_BYTES..bytes.len().min((chunk + 1) * ZERO_RUN_BYTES);

@@ -20,7 +20,8 @@ const NO_RIGHT: End = End::Refused(Errno::PERM);
 const LANDLOCKED: End = End::Refused(Errno::ACCESS);
 const NOT_THERE: End = End::Refused(Errno::NOENT);
 
-/// Each deed, what prevents it where the filter of system calls is not there, and what does where it is.
+/// Each deed, what prevents it where the filter of system calls is not there, and what does where
+/// it is.
 #[rustfmt::skip]
 const DENIALS: &[(&str, Option<End>, End)] = &[
     // It reaches no file.

@@ -1,5 +1,5 @@
-//! A volume of several layers reads the same by standard tools alone, after `docs/ON_DISK.md`, as it does by its own
-//! stages.
+//! A volume of several layers reads the same by standard tools alone, after `docs/ON_DISK.md`, as
+//! it does by its own stages.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

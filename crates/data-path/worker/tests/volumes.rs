@@ -1,5 +1,5 @@
-//! Whole volumes, from what a frontend sees down to the file: the conformance suite, and random histories against a
-//! vector of bytes, through reopening and growth.
+//! Whole volumes, from what a frontend sees down to the file: the conformance suite, and random
+//! histories against a vector of bytes, through reopening and growth.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

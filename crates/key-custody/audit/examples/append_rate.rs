@@ -1,8 +1,9 @@
-//! Measures appends: `append_rate DIRECTORY [WAITERS [SECONDS]]`, by default 32 waiters and 5 seconds.
+//! Measures appends: `append_rate DIRECTORY [WAITERS [SECONDS]]`, by default 32 waiters and 5
+//! seconds.
 //!
-//! Each waiter appends a record of some 450 bytes, waits until it is durable, and appends the next. Says how
-//! many there were in a second, how long they took, and how many shared a sync. The directory is made, and
-//! left for `verify`.
+//! Each waiter appends a record of some 450 bytes, waits until it is durable, and appends the next.
+//! Says how many there were in a second, how long they took, and how many shared a sync. The
+//! directory is made, and left for `verify`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement says what it measured, or fails")]
 

@@ -18,13 +18,15 @@ pub enum AuditError {
     /// More records wait than the log takes. Try again.
     #[error("the audit log has too many records waiting; try again")]
     Overloaded,
-    /// There is no room on its file system. Nothing of the record is there; try again when there is.
+    /// There is no room on its file system. Nothing of the record is there; try again when there
+    /// is.
     #[error("the audit log's file system is full: {reason}")]
     Full {
         /// What the system said.
         reason: Arc<str>,
     },
-    /// A write or sync failed, now or earlier; the record may be there or not. The log must be opened again.
+    /// A write or sync failed, now or earlier; the record may be there or not. The log must be
+    /// opened again.
     #[error("the audit log cannot be written until it is opened again: {reason}")]
     Failed {
         /// What the system said.
@@ -39,7 +41,8 @@ pub enum AuditError {
         /// Where it lies.
         log: Arc<str>,
     },
-    /// Something that had been durable is not there any more, or was changed. The log is left as it is.
+    /// Something that had been durable is not there any more, or was changed. The log is left as it
+    /// is.
     #[error(
         "the audit log is damaged at {file}, line {line}, and was left as it is: {reason}. Put it aside and verify it"
     )]

@@ -1,5 +1,5 @@
-//! Heads: how far the log is, signed, so that whoever keeps one can tell later whether the log is still that
-//! one.
+//! Heads: how far the log is, signed, so that whoever keeps one can tell later whether the log is
+//! still that one.
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
@@ -100,7 +100,8 @@ impl PublicKey {
     }
 }
 
-/// How far a log was, signed. Kept elsewhere it tells later whether the log still has everything up to it.
+/// How far a log was, signed. Kept elsewhere it tells later whether the log still has everything up
+/// to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignedHead {

@@ -11,8 +11,8 @@ pub const OBJECTS_MAX: usize = 1024;
 /// Most free fields of one record.
 pub const FIELDS_MAX: usize = 32;
 
-/// Longest line, in bytes with its end. A record beyond is refused; `verify` and the reader take none that is
-/// longer.
+/// Longest line, in bytes with its end. A record beyond is refused; `verify` and the reader take
+/// none that is longer.
 pub const LINE_MAX_BYTES: usize = 256 * 1024;
 
 /// Most records that wait; beyond, they are refused and may be tried again.
@@ -30,16 +30,17 @@ pub const FILE_MAX_BYTES: u64 = 1024 * 1024 * 1024;
 /// Records after which a head is signed, unless the options say otherwise.
 pub const HEAD_RECORDS: u64 = 4096;
 
-/// Time after which a head is signed if there are records without one, unless the options say otherwise.
+/// Time after which a head is signed if there are records without one, unless the options say
+/// otherwise.
 pub const HEAD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Bytes of zeroes that are written ahead of the lines. A group that overwrites them changes no length and
-/// takes no space, so its sync is a flush of the device and not a commit of the file system's journal, which
-/// waits for what others wrote.
+/// Bytes of zeroes that are written ahead of the lines. A group that overwrites them changes no
+/// length and takes no space, so its sync is a flush of the device and not a commit of the file
+/// system's journal, which waits for what others wrote.
 pub(crate) const AHEAD_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Longest that a record waits for others to share its sync, where others are known to come. A sync takes a tenth of that on a good
-/// disk, and a few of it on most.
+/// Longest that a record waits for others to share its sync, where others are known to come. A sync
+/// takes a tenth of that on a good disk, and a few of it on most.
 pub(crate) const GATHER_TIME: Duration = Duration::from_millis(1);
 
 /// Most records of one group, which share a write and a sync.

@@ -3,9 +3,9 @@
 //! ```text
 //! {"sequence":N,"group":G,"previous":"HASH","time":"T","kind":"K",…}\n
 //! ```
-//! The hash of a line is the SHA-256 of its bytes without the line feed at its end. `group` is the sequence
-//! of the first line that was written together with this one: everything before that was durable when this
-//! line was written.
+//! The hash of a line is the SHA-256 of its bytes without the line feed at its end. `group` is the
+//! sequence of the first line that was written together with this one: everything before that was
+//! durable when this line was written.
 
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;

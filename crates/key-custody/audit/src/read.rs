@@ -69,7 +69,8 @@ pub(crate) fn unfinished(bytes: &[u8]) -> &[u8] {
     &bytes[begun..end.max(begun)]
 }
 
-/// Reads lines one after the other, from a sequence on, through all files, behind somebody who writes.
+/// Reads lines one after the other, from a sequence on, through all files, behind somebody who
+/// writes.
 pub(crate) struct Reader {
     directory: Arc<dyn Directory>,
     next: u64,
@@ -85,8 +86,8 @@ struct OpenFile {
     buffer: Vec<u8>,
     /// How much of the buffer has been used; `offset` is behind that.
     used: usize,
-    /// The last line that was durable when the buffer was read. What it has of later ones may have changed
-    /// since.
+    /// The last line that was durable when the buffer was read. What it has of later ones may have
+    /// changed since.
     durable: u64,
 }
 

@@ -35,8 +35,8 @@ pub struct Record {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
-    /// SHA-256 of the certificate's DER, in hexadecimal; none for who had no certificate, and for the server
-    /// itself.
+    /// SHA-256 of the certificate's DER, in hexadecimal; none for who had no certificate, and for
+    /// the server itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// In which role.
@@ -102,8 +102,8 @@ impl Record {
         self
     }
 
-    /// Whether the log takes it. Texts are refused and never shortened, since who reads the log could not
-    /// tell.
+    /// Whether the log takes it. Texts are refused and never shortened, since who reads the log
+    /// could not tell.
     ///
     /// # Errors
     /// [`AuditError::TooLarge`] beyond one of the [limits](crate::limits).

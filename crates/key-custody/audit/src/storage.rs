@@ -1,5 +1,5 @@
-//! The little that a log needs of a file system. Real directories are one of it; tests put a simulated one in
-//! their place.
+//! The little that a log needs of a file system. Real directories are one of it; tests put a
+//! simulated one in their place.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -73,7 +73,8 @@ pub trait LogFile: Send {
     /// Makes what was written durable, with its length.
     ///
     /// # Errors
-    /// The system's; what was written since the last sync may be there or not, whatever a later one says.
+    /// The system's; what was written since the last sync may be there or not, whatever a later one
+    /// says.
     fn sync(&self) -> io::Result<()>;
 }
 

@@ -26,15 +26,15 @@ pub struct Report {
     pub records: u64,
     /// Signed heads among the lines.
     pub heads: u64,
-    /// The last line that a head vouches for: what comes after could have been written by anybody. 0 for
-    /// none.
+    /// The last line that a head vouches for: what comes after could have been written by anybody.
+    /// 0 for none.
     pub signed_through: u64,
     /// Heads from elsewhere that the log agrees with.
     pub heads_met: u64,
     /// Heads from elsewhere of lines that were taken away.
     pub heads_before: u64,
-    /// Bytes after the last line: of a group that is being written, or that a power cut tore. Opening the log
-    /// cuts them.
+    /// Bytes after the last line: of a group that is being written, or that a power cut tore.
+    /// Opening the log cuts them.
     pub unfinished_bytes: u64,
 }
 
@@ -118,8 +118,8 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Reads all of a log and holds it against its chain, the heads in it, and `kept` heads from elsewhere.
-/// Nothing is changed, and the log may be written meanwhile.
+/// Reads all of a log and holds it against its chain, the heads in it, and `kept` heads from
+/// elsewhere. Nothing is changed, and the log may be written meanwhile.
 ///
 /// # Errors
 /// [`VerifyError::Broken`] with the first line that is wrong; the others of [`VerifyError`].
@@ -148,8 +148,8 @@ struct Check<'a> {
     keys: &'a [PublicKey],
     /// Heads from elsewhere, by the line that they are of.
     kept: BTreeMap<u64, Vec<&'a SignedHead>>,
-    /// What the next line must have for the line before it; `None` where anything may be, at the beginning of
-    /// what is left.
+    /// What the next line must have for the line before it; `None` where anything may be, at the
+    /// beginning of what is left.
     previous: Option<Hash>,
     next: u64,
     /// Where the last line is.

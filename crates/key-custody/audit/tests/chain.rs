@@ -251,7 +251,8 @@ fn one_writes_and_others_verify_meanwhile() {
     });
 }
 
-/// A key that keeps whoever signs waiting until the gate is open for good, and tells when it is asked.
+/// A key that keeps whoever signs waiting until the gate is open for good, and tells when it is
+/// asked.
 struct Gated {
     key: HeadKey,
     asked: Sender<()>,

@@ -1,5 +1,5 @@
-//! Shipping to real receivers over TLS: ours made of rustls, which goes wrong when told to, and `openssl
-//! s_server`.
+//! Shipping to real receivers over TLS: ours made of rustls, which goes wrong when told to, and
+//! `openssl s_server`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -193,7 +193,8 @@ fn write(log: &AuditLog, count: u64) -> u64 {
     (0..count).fold(0, |_, n| log.append(&record(n)).wait().unwrap().sequence)
 }
 
-/// Each line at least once, those seen for the first time in order, and all as they stand in the log.
+/// Each line at least once, those seen for the first time in order, and all as they stand in the
+/// log.
 fn check(messages: &[String], lines: &[String], through: u64) {
     let mut seen = BTreeMap::new();
     let mut last = 0;
@@ -255,8 +256,8 @@ fn a_receiver_that_goes_wrong_gets_everything_again_from_the_cursor_on() {
     let good = manners.len() as u64 - wrong;
     let receiver = Receiver::start(&identity, manners);
     let log = open(directory.path(), &document(), SMALL);
-    // All at once, so that every connection has as many lines as it may, and much of them is under way when it ends: however
-    // slowly they come.
+    // All at once, so that every connection has as many lines as it may, and much of them is under
+    // way when it ends: however slowly they come.
     let through = write(&log, 400);
     let patient = ShipOptions { confirm_interval: DEADLINE * 10, ..QUICK };
     let shipper = Shipper::start(&log, identity.collector(receiver.port), patient).unwrap();

@@ -8,7 +8,8 @@ use strongroom_types::{DESCRIPTOR_TAG_BYTES, VmId, VolumeId};
 use crate::error::KeyError;
 use crate::kek::Kek;
 
-/// Authenticates one volume's descriptor: HMAC-SHA256 under a key derived from the volume's KEK and id.
+/// Authenticates one volume's descriptor: HMAC-SHA256 under a key derived from the volume's KEK and
+/// id.
 #[derive(Debug)]
 pub struct DescriptorKey(SecretBytes);
 

@@ -25,8 +25,8 @@ pub enum Purpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cipher {
-    /// AES-256-XTS over 4096-byte units; the tweak is the unit's number, little-endian (IEEE 1619; dm-crypt's
-    /// `aes-xts-plain64` with 4096-byte sectors and `iv_large_sectors`).
+    /// AES-256-XTS over 4096-byte units; the tweak is the unit's number, little-endian (IEEE 1619;
+    /// dm-crypt's `aes-xts-plain64` with 4096-byte sectors and `iv_large_sectors`).
     #[serde(rename = "aes-256-xts-plain64-4096")]
     Aes256Xts4096,
 }

@@ -1,6 +1,6 @@
-//! A KEK on its way from one process of this machine to another, where no provider can be asked for it: through a pipe,
-//! whose reading end is passed over a socket. A pipe is the kernel's memory: it is never swapped, belongs to no file
-//! system, and is empty once it was read.
+//! A KEK on its way from one process of this machine to another, where no provider can be asked for
+//! it: through a pipe, whose reading end is passed over a socket. A pipe is the kernel's memory: it
+//! is never swapped, belongs to no file system, and is empty once it was read.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,7 +21,8 @@ impl Kek {
         Ok(reader.into())
     }
 
-    /// The key of a pipe, which comes from `source`. It does not wait for whoever should have written it.
+    /// The key of a pipe, which comes from `source`. It does not wait for whoever should have
+    /// written it.
     ///
     /// # Errors
     /// [`KeyError::NotHandedOver`] if it is no pipe, or holds anything but 32 bytes.

@@ -12,12 +12,14 @@ use crate::error::KeyError;
 /// Bytes of a KEK: an AES-256 key.
 pub const KEK_BYTES: usize = 32;
 
-/// The longest passphrase, in bytes: far beyond what a person types, and small enough to lock in memory.
+/// The longest passphrase, in bytes: far beyond what a person types, and small enough to lock in
+/// memory.
 pub const PASSPHRASE_BYTES_MAX: usize = 1024;
 
 const SALT_BYTES: usize = 32;
 
-/// A key-encryption key, and where it came from. It is wiped when it is dropped; `Debug` shows its id.
+/// A key-encryption key, and where it came from. It is wiped when it is dropped; `Debug` shows its
+/// id.
 pub struct Kek {
     id: KekId,
     source: KekSource,
@@ -68,8 +70,8 @@ impl KekSource {
         }
     }
 
-    /// The KEK that `input` (a passphrase, or a key file's key) gives. That of a provider is fetched by a
-    /// [`Keyring`](crate::Keyring).
+    /// The KEK that `input` (a passphrase, or a key file's key) gives. That of a provider is
+    /// fetched by a [`Keyring`](crate::Keyring).
     pub fn kek(&self, input: &SecretBytes) -> Result<Kek, KeyError> {
         match self {
             Self::Provider(_) => {
@@ -133,7 +135,8 @@ impl Kek {
         Self::new(secret, KekSource::Provider(key))
     }
 
-    /// The KEK of these 32 bytes. Its id is derived from them, so that a wrong key is told from a damaged volume.
+    /// The KEK of these 32 bytes. Its id is derived from them, so that a wrong key is told from a
+    /// damaged volume.
     pub(crate) fn new(secret: SecretBytes, source: KekSource) -> Result<Self, KeyError> {
         let derived = kdf::hkdf_sha256(&secret, b"", b"strongroom kek id v1", 16)?;
         let mut id = [0; 16];

@@ -50,7 +50,8 @@ pub fn read_key_file(path: &Path) -> Result<SecretBytes, KeyError> {
     Ok(SecretBytes::from_slice_and_wipe(&mut key)?)
 }
 
-/// Decodes hexadecimal digits of either case without a branch or a table look-up that depends on them.
+/// Decodes hexadecimal digits of either case without a branch or a table look-up that depends on
+/// them.
 fn decode_digits(digits: &[u8], key: &mut [u8; KEK_BYTES]) -> bool {
     let mut wrong = 0_u8;
     for (byte, pair) in key.iter_mut().zip(digits.as_chunks::<2>().0) {

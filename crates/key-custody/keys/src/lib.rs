@@ -1,15 +1,18 @@
 //! Keys: key server -> KEK -> DEK.
 //!
-//! - A [`Kek`] wraps DEKs. It lives in memory only. It comes from a key provider, a passphrase (Argon2id) or a key file;
-//!   [`KekSource`] is what a descriptor says about that, and holds nothing secret.
-//! - A [`Keyring`] reaches the key providers. It is implemented elsewhere: there is no network in here.
-//! - [`Leases`] hold the KEKs of providers for whoever uses one for long. They are implemented elsewhere, too.
-//! - An [`Envelope`] seals one DEK together with what it is for, so that it cannot be put to another use: purpose,
-//!   volume, layer, epoch, cipher and unit size are authenticated with it.
+//! - A [`Kek`] wraps DEKs. It lives in memory only. It comes from a key provider, a passphrase
+//!   (Argon2id) or a key file; [`KekSource`] is what a descriptor says about that, and holds
+//!   nothing secret.
+//! - A [`Keyring`] reaches the key providers. It is implemented elsewhere: there is no network in
+//!   here.
+//! - [`Leases`] hold the KEKs of providers for whoever uses one for long. They are implemented
+//!   elsewhere, too.
+//! - An [`Envelope`] seals one DEK together with what it is for, so that it cannot be put to
+//!   another use: purpose, volume, layer, epoch, cipher and unit size are authenticated with it.
 //! - A [`DescriptorKey`] authenticates a volume's descriptor under its KEK.
 //!
-//! This room knows nothing of files' layout or of I/O. Plain keys are [`SecretBytes`] here and everywhere; nothing
-//! in this room prints, serialises or logs one.
+//! This room knows nothing of files' layout or of I/O. Plain keys are [`SecretBytes`] here and
+//! everywhere; nothing in this room prints, serialises or logs one.
 //!
 //! [`SecretBytes`]: strongroom_memory::secret::SecretBytes
 #![forbid(unsafe_code)]

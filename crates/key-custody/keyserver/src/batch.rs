@@ -1,4 +1,5 @@
-//! One batch of a request: which items are one transaction, what happens after an error, and what goes on record.
+//! One batch of a request: which items are one transaction, what happens after an error, and what
+//! goes on record.
 
 use strongroom_kmip::message::{RequestItem, RequestMessage, ResponseHeader, ResponseItem, ResponseMessage};
 use strongroom_kmip::protocol::{BatchErrorContinuationOption, Operation, ResultReason, ResultStatus};
@@ -14,8 +15,8 @@ use crate::operations::failure::Failure;
 use crate::operations::{Context, Released, class_of, perform};
 use crate::server::KeyServer;
 
-/// How often a piece of work is done again because another client changed the same objects meanwhile. Each time, another one got
-/// through; this many losses in a row are a storm.
+/// How often a piece of work is done again because another client changed the same objects
+/// meanwhile. Each time, another one got through; this many losses in a row are a storm.
 const COMMIT_ATTEMPTS: usize = 32;
 
 /// One request while it is worked through.
@@ -208,7 +209,8 @@ impl Batch<'_> {
         tried
     }
 
-    /// Refuses an answer that would make the response longer than the client takes, before anything is done for it.
+    /// Refuses an answer that would make the response longer than the client takes, before anything
+    /// is done for it.
     fn check_size(
         &self,
         before: &[ResponseItem],

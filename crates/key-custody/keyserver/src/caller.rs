@@ -54,8 +54,8 @@ impl Caller {
         Who { identity: self.identity.clone(), address: self.address }
     }
 
-    /// Whether a permission of that class can cover the object, as far as that can be said without looking at it:
-    /// [`Scope::Own`] is left to be checked against its owner.
+    /// Whether a permission of that class can cover the object, as far as that can be said without
+    /// looking at it: [`Scope::Own`] is left to be checked against its owner.
     ///
     /// # Errors
     ///

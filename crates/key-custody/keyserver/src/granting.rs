@@ -1,4 +1,5 @@
-//! Grants as the server takes them: verified against those who may sign them, and used up in the ledger.
+//! Grants as the server takes them: verified against those who may sign them, and used up in the
+//! ledger.
 
 use std::sync::Arc;
 

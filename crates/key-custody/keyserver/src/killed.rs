@@ -1,4 +1,5 @@
-//! kill -9 in every step of something: a test runs itself in a process of its own, which is killed when it has come so far.
+//! kill -9 in every step of something: a test runs itself in a process of its own, which is killed
+//! when it has come so far.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,8 @@ impl Countdown {
     }
 }
 
-/// Runs `test`, by its path in this crate, in a process of its own that works in `place`; whether it was killed.
+/// Runs `test`, by its path in this crate, in a process of its own that works in `place`; whether
+/// it was killed.
 pub(crate) fn is_killed(test: &str, place: &Path, kill_at: Option<u64>) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(PLACE, place).env_remove(KILL_AT);

@@ -1,8 +1,10 @@
-//! The seam to the record: whatever is done or refused is written down durably before the answer leaves.
+//! The seam to the record: whatever is done or refused is written down durably before the answer
+//! leaves.
 //!
-//! "No durable record, no release": [`Observer::record`] is awaited after a request has been worked through and before its
-//! response is sent. If it fails, the response is thrown away, key material is wiped, and the client is told that nothing can be
-//! given out. What the request changed stays changed; the next record that succeeds shows it.
+//! "No durable record, no release": [`Observer::record`] is awaited after a request has been worked
+//! through and before its response is sent. If it fails, the response is thrown away, key material
+//! is wiped, and the client is told that nothing can be given out. What the request changed stays
+//! changed; the next record that succeeds shows it.
 
 use std::fmt;
 use std::future::Future;
@@ -22,8 +24,8 @@ pub type Recording<'a> = Pin<Box<dyn Future<Output = Result<(), RecordError>> + 
 
 /// Keeps the record.
 pub trait Observer: Send + Sync {
-    /// Writes the events of one request down, in their order. The future is done when they are durable; it may be dropped, and
-    /// they may be durable all the same.
+    /// Writes the events of one request down, in their order. The future is done when they are
+    /// durable; it may be dropped, and they may be durable all the same.
     fn record<'a>(&'a self, events: &'a [Event]) -> Recording<'a>;
 }
 
@@ -41,7 +43,8 @@ pub struct Event {
     pub who: Who,
     /// What was asked for; `None` where that could not be read.
     pub operation: Option<Operation>,
-    /// Of which objects; more than one for a Re-key (old, new) and a wrapped Get (key, wrapping key).
+    /// Of which objects; more than one for a Re-key (old, new) and a wrapped Get (key, wrapping
+    /// key).
     pub objects: Vec<ObjectId>,
     /// How it ended.
     pub outcome: EventOutcome,

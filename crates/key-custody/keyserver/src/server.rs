@@ -1,10 +1,10 @@
 //! A request from its bytes to the bytes of its answer: grant, batch, record.
 //!
 //! The order is what the promises rest on:
-//! 1. the grant that came with the request, if one did, is verified, held against the owners of the objects that it names,
-//!    and redeemed, durably;
-//! 2. each item of the batch is one piece of work and one transaction, durable before the next begins; of a batch that is to be
-//!    undone as a whole, all items are one;
+//! 1. the grant that came with the request, if one did, is verified, held against the owners of the
+//!    objects that it names, and redeemed, durably;
+//! 2. each item of the batch is one piece of work and one transaction, durable before the next
+//!    begins; of a batch that is to be undone as a whole, all items are one;
 //! 3. what was done and refused is put on record, durably;
 //! 4. the answer leaves. If 3 failed, a refusal leaves in its place.
 
@@ -38,7 +38,8 @@ use crate::operations::asking::{Answers, Ask};
 use crate::operations::failure::Failure;
 use crate::settings::Settings;
 
-/// Most items of one batch: what its client waits for, and what one transaction may have if it is to be undone as a whole, has an end.
+/// Most items of one batch: what its client waits for, and what one transaction may have if it is
+/// to be undone as a whole, has an end.
 pub const BATCH_MAX_ITEMS: usize = 64;
 
 /// What [`Grants::redeem`] gives back.
@@ -126,7 +127,8 @@ impl KeyServer {
         Self { broker, ..self }
     }
 
-    /// Asks what an operation wants to know, and adds the answer, or why there is none, to those of the request.
+    /// Asks what an operation wants to know, and adds the answer, or why there is none, to those of
+    /// the request.
     pub(crate) async fn ask(&self, ask: Ask, answers: &mut Answers) {
         match (ask, &self.broker) {
             (Ask::Key(key), Some(broker)) => {
@@ -217,8 +219,8 @@ impl KeyServer {
         Ok(caller.with_grant(grant))
     }
 
-    /// That the grant's signer owns what it grants: a control plane has no say over the keys of others. Before the grant is
-    /// redeemed, because that lets its host ask on for what it names.
+    /// That the grant's signer owns what it grants: a control plane has no say over the keys of
+    /// others. Before the grant is redeemed, because that lets its host ask on for what it names.
     fn check_owners(&self, grant: &VerifiedGrant) -> Result<(), Failure> {
         let work = self.objects.begin().map_err(|error| Failure::internal(&error))?;
         for id in grant.grant().objects().iter().filter_map(|text| text.parse::<ObjectId>().ok()) {
@@ -290,7 +292,8 @@ fn refused_grant(header: &RequestHeader) -> Option<ShownGrant> {
     Some(ShownGrant::Refused { claimed: Grant::claimed_id(bytes) })
 }
 
-/// The grant among the credentials. Names and passwords are left unread: the certificate alone says who asks.
+/// The grant among the credentials. Names and passwords are left unread: the certificate alone says
+/// who asks.
 fn grant_in(header: &RequestHeader) -> Result<Option<&[u8]>, Failure> {
     let credentials = header.authentication.iter().flat_map(|authentication| &authentication.credentials);
     let mut grants = credentials.filter_map(|credential| match credential {

@@ -1,4 +1,5 @@
-//! The key server behind KMIP's transport: each request is answered for whom its certificate names at that moment.
+//! The key server behind KMIP's transport: each request is answered for whom its certificate names
+//! at that moment.
 
 use std::sync::Arc;
 
@@ -49,8 +50,8 @@ impl Service for KmipService {
     }
 }
 
-/// Closes the connections of certificates that are revoked. One whose end lies in the future (it was renewed, and has its grace)
-/// is refused at its next request from then on.
+/// Closes the connections of certificates that are revoked. One whose end lies in the future (it
+/// was renewed, and has its grace) is refused at its next request from then on.
 pub struct ClosesRevoked {
     authority: Arc<Authority>,
     transport: ServerHandle,

@@ -4,8 +4,9 @@ use strongroom_kmip::protocol::Operation;
 
 /// What is switched on.
 ///
-/// Using keys in the server needs more trust in it than fetching them: it sees the data, and answers questions about keys that it
-/// does not give out. Nothing of Strongroom needs it, so it is off.
+/// Using keys in the server needs more trust in it than fetching them: it sees the data, and
+/// answers questions about keys that it does not give out. Nothing of Strongroom needs it, so it is
+/// off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settings {
     /// Encrypt and Decrypt.
@@ -17,8 +18,8 @@ pub struct Settings {
     /// RNG Retrieve and RNG Seed.
     pub random: bool,
     /// Whether the control plane and administrators destroy only by way of
-    /// [`Destructions`](crate::objects::destruction::Destructions), after a delay and with a second person. KMIP clients destroy
-    /// what is theirs at once, whatever this says.
+    /// [`Destructions`](crate::objects::destruction::Destructions), after a delay and with a second
+    /// person. KMIP clients destroy what is theirs at once, whatever this says.
     pub delayed_destruction: bool,
 }
 

@@ -1,4 +1,5 @@
-//! A backup is opened with what custodians have: `openssl` opens a share, and a few lines of Python read the rest.
+//! A backup is opened with what custodians have: `openssl` opens a share, and a few lines of Python
+//! read the rest.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! The authority and OpenSSL understand each other: requests that `openssl req` makes, certificates that
-//! `openssl verify` judges, connections that `openssl s_client` makes.
+//! The authority and OpenSSL understand each other: requests that `openssl req` makes, certificates
+//! that `openssl verify` judges, connections that `openssl s_client` makes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::io::Write;
@@ -54,7 +54,8 @@ impl Place {
         if output.status.success() { Ok(said) } else { Err(said) }
     }
 
-    /// A key and a request for it, with a subject and an extension that the authority must not heed.
+    /// A key and a request for it, with a subject and an extension that the authority must not
+    /// heed.
     fn request(&self, key: &str, digest: &str) -> Vec<u8> {
         self.openssl(&format!("genpkey {key} -out key.pem")).unwrap();
         let wishes =
@@ -143,8 +144,8 @@ fn requests_that_are_not_taken_are_refused_with_the_reason() {
     let ed25519 = strict.request("-algorithm ED25519", "-sha256");
     assert_eq!(reason(&strict, &ed25519), SigningRequestError::Ed25519Off);
 
-    // Every changed byte is noticed. One alone is outside of what is signed and is read leniently: the tag of the
-    // signature algorithm's OID, which leaves the key as it was.
+    // Every changed byte is noticed. One alone is outside of what is signed and is read leniently:
+    // the tag of the signature algorithm's OID, which leaves the key as it was.
     place.request(P256, "-sha256");
     place.openssl("req -in request.pem -outform DER -out request.der").unwrap();
     let request = std::fs::read(place.path().join("request.der")).unwrap();
@@ -185,7 +186,8 @@ fn openssl_verifies_the_server_before_during_and_after_a_roll_over() {
     assert!(server("old.pem", "-untrusted chain.pem").unwrap().contains("OK"));
 }
 
-/// What `s_client` says of a connection to a server with the authority's configuration, and what the server says.
+/// What `s_client` says of a connection to a server with the authority's configuration, and what
+/// the server says.
 fn connected(place: &Place, version: &str, arguments: &str) -> (String, Result<(), rustls::Error>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! The root key under a PKCS#11 token: SoftHSM 2. It finds its configuration by the environment of the process that
-//! loads it, so each test here runs its body in a process of its own.
+//! The root key under a PKCS#11 token: SoftHSM 2. It finds its configuration by the environment of
+//! the process that loads it, so each test here runs its body in a process of its own.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::fs;

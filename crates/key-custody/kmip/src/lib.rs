@@ -4,13 +4,14 @@
 //! - [`ttlv`]: the binary encoding, with its limits; knows no message.
 //! - [`codec`]: which structure has which fields, since which version.
 //! - [`protocol`]: enumerations, attributes, managed objects, credentials.
-//! - [`message`]: requests and responses with a typed payload for every operation, the same for client and server.
+//! - [`message`]: requests and responses with a typed payload for every operation, the same for
+//!   client and server.
 //! - [`server`]: the server's transport over mutual TLS.
 //! - [`client`]: blocking calls to one server, over pooled TLS connections.
 //!
-//! The room speaks the protocol and knows no policy: who may do what, and what an operation means, is the key
-//! server's. Nothing that comes from a peer makes it panic or take more memory than its limits say, and no byte
-//! string or password can be printed.
+//! The room speaks the protocol and knows no policy: who may do what, and what an operation means,
+//! is the key server's. Nothing that comes from a peer makes it panic or take more memory than its
+//! limits say, and no byte string or password can be printed.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "network")]

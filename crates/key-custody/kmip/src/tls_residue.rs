@@ -4,8 +4,9 @@ use std::io::{self, Read};
 
 use rustls::ConnectionCommon;
 
-/// Wipes what a connection has received and handed out. rustls decrypts in the buffer that it reads into, and keeps that
-/// for as long as the connection: a key that came would be in there until something longer comes.
+/// Wipes what a connection has received and handed out. rustls decrypts in the buffer that it reads
+/// into, and keeps that for as long as the connection: a key that came would be in there until
+/// something longer comes.
 pub(crate) fn wipe_received<Data>(connection: &mut ConnectionCommon<Data>) {
     // It is offered all of the buffer but what is still to be read.
     let _ = connection.read_tls(&mut Wipes);

@@ -239,7 +239,8 @@ fn a_silent_server_costs_the_request_its_time_and_no_more() {
     server.silence();
     let error = client.query(&[QueryFunction::Operations]).unwrap_err();
     assert!(matches!(error, ClientError::TimedOut { phase: Phase::Answer, .. }), "{error}");
-    // Nothing was kept of the silent connection: the next one is a new one, and fails to shake hands.
+    // Nothing was kept of the silent connection: the next one is a new one, and fails to shake
+    // hands.
     let error = client.query(&[QueryFunction::Operations]).unwrap_err();
     assert!(matches!(error, ClientError::TimedOut { phase: Phase::Connect, .. }), "{error}");
     server.wake();
@@ -302,7 +303,8 @@ fn a_renewed_certificate_is_used_from_the_next_call_on() {
     client.get(&id).unwrap();
     client.get(&id).unwrap();
     assert_eq!(proxy.connections(), 2);
-    // An expired one takes the place of the good one: what is open under the old one is not used any more.
+    // An expired one takes the place of the good one: what is open under the old one is not used
+    // any more.
     pki.expired_client("alice");
     let error = client.get(&id).unwrap_err();
     assert!(matches!(error, ClientError::Tls { .. } | ClientError::Lost { .. }), "{error}");

@@ -85,10 +85,12 @@ impl ServerCheck {
     }
 }
 
-/// Tries every server of a provider: TCP, TLS, versions, what it offers, and the life of a throw-away key.
+/// Tries every server of a provider: TCP, TLS, versions, what it offers, and the life of a
+/// throw-away key.
 ///
 /// # Errors
-/// [`ProviderError::Misconfigured`] if there is nothing to try with. What a server does wrong is in its check.
+/// [`ProviderError::Misconfigured`] if there is nothing to try with. What a server does wrong is in
+/// its check.
 pub fn check(config: &ProviderConfig) -> Result<Vec<ServerCheck>, ProviderError> {
     config.check()?;
     match &config.source {

@@ -1,4 +1,5 @@
-//! How a provider is set up: what one JSON file of the registry says. Paths and names only, never a secret.
+//! How a provider is set up: what one JSON file of the registry says. Paths and names only, never a
+//! secret.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,24 +15,28 @@ use crate::holder::RENEW_PERIOD;
 /// The format that this program writes and reads.
 pub const CONFIG_FORMAT: u32 = 1;
 
-/// The most servers of a cluster: with more, asking one after the other would not end within two seconds.
+/// The most servers of a cluster: with more, asking one after the other would not end within two
+/// seconds.
 pub const SERVERS_MAX: usize = 8;
 
-/// The bounds of a lease, in seconds: a shorter one ends while a provider takes its [time](CALL_LIMIT) to answer, a
-/// longer one is none.
+/// The bounds of a lease, in seconds: a shorter one ends while a provider takes its
+/// [time](CALL_LIMIT) to answer, a longer one is none.
 pub const LEASE_SECONDS: (u64, u64) = (CALL_LIMIT.as_secs(), 7 * 86_400);
 
-/// The bounds of the time between two renewals, in seconds: a second is a request each second for each volume that is
-/// exposed, and whoever asks less often than hourly learns of no revocation in time to do anything about it.
+/// The bounds of the time between two renewals, in seconds: a second is a request each second for
+/// each volume that is exposed, and whoever asks less often than hourly learns of no revocation in
+/// time to do anything about it.
 pub const RENEW_SECONDS: (u64, u64) = (1, 3600);
 
 /// The longest time that an outage may be ridden out after a lease, in seconds.
 pub const OUTAGE_ALLOWANCE_SECONDS_MAX: u64 = 30 * 86_400;
 
-/// The longest cryptoperiod, in days: ten years. NIST SP 800-57 part 1 has two years for a key-wrapping key.
+/// The longest cryptoperiod, in days: ten years. NIST SP 800-57 part 1 has two years for a
+/// key-wrapping key.
 pub const CRYPTOPERIOD_DAYS_MAX: u32 = 3653;
 
-/// The bounds of a server's time for one request, in milliseconds: HSMs take some, and callers wait.
+/// The bounds of a server's time for one request, in milliseconds: HSMs take some, and callers
+/// wait.
 pub const REQUEST_TIMEOUT_MS: (u64, u64) = (100, 8_000);
 
 /// How one provider is set up.
@@ -83,7 +88,8 @@ pub struct KmipConfig {
     /// Time for one request to one server.
     #[serde(default = "KmipConfig::default_request_timeout_ms")]
     pub request_timeout_ms: u64,
-    /// Whether keys are given a Name and a group, by which they are found again. Off for servers that refuse them.
+    /// Whether keys are given a Name and a group, by which they are found again. Off for servers
+    /// that refuse them.
     #[serde(default = "yes")]
     pub named_keys: bool,
 }
@@ -150,8 +156,8 @@ impl LeaseConfig {
         RENEW_PERIOD.as_secs()
     }
 
-    /// Within which time a revocation reaches whoever holds a key, if the provider can be reached: a period, and a call to
-    /// a provider whose preferred servers are silent.
+    /// Within which time a revocation reaches whoever holds a key, if the provider can be reached:
+    /// a period, and a call to a provider whose preferred servers are silent.
     pub fn revocation_notice_max(&self) -> Duration {
         Duration::from_secs(self.renew_seconds) + CALL_LIMIT
     }

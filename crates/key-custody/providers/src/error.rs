@@ -57,7 +57,8 @@ impl ProviderError {
         matches!(self, Self::Unavailable { .. })
     }
 
-    /// Whether the key may be had later: when a server is back, or when somebody mends or allows what is in the way.
+    /// Whether the key may be had later: when a server is back, or when somebody mends or allows
+    /// what is in the way.
     pub fn may_come_back(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::Refused { .. } | Self::NotActivated)
     }

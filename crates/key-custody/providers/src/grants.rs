@@ -1,11 +1,13 @@
 //! Grants: a provider's signed leave to fetch keys, each good for one request.
 //!
-//! A host that runs VMs has no right to any key of the embedded key server. Its control plane sends it a grant with each
-//! operation that needs one ([`GrantWallet::add`]), and the provider shows one with each fetch. What a grant says is between
-//! control plane and server; here it is bytes that are good for the keys they name.
+//! A host that runs VMs has no right to any key of the embedded key server. Its control plane sends
+//! it a grant with each operation that needs one ([`GrantWallet::add`]), and the provider shows one
+//! with each fetch. What a grant says is between control plane and server; here it is bytes that
+//! are good for the keys they name.
 //!
-//! Asking for the *state* of a key takes no grant: the server lets a host that fetched a key under one ask on, until the
-//! VM has gone on to another generation. So leases are renewed ([`Holder`](crate::Holder)) without any.
+//! Asking for the *state* of a key takes no grant: the server lets a host that fetched a key under
+//! one ask on, until the VM has gone on to another generation. So leases are renewed
+//! ([`Holder`](crate::Holder)) without any.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -15,10 +17,12 @@ use parking_lot::Mutex;
 use strongroom_keys::ProviderKeyId;
 use zeroize::Zeroizing;
 
-/// The most grants that a wallet keeps; the oldest go first. A VM's start takes one, and they are good for minutes.
+/// The most grants that a wallet keeps; the oldest go first. A VM's start takes one, and they are
+/// good for minutes.
 pub const GRANTS_KEPT_MAX: usize = 4096;
 
-/// How long after its end a grant is still tried: clocks differ, and that it has expired is better said by the server.
+/// How long after its end a grant is still tried: clocks differ, and that it has expired is better
+/// said by the server.
 const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
 /// Leave to fetch some keys, in one request.
@@ -57,7 +61,8 @@ impl fmt::Debug for KeyGrant {
 
 /// Where a provider takes grants from.
 pub trait GrantSource: Send + Sync {
-    /// A grant that names the key, if there is one. It is the caller's from now on: nobody else shows it.
+    /// A grant that names the key, if there is one. It is the caller's from now on: nobody else
+    /// shows it.
     fn take(&self, key: &ProviderKeyId) -> Option<KeyGrant>;
 
     /// Gives back one that was surely shown to no server.

@@ -8,9 +8,9 @@ pub const HOME_VARIABLE: &str = "STRONGROOM_HOME";
 /// The home of a machine's services, and of root.
 const OF_THE_MACHINE: &str = "/var/lib/strongroom";
 
-/// The home: what the command line says, else `STRONGROOM_HOME`, else `/var/lib/strongroom` for root and
-/// `$XDG_STATE_HOME/strongroom` (by default `~/.local/state/strongroom`) for everybody else. None if there is no way to
-/// tell.
+/// The home: what the command line says, else `STRONGROOM_HOME`, else `/var/lib/strongroom` for
+/// root and `$XDG_STATE_HOME/strongroom` (by default `~/.local/state/strongroom`) for everybody
+/// else. None if there is no way to tell.
 pub fn home(given: Option<&Path>) -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     choose(given, variable, rustix::process::geteuid().is_root())

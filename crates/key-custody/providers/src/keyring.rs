@@ -17,7 +17,8 @@ use crate::provider::KeyProvider;
 use crate::registry::{Registry, RegistryError};
 use crate::vault::VaultProvider;
 
-/// The provider that a configuration describes. It connects to no server yet; clusters are looked at from now on.
+/// The provider that a configuration describes. It connects to no server yet; clusters are looked
+/// at from now on.
 ///
 /// # Errors
 /// [`ProviderError::Misconfigured`], as when TLS files cannot be read.
@@ -25,7 +26,8 @@ pub fn open(config: &ProviderConfig) -> Result<Arc<dyn KeyProvider>, ProviderErr
     open_with_grants(config, None)
 }
 
-/// The same, which shows a grant with each fetch of a key that there is one for. Providers that know no grants leave them.
+/// The same, which shows a grant with each fetch of a key that there is one for. Providers that
+/// know no grants leave them.
 ///
 /// # Errors
 /// As [`open`].

@@ -17,8 +17,8 @@ use crate::config::ProviderConfig;
 use crate::holder::{Holder, HolderEvent, LeaseTerms};
 use crate::keyring::ProviderKeyring;
 
-/// The leases of one process, of keys of any provider of a home. A provider's terms are those that it had when the first
-/// of its keys was held.
+/// The leases of one process, of keys of any provider of a home. A provider's terms are those that
+/// it had when the first of its keys was held.
 pub struct ProviderLeases {
     keyring: Arc<ProviderKeyring>,
     holders: Mutex<HashMap<ProviderName, Leased>>,
@@ -32,8 +32,8 @@ struct Leased {
 }
 
 impl ProviderLeases {
-    /// No keys yet. They are confirmed, and asked for, through the keyring. `on_event` is told of outages, expiry and
-    /// revocations, in a thread of its own.
+    /// No keys yet. They are confirmed, and asked for, through the keyring. `on_event` is told of
+    /// outages, expiry and revocations, in a thread of its own.
     ///
     /// # Errors
     /// If there is no descriptor left.

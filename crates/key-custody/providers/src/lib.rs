@@ -1,15 +1,18 @@
 //! Key providers: where KEKs come from, and how a holder rides out their outages.
 //!
-//! - [`KeyProvider`] is what every provider does; [`kmip`] is a cluster of KMIP servers (the embedded key server is one of
-//!   one server), [`vault`] the transit engine of a HashiCorp Vault or OpenBao.
-//! - [`Registry`] holds how the providers of this machine are set up: one file each, with paths and names and no secret.
+//! - [`KeyProvider`] is what every provider does; [`kmip`] is a cluster of KMIP servers (the
+//!   embedded key server is one of one server), [`vault`] the transit engine of a HashiCorp Vault
+//!   or OpenBao.
+//! - [`Registry`] holds how the providers of this machine are set up: one file each, with paths and
+//!   names and no secret.
 //! - [`ProviderKeyring`] is all of them as the keyring that volumes take their KEKs from.
 //! - [`GrantSource`] has the grants under which a host fetches keys that are not its own.
-//! - [`Holder`] keeps KEKs in memory under a lease, and tells of outages, expiry and revocation; [`ProviderLeases`] is a
-//!   holder for every provider, for whoever uses a volume.
+//! - [`Holder`] keeps KEKs in memory under a lease, and tells of outages, expiry and revocation;
+//!   [`ProviderLeases`] is a holder for every provider, for whoever uses a volume.
 //!
-//! A key is nowhere but at its provider and in [`SecretBytes`](strongroom_memory::secret::SecretBytes). What protects
-//! what, and who may have a key, is decided elsewhere.
+//! A key is nowhere but at its provider and in
+//! [`SecretBytes`](strongroom_memory::secret::SecretBytes). What protects what, and who may have a
+//! key, is decided elsewhere.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -45,5 +48,6 @@ pub use provider::{
 };
 pub use registry::{Registered, Registry, RegistryError};
 
-/// The longest that a call to a provider takes: a server's own time for a request, and room for the next one to answer.
+/// The longest that a call to a provider takes: a server's own time for a request, and room for the
+/// next one to answer.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);

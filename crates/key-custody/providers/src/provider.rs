@@ -8,13 +8,15 @@ use strongroom_memory::secret::SecretBytes;
 
 use crate::error::ProviderError;
 
-/// A source of KEKs. Calls block, and end: none takes longer than [`CALL_LIMIT`](crate::CALL_LIMIT).
+/// A source of KEKs. Calls block, and end: none takes longer than
+/// [`CALL_LIMIT`](crate::CALL_LIMIT).
 pub trait KeyProvider: Send + Sync {
-    /// Makes an AES-256 key, active from now on. Asked again with the same request, it gives the key that the first
-    /// call made, where the provider can find keys by such a mark at all.
+    /// Makes an AES-256 key, active from now on. Asked again with the same request, it gives the
+    /// key that the first call made, where the provider can find keys by such a mark at all.
     fn create(&self, request: KeyRequestId) -> Result<NewKey, ProviderError>;
 
-    /// Makes a key as [`create`](Self::create) does, and does not ask for it: for a control plane, which never sees one.
+    /// Makes a key as [`create`](Self::create) does, and does not ask for it: for a control plane,
+    /// which never sees one.
     fn create_unseen(&self, _: KeyRequestId) -> Result<UnseenKey, ProviderError> {
         Err(ProviderError::Unsupported(
             "this kind of provider shows every key that it makes to whoever made it",
@@ -30,7 +32,8 @@ pub trait KeyProvider: Send + Sync {
         self.fetch(key)
     }
 
-    /// The key itself, also one that was revoked as compromised: to move what it protects to another key.
+    /// The key itself, also one that was revoked as compromised: to move what it protects to
+    /// another key.
     fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError>;
 
     /// In which state the key is, without the key.
@@ -109,13 +112,14 @@ pub struct KeyFacts {
     pub created: Option<SystemTime>,
     /// When it became active.
     pub activated: Option<SystemTime>,
-    /// When the provider will take it out of use, or did: the earlier of Protect Stop and Deactivation Date.
+    /// When the provider will take it out of use, or did: the earlier of Protect Stop and
+    /// Deactivation Date.
     pub deactivates: Option<SystemTime>,
 }
 
 impl KeyFacts {
-    /// When the key should have been replaced: when the provider takes it out of use or, if earlier, when it has been
-    /// active for its cryptoperiod (NIST SP 800-57 part 1, 5.3).
+    /// When the key should have been replaced: when the provider takes it out of use or, if
+    /// earlier, when it has been active for its cryptoperiod (NIST SP 800-57 part 1, 5.3).
     pub fn expires(&self, cryptoperiod: Option<Duration>) -> Option<SystemTime> {
         let begun = self.activated.or(self.created);
         let period_ends = begun.zip(cryptoperiod).and_then(|(begun, period)| begun.checked_add(period));

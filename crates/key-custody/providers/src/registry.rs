@@ -157,8 +157,9 @@ impl Registry {
         Ok(config)
     }
 
-    /// The directories that whoever fetches keys reads: its own, and those of the files that its providers name. A file that is
-    /// replaced, as at a certificate's renewal, is in its directory still.
+    /// The directories that whoever fetches keys reads: its own, and those of the files that its
+    /// providers name. A file that is replaced, as at a certificate's renewal, is in its directory
+    /// still.
     pub fn directories(&self) -> Vec<PathBuf> {
         let registered = self.list().unwrap_or_default();
         let configs = registered.iter().filter_map(|provider| provider.config.as_ref().ok());

@@ -241,7 +241,8 @@ fn servers_fail_in_turn_and_together_under_load() {
     assert_eq!(load.after("both up", 50).failures, 0);
     first.kill();
     assert_eq!(load.after("the first was killed", 50).failures, 0);
-    // An answer that it gave before it died may be counted after the first failure: then it seems to come back for a moment.
+    // An answer that it gave before it died may be counted after the first failure: then it seems
+    // to come back for a moment.
     wait_until("the first is known to be down", || state(0) == ServerState::Down);
     first.restart();
     let begun = Instant::now();
@@ -265,7 +266,8 @@ fn servers_fail_in_turn_and_together_under_load() {
         assert!(matches!(next_event(&events), HolderEvent::Outage { .. }));
     }
     assert!(holds(2), "an outage took a key away");
-    // A volume that is opened now is key-unavailable, and by itself not any more when a server is back.
+    // A volume that is opened now is key-unavailable, and by itself not any more when a server is
+    // back.
     let (key, secret) = &keys[2];
     let refused = keyring.fetch(key).unwrap_err();
     assert_eq!(refused.code(), "key_unavailable");

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A place in the one order of all transactions. The empty store is at 0; each transaction that changes
-/// something makes the next one.
+/// A place in the one order of all transactions. The empty store is at 0; each transaction that
+/// changes something makes the next one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::entry::{LeaseId, Revision};
 
-/// Why a store did not do what was asked. Except for [`Uncertain`](Self::Uncertain), nothing was changed.
+/// Why a store did not do what was asked. Except for [`Uncertain`](Self::Uncertain), nothing was
+/// changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Beyond one of the [limits](crate::limits).
@@ -40,7 +41,8 @@ pub enum StoreError {
         /// The longest.
         most: Duration,
     },
-    /// A watch from a revision whose changes are no longer known. Read everything, and watch from there.
+    /// A watch from a revision whose changes are no longer known. Read everything, and watch from
+    /// there.
     #[error("the changes before revision {oldest} are no longer known; read everything and watch from there")]
     Compacted {
         /// The first revision whose changes are still known.
@@ -55,8 +57,8 @@ pub enum StoreError {
         /// What the system said.
         reason: Arc<str>,
     },
-    /// The write failed, and it may be done or not. After a device's failure nothing is taken until the store
-    /// has been opened again.
+    /// The write failed, and it may be done or not. After a device's failure nothing is taken until
+    /// the store has been opened again.
     #[error("whether it was stored is not known: {reason}")]
     Uncertain {
         /// What the system said.

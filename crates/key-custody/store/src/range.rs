@@ -27,7 +27,8 @@ impl KeyRange {
     /// The keys that begin with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Self {
         let start = prefix.into();
-        // The next key that does not begin so: the last byte that can grow does, and what follows it goes.
+        // The next key that does not begin so: the last byte that can grow does, and what follows
+        // it goes.
         let kept = start.iter().rposition(|byte| *byte != u8::MAX);
         let end = kept.map(|last| {
             let mut end = start[..=last].to_vec();

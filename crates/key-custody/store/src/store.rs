@@ -17,8 +17,8 @@ use crate::transaction::{Outcome, Transaction};
 pub trait Store: Send + Sync {
     /// Everything as it is after the latest transaction that was answered, or a later one.
     ///
-    /// Space of what is deleted or replaced meanwhile comes back when it is dropped, so it is for one piece
-    /// of work.
+    /// Space of what is deleted or replaced meanwhile comes back when it is dropped, so it is for
+    /// one piece of work.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Closed`].
@@ -32,8 +32,8 @@ pub trait Store: Send + Sync {
         self.snapshot()?.get(key)
     }
 
-    /// Up to `limit` entries of a range, at one revision. Pages that must agree with each other come from one
-    /// [`Snapshot`].
+    /// Up to `limit` entries of a range, at one revision. Pages that must agree with each other
+    /// come from one [`Snapshot`].
     ///
     /// # Errors
     /// As [`snapshot`](Self::snapshot).
@@ -41,8 +41,8 @@ pub trait Store: Send + Sync {
         self.snapshot()?.range(range, limit)
     }
 
-    /// Asks for a transaction without waiting for it. Those of one caller are judged in the order of its
-    /// calls.
+    /// Asks for a transaction without waiting for it. Those of one caller are judged in the order
+    /// of its calls.
     ///
     /// Its answer's errors are those of [`commit`](Self::commit).
     fn submit(&self, transaction: Transaction) -> PendingCommit;
@@ -50,27 +50,27 @@ pub trait Store: Send + Sync {
     /// Does a transaction; blocks until it is durable or will not be.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`] and [`StoreError::RepeatedKey`] for what [`Transaction::check`] refuses,
-    /// [`StoreError::UnknownLease`], [`StoreError::Overloaded`], [`StoreError::Full`],
+    /// [`StoreError::TooLarge`] and [`StoreError::RepeatedKey`] for what [`Transaction::check`]
+    /// refuses, [`StoreError::UnknownLease`], [`StoreError::Overloaded`], [`StoreError::Full`],
     /// [`StoreError::Uncertain`], [`StoreError::Unavailable`], [`StoreError::Closed`].
     fn commit(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
         self.submit(transaction).wait()
     }
 
-    /// Watches the keys of a range, from the changes of revision `from` on; a later one than there is yet is
-    /// waited for. To begin where a snapshot ends: `snapshot.revision().next()`.
+    /// Watches the keys of a range, from the changes of revision `from` on; a later one than there
+    /// is yet is waited for. To begin where a snapshot ends: `snapshot.revision().next()`.
     ///
     /// # Errors
     /// [`StoreError::Compacted`] if `from` is too far back, and as [`snapshot`](Self::snapshot).
     fn watch(&self, range: KeyRange, from: Revision) -> Result<Box<dyn Watch>, StoreError>;
 
-    /// Makes a lease. Keys that are [put with it](Transaction::put_leased) are deleted, in a transaction of
-    /// their own, once `ttl` has gone by without [`keep_alive`](Self::keep_alive); later rather than earlier.
-    /// A store that was closed counts anew when it is opened.
+    /// Makes a lease. Keys that are [put with it](Transaction::put_leased) are deleted, in a
+    /// transaction of their own, once `ttl` has gone by without [`keep_alive`](Self::keep_alive);
+    /// later rather than earlier. A store that was closed counts anew when it is opened.
     ///
     /// # Errors
-    /// [`StoreError::LeaseTtl`] outside of the limits, [`StoreError::TooLarge`] with too many leases, and
-    /// those of a [`commit`](Self::commit).
+    /// [`StoreError::LeaseTtl`] outside of the limits, [`StoreError::TooLarge`] with too many
+    /// leases, and those of a [`commit`](Self::commit).
     fn lease(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
 
     /// Begins the life of a lease anew.
@@ -100,8 +100,8 @@ pub trait Snapshot: Send {
     /// [`StoreError::Unavailable`].
     fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError>;
 
-    /// Entries of a range in the order of their keys: as many as there are, and at most `limit` or a page's
-    /// [limits](crate::limits).
+    /// Entries of a range in the order of their keys: as many as there are, and at most `limit` or
+    /// a page's [limits](crate::limits).
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -159,8 +159,9 @@ impl Iterator for Entries {
 
 /// A watch of a range of keys.
 pub trait Watch: Send {
-    /// The changes of one or more revisions in their order, all that a revision made of the range together.
-    /// Blocks until there are some, `wait` is over (then there are none) or the store is closed.
+    /// The changes of one or more revisions in their order, all that a revision made of the range
+    /// together. Blocks until there are some, `wait` is over (then there are none) or the store is
+    /// closed.
     ///
     /// # Errors
     /// [`StoreError::Compacted`] if it stayed away too long, [`StoreError::Unavailable`],
@@ -188,15 +189,15 @@ pub enum Change {
     Delete,
 }
 
-/// The answer to a transaction, once it is there: [`wait`](Self::wait) for a thread, `.await` for a task.
-/// Dropping it gives up the answer, not the transaction.
+/// The answer to a transaction, once it is there: [`wait`](Self::wait) for a thread, `.await` for a
+/// task. Dropping it gives up the answer, not the transaction.
 #[derive(Debug)]
 #[must_use = "a transaction is durable only once it has been answered"]
 pub struct PendingCommit(Pending<Result<Outcome, StoreError>>);
 
 impl PendingCommit {
-    /// For those who make a store: the answer that the other end will give, or [`StoreError::Uncertain`] if
-    /// it goes away without one.
+    /// For those who make a store: the answer that the other end will give, or
+    /// [`StoreError::Uncertain`] if it goes away without one.
     pub fn new(answer: Pending<Result<Outcome, StoreError>>) -> Self {
         Self(answer)
     }

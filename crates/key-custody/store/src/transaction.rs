@@ -9,8 +9,8 @@ use crate::limits::{KEY_MAX_BYTES, TRANSACTION_MAX_BYTES, TRANSACTION_MAX_ITEMS,
 
 /// Conditions, all of which must hold, and what is done if they do, in one revision.
 ///
-/// Without operations it only asks whether its conditions hold, and makes no revision. Each key may be put or
-/// deleted once.
+/// Without operations it only asks whether its conditions hold, and makes no revision. Each key may
+/// be put or deleted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// What must hold.
@@ -63,8 +63,8 @@ pub enum Operation {
 /// How a transaction ended that was judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its conditions held, and it is durable. The revision is its own; the store's latest if it changed
-    /// nothing.
+    /// Its conditions held, and it is durable. The revision is its own; the store's latest if it
+    /// changed nothing.
     Committed(Revision),
     /// A condition did not hold. Nothing was changed.
     Conflict(Conflict),
@@ -123,8 +123,8 @@ impl Transaction {
     /// Whether a store may take it.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`] beyond one of the [limits](crate::limits), [`StoreError::RepeatedKey`] if a
-    /// key is put or deleted twice.
+    /// [`StoreError::TooLarge`] beyond one of the [limits](crate::limits),
+    /// [`StoreError::RepeatedKey`] if a key is put or deleted twice.
     pub fn check(&self) -> Result<(), StoreError> {
         within("conditions in a transaction", self.conditions.len(), TRANSACTION_MAX_ITEMS)?;
         within("operations in a transaction", self.operations.len(), TRANSACTION_MAX_ITEMS)?;

@@ -210,8 +210,8 @@ fn a_watch_from_too_far_back_is_told_so() {
     assert!(engine.watch(KeyRange::all(), oldest).is_ok());
 }
 
-/// A store with two keys under one lease, the second of which was put again without it; all before the lease ended, which a slow
-/// disk may take several tries for. And when the lease began.
+/// A store with two keys under one lease, the second of which was put again without it; all before
+/// the lease ended, which a slow disk may take several tries for. And when the lease began.
 fn leased() -> (Place, Engine, LeaseId, Instant) {
     let until = Instant::now() + DEADLINE;
     loop {

@@ -136,8 +136,8 @@ fn damage_is_refused_or_has_no_effect_and_nothing_is_ever_rolled_back() {
     }
 }
 
-/// What a store has, or why it is refused. Where redb asserts in debug builds what it returns as an error
-/// otherwise, that is a refusal.
+/// What a store has, or why it is refused. Where redb asserts in debug builds what it returns as an
+/// error otherwise, that is a refusal.
 fn open(memory: &Memory) -> Result<(Revision, Vec<Entry>), StoreError> {
     let opened = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let store = Engine::with_backend(memory.clone(), "damaged")?;

@@ -25,9 +25,10 @@ const SEVERAL_DISKS: u64 = 8;
 
 /// Measures this project's worker beside other servers of disks, in the same run, interleaved.
 ///
-/// Beside the raw file (fio), QEMU's storage daemon, qemu-nbd and nbdkit, each with LUKS and without. The quick form,
-/// which is the default, takes less than ten minutes. Disks, of some 8 GiB in all, are made in the directory and kept for the next run; an
-/// interrupted run goes on where it was. Ends with a table for each row, and keeps every raw value.
+/// Beside the raw file (fio), QEMU's storage daemon, qemu-nbd and nbdkit, each with LUKS and
+/// without. The quick form, which is the default, takes less than ten minutes. Disks, of some 8 GiB
+/// in all, are made in the directory and kept for the next run; an interrupted run goes on where it
+/// was. Ends with a table for each row, and keeps every raw value.
 #[derive(Args)]
 #[command(after_help = "Examples:
   strongroom-lab datapath
@@ -74,7 +75,8 @@ pub struct Arguments {
     /// Size of a disk in memory or on tmpfs, in MiB.
     #[arg(long, value_parser = clap::value_parser!(u64).range(16..=65_536))]
     memory_mib: Option<u64>,
-    /// Guests' memory in pages of 4 KiB, in place of 2 MiB where the system gives them to shared memory.
+    /// Guests' memory in pages of 4 KiB, in place of 2 MiB where the system gives them to shared
+    /// memory.
     #[arg(long)]
     small_pages: bool,
     /// How long a guest looks for answers before it sleeps, in microseconds.
@@ -197,7 +199,8 @@ impl Arguments {
     }
 }
 
-/// Explains a ratio above 1 in the brief table, which the name of the baseline makes look impossible.
+/// Explains a ratio above 1 in the brief table, which the name of the baseline makes look
+/// impossible.
 const ABOVE_RAW: &str = "\n
 A ratio above 1.00 is no error: fio moves the raw file through ordinary pages, and a worker's buffers are huge pages,
 which the disk takes in fewer, larger pieces. Small differences are the disk's, whose speed varies while this runs.

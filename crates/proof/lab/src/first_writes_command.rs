@@ -21,9 +21,9 @@ use strongroom_lab::vhost_user::front_end::Settings;
 
 /// Measures first writes beside overwriting, of Strongroom's volumes and QEMU's images.
 ///
-/// Each directory is a file system to measure on. Volumes and images are made there, served over vhost-user one at a
-/// time, written, read in samples, and deleted. Needs root, qemu-img and qemu-storage-daemon.
-/// scripts/measure-first-writes runs it on ext4, XFS and btrfs.
+/// Each directory is a file system to measure on. Volumes and images are made there, served over
+/// vhost-user one at a time, written, read in samples, and deleted. Needs root, qemu-img and
+/// qemu-storage-daemon. scripts/measure-first-writes runs it on ext4, XFS and btrfs.
 #[derive(Args)]
 pub struct Arguments {
     /// Where to measure, one or more; each must be there already.
@@ -35,8 +35,8 @@ pub struct Arguments {
     /// Size of each disk, in MiB.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=65536))]
     volume_mib: u64,
-    /// How much of first writes counts as "until the log is full", in MiB. By default what `volume info` says of the
-    /// log, and 16 if it says nothing.
+    /// How much of first writes counts as "until the log is full", in MiB. By default what
+    /// `volume info` says of the log, and 16 if it says nothing.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=4096))]
     log_mib: Option<u64>,
     /// How much each sequential phase writes, in MiB.
@@ -103,7 +103,8 @@ pub fn run(arguments: &Arguments) -> Result<(), StudyError> {
         let secret = scratch.0.join("secret");
         make_secret(&secret)?;
         let subjects = subjects(arguments, &secret);
-        // libvhost-user (QEMU 7.2) takes a chain that goes from one region into the next for a circle.
+        // libvhost-user (QEMU 7.2) takes a chain that goes from one region into the next for a
+        // circle.
         let settings = Settings { splits_regions: false, ..Settings::new(arguments.queues, arguments.depth) };
         let place = Place { directory: scratch.0.clone(), settings, stop: Arc::clone(&stop) };
         let study =

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use strongroom_lab::kmip_load::{Identity, LoadConfig, LoadError, run as make_load};
 
-/// Gets one key from a KMIP server as often as it answers, or at a rate, and says how often and how fast.
+/// Gets one key from a KMIP server as often as it answers, or at a rate, and says how often and how
+/// fast.
 ///
-/// The key is created for it, AES-256, and stays. The answer is one JSON document. scripts/measure-kmip runs it on
-/// Strongroom's key server, on PyKMIP's and on one out of kmip-go's parts.
+/// The key is created for it, AES-256, and stays. The answer is one JSON document.
+/// scripts/measure-kmip runs it on Strongroom's key server, on PyKMIP's and on one out of kmip-go's
+/// parts.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The server.

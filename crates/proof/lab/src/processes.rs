@@ -33,14 +33,15 @@ pub fn family(root: ProcessId) -> io::Result<Vec<ProcessId>> {
     Ok(family)
 }
 
-/// The parent in a `/proc/PID/stat` (proc(5)). The name before it may hold anything, parentheses too.
+/// The parent in a `/proc/PID/stat` (proc(5)). The name before it may hold anything, parentheses
+/// too.
 fn parent_in(stat: &str) -> Option<ProcessId> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Processor time that a process has taken so far, in user mode and in the kernel, with all its threads, those that
-/// have ended and io_uring's among them. In nanoseconds, where utime and stime of `/proc/PID/stat` count ticks of 10
-/// ms.
+/// Processor time that a process has taken so far, in user mode and in the kernel, with all its
+/// threads, those that have ended and io_uring's among them. In nanoseconds, where utime and stime
+/// of `/proc/PID/stat` count ticks of 10 ms.
 pub fn processor_time(id: ProcessId) -> io::Result<Duration> {
     let process = nix::unistd::Pid::from_raw(id.cast_signed());
     let time = ClockId::pid_cpu_clock_id(process).and_then(ClockId::now)?;

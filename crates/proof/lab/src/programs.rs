@@ -101,8 +101,8 @@ pub fn option_value(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// Makes a secret that only its owner can read: 64 hexadecimal digits, which are a key to one and a passphrase to the
-/// other.
+/// Makes a secret that only its owner can read: 64 hexadecimal digits, which are a key to one and a
+/// passphrase to the other.
 pub fn make_secret(path: &Path) -> Result<(), ProgramError> {
     let made = || {
         let mut bytes = [0; 32];

@@ -17,8 +17,9 @@ use strongroom_lab::study::{Machine, Pace, Report, Store, version_of};
 
 /// Puts the instrument to the test: it measures what is known beforehand, and must find it.
 ///
-/// A delay and a rate limit injected by nbdkit's filters, within 5 %; work that takes longer, told from noise; equal
-/// servers and equal work, not told apart. Ends with an error unless all of it was found. Needs nbdkit and fio.
+/// A delay and a rate limit injected by nbdkit's filters, within 5 %; work that takes longer, told
+/// from noise; equal servers and equal work, not told apart. Ends with an error unless all of it
+/// was found. Needs nbdkit and fio.
 ///
 /// Example: strongroom-lab prove target/prove
 #[derive(Args)]
@@ -31,7 +32,8 @@ pub struct Arguments {
     /// How long each measurement is, in milliseconds, beside a quarter of it to warm up.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     duration_ms: u64,
-    /// The delay that is injected, in milliseconds. A sleep of 2 ms itself is some 5 % longer on a virtual machine.
+    /// The delay that is injected, in milliseconds. A sleep of 2 ms itself is some 5 % longer on a
+    /// virtual machine.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     delay_ms: u64,
     /// The rate that is injected, in 10^6 bits per second.

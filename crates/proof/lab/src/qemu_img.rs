@@ -4,10 +4,10 @@ use std::process::Command;
 
 use crate::programs::{ProgramError, run};
 
-/// What an image's key is derived with where deriving it is not what is measured. qemu-img finds out how fast it derives keys, and
-/// gives up ("unable to get accurate CPU usage") where that takes less than the kernel's clock of processor time can
-/// tell: with SHA-256 in hardware that is every other time, or each. SHA-512 is slow enough, and nothing else is
-/// hashed with it.
+/// What an image's key is derived with where deriving it is not what is measured. qemu-img finds
+/// out how fast it derives keys, and gives up ("unable to get accurate CPU usage") where that takes
+/// less than the kernel's clock of processor time can tell: with SHA-256 in hardware that is every
+/// other time, or each. SHA-512 is slow enough, and nothing else is hashed with it.
 pub const KEY_HASH: &str = "hash-alg=sha512";
 
 /// How often an image is tried to be made, as some are not at the first.

@@ -1,4 +1,5 @@
-//! A server that runs: it is started, connected to, measured and ended, and never outlives whoever started it.
+//! A server that runs: it is started, connected to, measured and ended, and never outlives whoever
+//! started it.
 
 use std::fs::{self, File};
 use std::io;
@@ -63,8 +64,8 @@ impl Service {
         self.started
     }
 
-    /// Connects, as soon as the server answers: `connect` is tried until it gives something, or an error that does not
-    /// only say that nobody is there.
+    /// Connects, as soon as the server answers: `connect` is tried until it gives something, or an
+    /// error that does not only say that nobody is there.
     pub fn connect<T, E: std::error::Error + Send + Sync + 'static>(
         &mut self,
         stop: &AtomicBool,
@@ -90,8 +91,8 @@ impl Service {
         }
     }
 
-    /// Waits until the server accepts connections, of whatever protocol. Those of its processes that begin after that
-    /// are to be seen later.
+    /// Waits until the server accepts connections, of whatever protocol. Those of its processes
+    /// that begin after that are to be seen later.
     pub fn await_socket(&mut self, stop: &AtomicBool) -> Result<(), ProgramError> {
         self.connect(stop, |socket| Ok::<_, io::Error>(UnixStream::connect(socket).ok().map(drop)))
     }

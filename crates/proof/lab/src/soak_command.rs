@@ -12,12 +12,12 @@ use strongroom_lab::soak::kind::Kind;
 use strongroom_lab::soak::{SoakConfig, SoakError, SoakReport, run};
 use thiserror::Error;
 
-/// Has volumes served for an hour under verified load, while what serves them is killed, replaced, stopped, grown,
-/// re-keyed, cut off and starved of room; and says whether anything was lost, and whether memory and descriptors stay
-/// flat.
+/// Has volumes served for an hour under verified load, while what serves them is killed, replaced,
+/// stopped, grown, re-keyed, cut off and starved of room; and says whether anything was lost, and
+/// whether memory and descriptors stay flat.
 ///
-/// Everything it needs it makes in a directory of its own, and takes away again. Fails if anything is not as it must
-/// be, and says how to repeat it.
+/// Everything it needs it makes in a directory of its own, and takes away again. Fails if anything
+/// is not as it must be, and says how to repeat it.
 #[derive(Args)]
 #[command(after_help = "Examples:
   strongroom-lab soak
@@ -42,7 +42,8 @@ pub struct Arguments {
     /// Between two events in the mean, in milliseconds.
     #[arg(long, default_value_t = 3000)]
     event_period_ms: u64,
-    /// Between two looks at the processes, in milliseconds; the more samples, the surer the verdict.
+    /// Between two looks at the processes, in milliseconds; the more samples, the surer the
+    /// verdict.
     #[arg(long, default_value_t = 2000)]
     sample_period_ms: u64,
     /// No volume on a small file system, which takes root or user namespaces.

@@ -13,7 +13,8 @@ use strongroom_lab::datapath::guest_load::{GuestLoad, Guests, Order, Pattern};
 use strongroom_lab::processes;
 use strongroom_lab::vhost_user::guest::Pages;
 
-/// Loads one or more vhost-user-blk servers, and says how many requests they answered and what that took of the processor.
+/// Loads one or more vhost-user-blk servers, and says how many requests they answered and what that
+/// took of the processor.
 #[derive(Args)]
 #[command(after_help = "Example:
   strongroom volume expose-memory --size 1G --vhost-user unix:/tmp/memory.sock &

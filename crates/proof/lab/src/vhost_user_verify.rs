@@ -18,8 +18,9 @@ const SUCCESSOR_PAUSE: Duration = Duration::from_millis(5);
 
 /// Makes verified load on a vhost-user-blk server. THE CONTENT OF THE DISK IS LOST.
 ///
-/// Reads, writes, flushes, discards and write-zeroes of 512 bytes to 1 MiB, at any alignment, in chains of any shape.
-/// Every sector says what it is, so that one that is lost, stale, torn or misplaced is named. Fails at the first such.
+/// Reads, writes, flushes, discards and write-zeroes of 512 bytes to 1 MiB, at any alignment, in
+/// chains of any shape. Every sector says what it is, so that one that is lost, stale, torn or
+/// misplaced is named. Fails at the first such.
 #[derive(Args)]
 pub struct Arguments {
     /// The server's unix socket.
@@ -52,11 +53,12 @@ pub struct Arguments {
     /// Do without indirect descriptors.
     #[arg(long)]
     no_indirect: bool,
-    /// Let some descriptors' memory go on from one memory region into the next. QEMU 7.2's server gives up over it.
+    /// Let some descriptors' memory go on from one memory region into the next. QEMU 7.2's server
+    /// gives up over it.
     #[arg(long)]
     split_regions: bool,
-    /// When the server dies, go on with its successor, as QEMU does: nothing is sent again. Needs a server that keeps
-    /// what is in flight (INFLIGHT_SHMFD).
+    /// When the server dies, go on with its successor, as QEMU does: nothing is sent again. Needs a
+    /// server that keeps what is in flight (INFLIGHT_SHMFD).
     #[arg(long)]
     reconnect: bool,
 }

@@ -1,6 +1,7 @@
-//! A server that is killed after it has shown the driver an answer, and before it has noted that in the area of what is
-//! in flight: the driver may have written the same block anew by then, through another queue, and a successor that does
-//! the old write again destroys the newer one. The state is made by hand, for every point at which the kill can come.
+//! A server that is killed after it has shown the driver an answer, and before it has noted that in
+//! the area of what is in flight: the driver may have written the same block anew by then, through
+//! another queue, and a successor that does the old write again destroys the newer one. The state
+//! is made by hand, for every point at which the kill can come.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -69,8 +70,8 @@ fn read_blocks(queue: &mut Queue) -> Vec<u8> {
     (0..BATCH).map(read).collect()
 }
 
-/// Old writes through queue 0 and newer ones of the same blocks through queue 1, all answered; then the server is gone.
-/// The heads of the old ones, the last first.
+/// Old writes through queue 0 and newer ones of the same blocks through queue 1, all answered; then
+/// the server is gone. The heads of the old ones, the last first.
 struct Scene {
     local: Local,
     front_end: FrontEnd,
@@ -114,7 +115,8 @@ impl Scene {
 
 #[test]
 fn an_answered_write_is_not_done_again_over_a_newer_one() {
-    // How many of the batch the dead server came to clear, from either end; and in how many batches it had answered.
+    // How many of the batch the dead server came to clear, from either end; and in how many batches
+    // it had answered.
     for (cleared, last_batch) in [(0, 4), (1, 4), (3, 4), (4, 4), (0, 1), (1, 2), (0, 3)] {
         for first_cleared_last in [false, true] {
             let Scene { local, mut front_end, heads, used_index } = {
@@ -147,8 +149,8 @@ fn an_answered_write_is_not_done_again_over_a_newer_one() {
 
 #[test]
 fn a_write_that_was_taken_and_not_answered_is_done_once() {
-    // The same requests, made available once more, taken, and not answered: so the state above would be taken for one
-    // to do again, if the index did not tell the two apart.
+    // The same requests, made available once more, taken, and not answered: so the state above
+    // would be taken for one to do again, if the index did not tell the two apart.
     let Scene { local, mut front_end, heads, used_index } = {
         let mut scene = Scene::new();
         let ring = scene.front_end.queues()[0].ring_mut();

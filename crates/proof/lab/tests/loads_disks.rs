@@ -1,4 +1,5 @@
-//! Guests that take little of the processor: what they ask for is asked for, counted, and ended in any case.
+//! Guests that take little of the processor: what they ask for is asked for, counted, and ended in
+//! any case.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -100,7 +100,8 @@ fn assert_is_as_planned(store: &Store) {
 const DIRECTORY: &str = "STRONGROOM_LAB_TEST_DIRECTORY";
 const MEASUREMENTS: &str = "STRONGROOM_LAB_TEST_MEASUREMENTS";
 
-/// Not a test of its own: what [`child`] starts. It measures so often, and then stands still in a measurement.
+/// Not a test of its own: what [`child`] starts. It measures so often, and then stands still in a
+/// measurement.
 #[test]
 fn the_study_that_is_killed() {
     let (Ok(directory), Ok(most)) = (std::env::var(DIRECTORY), std::env::var(MEASUREMENTS)) else { return };

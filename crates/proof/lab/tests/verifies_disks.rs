@@ -34,14 +34,15 @@ fn caught(lie: Lie, seed: u64) -> Finding {
     }
 }
 
-/// The same of what stays wrong. What was in flight may overwrite the sector before it is looked at again; then nobody can
-/// tell, and it is tried once more.
+/// The same of what stays wrong. What was in flight may overwrite the sector before it is looked at
+/// again; then nobody can tell, and it is tried once more.
 fn caught_for_good(lie: Lie, seed: u64) -> Finding {
     let findings = (0..5).map(|attempt| caught(lie, seed + 100 * attempt));
     findings.into_iter().find(|finding| finding.stays).expect("it stays wrong")
 }
 
-/// The same of what is right when it is looked at again. The second look may meet the disk's next lie; then it is tried once more.
+/// The same of what is right when it is looked at again. The second look may meet the disk's next
+/// lie; then it is tried once more.
 fn caught_in_passing(lie: Lie, seed: u64) -> Finding {
     let findings = (0..5).map(|attempt| caught(lie, seed + 100 * attempt));
     findings.into_iter().find(|finding| !finding.stays).expect("it is right when it is looked at again")

@@ -42,7 +42,8 @@ impl Change {
         Self::Sectors { first: offset / SECTOR_BYTES, bytes, live, fills: Vec::new() }
     }
 
-    /// The same, with the sectors together of each block that `is_data` does not know to be data already.
+    /// The same, with the sectors together of each block that `is_data` does not know to be data
+    /// already.
     pub(crate) fn filling(mut self, is_data: impl Fn(u64) -> bool) -> Self {
         if let Self::Sectors { first, live, fills, .. } = &mut self {
             let sectors = *first..*first + live.len() as u64;
@@ -77,7 +78,8 @@ impl Change {
         self.apply_where(content, |_| true);
     }
 
-    /// Does as much of it as a power cut may leave. `persists` is asked once for each part that persists by itself.
+    /// Does as much of it as a power cut may leave. `persists` is asked once for each part that
+    /// persists by itself.
     pub(crate) fn apply_torn(&self, content: &mut Content, mut persists: impl FnMut() -> bool) {
         match self {
             Self::Sectors { first, fills, .. } => {

@@ -1,4 +1,5 @@
-//! What one file holds: blocks of data, space that was reserved and never written, holes, and a length.
+//! What one file holds: blocks of data, space that was reserved and never written, holes, and a
+//! length.
 //!
 //! Blocks are shared between all states that hold them, and copied when one of them changes.
 
@@ -89,7 +90,8 @@ impl Content {
         }
     }
 
-    /// Changes space; the length stays. Of blocks that the extent covers in part only the covered bytes are zeroed.
+    /// Changes space; the length stays. Of blocks that the extent covers in part only the covered
+    /// bytes are zeroed.
     pub(crate) fn change_space(&mut self, extent: Extent, change: SpaceChange) {
         if change == SpaceChange::Reserve {
             let extent = extent.widened_to(BLOCK_BYTES);
@@ -155,7 +157,8 @@ impl Content {
     }
 }
 
-/// The pieces of a transfer, block by block: which block, from which of its bytes on, and which bytes of the memory.
+/// The pieces of a transfer, block by block: which block, from which of its bytes on, and which
+/// bytes of the memory.
 fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

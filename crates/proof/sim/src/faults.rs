@@ -8,10 +8,11 @@ use rand::rngs::StdRng;
 pub struct Faults {
     /// Reads that fail with EIO.
     pub read_error_one_in: u32,
-    /// Writes, punches and zeroings that fail with EIO. Of a write any of its sectors may have been written.
+    /// Writes, punches and zeroings that fail with EIO. Of a write any of its sectors may have been
+    /// written.
     pub write_error_one_in: u32,
-    /// Syncs that fail with EIO. What they should have covered is seen by readers, and never becomes durable for
-    /// certain, whatever later syncs say.
+    /// Syncs that fail with EIO. What they should have covered is seen by readers, and never
+    /// becomes durable for certain, whatever later syncs say.
     pub sync_error_one_in: u32,
     /// Changes of names, and opening, that fail with EIO.
     pub name_error_one_in: u32,

@@ -256,7 +256,8 @@ fn try_lock(state: &mut State, ino: Ino, id: HandleId, exclusive: bool) -> Resul
     if holders.contains(&(id, exclusive)) {
         return Ok(());
     }
-    // As flock(2) says: to convert a lock is to let go of it first, also where the new one is refused.
+    // As flock(2) says: to convert a lock is to let go of it first, also where the new one is
+    // refused.
     holders.retain(|(other, _)| *other != id);
     if holders.iter().any(|(_, alone)| exclusive || *alone) {
         return Err(Errno::WOULDBLOCK);

@@ -56,7 +56,8 @@ impl SimFs {
         SimReactor::new(self.clone(), seed)
     }
 
-    /// The file system that a power cut leaves now. The same seed leaves the same; this one goes on.
+    /// The file system that a power cut leaves now. The same seed leaves the same; this one goes
+    /// on.
     pub fn cut(&self, seed: u64) -> Self {
         let medium = self.state().medium.clone();
         let habits = self.state().habits;
@@ -71,7 +72,8 @@ impl SimFs {
         state.history = Some(vec![now]);
     }
 
-    /// How many moments have been kept, and so the number of the next. The present one is the last of them.
+    /// How many moments have been kept, and so the number of the next. The present one is the last
+    /// of them.
     pub fn moments(&self) -> usize {
         self.state().history.as_ref().map_or(0, Vec::len)
     }
@@ -87,8 +89,9 @@ impl SimFs {
         Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, state.habits)
     }
 
-    /// The file system after everybody who used it was killed at an earlier moment. All that was done is seen, and nothing
-    /// of it is more durable than it was; whatever was under way has been done, in part or not at all, and has ended.
+    /// The file system after everybody who used it was killed at an earlier moment. All that was
+    /// done is seen, and nothing of it is more durable than it was; whatever was under way has been
+    /// done, in part or not at all, and has ended.
     ///
     /// # Panics
     /// If there is no such moment.
@@ -101,7 +104,8 @@ impl SimFs {
         killed
     }
 
-    /// The moments at which a power cut could have changed these bytes of a file whose name begins so.
+    /// The moments at which a power cut could have changed these bytes of a file whose name begins
+    /// so.
     pub fn moments_unsettled(&self, name: &str, within: Extent) -> Vec<usize> {
         let state = self.state();
         let moments = state.history.iter().flatten().enumerate();
@@ -127,14 +131,14 @@ impl SimFs {
         self.state().capacity_bytes = capacity_bytes;
     }
 
-    /// Whether a block that is written where there was none persists whole or not at all, as it does on the file
-    /// systems that are supported. At first it need not.
+    /// Whether a block that is written where there was none persists whole or not at all, as it
+    /// does on the file systems that are supported. At first it need not.
     pub fn set_fills_whole(&self, fills_whole: bool) {
         self.state().habits.fills_whole = fills_whole;
     }
 
-    /// Whether a sync of a file that begins while another one of that file is under way is acknowledged and does
-    /// nothing, as btrfs does at times. At first none is.
+    /// Whether a sync of a file that begins while another one of that file is under way is
+    /// acknowledged and does nothing, as btrfs does at times. At first none is.
     pub fn set_skips_overlapping_syncs(&self, skips_overlapping_syncs: bool) {
         self.state().habits.skips_overlapping_syncs = skips_overlapping_syncs;
     }

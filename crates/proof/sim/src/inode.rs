@@ -4,8 +4,8 @@
 //! submitted ---> under way ---> done: seen by readers, pending ---> covered by a sync: durable
 //! ```
 //!
-//! A power cut finds the durable content, and on top of it any part of what is pending or under way: in the order in
-//! which it was done where that is known, in any order otherwise.
+//! A power cut finds the durable content, and on top of it any part of what is pending or under
+//! way: in the order in which it was done where that is known, in any order otherwise.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -59,7 +59,8 @@ impl Inode {
         self.under_way.push(UnderWay { operation, changes });
     }
 
-    /// The operation is done, as it turned out in the end; if `durably`, with all that is needed to read it back.
+    /// The operation is done, as it turned out in the end; if `durably`, with all that is needed to
+    /// read it back.
     pub(crate) fn execute(&mut self, operation: OperationId, changes: Vec<Change>, durably: bool) {
         self.under_way.retain(|other| other.operation != operation);
         for change in changes {
@@ -83,7 +84,8 @@ impl Inode {
         }
     }
 
-    /// Makes durable what its submitters knew to be done at `horizon`. The rest may become so, and need not.
+    /// Makes durable what its submitters knew to be done at `horizon`. The rest may become so, and
+    /// need not.
     pub(crate) fn sync(&mut self, horizon: Tick) {
         for pending in std::mem::take(&mut self.pending) {
             if pending.is_covered(horizon) {
@@ -94,16 +96,18 @@ impl Inode {
         }
     }
 
-    /// A sync failed: content that it should have covered is marked clean by the kernel and written by nobody, and a length that came
-    /// of writing waits for that content. What was asked of the file system by itself, such as a length that was set, is in its
-    /// journal, in order; one that cannot write its journal does not go on, and no later sync succeeds there.
+    /// A sync failed: content that it should have covered is marked clean by the kernel and written
+    /// by nobody, and a length that came of writing waits for that content. What was asked of the
+    /// file system by itself, such as a length that was set, is in its journal, in order; one that
+    /// cannot write its journal does not go on, and no later sync succeeds there.
     pub(crate) fn fail_sync(&mut self, horizon: Tick) {
         for pending in self.pending.iter_mut().filter(|pending| pending.is_covered(horizon)) {
             pending.abandoned = pending.change.follows_content();
         }
     }
 
-    /// Makes a change durable. What was done before it and is not durable can come back only where it does not reach.
+    /// Makes a change durable. What was done before it and is not durable can come back only where
+    /// it does not reach.
     fn fold(&mut self, covered: Pending) {
         covered.change.apply(&mut self.durable);
         for earlier in &mut self.pending {
@@ -111,7 +115,8 @@ impl Inode {
         }
     }
 
-    /// Whether a block is data to a reader, and would be after any power cut: what is written over it now is seen then.
+    /// Whether a block is data to a reader, and would be after any power cut: what is written over
+    /// it now is seen then.
     pub(crate) fn is_data(&self, block: u64) -> bool {
         let may_be_freed = || self.pending.iter().any(|pending| pending.change.frees(block));
         self.current.is_data(block) && self.durable.is_data(block) && !may_be_freed()
@@ -129,8 +134,9 @@ impl Inode {
         changes.any(|change| change.touches(within))
     }
 
-    /// What is left of it when its user was killed: all that was done, whatever was in flight done or not, and nothing more durable
-    /// than it was. Nothing is under way: the kernel gives the lock back with the last operation's end, so a successor knows that.
+    /// What is left of it when its user was killed: all that was done, whatever was in flight done
+    /// or not, and nothing more durable than it was. Nothing is under way: the kernel gives the
+    /// lock back with the last operation's end, so a successor knows that.
     pub(crate) fn killed(&self, random: &mut StdRng) -> Self {
         let mut left = self.clone();
         let mut under_way = std::mem::take(&mut left.under_way);
@@ -177,7 +183,8 @@ impl Pending {
     }
 }
 
-/// How a cut treats what is not durable. Independent coins alone would hardly ever leave all or nothing of anything.
+/// How a cut treats what is not durable. Independent coins alone would hardly ever leave all or
+/// nothing of anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mood {
     Nothing,

@@ -1,7 +1,7 @@
 //! The names of a file system: which file each directory's entries lead to, now and durably.
 //!
-//! A change of names (creation, renaming, removal) is one transaction: a power cut leaves it whole or not at all, and
-//! until its directory has been synced each by itself, in any subset.
+//! A change of names (creation, renaming, removal) is one transaction: a power cut leaves it whole
+//! or not at all, and until its directory has been synced each by itself, in any subset.
 
 use std::collections::{BTreeMap, BTreeSet};
 

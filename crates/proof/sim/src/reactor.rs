@@ -1,4 +1,5 @@
-//! A thread's event loop over simulated files: operations are done in any order, and told of sooner or later.
+//! A thread's event loop over simulated files: operations are done in any order, and told of sooner
+//! or later.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -34,9 +34,11 @@ pub(crate) struct Medium {
 /// In what file systems differ.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Habits {
-    /// A block that is written where there was none persists whole or not at all, as on the supported file systems.
+    /// A block that is written where there was none persists whole or not at all, as on the
+    /// supported file systems.
     pub(crate) fills_whole: bool,
-    /// A sync that begins beside another of the same file is acknowledged and does nothing, as btrfs does at times.
+    /// A sync that begins beside another of the same file is acknowledged and does nothing, as
+    /// btrfs does at times.
     pub(crate) skips_overlapping_syncs: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Without power cuts and faults the model does what the kernel's file systems do: the same operations, the same
-//! results.
+//! Without power cuts and faults the model does what the kernel's file systems do: the same
+//! operations, the same results.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

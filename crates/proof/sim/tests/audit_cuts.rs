@@ -1,9 +1,9 @@
-//! Power cuts beneath the audit log, at every moment of its life: every image opens, holds every record that
-//! was answered, and verifies.
+//! Power cuts beneath the audit log, at every moment of its life: every image opens, holds every
+//! record that was answered, and verifies.
 //!
-//! The log is the product's; the directory below it is simulated. `cargo test -p strongroom-sim --test
-//! audit_cuts -- --nocapture` prints what was done; with `--features full` it does 20,000 cuts.
-//! `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
+//! The log is the product's; the directory below it is simulated. `cargo test -p strongroom-sim
+//! --test audit_cuts -- --nocapture` prints what was done; with `--features full` it does 20,000
+//! cuts. `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
 
 #![allow(
     clippy::unwrap_used,
@@ -204,8 +204,8 @@ impl Life {
         life.lived(log, key, seed, groups, rule, faults)
     }
 
-    /// Whoever wrote the log was killed at this moment, and a successor goes on. What he finds need not be durable; once
-    /// he has opened it, what he says is durable is.
+    /// Whoever wrote the log was killed at this moment, and a successor goes on. What he finds need
+    /// not be durable; once he has opened it, what he says is durable is.
     fn after_kill(
         &self,
         moment: usize,
@@ -370,8 +370,8 @@ fn cut_at(
     Ok(done)
 }
 
-/// A life, whoever writes the log killed at random moments, and each time the power cut for a successor: half of the cuts
-/// while he opens it, or right after.
+/// A life, whoever writes the log killed at random moments, and each time the power cut for a
+/// successor: half of the cuts while he opens it, or right after.
 fn live_and_kill(key: &Key, seed: u64, rule: Option<Rule>) -> Result<usize, String> {
     let life = Life::of(SimFs::new(seed), key, seed, GROUPS_PER_LIFE, None, Faults::default())?;
     let mut random = StdRng::seed_from_u64(seed);

@@ -1,4 +1,5 @@
-//! A layer is added to a volume, or not: power is cut at every moment of it, calls fail, and there is no room.
+//! A layer is added to a volume, or not: power is cut at every moment of it, calls fail, and there
+//! is no room.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -61,8 +62,8 @@ fn leftovers(fs: &SimFs, layers: usize, provisioning: Provisioning) -> usize {
     names(fs).iter().filter(|name| !name.starts_with("descriptor")).count() - (3 * layers - 1 + log)
 }
 
-/// The volume opens with two layers or with three, tells of nothing worse than leftovers, gets another layer and goes
-/// away; says how many layers it had.
+/// The volume opens with two layers or with three, tells of nothing worse than leftovers, gets
+/// another layer and goes away; says how many layers it had.
 fn outlives(fs: &SimFs, kek: &Kek, provisioning: Provisioning) -> usize {
     let protection = Protection::Encrypted(kek);
     let options =

@@ -1,5 +1,5 @@
-//! What a cut of the model leaves, against an oracle that is slow and obvious: for each sector the writes that it may
-//! show.
+//! What a cut of the model leaves, against an oracle that is slow and obvious: for each sector the
+//! writes that it may show.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -115,7 +115,8 @@ impl Oracle {
     }
 }
 
-/// Random operations, several in flight, and cuts after each step. Returns how many of the cuts were wrong.
+/// Random operations, several in flight, and cuts after each step. Returns how many of the cuts
+/// were wrong.
 fn random_history(seed: u64, faults: Faults, honest: bool) -> usize {
     let mut random = StdRng::seed_from_u64(seed);
     let fs = SimFs::new(seed);
@@ -385,7 +386,8 @@ fn where_overlapping_syncs_are_skipped_the_later_one_does_nothing() {
         file.sync().unwrap();
         let seen = || outcomes(&fs, |fs| content_of(fs, "file").unwrap()[0]).into_keys().collect::<Vec<_>>();
         assert_eq!(seen(), expected);
-        // All of it is durable when all of the file system is, and when the first has ended and there is another.
+        // All of it is durable when all of the file system is, and when the first has ended and
+        // there is another.
         let root = fs.open_directory(Path::new("/")).unwrap();
         root.sync_file_system().unwrap();
         assert_eq!(seen(), [6]);

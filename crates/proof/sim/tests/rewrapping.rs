@@ -1,5 +1,5 @@
-//! A volume moves from one KEK to another: power is cut at every moment of it, calls fail, and there is no room. Whatever
-//! happens, a key opens it that whoever began this has.
+//! A volume moves from one KEK to another: power is cut at every moment of it, calls fail, and
+//! there is no room. Whatever happens, a key opens it that whoever began this has.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]

@@ -1,9 +1,9 @@
-//! Power cuts beneath the metadata store, at every moment of its life: every image opens, holds whatever was
-//! acknowledged, and is one revision of the store whole.
+//! Power cuts beneath the metadata store, at every moment of its life: every image opens, holds
+//! whatever was acknowledged, and is one revision of the store whole.
 //!
-//! The engine is the product's with redb in it; the file below it is simulated. `cargo test -p strongroom-sim
-//! --test store_cuts -- --nocapture` prints what was done; with `--features full` it does 20,000 cuts.
-//! `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
+//! The engine is the product's with redb in it; the file below it is simulated. `cargo test -p
+//! strongroom-sim --test store_cuts -- --nocapture` prints what was done; with `--features full` it
+//! does 20,000 cuts. `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
 
 #![allow(
     clippy::unwrap_used,
@@ -97,11 +97,11 @@ impl StorageBackend for Backend {
 /// A store's life, recorded, and what it was at each revision.
 struct Life {
     fs: SimFs,
-    /// What the store was, may have become, and became: a revision whose sync failed may give way to another
-    /// of its number.
+    /// What the store was, may have become, and became: a revision whose sync failed may give way
+    /// to another of its number.
     states: Vec<(Revision, Vec<Entry>)>,
-    /// Moments at which transactions were about to be asked for, with the latest revision that they could
-    /// make.
+    /// Moments at which transactions were about to be asked for, with the latest revision that they
+    /// could make.
     asked: Vec<(usize, Revision)>,
     /// Moments by which a revision had been acknowledged.
     acknowledged: Vec<(usize, Revision)>,
@@ -182,8 +182,8 @@ impl Life {
         life.lived(engine, seed, groups, rule, faults)
     }
 
-    /// Whoever had the store was killed at this moment, and a successor goes on. What he finds need not be durable; once
-    /// he has opened it, what he shows is.
+    /// Whoever had the store was killed at this moment, and a successor goes on. What he finds need
+    /// not be durable; once he has opened it, what he shows is.
     fn after_kill(
         &self,
         moment: usize,
@@ -240,7 +240,8 @@ impl Life {
         Ok(self)
     }
 
-    /// Asks for some transactions at once, and waits for all of them; whether each was answered for.
+    /// Asks for some transactions at once, and waits for all of them; whether each was answered
+    /// for.
     fn do_group(&mut self, engine: &Engine, random: &mut StdRng) -> bool {
         let count = random.random_range(1..4_u64);
         let (mut latest, mut state) = self.states.last().cloned().unwrap();
@@ -328,8 +329,8 @@ fn cut_at(life: &Life, moments: &[usize], mut random: StdRng, again: bool) -> Re
     Ok(done)
 }
 
-/// A life, whoever has the store killed at random moments, and each time the power cut for a successor: half of the cuts
-/// while he opens it, or right after.
+/// A life, whoever has the store killed at random moments, and each time the power cut for a
+/// successor: half of the cuts while he opens it, or right after.
 fn live_and_kill(seed: u64, rule: Option<Rule>) -> Result<usize, String> {
     let life = Life::of(SimFs::new(seed), seed, GROUPS_PER_LIFE, None, Faults::default())?;
     let mut random = StdRng::seed_from_u64(seed);

@@ -1,5 +1,6 @@
-//! A disk that can hang, fail and vanish: a loop device over a file that qemu-storage-daemon exports through FUSE.
-//! (There may be no device-mapper where tests run; root is needed all the same, to mount.)
+//! A disk that can hang, fail and vanish: a loop device over a file that qemu-storage-daemon
+//! exports through FUSE. (There may be no device-mapper where tests run; root is needed all the
+//! same, to mount.)
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -74,7 +75,8 @@ impl<'test> DyingDisk<'test> {
         self.tell(&[("blockdev-reopen", reopened), ("blockdev-del", json!({ "node-name": "faulty" }))]);
     }
 
-    /// Goes away with all that it had not written, as far as it did not keep it: every request fails from now on.
+    /// Goes away with all that it had not written, as far as it did not keep it: every request
+    /// fails from now on.
     #[track_caller]
     pub fn vanish(&mut self) {
         self.daemon.take().expect("a disk vanishes once").kill();
@@ -181,7 +183,8 @@ impl Drop for DyingDisk<'_> {
         if let Some(daemon) = &self.daemon {
             daemon.signal(Signal::CONT);
         }
-        // Whatever the test came to, no loop device stays behind: it is detached when nobody uses it any more.
+        // Whatever the test came to, no loop device stays behind: it is detached when nobody uses
+        // it any more.
         let mut command = Command::new("losetup");
         let _ = command.args(["--detach", &self.device]).status();
     }

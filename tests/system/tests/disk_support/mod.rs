@@ -1,4 +1,5 @@
-//! What the tests of full and dying disks share: file systems of their own, and what a volume says of itself.
+//! What the tests of full and dying disks share: file systems of their own, and what a volume says
+//! of itself.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -16,8 +17,8 @@ use strongroom_system_tests::{Finished, Process, Scratch, Volume, run};
 /// For anything that takes a moment on an idle machine.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
-/// A mount namespace, whose mounts are nobody else's and end with it. A user who is not root is root in a user
-/// namespace there, which is enough for tmpfs.
+/// A mount namespace, whose mounts are nobody else's and end with it. A user who is not root is
+/// root in a user namespace there, which is enough for tmpfs.
 pub struct Mounts<'test> {
     scratch: &'test Scratch,
     holder: Process,

@@ -1,5 +1,5 @@
-//! The examples of every command's help, called as they are written. `first_hour/help.txt` says what becomes of each, in an
-//! order in which one makes what the next needs.
+//! The examples of every command's help, called as they are written. `first_hour/help.txt` says
+//! what becomes of each, in an order in which one makes what the next needs.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,13 +1,15 @@
-//! The first hour of somebody who has never used Strongroom: the README's commands as they are written, the examples of every
-//! command's help, and the mistakes that people make, with what each of them is told.
+//! The first hour of somebody who has never used Strongroom: the README's commands as they are
+//! written, the examples of every command's help, and the mistakes that people make, with what each
+//! of them is told.
 //!
-//! - `first_hour/mistakes.txt` holds the mistakes as a terminal showed them; [`transcript`] runs it again and compares.
+//! - `first_hour/mistakes.txt` holds the mistakes as a terminal showed them; [`transcript`] runs it
+//!   again and compares.
 //! - [`readme`], [`help`]: commands as they are written, and what becomes of each ([`steps`]).
 //! - [`rules`]: what every refusal keeps to, whatever the transcript says.
 //! - [`user`]: who does it: a home, a working directory, a `serve`.
 //!
-//! After a wanted change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test -p strongroom-system-tests --test first_hour` writes
-//! the transcript anew, for a person to read.
+//! After a wanted change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test -p strongroom-system-tests
+//! --test first_hour` writes the transcript anew, for a person to read.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,4 +1,5 @@
-//! The README's commands, as they are written there. `first_hour/readme.txt` says what becomes of each.
+//! The README's commands, as they are written there. `first_hour/readme.txt` says what becomes of
+//! each.
 
 use std::path::PathBuf;
 
@@ -21,7 +22,8 @@ fn the_readmes_commands_work_as_they_are_written() {
     }
     let run = steps.iter().filter(|step| step.is_run()).count();
     assert!(run >= 15, "only {run} of them were run");
-    // What was begun last is ended first: `serve` is needed by all. Nothing went wrong, so nobody warns.
+    // What was begun last is ended first: `serve` is needed by all. Nothing went wrong, so nobody
+    // warns.
     while let Some(process) = beside.pop() {
         let log = process.stderr_log().with_extension("stdout");
         let status = process.terminate(ENDS_WITHIN);

@@ -1,11 +1,12 @@
-//! What every refusal keeps to: it names the object and the next step, does not contradict itself, and is no program's
-//! inside turned out.
+//! What every refusal keeps to: it names the object and the next step, does not contradict itself,
+//! and is no program's inside turned out.
 
 use std::collections::BTreeSet;
 
 use crate::user::User;
 
-/// The words that a next step begins with, after a semicolon or colon; or it is a command in backquotes.
+/// The words that a next step begins with, after a semicolon or colon; or it is a command in
+/// backquotes.
 const STEPS: [&str; 44] = [
     "activate", "add", "ask", "choose", "come", "convert", "decrypt", "delete", "detach", "end", "finish",
     "free", "get", "give", "go", "import", "install", "leave", "make", "move", "name", "open", "put", "read",

@@ -35,7 +35,8 @@ const ESCAPE: &str = "\u{1d}";
 const INTERRUPT: &str = "\u{3}";
 
 impl Step {
-    /// The steps of a file of `first_hour`. Blocks that begin with what `is_text` says are for its readers.
+    /// The steps of a file of `first_hour`. Blocks that begin with what `is_text` says are for its
+    /// readers.
     pub fn read_all(name: &str, is_text: impl Fn(&str) -> bool) -> Vec<Self> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("first_hour").join(name);
         let text = std::fs::read_to_string(path).unwrap();

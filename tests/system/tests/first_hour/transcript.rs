@@ -13,8 +13,8 @@
 //! [exit 1]
 //! ```
 //!
-//! In what a command says `<id>` stands for an id, `<pid>` for a process id, `<size>` for a size and `<time>` for a time;
-//! `<any>` for some words that differ from machine to machine.
+//! In what a command says `<id>` stands for an id, `<pid>` for a process id, `<size>` for a size
+//! and `<time>` for a time; `<any>` for some words that differ from machine to machine.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -79,7 +79,8 @@ impl Transcript {
         self.parts.iter().flat_map(|part| &part.scenes)
     }
 
-    /// Fails the test unless everything is as it is written; or writes it, where somebody wants that.
+    /// Fails the test unless everything is as it is written; or writes it, where somebody wants
+    /// that.
     #[track_caller]
     pub fn compare_or_write(&self) {
         let mut now = self.introduction.clone();
@@ -131,8 +132,8 @@ impl Scene {
         writeln!(text, "{}\n", self.exit).unwrap();
     }
 
-    /// Does it again, and takes down what comes of it. Returns what is wrong with it, whatever the transcript says: a refusal keeps
-    /// to the rules, and nothing is left of it.
+    /// Does it again, and takes down what comes of it. Returns what is wrong with it, whatever the
+    /// transcript says: a refusal keeps to the rules, and nothing is left of it.
     pub fn play(&mut self, user: &mut User<'_>) -> Vec<String> {
         let title = self.title.clone();
         let (_, object) = title.rsplit_once(": ").unwrap_or_else(|| panic!("'{title}' names no object"));

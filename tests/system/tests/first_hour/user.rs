@@ -1,4 +1,5 @@
-//! A new user: a home directory with nothing in it, a shell, and perhaps a `strongroom serve` that runs.
+//! A new user: a home directory with nothing in it, a shell, and perhaps a `strongroom serve` that
+//! runs.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,8 +20,8 @@ const ANSWERS_WITHIN_S: u32 = 60;
 /// Where transcripts say that the user's home is.
 pub const SHOWN_HOME: &str = "/home/ada";
 
-/// What `serve` is told beside what a person says: a test has neither the ports nor `/run` of its machine to itself, and the
-/// machine may well have swap.
+/// What `serve` is told beside what a person says: a test has neither the ports nor `/run` of its
+/// machine to itself, and the machine may well have swap.
 const MACHINE: &str = "--crypto-safe advised --run \"$STRONGROOM_RUN\"";
 
 /// Where in the user's home is what texts have elsewhere on a machine.

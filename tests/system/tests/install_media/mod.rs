@@ -1,4 +1,5 @@
-//! Media that say over the serial line and on the screen that they were started: the smallest that firmware takes for an installer's.
+//! Media that say over the serial line and on the screen that they were started: the smallest that
+//! firmware takes for an installer's.
 
 use std::io::{Cursor, Write};
 use std::iter::repeat_n;
@@ -27,7 +28,8 @@ pub fn disk(says: &str) -> Vec<u8> {
     disk
 }
 
-/// A CD-ROM that says this when a BIOS starts it, and that when UEFI does (El Torito 1.0; UEFI 2.10, 13.3.2).
+/// A CD-ROM that says this when a BIOS starts it, and that when UEFI does (El Torito 1.0; UEFI
+/// 2.10, 13.3.2).
 pub fn iso(bios_says: &str, uefi_says: &str) -> Vec<u8> {
     let uefi = uefi_file_system(uefi_says);
     let mut iso = vec![0; UEFI_IMAGE * SECTOR];
@@ -69,7 +71,8 @@ fn image_entry(entry: &mut [u8], sector: usize, disk_sectors: usize) {
     entry[8..12].copy_from_slice(&u32::try_from(sector).unwrap().to_le_bytes());
 }
 
-/// What a BIOS puts at 0x7c00 and enters: writes a text to the first serial line and to the screen, and halts.
+/// What a BIOS puts at 0x7c00 and enters: writes a text to the first serial line and to the screen,
+/// and halts.
 fn program(says: &str) -> Vec<u8> {
     let mut program = vec![
         0xfa, // cli
@@ -109,7 +112,8 @@ fn uefi_program(says: &str) -> Vec<u8> {
     image.resize(0x3c, 0);
     image.extend(0x40_u32.to_le_bytes());
     image.extend(b"PE\0\0");
-    // x86-64, one section, no symbols, an optional header of 240 bytes; executable, large addresses.
+    // x86-64, one section, no symbols, an optional header of 240 bytes; executable, large
+    // addresses.
     image.extend([0x8664_u16, 1, 0, 0, 0, 0, 0, 0, 240, 0x22].iter().flat_map(|word| word.to_le_bytes()));
     // PE32+; sizes of code and data, entry, base of the code.
     image.extend([0x0b, 0x02, 0, 0]);

@@ -71,7 +71,8 @@ impl<'test> Site<'test> {
         self.strongroom.run_shell(&Self::script(home, arguments)).failure()
     }
 
-    /// A client of that role on a machine of its own, which has the key server as its provider `kms`; gives its id.
+    /// A client of that role on a machine of its own, which has the key server as its provider
+    /// `kms`; gives its id.
     pub fn enrol(&self, name: &str, role: &str) -> String {
         let made = self.json("server", &["keyserver", "token", "create", name, "--role", role]);
         std::fs::write(self.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();

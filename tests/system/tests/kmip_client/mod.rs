@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
 
-/// How long an answer may take while other tests keep the disk busy. A server that is killed hangs up.
+/// How long an answer may take while other tests keep the disk busy. A server that is killed hangs
+/// up.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Whoever has the certificate and key in a directory, at the server of that address.

@@ -1,5 +1,5 @@
-//! What the searches for secrets share: the secrets of a volume in every form in which they could show, and the places
-//! where they must not.
+//! What the searches for secrets share: the secrets of a volume in every form in which they could
+//! show, and the places where they must not.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -61,7 +61,8 @@ impl Needles {
         needles
     }
 
-    /// A secret as it is, in hexadecimal of both cases, and in base64 wherever in a longer text it could stand.
+    /// A secret as it is, in hexadecimal of both cases, and in base64 wherever in a longer text it
+    /// could stand.
     pub fn add(&mut self, name: &str, secret: &[u8]) {
         let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         self.add_form(name, "as it is", secret.to_vec());
@@ -71,7 +72,8 @@ impl Needles {
         let list = secret.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
         self.add_form(name, "as a list", list.into_bytes());
         for skipped in 0..3 {
-            // Whole groups of three bytes have the same digits wherever the text around them begins.
+            // Whole groups of three bytes have the same digits wherever the text around them
+            // begins.
             let whole = &secret[skipped..secret.len() - (secret.len() - skipped) % 3];
             self.add_form(name, "as base64", base64(whole, b"+/"));
             self.add_form(name, "as base64url", base64(whole, b"-_"));
@@ -135,7 +137,8 @@ impl Needles {
         assert!(found.is_empty(), "in {place}, at these bytes: {found:?}");
     }
 
-    /// Fails the test if one of them is in a file under the directory, at any depth; how many files there are.
+    /// Fails the test if one of them is in a file under the directory, at any depth; how many files
+    /// there are.
     #[track_caller]
     pub fn assert_not_under(&self, directory: &Path) -> usize {
         let files = strongroom_system_tests::datastore::files_under(directory);

@@ -1,5 +1,5 @@
-//! A program's memory is closed to other processes of the program's own user. Root reads everything, so where root runs the
-//! test the program is run, and looked at, by somebody else.
+//! A program's memory is closed to other processes of the program's own user. Root reads
+//! everything, so where root runs the test the program is run, and looked at, by somebody else.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,11 +13,12 @@ use super::DEADLINE;
 /// Whom root's programs run as.
 const NOBODY: u32 = 65_534;
 
-/// What a shell begins a command with that runs as the program's user, and has `./strongroom`. All that is in the test's directory
-/// becomes that user's.
+/// What a shell begins a command with that runs as the program's user, and has `./strongroom`. All
+/// that is in the test's directory becomes that user's.
 pub fn own_user(strongroom: &CommandLine<'_>) -> String {
-    // The test's own copy: a build directory may be closed to others. Another process writes it: a program that another
-    // test starts meanwhile would hold it open for writing, and it could not be run.
+    // The test's own copy: a build directory may be closed to others. Another process writes it: a
+    // program that another test starts meanwhile would hold it open for writing, and it could not
+    // be run.
     strongroom.peer("cp", &["--", strongroom.program().to_str().unwrap(), "strongroom"]);
     fs::set_permissions(strongroom.path("strongroom"), PermissionsExt::from_mode(0o755)).unwrap();
     if !rustix::process::geteuid().is_root() {

@@ -1,5 +1,5 @@
-//! What the tests of a worker's life share: an NBD client that connects again and verifies every sector, and a worker
-//! that can be looked at and killed.
+//! What the tests of a worker's life share: an NBD client that connects again and verifies every
+//! sector, and a worker that can be looked at and killed.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -149,8 +149,9 @@ impl NbdClient {
     }
 }
 
-/// A client that writes, reads back and compares until it is told to stop, and connects again whenever it must. An
-/// answered write that is not there, and an error that a server answers with, fail the test.
+/// A client that writes, reads back and compares until it is told to stop, and connects again
+/// whenever it must. An answered write that is not there, and an error that a server answers with,
+/// fail the test.
 pub struct VerifiedIo {
     stop: Arc<AtomicBool>,
     operations: Arc<AtomicU64>,

@@ -2,8 +2,8 @@
 
 use libc::*;
 
-/// What only an attacker does. Creating a process, opening a file, making a socket or a ring is not here, but refused where
-/// it is not needed: a library may try that and take no for an answer.
+/// What only an attacker does. Creating a process, opening a file, making a socket or a ring is not
+/// here, but refused where it is not needed: a library may try that and take no for an answer.
 #[rustfmt::skip]
 pub(super) const DEADLY: &[c_long] = &[
     // Another program.

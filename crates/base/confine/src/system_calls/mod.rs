@@ -1,10 +1,12 @@
 //! The denial of every system call that a process does not need, on all its threads.
 //!
 //! Two filters, of which the kernel takes the stricter answer:
-//! - A table of what is let through, with the arguments that it says. The rest is refused with an error: a library that
-//!   asks for something unforeseen gets no for an answer, and a guest's I/O goes on.
-//! - [`DEADLY`] ends the process. What is in it no line of the program and no library of it calls, so whoever
-//!   does runs code that is not ours, and gets no second try. The kernel logs it (SIGSYS, `type=1326`).
+//! - A table of what is let through, with the arguments that it says. The rest is refused with an
+//!   error: a library that asks for something unforeseen gets no for an answer, and a guest's I/O
+//!   goes on.
+//! - [`DEADLY`] ends the process. What is in it no line of the program and no library of it calls,
+//!   so whoever does runs code that is not ours, and gets no second try. The kernel logs it
+//!   (SIGSYS, `type=1326`).
 //!
 //! What is not ours, qemu-img, has the first alone: what its libraries try is not ours to know.
 
@@ -59,16 +61,17 @@ struct Table {
     refusal: c_int,
 }
 
-/// Denies every system call that a worker does not need, on all threads of the process, for good. To be called after
-/// [`super::confine`], when all threads and their rings are there: none can be made any more.
+/// Denies every system call that a worker does not need, on all threads of the process, for good.
+/// To be called after [`super::confine`], when all threads and their rings are there: none can be
+/// made any more.
 ///
 /// On an error no guest must be served.
 pub fn deny_system_calls() -> Result<(), SandboxError> {
     deny(&worker::TABLE)
 }
 
-/// The same of what the supervisor of a VM, or of a volume, does not need once others start its processes. It makes
-/// threads still.
+/// The same of what the supervisor of a VM, or of a volume, does not need once others start its
+/// processes. It makes threads still.
 ///
 /// On an error no key must be touched.
 pub(super) fn deny_to_supervisor() -> Result<(), SandboxError> {

@@ -1,5 +1,5 @@
-//! Which system calls qemu-img may make, and prlimit before it: what they made over every format of ours, in QEMU 7.2,
-//! and what the same libraries make where they find it.
+//! Which system calls qemu-img may make, and prlimit before it: what they made over every format of
+//! ours, in QEMU 7.2, and what the same libraries make where they find it.
 //!
 //! The rest does not exist for them: a library takes the older way then, as on an older kernel.
 
@@ -13,8 +13,8 @@ pub(super) const TABLE: Table = Table { allowed: ALLOWED, refusal: ENOSYS };
 
 #[rustfmt::skip]
 const ALLOWED: &[(c_long, Arguments)] = &[
-    // bubblewrap executes prlimit, and that qemu-img. There is nothing else to execute but what lies in /usr, and it
-    // would be under the same filter.
+    // bubblewrap executes prlimit, and that qemu-img. There is nothing else to execute but what
+    // lies in /usr, and it would be under the same filter.
     (SYS_execve, Any),
     (SYS_wait4, Any),               // bubblewrap itself, which waits for it
     (SYS_prlimit64, Any),           // the limits, which only sink
@@ -108,7 +108,8 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_get_mempolicy, Any),       // libnuma, in its library's begin
     (SYS_set_mempolicy, Any),       //
 
-    // Threads, never processes: the flags of clone3 lie in memory, so there is none, and clone is asked.
+    // Threads, never processes: the flags of clone3 lie in memory, so there is none, and clone is
+    // asked.
     (SYS_clone, With(0, CLONE_THREAD as u64)), //
     (SYS_futex, Any),               //
     (SYS_sched_yield, Any),         //

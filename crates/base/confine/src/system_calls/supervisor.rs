@@ -1,4 +1,5 @@
-//! Which system calls the supervisor of a VM, or of a volume, may make once its starter starts its processes.
+//! Which system calls the supervisor of a VM, or of a volume, may make once its starter starts its
+//! processes.
 
 use libc::*;
 
@@ -8,7 +9,8 @@ use super::Table;
 /// What a supervisor may do.
 pub(super) const TABLE: Table = Table { allowed: ALLOWED, refusal: ENOSYS };
 
-/// Memory that can be executed is the program's, and of libraries that are mapped (names of key servers are looked up by some).
+/// Memory that can be executed is the program's, and of libraries that are mapped (names of key
+/// servers are looked up by some).
 const EXECUTABLE: u64 = PROT_EXEC as u64;
 
 #[rustfmt::skip]
@@ -130,7 +132,8 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_mlock2, Any),              //
     (SYS_munlock, Any),             //
 
-    // Threads, never processes: the flags of clone3 lie in memory, so there is none, and clone is asked.
+    // Threads, never processes: the flags of clone3 lie in memory, so there is none, and clone is
+    // asked.
     (SYS_clone, With(0, CLONE_THREAD as u64)), //
     (SYS_set_robust_list, Any),     //
     (SYS_rseq, Any),                //

@@ -12,8 +12,8 @@ const FUTEX_OPERATION: u64 = 0x7F;
 /// In-flight areas: small pages, which nobody executes.
 const MEMFD_UNUSED: u64 = !(MFD_CLOEXEC | MFD_ALLOW_SEALING) as u64;
 
-/// io_uring_register: registered files and memory change while rings run, and files end with them. No ring is made, enabled, given
-/// other credentials or fewer restrictions.
+/// io_uring_register: registered files and memory change while rings run, and files end with them.
+/// No ring is made, enabled, given other credentials or fewer restrictions.
 mod register {
     pub const UNREGISTER_FILES: u64 = 3;
     pub const FILES_UPDATE: u64 = 6;

@@ -1,5 +1,5 @@
-//! What the processor's AES units can do at all: independent streams of AES rounds in registers, with nothing loaded, stored or
-//! tweaked. AES-256 has 14 rounds a block, so no XTS can be faster.
+//! What the processor's AES units can do at all: independent streams of AES rounds in registers,
+//! with nothing loaded, stored or tweaked. AES-256 has 14 rounds a block, so no XTS can be faster.
 
 /// AES rounds enough for some data.
 #[derive(Clone, Copy)]

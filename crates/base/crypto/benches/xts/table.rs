@@ -1,4 +1,5 @@
-//! The least time of each call, by kernel, beside the bound of the same moment: the processor's clock is not always the same.
+//! The least time of each call, by kernel, beside the bound of the same moment: the processor's
+//! clock is not always the same.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -24,8 +25,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Measures `call`, which works on `call_bytes`, unless the command line left it out. Calls for `together_bytes` are timed
-    /// together.
+    /// Measures `call`, which works on `call_bytes`, unless the command line left it out. Calls for
+    /// `together_bytes` are timed together.
     pub fn measure(
         &mut self,
         group: &mut BenchmarkGroup<'_, WallTime>,
@@ -60,7 +61,8 @@ impl Table {
     }
 }
 
-/// How long `calls` calls took in all. Notes the least time of one, where `together` were timed together.
+/// How long `calls` calls took in all. Notes the least time of one, where `together` were timed
+/// together.
 fn time(calls: u64, together: u64, least_seconds: &mut f64, call: &mut impl FnMut()) -> Duration {
     let mut total = Duration::ZERO;
     let mut left = calls;

@@ -1,8 +1,8 @@
 use super::{Case, cases};
 use crate::xts::kernel::{self, DataUnits, KeyedXts};
 
-/// Runs a file's cases with every kernel of this machine; returns how many it ran and how many have a data
-/// unit that is no whole number of bytes, which XTS in this house never meets.
+/// Runs a file's cases with every kernel of this machine; returns how many it ran and how many have
+/// a data unit that is no whole number of bytes, which XTS in this house never meets.
 fn run(file: &str, tweak: impl Fn(&Case) -> u128) -> (usize, usize) {
     let (mut served, mut not_whole_bytes) = (0, 0);
     for case in cases(file, "COUNT") {

@@ -41,8 +41,8 @@ fn nist_cavp_sha256() {
     assert_eq!(cases.len(), 65);
 }
 
-/// RFC 9106, 5.3 and others. They have secrets, associated data and short salts, which the house does not
-/// use: they run beneath its limits, and those that fit the limits through them too.
+/// RFC 9106, 5.3 and others. They have secrets, associated data and short salts, which the house
+/// does not use: they run beneath its limits, and those that fit the limits through them too.
 #[test]
 fn argon2id() {
     let cases = cases("argon2id.txt", "COUNT");

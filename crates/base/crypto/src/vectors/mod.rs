@@ -1,6 +1,6 @@
-//! The published vectors of every algorithm, run in full: `tests/vectors/README.md` says where each file comes
-//! from. Each test states how many cases it ran and how many it could not serve, so that a parser that
-//! overlooks cases fails.
+//! The published vectors of every algorithm, run in full: `tests/vectors/README.md` says where each
+//! file comes from. Each test states how many cases it ran and how many it could not serve, so that
+//! a parser that overlooks cases fails.
 
 mod aes_gcm;
 #[allow(unsafe_code)]
@@ -14,8 +14,8 @@ use std::path::Path;
 
 use strongroom_memory::secret::SecretBytes;
 
-/// One case of a NIST-style file: its `name = value` lines, with those of the `[name = value]` headers above
-/// it. `[NAME]` headers are under `section`; a bare `FAIL` line is under `FAIL`.
+/// One case of a NIST-style file: its `name = value` lines, with those of the `[name = value]`
+/// headers above it. `[NAME]` headers are under `section`; a bare `FAIL` line is under `FAIL`.
 struct Case(HashMap<String, String>);
 
 impl Case {

@@ -15,8 +15,8 @@ fn run_wrap(file: &str, wrap: Wrap) -> usize {
     cases.len()
 }
 
-/// Unwraps every case of an authenticated-decryption file; returns how many there are and how many of them
-/// had to be refused and were.
+/// Unwraps every case of an authenticated-decryption file; returns how many there are and how many
+/// of them had to be refused and were.
 fn run_unwrap(file: &str, unwrap: Unwrap) -> (usize, usize) {
     let (cases, mut refused) = (cases(file, "COUNT"), 0);
     for case in &cases {
@@ -43,8 +43,8 @@ fn nist_kwp() {
     assert_eq!(run_unwrap("KWP_AD_256.txt.gz", key_wrap::unwrap_padded), (500, 100));
 }
 
-/// The vectors with a 256-bit KEK: 4.3, 4.5 and 4.6. Those of 4.1, 4.2 and 4.4, and both of RFC 5649, have
-/// shorter KEKs, which the house does not serve.
+/// The vectors with a 256-bit KEK: 4.3, 4.5 and 4.6. Those of 4.1, 4.2 and 4.4, and both of RFC
+/// 5649, have shorter KEKs, which the house does not serve.
 #[test]
 fn rfc_3394() {
     let cases = cases("rfc3394-kek256.txt", "COUNT");

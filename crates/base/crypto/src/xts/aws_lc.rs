@@ -1,8 +1,9 @@
 //! The kernel that runs everywhere: aws-lc through its EVP calls.
 //!
-//! aws-lc picks the instructions (VAES with AVX-512, AES-NI, NEON, plain C) and has no call for many units, so
-//! each unit costs one `EVP_CipherInit_ex` with nothing but a new IV and one `EVP_CipherUpdate`. The key is set
-//! up once. `docs/decisions/0002-xts-binding.md` has the reasons and the measurements.
+//! aws-lc picks the instructions (VAES with AVX-512, AES-NI, NEON, plain C) and has no call for
+//! many units, so each unit costs one `EVP_CipherInit_ex` with nothing but a new IV and one
+//! `EVP_CipherUpdate`. The key is set up once. `docs/decisions/0002-xts-binding.md` has the reasons
+//! and the measurements.
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -16,10 +17,12 @@ use crate::module::{check, lc, library_error};
 
 const ALGORITHM: Algorithm = Algorithm::Aes256Xts;
 
-/// Room for aws-lc's XTS state: two AES key schedules of 244 bytes, four pointers and a flag, well under 1 KiB.
+/// Room for aws-lc's XTS state: two AES key schedules of 244 bytes, four pointers and a flag, well
+/// under 1 KiB.
 ///
-/// aws-lc does not export the size. A whole page ends at the secret memory's guard page, so that a version of
-/// aws-lc that needs more faults at key set-up, in the first self-test, and cannot write past it.
+/// aws-lc does not export the size. A whole page ends at the secret memory's guard page, so that a
+/// version of aws-lc that needs more faults at key set-up, in the first self-test, and cannot write
+/// past it.
 const STATE_BYTES: usize = strongroom_memory::secret::SECRET_MAX_BYTES;
 
 /// aws-lc's AES-256-XTS.
@@ -78,20 +81,22 @@ enum Direction {
 
 /// An `EVP_CIPHER_CTX` with a key, for one direction.
 ///
-/// aws-lc keeps the round keys in `cipher_data`, on the ordinary heap. Round keys are as good as the key (the
-/// first two of AES-256 *are* the key), so `cipher_data` is pointed at secret memory before the key is given,
-/// and back at aws-lc's own allocation before the context is freed. `cipher_data` is a public field of the
-/// struct, and the XTS cipher holds no pointer to it until a key is set.
+/// aws-lc keeps the round keys in `cipher_data`, on the ordinary heap. Round keys are as good as
+/// the key (the first two of AES-256 *are* the key), so `cipher_data` is pointed at secret memory
+/// before the key is given, and back at aws-lc's own allocation before the context is freed.
+/// `cipher_data` is a public field of the struct, and the XTS cipher holds no pointer to it until a
+/// key is set.
 struct Context {
     evp: NonNull<lc::EVP_CIPHER_CTX>,
-    /// What `cipher_data` points to while the context is in use; wiped when it drops, after `Drop` of `Context`.
+    /// What `cipher_data` points to while the context is in use; wiped when it drops, after `Drop`
+    /// of `Context`.
     state: SecretBytes,
     /// aws-lc's own allocation for `cipher_data`, which never sees a key.
     own_cipher_data: *mut std::ffi::c_void,
 }
 
-// SAFETY: an EVP_CIPHER_CTX belongs to no thread; it must only not be used by two at once, and `process` takes
-// `&mut self`.
+// SAFETY: an EVP_CIPHER_CTX belongs to no thread; it must only not be used by two at once, and
+// `process` takes `&mut self`.
 unsafe impl Send for Context {}
 
 impl Context {
@@ -131,9 +136,10 @@ impl Context {
 
     fn move_state_to_secret_memory(&mut self) -> Result<(), CryptoError> {
         let state = self.state.expose_mut().as_mut_ptr().cast();
-        // SAFETY: `evp` is a live context with a cipher. `state` is page-aligned, zeroed and large enough (see
-        // STATE_BYTES), lives as long as the context, and is reached through this pointer alone until drop. The
-        // control call initialises it as it did aws-lc's own allocation.
+        // SAFETY: `evp` is a live context with a cipher. `state` is page-aligned, zeroed and large
+        // enough (see STATE_BYTES), lives as long as the context, and is reached through this
+        // pointer alone until drop. The control call initialises it as it did aws-lc's own
+        // allocation.
         let result = unsafe {
             let evp = self.evp.as_ptr();
             self.own_cipher_data = std::mem::replace(&mut (*evp).cipher_data, state);
@@ -143,7 +149,8 @@ impl Context {
     }
 
     fn set_key(&mut self, key: &SecretBytes) -> Result<(), CryptoError> {
-        // SAFETY: `evp` has the cipher, whose key is the 64 bytes that `new` checked; -1 keeps the direction.
+        // SAFETY: `evp` has the cipher, whose key is the 64 bytes that `new` checked; -1 keeps the
+        // direction.
         let result = unsafe {
             let (evp, key) = (self.evp.as_ptr(), key.expose().as_ptr());
             lc::EVP_CipherInit_ex(evp, ptr::null(), ptr::null_mut(), key, ptr::null(), KEEP_DIRECTION)
@@ -166,7 +173,8 @@ impl Context {
         let evp = self.evp.as_ptr();
         for (tweak, offset) in units.tweaks() {
             let iv = tweak.to_le_bytes();
-            // SAFETY: `evp` has cipher and key; the IV is the 16 bytes that the cipher reads and copies.
+            // SAFETY: `evp` has cipher and key; the IV is the 16 bytes that the cipher reads and
+            // copies.
             let result = unsafe {
                 lc::EVP_CipherInit_ex(
                     evp,
@@ -180,9 +188,10 @@ impl Context {
             check(ALGORITHM, "EVP_CipherInit_ex(iv)", result)?;
 
             let mut written_bytes: c_int = 0;
-            // SAFETY: the unit lies within what the caller promised readable and writable. aws-lc works on it
-            // outside Rust's memory model and uses source bytes as data only, so they may change meanwhile. The
-            // cipher's block size is 1: it buffers nothing and writes exactly `unit_bytes`.
+            // SAFETY: the unit lies within what the caller promised readable and writable. aws-lc
+            // works on it outside Rust's memory model and uses source bytes as data only, so they
+            // may change meanwhile. The cipher's block size is 1: it buffers nothing and writes
+            // exactly `unit_bytes`.
             let result = unsafe {
                 lc::EVP_CipherUpdate(
                     evp,
@@ -203,8 +212,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: `evp` is live and freed once, here. If `cipher_data` was moved, it is put back first, so that
-        // aws-lc frees what it allocated (after overwriting it, as it does with all it frees).
+        // SAFETY: `evp` is live and freed once, here. If `cipher_data` was moved, it is put back
+        // first, so that aws-lc frees what it allocated (after overwriting it, as it does with all
+        // it frees).
         unsafe {
             if !self.own_cipher_data.is_null() {
                 (*self.evp.as_ptr()).cipher_data = self.own_cipher_data;

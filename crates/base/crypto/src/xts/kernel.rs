@@ -1,8 +1,8 @@
 //! The interface behind which XTS implementations for different processors stand.
 //!
-//! A kernel is more general than the data path needs: it takes any unit length and any 128-bit tweak that the
-//! standard knows, so that each kernel can be run against the published vectors in full. [`XtsSession`]
-//! narrows that to plain64 and two unit sizes.
+//! A kernel is more general than the data path needs: it takes any unit length and any 128-bit
+//! tweak that the standard knows, so that each kernel can be run against the published vectors in
+//! full. [`XtsSession`] narrows that to plain64 and two unit sizes.
 //!
 //! [`XtsSession`]: super::XtsSession
 
@@ -19,8 +19,8 @@ pub const MIN_UNIT_BYTES: usize = 16;
 /// Greatest length of a data unit: 2^20 AES blocks (IEEE 1619-2018, 5.1; NIST SP 800-38E, 4).
 pub const MAX_UNIT_BYTES: usize = 16 << 20;
 
-/// All kernels of this build, the fastest first. The last runs on every machine. With the feature `fips` the validated module's
-/// is the only one.
+/// All kernels of this build, the fastest first. The last runs on every machine. With the feature
+/// `fips` the validated module's is the only one.
 static KERNELS: &[&dyn XtsKernel] = &[
     #[cfg(all(target_arch = "x86_64", not(feature = "fips")))]
     &vaes::VAES_512,
@@ -44,7 +44,8 @@ pub(crate) fn fall_back() -> &'static dyn XtsKernel {
     &AwsLc
 }
 
-/// An implementation of AES-256-XTS. Stateless: keys are set up per thread, see [`set_key`](Self::set_key).
+/// An implementation of AES-256-XTS. Stateless: keys are set up per thread, see
+/// [`set_key`](Self::set_key).
 pub trait XtsKernel: Send + Sync {
     /// A short name for logs and benchmarks.
     fn name(&self) -> &'static str;
@@ -52,12 +53,12 @@ pub trait XtsKernel: Send + Sync {
     /// Whether this machine's processor has what the kernel needs.
     fn is_supported(&self) -> bool;
 
-    /// Expands a 64-byte key with two different halves into round keys in secret memory. Panics on a machine that
-    /// does not support the kernel.
+    /// Expands a 64-byte key with two different halves into round keys in secret memory. Panics on
+    /// a machine that does not support the kernel.
     ///
     /// # Errors
-    /// [`CryptoError::Secret`] or [`CryptoError::Library`]; for a key that [`Xts::new`](super::Xts::new) would have
-    /// refused, its errors or the latter.
+    /// [`CryptoError::Secret`] or [`CryptoError::Library`]; for a key that
+    /// [`Xts::new`](super::Xts::new) would have refused, its errors or the latter.
     fn set_key(&self, key: &SecretBytes) -> Result<Box<dyn KeyedXts>, CryptoError>;
 }
 
@@ -69,10 +70,10 @@ pub trait KeyedXts: Send {
     /// [`CryptoError::Library`]; the destination then holds no meaningful bytes.
     ///
     /// # Safety
-    /// For [`DataUnits::length_bytes`] and the whole call, `source` is readable and `destination` writable, and
-    /// they do not overlap. Others may change either meanwhile as long as no Rust reference to it exists; a
-    /// kernel must stay within its bounds whatever they hold, and read each source byte for the data alone,
-    /// never for control. Neither needs any alignment.
+    /// For [`DataUnits::length_bytes`] and the whole call, `source` is readable and `destination`
+    /// writable, and they do not overlap. Others may change either meanwhile as long as no Rust
+    /// reference to it exists; a kernel must stay within its bounds whatever they hold, and read
+    /// each source byte for the data alone, never for control. Neither needs any alignment.
     unsafe fn encrypt(
         &mut self,
         units: DataUnits,
@@ -97,8 +98,8 @@ pub trait KeyedXts: Send {
 
 /// A run of equally long data units with consecutive tweaks.
 ///
-/// Invariant, on which kernels rely: the unit length is within the standard's bounds, the length of all units
-/// fits an `isize`, and no tweak overflows.
+/// Invariant, on which kernels rely: the unit length is within the standard's bounds, the length of
+/// all units fits an `isize`, and no tweak overflows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataUnits {
     first: u128,

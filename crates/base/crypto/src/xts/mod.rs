@@ -1,15 +1,15 @@
-//! AES-256-XTS over whole data units (IEEE 1619-2018, NIST SP 800-38E), as dm-crypt's `aes-xts-plain64` lays
-//! them out.
+//! AES-256-XTS over whole data units (IEEE 1619-2018, NIST SP 800-38E), as dm-crypt's
+//! `aes-xts-plain64` lays them out.
 //!
-//! The tweak of a unit is its 64-bit number, little-endian, zero-extended to 128 bits. Units of 4096 bytes are
-//! numbered one by one, which dm-crypt calls `iv_large_sectors`.
+//! The tweak of a unit is its 64-bit number, little-endian, zero-extended to 128 bits. Units of
+//! 4096 bytes are numbered one by one, which dm-crypt calls `iv_large_sectors`.
 //!
-//! [`Xts`] holds a key and is shared. Each thread that encrypts opens an [`XtsSession`] of its own from it:
-//! the session owns the round keys, so that no call locks or sets a key up. Behind the session stands a
-//! [`kernel`], of which there may be several for different processors.
+//! [`Xts`] holds a key and is shared. Each thread that encrypts opens an [`XtsSession`] of its own
+//! from it: the session owns the round keys, so that no call locks or sets a key up. Behind the
+//! session stands a [`kernel`], of which there may be several for different processors.
 //!
-//! XTS hides content. It does not detect tampering or rollback, and it shows when the same content is written
-//! to the same unit again.
+//! XTS hides content. It does not detect tampering or rollback, and it shows when the same content
+//! is written to the same unit again.
 
 mod aws_lc;
 pub mod kernel;
@@ -46,8 +46,8 @@ impl UnitSize {
     }
 }
 
-/// An AES-256-XTS key with its unit size and the kernel that serves it. Share it, and give each thread its own
-/// [`session`](Self::session).
+/// An AES-256-XTS key with its unit size and the kernel that serves it. Share it, and give each
+/// thread its own [`session`](Self::session).
 pub struct Xts {
     key: SecretBytes,
     unit: UnitSize,
@@ -115,7 +115,8 @@ impl fmt::Debug for Xts {
     }
 }
 
-/// One thread's use of an [`Xts`] key: owns the round keys in secret memory, is moved but never shared.
+/// One thread's use of an [`Xts`] key: owns the round keys in secret memory, is moved but never
+/// shared.
 ///
 /// Source and destination never overlap. After an error the destination holds no meaningful bytes.
 pub struct XtsSession {
@@ -162,16 +163,16 @@ impl XtsSession {
 
     /// Encrypts `units` units out of memory that may change meanwhile, such as a guest's.
     ///
-    /// Each destination block is then the ciphertext of some mixture of what the source held during the call,
-    /// which is all that a writer racing with its own write can ask for.
+    /// Each destination block is then the ciphertext of some mixture of what the source held during
+    /// the call, which is all that a writer racing with its own write can ask for.
     ///
     /// # Errors
     /// [`CryptoError::DataUnitRange`], [`CryptoError::Library`].
     ///
     /// # Safety
-    /// For `units * self.unit_size().bytes()` bytes and the whole call: `source` is readable, by whomever it is
-    /// written; `destination` is writable and only this call touches it; the two do not overlap. Neither needs
-    /// any alignment. With zero units the pointers are not used.
+    /// For `units * self.unit_size().bytes()` bytes and the whole call: `source` is readable, by
+    /// whomever it is written; `destination` is writable and only this call touches it; the two do
+    /// not overlap. Neither needs any alignment. With zero units the pointers are not used.
     pub unsafe fn encrypt_raw(
         &mut self,
         first_unit: u64,
@@ -185,16 +186,17 @@ impl XtsSession {
         unsafe { self.keyed.encrypt(units, source, destination) }
     }
 
-    /// Decrypts `units` units into memory that others may read or write meanwhile, such as a guest's.
+    /// Decrypts `units` units into memory that others may read or write meanwhile, such as a
+    /// guest's.
     ///
     /// # Errors
     /// As [`encrypt_raw`](Self::encrypt_raw).
     ///
     /// # Safety
-    /// For `units * self.unit_size().bytes()` bytes and the whole call: `source` is readable and only read by
-    /// anyone; `destination` is writable, is not referred to by any Rust reference, and whoever else touches it
-    /// is outside this program; the two do not overlap. Neither needs any alignment. With zero units the
-    /// pointers are not used.
+    /// For `units * self.unit_size().bytes()` bytes and the whole call: `source` is readable and
+    /// only read by anyone; `destination` is writable, is not referred to by any Rust reference,
+    /// and whoever else touches it is outside this program; the two do not overlap. Neither needs
+    /// any alignment. With zero units the pointers are not used.
     pub unsafe fn decrypt_raw(
         &mut self,
         first_unit: u64,

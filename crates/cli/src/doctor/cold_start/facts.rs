@@ -1,4 +1,5 @@
-//! Who needs what, as far as that can be seen from this machine, with VMs and key server running or not.
+//! Who needs what, as far as that can be seen from this machine, with VMs and key server running or
+//! not.
 //!
 //! | is seen | by |
 //! |---|---|
@@ -34,7 +35,8 @@ pub struct Site<'site> {
     pub vms: &'site [VmSpec],
     /// What a person says.
     pub provides: &'site [ProvidesKeys],
-    /// Of keys that the key server only passes on, by their ids there: where they are. Nothing if it cannot be asked.
+    /// Of keys that the key server only passes on, by their ids there: where they are. Nothing if
+    /// it cannot be asked.
     pub brokered: Option<&'site BTreeMap<String, ProviderKey>>,
     /// Whether it passes keys on.
     pub is_broker: bool,

@@ -1,7 +1,8 @@
 //! The cold-start cycle: a VM that waits for a key that is only to be had once that VM runs.
 //!
-//! While everything runs nobody notices. After a whole site has lost its power nothing starts, and the keys are on the other side of the
-//! circle. So it is looked for beforehand: what needs what is a graph, and each of its circles is told step by step.
+//! While everything runs nobody notices. After a whole site has lost its power nothing starts, and
+//! the keys are on the other side of the circle. So it is looked for beforehand: what needs what is
+//! a graph, and each of its circles is told step by step.
 
 mod facts;
 mod served;
@@ -102,7 +103,8 @@ fn cycles(needs: &[Need]) -> Vec<Vec<&Need>> {
     found
 }
 
-/// Follows needs from the last one on. Only parts above the first are gone to, so that each circle is found from its least part alone.
+/// Follows needs from the last one on. Only parts above the first are gone to, so that each circle
+/// is found from its least part alone.
 fn walk<'needs>(
     needs: &'needs [Need],
     start: &Part,

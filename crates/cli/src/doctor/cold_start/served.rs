@@ -1,5 +1,6 @@
-//! Which volume of Strongroom is behind a network block device of this machine's kernel: its client's command names a socket, a process
-//! of ours listens on it, and that process was told which volume to expose.
+//! Which volume of Strongroom is behind a network block device of this machine's kernel: its
+//! client's command names a socket, a process of ours listens on it, and that process was told
+//! which volume to expose.
 
 use std::path::{Path, PathBuf};
 

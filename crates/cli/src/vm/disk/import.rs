@@ -1,5 +1,5 @@
-//! `strongroom vm disk import`: images into disks. The image goes to the VM's host as an open file: the control plane never sees it,
-//! and the host opens no path that somebody names.
+//! `strongroom vm disk import`: images into disks. The image goes to the VM's host as an open file:
+//! the control plane never sees it, and the host opens no path that somebody names.
 
 use std::fmt;
 use std::fs::File;
@@ -67,7 +67,8 @@ impl Upload {
         Self { name: "the image".to_owned(), file, format: ImageFormat::Raw, size }
     }
 
-    /// Opens and examines it here, where its name is known, so that a bad one is refused before anything is changed.
+    /// Opens and examines it here, where its name is known, so that a bad one is refused before
+    /// anything is changed.
     pub fn open(path: &Path, ImageArguments { format }: ImageArguments) -> Result<Self, CliError> {
         let failed = |error| CliError::File { action: "open", path: path.to_owned(), error };
         let kind = path.metadata().map_err(failed)?.file_type();

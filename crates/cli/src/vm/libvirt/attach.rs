@@ -77,7 +77,8 @@ pub struct ScopeArguments {
 }
 
 impl ScopeArguments {
-    /// What is meant of this domain. With both options it is both, and without either as far as there is either.
+    /// What is meant of this domain. With both options it is both, and without either as far as
+    /// there is either.
     pub fn of(self, domain: &Standing) -> Result<Scope, LibvirtError> {
         let (live, config) = (domain.live.is_some(), domain.config.is_some());
         if self.live && !live {
@@ -384,7 +385,8 @@ impl AttachArguments {
         Ok(wanted.clone())
     }
 
-    /// Whether the key that the service will have is there, and is the volume's: a person learns it here, and not from a log.
+    /// Whether the key that the service will have is there, and is the volume's: a person learns it
+    /// here, and not from a log.
     fn try_key(&self, path: &Path, described: &DescribedVolume) -> Result<(), CliError> {
         self.key.for_volume(path, &described.descriptor, None).map(drop)
     }

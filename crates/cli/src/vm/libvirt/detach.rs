@@ -103,7 +103,8 @@ impl DetachArguments {
 
         let mut target = None;
         let mut taken = Scope::default();
-        // The next start first: whatever becomes of the guest meanwhile, the disk does not come back by itself.
+        // The next start first: whatever becomes of the guest meanwhile, the disk does not come
+        // back by itself.
         for one in [Scope { live: false, config: scope.config }, Scope { live: scope.live, config: false }] {
             let definition = if one.live { domain.live.as_ref() } else { domain.config.as_ref() };
             let disk = definition

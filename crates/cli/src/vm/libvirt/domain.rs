@@ -158,8 +158,8 @@ fn disk(element: &Element) -> Option<Disk> {
     })
 }
 
-/// As libvirt judges it for vhost-user (qemuValidateDomainDefVhostUserRequireSharedMemory): what the memory as a whole is, unless
-/// each NUMA node says otherwise.
+/// As libvirt judges it for vhost-user (qemuValidateDomainDefVhostUserRequireSharedMemory): what
+/// the memory as a whole is, unless each NUMA node says otherwise.
 fn memory(domain: &Element) -> GuestMemory {
     let whole = domain.attribute_of(&["memoryBacking", "access"], "mode") == Some("shared");
     let nodes = domain.find(&["cpu", "numa"]);

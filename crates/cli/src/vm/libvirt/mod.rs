@@ -1,4 +1,5 @@
-//! `strongroom vm disk attach --libvirt`, and `detach`: volumes as disks of guests that libvirt runs, with neither an API nor a VM of ours.
+//! `strongroom vm disk attach --libvirt`, and `detach`: volumes as disks of guests that libvirt
+//! runs, with neither an API nor a VM of ours.
 //!
 //! - [`attach`], [`detach`]: the commands.
 //! - [`virsh`]: libvirt, through its own program. [`domain`], [`xml`]: what it says.

@@ -1,5 +1,6 @@
-//! Who serves a volume while nobody looks: an instance of `strongroom-volume@.service`, which runs `volume expose` with what is
-//! written in its file under /etc. Without systemd, or without root, it is a person's matter.
+//! Who serves a volume while nobody looks: an instance of `strongroom-volume@.service`, which runs
+//! `volume expose` with what is written in its file under /etc. Without systemd, or without root,
+//! it is a person's matter.
 
 use std::fmt::Write;
 use std::io;
@@ -11,7 +12,8 @@ use strongroom_types::shell_word;
 use super::error::LibvirtError;
 use crate::error::CliError;
 
-/// The unit of all volumes; an instance is named after a volume's path, as systemd-escape writes it.
+/// The unit of all volumes; an instance is named after a volume's path, as systemd-escape writes
+/// it.
 const TEMPLATE: &str = "strongroom-volume@.service";
 /// What the instances are to do, a file each.
 const CONFIGURATION: &str = "/etc/strongroom/volumes";
@@ -71,7 +73,8 @@ impl Service {
         Ok(Self { volume: volume.to_owned(), unit, file })
     }
 
-    /// The unit that serves this volume with a key out of a file: no longer the right one when the volume has another.
+    /// The unit that serves this volume with a key out of a file: no longer the right one when the
+    /// volume has another.
     pub fn with_key_file(volume: &Path) -> Option<String> {
         if !Path::new(CONFIGURATION).is_dir() {
             return None;
@@ -117,7 +120,8 @@ impl Service {
             });
         }
         run("systemctl", &["enable", "--quiet", &self.unit])?;
-        // One that failed for something that is mended since is tried anew, however often it has been.
+        // One that failed for something that is mended since is tried anew, however often it has
+        // been.
         let _ = run("systemctl", &["reset-failed", &self.unit]);
         run("systemctl", &["start", &self.unit]).map(drop).map_err(|error| {
             let log = run(
@@ -153,7 +157,8 @@ fn run(program: &'static str, words: &[&str]) -> Result<String, LibvirtError> {
     Err(LibvirtError::Service { said: format!("{program} {}: {said}", words.first().unwrap_or(&"")) })
 }
 
-/// The file of an instance (systemd.exec(5), EnvironmentFile=; systemd.service(5), how a variable is split into words).
+/// The file of an instance (systemd.exec(5), EnvironmentFile=; systemd.service(5), how a variable
+/// is split into words).
 fn configuration(volume: &Path, words: &[String]) -> Result<String, LibvirtError> {
     let mut text = format!(
         "# How {} is served; written by `strongroom vm disk attach --libvirt`, removed by `detach`.\n\
@@ -170,7 +175,8 @@ fn configuration(volume: &Path, words: &[String]) -> Result<String, LibvirtError
     Ok(text)
 }
 
-/// A word in single quotes if it needs them. What would be taken for something else within is refused.
+/// A word in single quotes if it needs them. What would be taken for something else within is
+/// refused.
 fn quoted(word: &str) -> Result<String, LibvirtError> {
     if word.is_empty() || word.contains(|odd: char| odd.is_control() || "'\"\\$`".contains(odd)) {
         return Err(LibvirtError::OddName(format!("'{}'", one_line(word))));

@@ -1,4 +1,5 @@
-//! libvirt, spoken to through virsh: a domain as it runs and as it will be started, and disks that come and go.
+//! libvirt, spoken to through virsh: a domain as it runs and as it will be started, and disks that
+//! come and go.
 
 use std::io::Write;
 use std::path::Path;
@@ -96,7 +97,8 @@ impl ConnectArguments {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        // One virsh for all of them. It goes on after one that fails, and says in the end that something did.
+        // One virsh for all of them. It goes on after one that fails, and says in the end that
+        // something did.
         let told = self.run(&[&commands.join("; ")], None)?;
         let xml = String::from_utf8_lossy(&told.stdout);
         Domain::read_all(&xml).map_err(|reason| LibvirtError::Xml { what: "the domains".to_owned(), reason })
@@ -159,8 +161,8 @@ impl ConnectArguments {
     }
 }
 
-/// Whether QEMU's user can connect to a socket, as far as owners, groups and modes say; if not, what stands in its way. Access lists
-/// and further groups of that user may allow more.
+/// Whether QEMU's user can connect to a socket, as far as owners, groups and modes say; if not,
+/// what stands in its way. Access lists and further groups of that user may allow more.
 pub fn in_the_way(socket: &Path, qemu: &QemuUser) -> Option<String> {
     let (user, group) = qemu.user_and_group?;
     let allows = |path: &Path, bit: u32| {

@@ -1,8 +1,10 @@
 //! Where viewers connect, and whose they are.
 //!
-//! Whoever sees a guest's screen can type into it, so nobody is let in for being on this machine. On a unix socket the kernel says who connects
-//! (`SO_PEERCRED`). On loopback its table of TCP connections does (proc(5), `/proc/net/tcp`): the entry of the viewer's end names the account that
-//! made that socket. An end that is closed already is nobody's there, so its connection is refused, whatever was sent over it.
+//! Whoever sees a guest's screen can type into it, so nobody is let in for being on this machine.
+//! On a unix socket the kernel says who connects (`SO_PEERCRED`). On loopback its table of TCP
+//! connections does (proc(5), `/proc/net/tcp`): the entry of the viewer's end names the account
+//! that made that socket. An end that is closed already is nobody's there, so its connection is
+//! refused, whatever was sent over it.
 
 use std::fmt;
 use std::io;
@@ -169,7 +171,8 @@ struct Loopback {
 }
 
 impl Loopback {
-    /// The account that made the socket at the viewer's end, if a process still has it and it is connected.
+    /// The account that made the socket at the viewer's end, if a process still has it and it is
+    /// connected.
     fn viewers_account(self, table: &str) -> Option<u32> {
         let (local, remote) = (as_in_table(self.viewer), as_in_table(self.server));
         let entry = table.lines().find_map(|line| {
@@ -181,7 +184,8 @@ impl Loopback {
     }
 }
 
-/// As the kernel writes an address there: the words of the address as they lie in memory, each as a number of this machine.
+/// As the kernel writes an address there: the words of the address as they lie in memory, each as a
+/// number of this machine.
 fn as_in_table(address: SocketAddr) -> String {
     let octets = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),

@@ -1,7 +1,8 @@
 //! `strongroom vm screen`: a VM's screen for VNC viewers of this machine, and pictures of it.
 //!
-//! QEMU's VNC server asks nobody who they are, so its socket is its supervisor's alone. Here each viewer gets a connection of its own, on a
-//! ticket of its own; who may be one is [`door`]'s to say.
+//! QEMU's VNC server asks nobody who they are, so its socket is its supervisor's alone. Here each
+//! viewer gets a connection of its own, on a ticket of its own; who may be one is [`door`]'s to
+//! say.
 
 mod door;
 mod png;
@@ -61,7 +62,8 @@ pub struct ScreenArguments {
     /// The VM, by name or id
     vm: String,
 
-    /// Listen on this loopback address for viewers, instead of on a unix socket; port 0 is any free one
+    /// Listen on this loopback address for viewers, instead of on a unix socket; port 0 is any free
+    /// one
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = door::parse_loopback)]
     listen: Option<SocketAddr>,
 
@@ -73,7 +75,8 @@ pub struct ScreenArguments {
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
 
-    /// Write what the screen shows into this new file, a PNG picture, and end. It is guest data in the clear
+    /// Write what the screen shows into this new file, a PNG picture, and end. It is guest data in
+    /// the clear
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "socket"])]
     screenshot: Option<PathBuf>,
 
@@ -228,7 +231,8 @@ struct Screen {
 }
 
 impl Screen {
-    /// Asks for a ticket, and shows it. That the screen cannot be had may be known only when its server was to speak.
+    /// Asks for a ticket, and shows it. That the screen cannot be had may be known only when its
+    /// server was to speak.
     fn open(api: &Api, vm: &str) -> Result<Self, CliError> {
         let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(vm)), &TicketUse::Vnc {})?;
         let (mut stream, _) = GuestSocket::connect(&ticket)?.enter(&ticket)?;

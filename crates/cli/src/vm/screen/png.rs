@@ -1,4 +1,5 @@
-//! A picture as a PNG file (ISO/IEC 15948), its pixels stored as they are: a picture is looked at once, and what packs it smaller is not ours.
+//! A picture as a PNG file (ISO/IEC 15948), its pixels stored as they are: a picture is looked at
+//! once, and what packs it smaller is not ours.
 
 use std::io::{self, Write};
 
@@ -16,7 +17,8 @@ pub fn write(to: &mut impl Write, picture: &Picture) -> io::Result<()> {
     let mut header = Vec::with_capacity(13);
     header.extend(u32::from(*width).to_be_bytes());
     header.extend(u32::from(*height).to_be_bytes());
-    // Eight bits of each colour, true colour, and the only ways of packing and filtering, without interlace.
+    // Eight bits of each colour, true colour, and the only ways of packing and filtering, without
+    // interlace.
     header.extend([8, 2, 0, 0, 0]);
     chunk(to, b"IHDR", &header)?;
     // Each line begins with its filter: none.

@@ -1,5 +1,5 @@
-//! As much of a VNC client (RFB 3.8, RFC 6143) as a picture takes. The server is QEMU's, which a guest may have captured: what it says is
-//! bounded before it takes memory.
+//! As much of a VNC client (RFB 3.8, RFC 6143) as a picture takes. The server is QEMU's, which a
+//! guest may have captured: what it says is bounded before it takes memory.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,11 +13,13 @@ const VERSION: &Greeting = b"RFB 003.008\n";
 const SECURITY_NONE: u8 = 1;
 /// The most pixels: 8192 x 4320, beyond any screen of QEMU's.
 const PIXELS_MAX: usize = 8192 * 4320;
-/// The longest text of a server that is read over, in bytes: a name, a reason, what lies in a guest's clipboard.
+/// The longest text of a server that is read over, in bytes: a name, a reason, what lies in a
+/// guest's clipboard.
 const TEXT_BYTES_MAX: u32 = 1 << 20;
 /// Four bytes a pixel: blue, green, red, and one that means nothing.
 const PIXEL_BYTES: usize = 4;
-/// SetPixelFormat to that: 32 bits, 24 of them used, little-endian, true colour, 255 the most of each, red from bit 16 on.
+/// SetPixelFormat to that: 32 bits, 24 of them used, little-endian, true colour, 255 the most of
+/// each, red from bit 16 on.
 const SET_PIXEL_FORMAT: [u8; 20] = [0, 0, 0, 0, 32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 16, 8, 0, 0, 0, 0];
 /// SetEncodings to one: raw, 0.
 const SET_ENCODINGS: [u8; 8] = [2, 0, 0, 1, 0, 0, 0, 0];

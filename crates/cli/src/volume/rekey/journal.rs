@@ -1,9 +1,11 @@
-//! What a re-key job has done, so that it can be killed at any moment and go on when it is called again.
+//! What a re-key job has done, so that it can be killed at any moment and go on when it is called
+//! again.
 //!
-//! A file of JSON lines in the state directory, one for each thing that happened; its name comes from what is to be
-//! re-keyed and to what. A new key is noted before it is used, and the wish for it before it is made, both durably: no
-//! crash leaves a key at a provider that is not found again. That a volume is done is known from the volume itself; it
-//! is noted too, so that a volume that was put back is noticed. A torn last line is cut off.
+//! A file of JSON lines in the state directory, one for each thing that happened; its name comes
+//! from what is to be re-keyed and to what. A new key is noted before it is used, and the wish for
+//! it before it is made, both durably: no crash leaves a key at a provider that is not found again.
+//! That a volume is done is known from the volume itself; it is noted too, so that a volume that
+//! was put back is noticed. A torn last line is cut off.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -78,8 +80,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of the job that is described by `what`, in the state directory `home`: that of one that was
-    /// not finished, or a new one.
+    /// Opens the journal of the job that is described by `what`, in the state directory `home`:
+    /// that of one that was not finished, or a new one.
     pub fn open(home: &Path, what: &str) -> Result<Self, CliError> {
         let directory = home.join("jobs");
         let failed = |path: &Path| {
@@ -135,7 +137,8 @@ impl Journal {
         self.done.get(path)
     }
 
-    /// Names the wish for a key in the place of this one: the same again, if it was wished for before.
+    /// Names the wish for a key in the place of this one: the same again, if it was wished for
+    /// before.
     pub fn request(&mut self, from: KekId) -> Result<KeyRequestId, CliError> {
         if let Some(request) = self.requests.get(&from) {
             return Ok(*request);

@@ -1,4 +1,5 @@
-//! `strongroom volume rekey`: volumes move to other keys, as a job that can be killed and called again.
+//! `strongroom volume rekey`: volumes move to other keys, as a job that can be killed and called
+//! again.
 
 mod journal;
 mod mover;

@@ -26,7 +26,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 pub struct Mover<'a> {
     /// Where their present keys come from, and the home.
     pub key: &'a KeyArguments,
-    /// The key that is replaced; of a volume that is between two keys it may be either. Without it, the one that the volume is under.
+    /// The key that is replaced; of a volume that is between two keys it may be either. Without it,
+    /// the one that the volume is under.
     pub in_place_of: Option<KekId>,
     /// What is known of the volume.
     pub freshness: FreshnessArguments,
@@ -72,7 +73,8 @@ impl Mover<'_> {
         let given = keys.given()?.filter(|given| descriptor.is_under(given.id));
         let begun = encryption.keks().find_map(|record| journal.new_key(record.id)).cloned().or(given);
         let client = Client::connect(path)?;
-        // An exposed volume's key is with whoever exposes it. Of another it is had before a new one is made in vain.
+        // An exposed volume's key is with whoever exposes it. Of another it is had before a new one
+        // is made in vain.
         let from = match (&client, &begun) {
             (None, Some(begun)) if begun.id == encryption.kek.id => None,
             (None, begun) => match self.key.for_volume_to_leave(path, &descriptor, self.freshness.expect_kek)
@@ -102,8 +104,8 @@ impl Mover<'_> {
     }
 }
 
-/// Has the process that exposes the volume do it; says the generation then. A key that no provider keeps goes there in a
-/// pipe.
+/// Has the process that exposes the volume do it; says the generation then. A key that no provider
+/// keeps goes there in a pipe.
 fn ask(client: Client, path: &Path, to: &Kek, least_generation: u64) -> Result<u64, CliError> {
     let pipe = match to.source() {
         KekSource::Provider(_) => None,

@@ -1,4 +1,5 @@
-//! The keys that volumes move to: one in the place of each old one, so that volumes that shared a key share the next.
+//! The keys that volumes move to: one in the place of each old one, so that volumes that shared a
+//! key share the next.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -17,7 +18,8 @@ use super::journal::Journal;
 use crate::error::CliError;
 use crate::keys::{ask_twice, of_new_passphrase, read_passphrase};
 
-/// Keys that are kept at hand; all are let go of then. Each one locks memory, of which a user has little.
+/// Keys that are kept at hand; all are let go of then. Each one locks memory, of which a user has
+/// little.
 const AT_HAND_MAX: usize = 64;
 
 /// Where the new keys come from.
@@ -126,8 +128,8 @@ impl<'a> NewKeys<'a> {
         self.get(&record)
     }
 
-    /// The key that is noted so. A provider's is what the provider hands out for it now, not what it gave when the key
-    /// was made: what cannot be had again is no key to wrap anything under.
+    /// The key that is noted so. A provider's is what the provider hands out for it now, not what
+    /// it gave when the key was made: what cannot be had again is no key to wrap anything under.
     pub fn get(&mut self, record: &KekRecord) -> Result<&Kek, CliError> {
         self.make_room();
         let entry = match self.keks.entry(record.id) {

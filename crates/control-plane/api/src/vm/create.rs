@@ -38,14 +38,16 @@ pub struct CreateVm {
     #[schema(max_items = 16)]
     #[serde(default)]
     pub disks: Vec<AddDisk>,
-    /// Network interfaces; none if the list is empty. Where no list is given, one on the network `user`, if the host has what that takes.
+    /// Network interfaces; none if the list is empty. Where no list is given, one on the network
+    /// `user`, if the host has what that takes.
     #[schema(max_items = 8)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nics: Option<Vec<Nic>>,
     /// Whether it has a TPM, with its state in a sealed volume.
     #[serde(default)]
     pub tpm: bool,
-    /// Whether it has a disk for cloud-init (NoCloud), `seed`, which is filled like a disk and which its guest can only read.
+    /// Whether it has a disk for cloud-init (NoCloud), `seed`, which is filled like a disk and
+    /// which its guest can only read.
     #[serde(default)]
     pub seed: bool,
     /// Whether the seed is filled before the VM is made, as [`AddDisk::fill`] for a disk.
@@ -78,18 +80,20 @@ pub struct AddDisk {
     /// Its size in bytes: a multiple of 512 from 4096 to 64 TiB.
     #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
     pub size_bytes: VolumeSize,
-    /// What it is for: one that keeps data is called `disk0` and so on, one for swap `swap0` and so on.
+    /// What it is for: one that keeps data is called `disk0` and so on, one for swap `swap0` and so
+    /// on.
     #[serde(default)]
     pub kind: DiskKind,
     /// How the guest gets at it.
     #[serde(default)]
     pub frontend: DiskFrontend,
-    /// Whether it is filled with an image before the task is done. The task says in `awaits_image` when it is the disk's turn.
-    /// If no image comes within a minute, or it does not get into the disk, everything that the task has made is removed again.
+    /// Whether it is filled with an image before the task is done. The task says in `awaits_image`
+    /// when it is the disk's turn. If no image comes within a minute, or it does not get into the
+    /// disk, everything that the task has made is removed again.
     #[serde(default, skip_serializing_if = "is_not")]
     pub fill: bool,
-    /// Whether it has a keyed tag for each block, so that a block that was changed or put back fails to be read. It takes a key, and a
-    /// disk that keeps data.
+    /// Whether it has a keyed tag for each block, so that a block that was changed or put back
+    /// fails to be read. It takes a key, and a disk that keeps data.
     #[serde(default, skip_serializing_if = "is_not")]
     pub integrity: bool,
 }
@@ -184,8 +188,8 @@ pub struct StartVm {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateKey {
-    /// Which key provider makes the new key; without it, the one that made the present key. A rotation that failed goes on with the
-    /// key that was made for it.
+    /// Which key provider makes the new key; without it, the one that made the present key. A
+    /// rotation that failed goes on with the key that was made for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_provider: Option<Name>,
 }

@@ -1,4 +1,5 @@
-//! What a VM is made of, as the interface shows it. Limits and validation are those of `strongroom_vm`.
+//! What a VM is made of, as the interface shows it. Limits and validation are those of
+//! `strongroom_vm`.
 
 use std::path::{Path, PathBuf};
 

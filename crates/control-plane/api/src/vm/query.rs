@@ -59,8 +59,8 @@ fn no_longer_than<'de, const MAX: usize, D: Deserializer<'de>>(
     Ok(Some(text))
 }
 
-/// Reads a state that is asked for. One that this program does not know is refused, where in an answer it is
-/// [`PowerState::Unknown`].
+/// Reads a state that is asked for. One that this program does not know is refused, where in an
+/// answer it is [`PowerState::Unknown`].
 fn known_state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PowerState>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let state = PowerState::ALL.into_iter().find(|state| state.as_str() == text);

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
 use utoipa::ToSchema;
 
-/// What the guest of a VM asked of its disks. Counters only grow, until they begin anew: at each start of the VM, and when
-/// its supervisor died and another one took over. The difference of two answers is what came in between.
+/// What the guest of a VM asked of its disks. Counters only grow, until they begin anew: at each
+/// start of the VM, and when its supervisor died and another one took over. The difference of two
+/// answers is what came in between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmStats {
     /// The VM.
@@ -20,13 +21,15 @@ pub struct VmStats {
 pub struct DiskStats {
     /// The disk.
     pub disk: String,
-    /// When its counters were zero, in milliseconds since 1970. Another value than before: they began anew.
+    /// When its counters were zero, in milliseconds since 1970. Another value than before: they
+    /// began anew.
     pub since_unix_ms: u64,
     /// When they were read, in milliseconds since 1970.
     pub read_unix_ms: u64,
     /// Requests that are being worked on.
     pub in_flight: u64,
-    /// For how long some queue of it has had requests in flight and completed none, in milliseconds.
+    /// For how long some queue of it has had requests in flight and completed none, in
+    /// milliseconds.
     pub stalled_ms: u64,
     /// What was done, by operation: each of them once.
     pub operations: Vec<OperationStats>,
@@ -74,7 +77,8 @@ pub struct DiskErrors {
     pub device: u64,
     /// A block was damaged, or sealed under an unknown key.
     pub integrity: u64,
-    /// What was asked for cannot be done: beyond the end, not aligned, a write to what is read-only.
+    /// What was asked for cannot be done: beyond the end, not aligned, a write to what is
+    /// read-only.
     pub refused: u64,
     /// Others.
     pub other: u64,
@@ -83,8 +87,8 @@ pub struct DiskErrors {
 /// Requests that took about as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyBucket {
-    /// They took less than this, in nanoseconds, and at least four fifths of it; but for the first bucket (1024), whose took
-    /// any shorter time. None: 68.7 seconds or more.
+    /// They took less than this, in nanoseconds, and at least four fifths of it; but for the first
+    /// bucket (1024), whose took any shorter time. None: 68.7 seconds or more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below_ns: Option<u64>,
     /// How many.

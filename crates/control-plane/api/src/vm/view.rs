@@ -121,7 +121,8 @@ pub struct SuspendedMemory {
     pub at_unix_seconds: u64,
 }
 
-/// The memory of a guest as a core file (ELF), sealed in a volume of the VM's own. All of it is there. A ticket opens it.
+/// The memory of a guest as a core file (ELF), sealed in a volume of the VM's own. All of it is
+/// there. A ticket opens it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Dump {
     /// Its number, which no other dump of the VM gets.
@@ -192,7 +193,8 @@ pub enum TicketUse {
         /// Its number.
         number: u32,
     },
-    /// A check of one of its disks, while it is off: its descriptor and files, and its blocks where that is wanted.
+    /// A check of one of its disks, while it is off: its descriptor and files, and its blocks where
+    /// that is wanted.
     Check {
         /// `disk0` and so on.
         disk: Name,
@@ -216,8 +218,8 @@ pub enum TicketUse {
     },
 }
 
-/// A leave for one connection to the host's guest socket. Whoever shows it first is let in; guest data goes over that
-/// connection and never through the control plane.
+/// A leave for one connection to the host's guest socket. Whoever shows it first is let in; guest
+/// data goes over that connection and never through the control plane.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ticket {
     /// What is shown.

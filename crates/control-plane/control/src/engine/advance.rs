@@ -1,7 +1,7 @@
 //! A task, one step further.
 //!
-//! Each step reads where the task is, does one thing outside or one transaction, and says when to look again. It is run
-//! again from its beginning after a crash in any place.
+//! Each step reads where the task is, does one thing outside or one transaction, and says when to
+//! look again. It is run again from its beginning after a crash in any place.
 
 use std::path::Path;
 use std::time::Duration;
@@ -68,7 +68,8 @@ impl Control {
             return Ok(Next::Over);
         }
         let Some(vm) = vm.filter(|vm| vm.task == Some(id)) else {
-            // Its VM is gone, or was taken over. Neither is done while a task works on it, but a restored store may say so.
+            // Its VM is gone, or was taken over. Neither is done while a task works on it, but a
+            // restored store may say so.
             let problem = problems::conflict("its VM is not there any more");
             return self.end_task(&task, self.draft(), End::Failed(problem));
         };
@@ -233,8 +234,9 @@ impl Control {
         }
     }
 
-    /// Takes a VM out of the inventory that was not made, for this reason or because somebody did not want it any more. The
-    /// key that was made for it is taken out of use: nothing is sealed under it, and no other VM is ever granted it.
+    /// Takes a VM out of the inventory that was not made, for this reason or because somebody did
+    /// not want it any more. The key that was made for it is taken out of use: nothing is sealed
+    /// under it, and no other VM is ever granted it.
     fn drop_unmade(&self, step: &Step, problem: Option<Problem>) -> Result<Next, Failure> {
         let vm = &step.vm;
         let was_made = vm.key_wish.is_some();
@@ -445,7 +447,8 @@ impl Control {
         self.end(step, &step.vm, draft, end)
     }
 
-    /// For what takes something back, or cannot be taken back: it goes on though the task is being cancelled.
+    /// For what takes something back, or cannot be taken back: it goes on though the task is being
+    /// cancelled.
     pub(super) fn operate_unless_cancelled(
         &self,
         step: &Step,
@@ -495,8 +498,9 @@ impl Control {
         self.end(step, &vm, draft, end)
     }
 
-    /// Before a VM is let go: what is known of it must be what its task made of it, or it would be taken for a VM that is not
-    /// as it should be. Says how long to wait if its host does not answer.
+    /// Before a VM is let go: what is known of it must be what its task made of it, or it would be
+    /// taken for a VM that is not as it should be. Says how long to wait if its host does not
+    /// answer.
     pub(super) fn look_first(&self, step: &Step) -> Result<Option<Next>, Failure> {
         match self.look_at(step.seat, step.vm.id)? {
             Look::Seen(_) => Ok(None),
@@ -507,8 +511,8 @@ impl Control {
         }
     }
 
-    /// A start came to nothing. Somebody's wish is over with it; what was started by itself is tried again as long as that
-    /// is right.
+    /// A start came to nothing. Somebody's wish is over with it; what was started by itself is
+    /// tried again as long as that is right.
     fn not_started(&self, step: &Step, end: End) -> Result<Next, Failure> {
         let mut vm = VmRecord::clone(&step.vm.record);
         if !step.task.is_automatic() || matches!(end, End::Cancelled) {

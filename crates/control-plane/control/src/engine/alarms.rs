@@ -1,5 +1,6 @@
-//! What is wrong now. Alarms follow from what is: each review works out which there should be, raises those that are new and
-//! clears those that are over, each with its event, in one transaction.
+//! What is wrong now. Alarms follow from what is: each review works out which there should be,
+//! raises those that are new and clears those that are over, each with its event, in one
+//! transaction.
 
 use std::collections::BTreeMap;
 
@@ -282,8 +283,8 @@ impl Control {
     }
 
     fn review_disks(&self, vm: &VmRecord, seen: &ObservedRecord, wanted: &mut Wanted) {
-        // What waits for room has an alarm of its own, a VM that is off has no disks, and of a host that does not answer nothing
-        // is known.
+        // What waits for room has an alarm of its own, a VM that is off has no disks, and of a host
+        // that does not answer nothing is known.
         let answers = self.seat(vm.host).is_some_and(HostSeat::is_up);
         if !answers || !seen.power.is_on() || seen.reason_code() == "no_space" {
             return;
@@ -372,10 +373,12 @@ impl Control {
     }
 }
 
-/// A disk of a VM. An alarm's identity is its kind and its object, so that of a VM is the worst of its disks.
+/// A disk of a VM. An alarm's identity is its kind and its object, so that of a VM is the worst of
+/// its disks.
 struct DiskTrouble {
     disk: String,
-    /// How long it has completed nothing, in milliseconds, or what most of its requests take, in nanoseconds.
+    /// How long it has completed nothing, in milliseconds, or what most of its requests take, in
+    /// nanoseconds.
     by: u64,
 }
 

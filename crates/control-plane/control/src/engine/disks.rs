@@ -6,8 +6,9 @@
 //! resize  wish -> the host has it larger -> inventory: the size
 //! ```
 //!
-//! What is wished for stands in the task from the beginning, and the VM is what the host last said was done. The host takes each change
-//! again, and goes by its effect; so whoever is killed, the task goes on.
+//! What is wished for stands in the task from the beginning, and the VM is what the host last said
+//! was done. The host takes each change again, and goes by its effect; so whoever is killed, the
+//! task goes on.
 
 use std::path::Path;
 
@@ -116,8 +117,9 @@ impl Control {
         self.disk_wish(caller, named, TaskKind::VmResizeDisk, |vm| wanted(vm).map(|(work, _)| work))
     }
 
-    /// Asks a VM's host whether its datastore can hold what is wanted of its disks: a person hears it now, and not from a
-    /// task. What cannot be asked, or is refused for other reasons, is for the wish itself.
+    /// Asks a VM's host whether its datastore can hold what is wanted of its disks: a person hears
+    /// it now, and not from a task. What cannot be asked, or is refused for other reasons, is for
+    /// the wish itself.
     fn has_room(
         &self,
         caller: &Caller,
@@ -308,7 +310,8 @@ impl Control {
         self.end(step, &step.vm, self.draft(), end)
     }
 
-    /// Whoever did it may have been killed: it is asked once more, with new grants, which a supervisor that takes over may wait for.
+    /// Whoever did it may have been killed: it is asked once more, with new grants, which a
+    /// supervisor that takes over may wait for.
     fn tries_once_more(
         &self,
         step: &Step,

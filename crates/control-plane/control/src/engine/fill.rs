@@ -6,8 +6,9 @@
 //!                                                   `-> no image, a bad one, a full disk, cancelled: all is taken back
 //! ```
 //!
-//! A VM that was asked for with an image is there with it or not at all. Who brings the image may be killed at any moment,
-//! so it is the control plane that waits for it, and takes back what it has made when none comes.
+//! A VM that was asked for with an image is there with it or not at all. Who brings the image may
+//! be killed at any moment, so it is the control plane that waits for it, and takes back what it
+//! has made when none comes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +26,8 @@ use crate::inventory::{Draft, Failure};
 use crate::problems;
 use crate::records::{DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
-/// How long an image may take to come, in milliseconds: it comes as an open file, so this is for a client that is slow to ask.
+/// How long an image may take to come, in milliseconds: it comes as an open file, so this is for a
+/// client that is slow to ask.
 const IMAGE_WITHIN_MS: u64 = 60_000;
 
 /// What came of filling a disk: what the VM is then, and what is forgotten of it.
@@ -46,8 +48,8 @@ pub(super) struct SentImage<'a> {
 }
 
 impl Control {
-    /// Wishes that a disk is filled with an image that was sent with a ticket: one whose task waits for it, or one of a VM that
-    /// nobody works on.
+    /// Wishes that a disk is filled with an image that was sent with a ticket: one whose task waits
+    /// for it, or one of a VM that nobody works on.
     ///
     /// # Errors
     /// [`Problem`].
@@ -264,8 +266,8 @@ impl Control {
     }
 }
 
-/// The disks of a VM that is wished for that have to be filled before it is made, in the order in which their images are
-/// awaited.
+/// The disks of a VM that is wished for that have to be filled before it is made, in the order in
+/// which their images are awaited.
 ///
 /// # Errors
 /// [`Problem`] if one of them is not filled with images.

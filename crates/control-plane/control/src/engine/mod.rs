@@ -1,15 +1,18 @@
-//! What the control plane does: takes wishes into the inventory, carries them out through hosts, and looks after what is.
+//! What the control plane does: takes wishes into the inventory, carries them out through hosts,
+//! and looks after what is.
 //!
-//! Nothing here keeps state that matters: a [`Control`] that is dropped at any moment and made anew from the same store goes
-//! on where it was. The rules that make it so:
+//! Nothing here keeps state that matters: a [`Control`] that is dropped at any moment and made anew
+//! from the same store goes on where it was. The rules that make it so:
 //! 1. A wish is one transaction: the record, the task, the event, the `Idempotency-Key`.
-//! 2. What is asked of a host or a key provider is in the store before, with the id that it is asked by, and is asked again
-//!    by the same id.
+//! 2. What is asked of a host or a key provider is in the store before, with the id that it is
+//!    asked by, and is asked again by the same id.
 //! 3. One task at a time works on a VM: its id is in the VM's record.
 //! 4. A start's generation is in the store before anybody hears of it.
 //!
-//! - [`wishes`]: what callers ask for. [`advance`]: one step of a task. [`operate`]: an operation of a host.
-//! - [`fill`]: images come into disks. [`observe`]: what hosts say. [`settle`]: a VM that is not as it should be. [`alarms`]: what is wrong.
+//! - [`wishes`]: what callers ask for. [`advance`]: one step of a task. [`operate`]: an operation
+//!   of a host.
+//! - [`fill`]: images come into disks. [`observe`]: what hosts say. [`settle`]: a VM that is not as
+//!   it should be. [`alarms`]: what is wrong.
 //! - [`schedule`]: which task is due when.
 
 mod advance;
@@ -88,7 +91,8 @@ struct HostSeat {
     name: Name,
     host: Arc<dyn Host>,
     seen: Mutex<observe::Seen>,
-    /// Held from a question about VMs until the answer is in the inventory, so that no older answer replaces a newer one.
+    /// Held from a question about VMs until the answer is in the inventory, so that no older answer
+    /// replaces a newer one.
     looking: Mutex<()>,
 }
 
@@ -217,7 +221,8 @@ fn host_id(inventory: &Inventory, name: &Name, now_unix_ms: u64) -> Result<Uuid,
     }
 }
 
-/// The system's time of day, in milliseconds since 1970; zero on a machine whose clock stands before.
+/// The system's time of day, in milliseconds since 1970; zero on a machine whose clock stands
+/// before.
 pub fn unix_ms_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

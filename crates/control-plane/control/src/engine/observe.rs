@@ -17,7 +17,8 @@ use crate::records::ObservedRecord;
 
 /// VMs that are taken over in one transaction: each is a condition and two entries at most.
 const TAKEN_AT_A_TIME: usize = 50;
-/// How old what is known of a host may be, in milliseconds: free memory and space change without a notice.
+/// How old what is known of a host may be, in milliseconds: free memory and space change without a
+/// notice.
 const STATE_AGE_MAX_MS: u64 = 5_000;
 
 /// What is known of a host beside the inventory: gone with the process, and asked for again.
@@ -90,7 +91,8 @@ impl Control {
         self.hosts.iter().map(|seat| seat.id).collect()
     }
 
-    /// Hears what has changed at a host, for up to `wait`, and takes it over. Says whether the host answers.
+    /// Hears what has changed at a host, for up to `wait`, and takes it over. Says whether the host
+    /// answers.
     ///
     /// # Errors
     /// [`Failure`]: what was heard is asked for again.
@@ -172,8 +174,8 @@ impl Control {
         Ok(())
     }
 
-    /// Reads all of a host's VMs again, for those that are new in the inventory: what was told of them before was of nobody. What fails
-    /// here is heard later.
+    /// Reads all of a host's VMs again, for those that are new in the inventory: what was told of
+    /// them before was of nobody. What fails here is heard later.
     pub(super) fn look_at_all(&self, seat: &HostSeat) {
         match self.hear_all(seat) {
             Ok(()) => {}
@@ -308,7 +310,8 @@ impl Control {
     }
 }
 
-/// The volumes whose worker died since this was known of a VM. A start counts anew, and so does a supervisor that takes over.
+/// The volumes whose worker died since this was known of a VM. A start counts anew, and so does a
+/// supervisor that takes over.
 fn died_since<'a>(
     told: &'a ObservedVm,
     before: Option<&ObservedRecord>,

@@ -26,7 +26,8 @@ pub(super) enum Operated {
     Failed(Problem),
     /// Ended because the task is being cancelled. The host did nothing.
     Cancelled,
-    /// The task is being cancelled, and the host knows of no such operation: it was never asked, or has forgotten.
+    /// The task is being cancelled, and the host knows of no such operation: it was never asked, or
+    /// has forgotten.
     Forgotten,
 }
 
@@ -39,8 +40,9 @@ enum Asked {
 }
 
 impl Control {
-    /// Has a host do something, or finds out how far it is. The operation's id is in the inventory before the host hears of
-    /// it, so asking again is no second operation; a host that was restarted meanwhile goes by the effect.
+    /// Has a host do something, or finds out how far it is. The operation's id is in the inventory
+    /// before the host hears of it, so asking again is no second operation; a host that was
+    /// restarted meanwhile goes by the effect.
     pub(super) fn operate(
         &self,
         task: &Row<TaskRecord>,

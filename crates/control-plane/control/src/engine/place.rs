@@ -1,4 +1,5 @@
-//! From a wish for a VM to its record: where it goes, what its policy demands, and what is not said.
+//! From a wish for a VM to its record: where it goes, what its policy demands, and what is not
+//! said.
 
 use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
@@ -95,7 +96,8 @@ impl Control {
             .next("`strongroom doctor` on that host says what is missing"))
     }
 
-    /// The network interfaces that are asked for; where nothing is said of any, one on the network `user`, if the host has what that takes.
+    /// The network interfaces that are asked for; where nothing is said of any, one on the network
+    /// `user`, if the host has what that takes.
     fn networks(&self, host: Uuid, wish: &CreateVm) -> Result<Vec<Nic>, Problem> {
         let Some(nics) = &wish.nics else {
             let user = Nic { backend: NicBackend::User {}, mac: None };

@@ -1,7 +1,9 @@
-//! VMs that are there and not in the inventory: what a datastore holds, registration of one, and of all.
+//! VMs that are there and not in the inventory: what a datastore holds, registration of one, and of
+//! all.
 //!
-//! Nothing is taken from a datastore that decides about protection on its own: a registered VM says in the inventory which
-//! of its disks are sealed and under which key from then on, and an event says so.
+//! Nothing is taken from a datastore that decides about protection on its own: a registered VM says
+//! in the inventory which of its disks are sealed and under which key from then on, and an event
+//! says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -119,7 +121,8 @@ impl Control {
         Ok(task)
     }
 
-    /// Registers every VM of a datastore that can be: the way back to an inventory that was lost. Says how many.
+    /// Registers every VM of a datastore that can be: the way back to an inventory that was lost.
+    /// Says how many.
     ///
     /// # Errors
     /// [`Problem`].

@@ -5,8 +5,8 @@
 //!      -> the keys it has left are taken out of use
 //! ```
 //!
-//! From the second step on, both keys are granted to whoever starts the VM, so nothing is lost by whatever fails: rotating once more
-//! goes on with the key that there is.
+//! From the second step on, both keys are granted to whoever starts the VM, so nothing is lost by
+//! whatever fails: rotating once more goes on with the key that there is.
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{Lifecycle, PowerState, RotateKey};
@@ -162,7 +162,8 @@ impl Control {
         self.turn(step, Work::RetireKeys { keys }, vm)
     }
 
-    /// Whoever did it may have been killed, or a volume have been busy: it is asked once more, with new grants.
+    /// Whoever did it may have been killed, or a volume have been busy: it is asked once more, with
+    /// new grants.
     fn tries_again(&self, step: &Step, problem: &Problem) -> Result<bool, Failure> {
         let mut task = TaskRecord::clone(&step.task.record);
         match &mut task.work {

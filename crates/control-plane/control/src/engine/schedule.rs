@@ -34,8 +34,8 @@ impl Schedule {
         self.due.notify_one();
     }
 
-    /// The next task that is due; waits for it. Nothing once it has [ended](Self::end). Hand it back with
-    /// [`release`](Self::release) or [`forget`](Self::forget).
+    /// The next task that is due; waits for it. Nothing once it has [ended](Self::end). Hand it
+    /// back with [`release`](Self::release) or [`forget`](Self::forget).
     pub fn take(&self) -> Option<Uuid> {
         let mut state = self.state.lock();
         loop {

@@ -1,8 +1,9 @@
 //! VMs that nobody works on and that are not as somebody wants them.
 //!
-//! After a crash, a power cut or a restored inventory, what is wanted stands in the inventory and what is stands with the
-//! host. A VM that should run and does not is started again; one that its guest has shut down is wanted off from then on;
-//! one that runs though nobody here wanted it is taken as wanted: the control plane never ends a guest by itself.
+//! After a crash, a power cut or a restored inventory, what is wanted stands in the inventory and
+//! what is stands with the host. A VM that should run and does not is started again; one that its
+//! guest has shut down is wanted off from then on; one that runs though nobody here wanted it is
+//! taken as wanted: the control plane never ends a guest by itself.
 
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
@@ -174,7 +175,8 @@ impl Control {
         Ok(())
     }
 
-    /// Brings leave to use keys to a VM that waits for it. What is lost on the way is brought again.
+    /// Brings leave to use keys to a VM that waits for it. What is lost on the way is brought
+    /// again.
     fn supply(&self, vm: &VmRecord, seen: &ObservedRecord) {
         let Some(seat) = self.seat(vm.host) else { return };
         if !due(seat, vm, self.now_unix_ms()) {
@@ -203,7 +205,8 @@ impl Control {
         }
     }
 
-    /// Brings grants to a VM whose start waits for them: a task works on it, so [`settle`](Self::settle) lets it be.
+    /// Brings grants to a VM whose start waits for them: a task works on it, so
+    /// [`settle`](Self::settle) lets it be.
     pub(super) fn supply_waiting(&self, vm: &VmRecord, seen: &ObservedRecord) {
         if seen.waiting_for.iter().any(|waiting| waiting.grant_wanted) {
             self.supply(vm, seen);

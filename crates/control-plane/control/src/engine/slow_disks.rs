@@ -1,4 +1,5 @@
-//! When a disk is slow, and when it stands still: what is worth waking somebody up for, and when that is over.
+//! When a disk is slow, and when it stands still: what is worth waking somebody up for, and when
+//! that is over.
 
 use strongroom_statistics::{Histogram, Operation, Snapshot};
 
@@ -8,7 +9,8 @@ const PERIOD_MS: u64 = 60_000;
 const PERIODS: u32 = 5;
 /// Fewer requests in a period say nothing of its disk.
 const REQUESTS_MIN: u64 = 50;
-/// A period is good when its latency keeps below this part of the threshold: between the two an alarm stays as it is.
+/// A period is good when its latency keeps below this part of the threshold: between the two an
+/// alarm stays as it is.
 const GOOD_PERCENT: u64 = 80;
 /// No completion for so long, with requests in flight, in milliseconds.
 pub const STALLED_MS: u64 = 30_000;
@@ -21,12 +23,14 @@ pub struct DiskWatch {
     /// Slow periods in a row, and good ones.
     slow: u32,
     good: u32,
-    /// The latency that 99 of 100 requests kept below in the last period that was too slow, while the alarm stands.
+    /// The latency that 99 of 100 requests kept below in the last period that was too slow, while
+    /// the alarm stands.
     alarm: Option<u64>,
 }
 
 impl DiskWatch {
-    /// Takes a snapshot in; `threshold_ns` is what 99 of 100 requests should keep below, and `None` if nobody wants to know.
+    /// Takes a snapshot in; `threshold_ns` is what 99 of 100 requests should keep below, and `None`
+    /// if nobody wants to know.
     pub fn see(&mut self, now_ms: u64, snapshot: &Snapshot, threshold_ns: Option<u64>) {
         let Some(threshold_ns) = threshold_ns else {
             *self = Self::default();
@@ -85,7 +89,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A disk that does so many requests of this latency in each period; whether the alarm stands after each.
+    /// A disk that does so many requests of this latency in each period; whether the alarm stands
+    /// after each.
     fn periods(
         watch: &mut DiskWatch,
         snapshot: &mut Snapshot,

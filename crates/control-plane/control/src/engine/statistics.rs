@@ -1,4 +1,5 @@
-//! What guests asked of their disks: asked of hosts now and then for metrics and alarms, and at once for whoever looks at a VM.
+//! What guests asked of their disks: asked of hosts now and then for metrics and alarms, and at
+//! once for whoever looks at a VM.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,9 @@ use super::{Control, HostSeat};
 use crate::host::HostError;
 use crate::problems;
 
-/// What 99 of 100 requests to a disk should keep below where no policy says otherwise, in milliseconds: a disk on a busy
-/// network stays below it, and a guest whose disk does not is noticed by its users.
+/// What 99 of 100 requests to a disk should keep below where no policy says otherwise, in
+/// milliseconds: a disk on a busy network stays below it, and a guest whose disk does not is
+/// noticed by its users.
 const LATENCY_P99_MS: u32 = 500;
 
 /// What was sampled last, by host.
@@ -66,8 +68,8 @@ impl Control {
         }
     }
 
-    /// Asks each host what guests asked of their disks, and takes it in. Of one that does not answer, what it said last stays,
-    /// and nobody is told of it until it answers again.
+    /// Asks each host what guests asked of their disks, and takes it in. Of one that does not
+    /// answer, what it said last stays, and nobody is told of it until it answers again.
     pub fn sample(&self) {
         for seat in &self.hosts {
             match seat.host.all_statistics() {
@@ -102,7 +104,8 @@ impl Control {
         all.insert(seat.id, samples);
     }
 
-    /// What 99 of 100 requests to a VM's disks should keep below, if anybody wants to know; `None` for a VM that is not known.
+    /// What 99 of 100 requests to a VM's disks should keep below, if anybody wants to know; `None`
+    /// for a VM that is not known.
     fn latency_threshold(&self, vm: VmId) -> Option<Option<u64>> {
         let index = self.inventory.read();
         let policy = index.vm(vm)?.policy.and_then(|policy| index.policies.get(&policy.to_string()));

@@ -140,7 +140,8 @@ impl Control {
         vm.told(Path::new(&datastore)).map(Box::new).ok_or_else(|| problems::key_never_made(vm))
     }
 
-    /// Leave for its host to fetch the key of a VM that is off: its console's log and its dumps are under it.
+    /// Leave for its host to fetch the key of a VM that is off: its console's log and its dumps are
+    /// under it.
     fn log_grants(&self, vm: &VmRecord) -> Result<Vec<Grant>, Problem> {
         let on = self.inventory.read().observed(vm.id).is_some_and(|seen| seen.power.is_on());
         let keys = vm.hardware.keys();

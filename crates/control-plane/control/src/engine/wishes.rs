@@ -1,5 +1,5 @@
-//! What callers ask for. Each wish is judged against the inventory and becomes one transaction: what is wanted, the task
-//! that will see to it, the event, and the request's key.
+//! What callers ask for. Each wish is judged against the inventory and becomes one transaction:
+//! what is wanted, the task that will see to it, the event, and the request's key.
 
 use std::path::Path;
 
@@ -50,7 +50,8 @@ impl Control {
     /// # Errors
     /// [`Problem`], as all of these.
     pub fn create_vm(&self, caller: &Caller, wish: &CreateVm) -> Result<Task, Problem> {
-        // Right after the start nobody has asked yet. Then, and where there is none, it is worth the wait.
+        // Right after the start nobody has asked yet. Then, and where there is none, it is worth
+        // the wait.
         if self.providers().is_empty() {
             self.ask_providers();
         }
@@ -176,7 +177,8 @@ impl Control {
         })
     }
 
-    /// Wishes for other hardware of a VM that is off. `version` is the one that the caller has read.
+    /// Wishes for other hardware of a VM that is off. `version` is the one that the caller has
+    /// read.
     pub fn set_vm(
         &self,
         caller: &Caller,
@@ -260,7 +262,8 @@ impl Control {
                 format!("{} cannot be a datastore: {why}", wish.path),
             ));
         };
-        // Before it is in the inventory, or it would be missed there. What fails here is asked for again soon.
+        // Before it is in the inventory, or it would be missed there. What fails here is asked for
+        // again soon.
         if let Err(error) = self.hear_state(seat) {
             tracing::debug!(host = %seat.name, %error, "the host's state could not be read again");
         }
@@ -279,8 +282,8 @@ impl Control {
         })
     }
 
-    /// Refuses the directory of a datastore that is known. What lies there now may be another disk's, with another mark, and
-    /// its VMs would be taken for those of the one that is away.
+    /// Refuses the directory of a datastore that is known. What lies there now may be another
+    /// disk's, with another mark, and its VMs would be taken for those of the one that is away.
     fn is_nobodys_path(&self, seat: &super::HostSeat, wish: &AddDatastore) -> Result<(), Problem> {
         let index = self.inventory.read();
         let is_there = |known: &&Row<DatastoreRecord>| {
@@ -376,7 +379,8 @@ impl Control {
         Ok(cancelled)
     }
 
-    /// A wish of a VM that nobody works on. `change` makes of it what is wanted, and says what has to be done.
+    /// A wish of a VM that nobody works on. `change` makes of it what is wanted, and says what has
+    /// to be done.
     pub(super) fn vm_wish(
         &self,
         caller: &Caller,
@@ -395,7 +399,8 @@ impl Control {
         })
     }
 
-    /// Makes a wish true, again if somebody else was quicker. A request that was answered before is answered the same.
+    /// Makes a wish true, again if somebody else was quicker. A request that was answered before is
+    /// answered the same.
     pub(super) fn wish(
         &self,
         caller: &Caller,

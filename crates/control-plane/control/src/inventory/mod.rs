@@ -1,13 +1,14 @@
 //! The inventory: the store, and an index of it in memory that answers questions.
 //!
-//! Everything that changes is a [`Draft`]: records with the revision at which they were read, and the events that become
-//! true with them, in one transaction. Whoever lost a race reads again ([`Failure::Raced`]). The index is fed by a watch of
-//! the store and by nothing else, so it can show only what is durable.
+//! Everything that changes is a [`Draft`]: records with the revision at which they were read, and
+//! the events that become true with them, in one transaction. Whoever lost a race reads again
+//! ([`Failure::Raced`]). The index is fed by a watch of the store and by nothing else, so it can
+//! show only what is durable.
 //!
 //! # Numbers of events
-//! An event's number is given under a lock under which its transaction is handed to the store, which judges transactions in
-//! that order: so numbers are in the order of revisions, and who has read up to a number misses nothing. A number whose
-//! transaction lost a race is left out.
+//! An event's number is given under a lock under which its transaction is handed to the store,
+//! which judges transactions in that order: so numbers are in the order of revisions, and who has
+//! read up to a number misses nothing. A number whose transaction lost a race is left out.
 
 mod draft;
 mod index;
@@ -29,7 +30,8 @@ pub use table::{Row, Table};
 pub const EVENTS_KEPT: usize = 10_000;
 /// Ended tasks that are kept.
 pub const TASKS_KEPT: usize = 5_000;
-/// How long an `Idempotency-Key` is remembered, in milliseconds: a day, longer than any client tries.
+/// How long an `Idempotency-Key` is remembered, in milliseconds: a day, longer than any client
+/// tries.
 pub const REQUESTS_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 /// Requests that are remembered at most.
 pub const REQUESTS_KEPT: usize = 20_000;

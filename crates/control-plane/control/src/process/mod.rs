@@ -29,7 +29,8 @@ pub struct ControlConfig {
     pub directory: PathBuf,
     /// Where the API is served.
     pub listen: SocketAddr,
-    /// Names and addresses that the API's certificate is for, beside those of this machine's loopback.
+    /// Names and addresses that the API's certificate is for, beside those of this machine's
+    /// loopback.
     pub certificate_names: Vec<String>,
     /// The hosts.
     pub hosts: Vec<(Name, Arc<dyn Host>)>,
@@ -71,8 +72,8 @@ pub struct ControlProcess {
 }
 
 impl ControlProcess {
-    /// Opens the state and listens. The first time it makes the state, with a token in `token` and a certificate in
-    /// `api.crt`.
+    /// Opens the state and listens. The first time it makes the state, with a token in `token` and
+    /// a certificate in `api.crt`.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -111,7 +112,8 @@ impl ControlProcess {
         Arc::clone(&self.control)
     }
 
-    /// Serves until `stop` is ready, then ends in order: requests under way are answered, and tasks go on at the next start.
+    /// Serves until `stop` is ready, then ends in order: requests under way are answered, and tasks
+    /// go on at the next start.
     ///
     /// # Errors
     /// [`ControlError::Thread`].

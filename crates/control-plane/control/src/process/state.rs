@@ -56,8 +56,9 @@ pub(super) fn open(directory: &Path) -> Result<Arc<dyn Store>, StateError> {
     Ok(Arc::new(engine))
 }
 
-/// Makes a token if there is none. The file is durable before the inventory knows the token, so a crash in between leaves
-/// a file that is written anew, and never an inventory whose token nobody has.
+/// Makes a token if there is none. The file is durable before the inventory knows the token, so a
+/// crash in between leaves a file that is written anew, and never an inventory whose token nobody
+/// has.
 pub(super) fn first_token(directory: &Path, control: &Control) -> Result<(), StateError> {
     if !control.inventory.read().tokens.is_empty() {
         return Ok(());

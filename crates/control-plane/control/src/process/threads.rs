@@ -1,4 +1,5 @@
-//! The threads that do what the inventory wants. All of them block: for the store's device, for hosts, for key providers.
+//! The threads that do what the inventory wants. All of them block: for the store's device, for
+//! hosts, for key providers.
 
 use std::io;
 use std::sync::Arc;
@@ -11,17 +12,20 @@ use uuid::Uuid;
 use crate::engine::{Control, Next};
 use crate::inventory::Failure;
 
-/// Tasks that are worked on at once. A step is short: waiting is the schedule's, and hosts have queues of their own.
+/// Tasks that are worked on at once. A step is short: waiting is the schedule's, and hosts have
+/// queues of their own.
 const WORKERS: usize = 16;
 /// Steps of a task before another one has its turn.
 const STEPS_MAX: usize = 32;
 /// How long a host's changes are waited for. An end of the process waits no longer than this.
 const CHANGES_WAIT: Duration = Duration::from_secs(2);
-/// The pause before a host that does not answer is asked again, and a task after the store has failed.
+/// The pause before a host that does not answer is asked again, and a task after the store has
+/// failed.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 /// How often alarms are reviewed.
 const REVIEW_PAUSE: Duration = Duration::from_secs(5);
-/// How often hosts are asked what guests asked of their disks: as old may a metric be, or an alarm late.
+/// How often hosts are asked what guests asked of their disks: as old may a metric be, or an alarm
+/// late.
 const SAMPLE_PAUSE: Duration = Duration::from_secs(10);
 /// How often key providers are asked how they are, and old history is taken away.
 const PROVIDERS_PAUSE: Duration = Duration::from_secs(30);

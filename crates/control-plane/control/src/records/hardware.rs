@@ -66,8 +66,9 @@ pub struct DiskRecord {
     /// Its volume, once that is there.
     #[serde(default)]
     pub volume: Option<VolumeId>,
-    /// Whether that is the one volume to be opened. The former release kept the id of a volume that an import had replaced, so
-    /// what it has written is shown, and pinned only when the host has told the volume anew.
+    /// Whether that is the one volume to be opened. The former release kept the id of a volume that
+    /// an import had replaced, so what it has written is shown, and pinned only when the host has
+    /// told the volume anew.
     #[serde(default)]
     pub pinned: bool,
     /// The least generation of its descriptor: an older one was put back.
@@ -193,7 +194,8 @@ impl Hardware {
         self.disks.iter().map(|disk| disk.size.bytes()).sum()
     }
 
-    /// What an image can be put into, if it has something of that name: a disk that keeps data, or the seed.
+    /// What an image can be put into, if it has something of that name: a disk that keeps data, or
+    /// the seed.
     pub fn fillable(&self, name: &str) -> Option<DiskName> {
         if self.seed && name == SEED {
             return name.parse().ok();
@@ -212,7 +214,8 @@ impl Hardware {
         self.disks.iter().filter(|disk| disk.sealing == DiskSealing::Clear)
     }
 
-    /// What could lead the data of encrypted disks out, should somebody else than the VM's owner have decided it.
+    /// What could lead the data of encrypted disks out, should somebody else than the VM's owner
+    /// have decided it.
     pub fn ways_out(&self) -> Vec<String> {
         let mut ways = Vec::new();
         if !self.encrypted() {
@@ -240,7 +243,8 @@ impl Hardware {
         ways
     }
 
-    /// The keys that its disks are under, or are moving to, each once; first that of the VM's own volumes.
+    /// The keys that its disks are under, or are moving to, each once; first that of the VM's own
+    /// volumes.
     pub fn keys(&self) -> Vec<ProviderKey> {
         let mut keys: Vec<ProviderKey> = Vec::new();
         let both = |disk: &'_ DiskRecord| [disk.sealing.key().cloned(), disk.sealing.next().cloned()];

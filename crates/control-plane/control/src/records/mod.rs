@@ -1,6 +1,7 @@
 //! What the inventory keeps, record by record, and under which key.
 //!
-//! One record is one entry of the store: JSON, so that a later version may add fields and an earlier one ignores them.
+//! One record is one entry of the store: JSON, so that a later version may add fields and an
+//! earlier one ignores them.
 //!
 //! | key | value | who writes it |
 //! |---|---|---|
@@ -146,7 +147,8 @@ pub struct TokenRecord {
     pub created_unix_seconds: u64,
 }
 
-/// The rest of an event's key: as many digits as the greatest number has, so that keys are in the order of numbers.
+/// The rest of an event's key: as many digits as the greatest number has, so that keys are in the
+/// order of numbers.
 pub fn event_id(number: u64) -> String {
     format!("{number:020}")
 }

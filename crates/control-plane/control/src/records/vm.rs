@@ -39,7 +39,8 @@ pub struct VmRecord {
     pub desired: DesiredPower,
     /// Whether it is started again by itself.
     pub restart: RestartPolicy,
-    /// Its last start. It only grows, and a start is in here before a host or a key server hears of it.
+    /// Its last start. It only grows, and a start is in here before a host or a key server hears of
+    /// it.
     pub generation: u64,
     /// The task that works on it: one at a time.
     #[serde(default)]
@@ -51,8 +52,8 @@ pub struct VmRecord {
     pub restarts_unix_ms: Vec<u64>,
 }
 
-/// A key that is to be made. The request is written down before it is asked, and asked again after a crash: it never makes
-/// two keys.
+/// A key that is to be made. The request is written down before it is asked, and asked again after
+/// a crash: it never makes two keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyWish {
     /// By whom.

@@ -1,4 +1,5 @@
-//! What of a request an operation gets: who asks, what for, and with which words. What does not fit is refused here.
+//! What of a request an operation gets: who asks, what for, and with which words. What does not fit
+//! is refused here.
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::body::{Body, Bytes};
@@ -89,7 +90,8 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T
     }
 }
 
-/// A path with a word that is not of the kind that belongs there, in the house's words instead of a parser's.
+/// A path with a word that is not of the kind that belongs there, in the house's words instead of a
+/// parser's.
 fn unnamed(error: &PathRejection) -> Problem {
     let message = match error {
         PathRejection::FailedToDeserializePathParams(failed) => match failed.kind() {
@@ -106,8 +108,8 @@ fn unnamed(error: &PathRejection) -> Problem {
     Problem::new(ErrorCode::Malformed, message).next("/openapi.json says what belongs into the path")
 }
 
-/// The body. Of one that is too long some more is read and dropped: whoever is answered before he has said all may never hear
-/// the answer.
+/// The body. Of one that is too long some more is read and dropped: whoever is answered before he
+/// has said all may never hear the answer.
 async fn whole(mut body: Body) -> Result<Bytes, Problem> {
     let (mut kept, mut read_bytes) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,5 @@
-//! An example of each type that a request or an answer is made of, by the name of its schema. `examples.json` has them.
+//! An example of each type that a request or an answer is made of, by the name of its schema.
+//! `examples.json` has them.
 
 use serde_json::{Value, json};
 

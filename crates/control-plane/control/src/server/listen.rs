@@ -20,8 +20,8 @@ use super::problem::Refusal;
 use super::{Api, document, routes};
 use crate::engine::Control;
 
-/// Most connections at a time. One is known from its first request with a token on; those that never show one cannot keep
-/// others out.
+/// Most connections at a time. One is known from its first request with a token on; those that
+/// never show one cannot keep others out.
 const PLACES: Limits = Limits { strangers: 128, known: 512, of_one: 384 };
 /// Time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,9 +9,11 @@ use strongroom_statistics::{ErrorKind, Operation, Snapshot};
 use super::Api;
 use crate::engine::Sample;
 
-/// The disks of which there are series, so that a scrape has an end: some eighty for each. Others are counted.
+/// The disks of which there are series, so that a scrape has an end: some eighty for each. Others
+/// are counted.
 const SERIES_OF_DISKS: usize = 2000;
-/// The bounds of a histogram's buckets, as powers of two of nanoseconds: from 65 us to 17 s, each four times the one before.
+/// The bounds of a histogram's buckets, as powers of two of nanoseconds: from 65 us to 17 s, each
+/// four times the one before.
 const BOUNDS: [u32; 10] = [16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
 /// Answers by the first digit of their status.

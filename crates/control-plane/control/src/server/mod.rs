@@ -1,6 +1,7 @@
 //! The REST server: HTTP/1.1 over TLS. Each thing a stranger can take has a limit.
 //!
-//! - [`routes`]: the operations, each a line of work with the engine. [`document`]: the OpenAPI document made from them.
+//! - [`routes`]: the operations, each a line of work with the engine. [`document`]: the OpenAPI
+//!   document made from them.
 //! - [`ask`]: what of a request an operation gets, and what is refused before. [`token`]: who asks.
 //! - [`stream`]: events as they happen. [`metrics`]: numbers for Prometheus.
 

@@ -1,5 +1,5 @@
-//! The words after the question mark: read as the document describes them, and refused in words of the house where they are
-//! not of that kind.
+//! The words after the question mark: read as the document describes them, and refused in words of
+//! the house where they are not of that kind.
 
 use axum::extract::Query;
 use axum::http::Uri;

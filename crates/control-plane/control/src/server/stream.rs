@@ -14,9 +14,11 @@ use tokio::sync::mpsc;
 use super::Api;
 use crate::records::event_id;
 
-/// Events that are read at a time, and what waits for a slow reader: nothing is kept for it but this.
+/// Events that are read at a time, and what waits for a slow reader: nothing is kept for it but
+/// this.
 const EVENTS_AT_A_TIME: usize = 64;
-/// How often something is sent to a reader for whom nothing happens, so that both ends know that the other is there.
+/// How often something is sent to a reader for whom nothing happens, so that both ends know that
+/// the other is there.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
 /// A stream of the events after `after`, or of those that happen from now on.

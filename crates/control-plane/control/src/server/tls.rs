@@ -1,4 +1,5 @@
-//! The API's own certificate: self-signed, and pinned by its fingerprint, which the CLI reads from `api.crt`.
+//! The API's own certificate: self-signed, and pinned by its fingerprint, which the CLI reads from
+//! `api.crt`.
 
 use std::fs;
 use std::io;
@@ -56,7 +57,8 @@ pub struct ApiTls {
 }
 
 impl ApiTls {
-    /// Reads them from the state directory, and makes them if they are not there, for these names beside the loopback's.
+    /// Reads them from the state directory, and makes them if they are not there, for these names
+    /// beside the loopback's.
     ///
     /// # Errors
     /// [`TlsError`].

@@ -1,4 +1,5 @@
-//! Who asks: a bearer token (RFC 6750). Of a token only SHA-256 is kept, and compared in constant time.
+//! Who asks: a bearer token (RFC 6750). Of a token only SHA-256 is kept, and compared in constant
+//! time.
 
 use aws_lc_rs::digest;
 use axum::extract::{Request, State};
@@ -14,7 +15,8 @@ use super::listen::ConnectionPlace;
 use super::problem::Refusal;
 use crate::inventory::Index;
 
-/// What is kept of a token: SHA-256 in lower-case hexadecimal. A token has 256 random bits, so nothing slower is needed.
+/// What is kept of a token: SHA-256 in lower-case hexadecimal. A token has 256 random bits, so
+/// nothing slower is needed.
 pub fn token_sha256(token: &str) -> String {
     hex::encode(digest::digest(&digest::SHA256, token.as_bytes()).as_ref())
 }

@@ -87,7 +87,8 @@ impl Client {
         self.raw(&[head.as_bytes(), body.unwrap_or_default().as_bytes()].concat())
     }
 
-    /// Whatever bytes these are. A connection that was closed before an answer is answered with status 0.
+    /// Whatever bytes these are. A connection that was closed before an answer is answered with
+    /// status 0.
     pub fn raw(&mut self, request: &[u8]) -> Answer {
         let mut tls = self.connection.take().unwrap_or_else(|| self.connect());
         let written = tls.write_all(request).and_then(|()| tls.flush());

@@ -1,5 +1,5 @@
-//! Kills at a chosen moment. A burnt fuse lets nothing through any more, so whoever goes on with errors in its hands changes
-//! nothing: it is as dead as a process without a processor.
+//! Kills at a chosen moment. A burnt fuse lets nothing through any more, so whoever goes on with
+//! errors in its hands changes nothing: it is as dead as a process without a processor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,7 +15,8 @@ use strongroom_types::pending;
 pub struct Fuse(AtomicI64);
 
 impl Fuse {
-    /// One that burns with the act of this number. Each act has two moments: before it and after it.
+    /// One that burns with the act of this number. Each act has two moments: before it and after
+    /// it.
     pub fn set(&self, moments: i64) {
         self.0.store(moments, Ordering::SeqCst);
     }

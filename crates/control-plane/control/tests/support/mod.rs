@@ -1,5 +1,6 @@
-//! What tests of the control plane stand on: a host and key providers in memory, a store that forgets nothing, and a fuse
-//! that kills the control plane between any two things that it does outside.
+//! What tests of the control plane stand on: a host and key providers in memory, a store that
+//! forgets nothing, and a fuse that kills the control plane between any two things that it does
+//! outside.
 #![allow(
     dead_code,
     unused_imports,

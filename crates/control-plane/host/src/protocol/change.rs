@@ -5,13 +5,14 @@ use strongroom_types::VmId;
 
 use super::names::OperationId;
 
-/// One run of hostd. Numbers of changes are of one epoch; after a restart there is another one, and all is to be read
-/// again.
+/// One run of hostd. Numbers of changes are of one epoch; after a restart there is another one, and
+/// all is to be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub uuid::Uuid);
 
-/// What has changed. It says what to look at, not how that is: the same thing that changes often is there once.
+/// What has changed. It says what to look at, not how that is: the same thing that changes often is
+/// there once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// Of these numbers.

@@ -7,7 +7,8 @@ use strongroom_vm::DiskName;
 use super::problem::Problem;
 use super::spec::{Disk, VmSpec};
 
-/// What becomes of a disk, whether the VM runs or is off. What is so already is left as it is, so that it can be asked again.
+/// What becomes of a disk, whether the VM runs or is off. What is so already is left as it is, so
+/// that it can be asked again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DiskChange {

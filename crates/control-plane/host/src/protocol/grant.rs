@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 /// The longest grant, in bytes: some thousand of keys would be, and a VM has a handful.
 const GRANT_BYTES_MAX: usize = 16 << 10;
 
-/// A key server's signed leave for this host to fetch some keys, in one request. hostd hands it on and does not look
-/// into it.
+/// A key server's signed leave for this host to fetch some keys, in one request. hostd hands it on
+/// and does not look into it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {

@@ -119,7 +119,8 @@ pub enum DatastoreState {
     Missing,
 }
 
-/// What is to be used as a datastore. It is marked with an id, if it has none, and its directory made, if only that is missing.
+/// What is to be used as a datastore. It is marked with an id, if it has none, and its directory
+/// made, if only that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatastoreRequest {

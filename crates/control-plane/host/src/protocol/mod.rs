@@ -18,11 +18,14 @@
 //!
 //! A refusal has a status of 400 and more, and a [`Problem`] as its body.
 //!
-//! - Either side may be killed at any moment, so everything can be asked again. An operation is known by its id for as long
-//!   as hostd runs, and by its effect afterwards: creating what is there as it should be, starting the generation that
-//!   runs, stopping what is stopped, dumping what this operation has dumped, deleting what is gone succeed.
-//! - Nothing here is secret. Grants are of no use but to this host, and are kept out of logs all the same.
-//! - What an answer has that a reader does not know is for a newer reader; what a request has so is refused.
+//! - Either side may be killed at any moment, so everything can be asked again. An operation is
+//!   known by its id for as long as hostd runs, and by its effect afterwards: creating what is
+//!   there as it should be, starting the generation that runs, stopping what is stopped, dumping
+//!   what this operation has dumped, deleting what is gone succeed.
+//! - Nothing here is secret. Grants are of no use but to this host, and are kept out of logs all
+//!   the same.
+//! - What an answer has that a reader does not know is for a newer reader; what a request has so is
+//!   refused.
 
 mod change;
 mod disk_change;

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use strongroom_types::{IdError, parse_id};
 
-/// Names one operation, by whoever asks for it: asked again with the same id, it is the same operation.
+/// Names one operation, by whoever asks for it: asked again with the same id, it is the same
+/// operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OperationId(uuid::Uuid);
@@ -38,8 +39,9 @@ impl FromStr for OperationId {
     }
 }
 
-/// Which start of a VM this is. The control plane counts them from 1, for life; a host starts none that is not above the
-/// last one, so that no order of before starts a VM again. Grants name it too.
+/// Which start of a VM this is. The control plane counts them from 1, for life; a host starts none
+/// that is not above the last one, so that no order of before starts a VM again. Grants name it
+/// too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VmGeneration(pub u64);

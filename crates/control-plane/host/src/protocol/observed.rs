@@ -115,8 +115,9 @@ impl PowerState {
 /// Why a VM is as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmReason {
-    /// A stable name for programs; of [`OffReason`] for a VM that is off, else `paused_by_request`, `no_space`, `io_error`,
-    /// `guest_panicked`, `suspending`, `dumping`, `key_unavailable`, `worker_down`, `adopting`, `tpm_lost`.
+    /// A stable name for programs; of [`OffReason`] for a VM that is off, else `paused_by_request`,
+    /// `no_space`, `io_error`, `guest_panicked`, `suspending`, `dumping`, `key_unavailable`,
+    /// `worker_down`, `adopting`, `tpm_lost`.
     pub code: String,
     /// A sentence.
     pub message: String,
@@ -184,7 +185,8 @@ pub struct WaitingFor {
     pub key: ProviderKey,
     /// Why it cannot be had.
     pub reason: String,
-    /// Whether there is no grant left to ask with: bring one ([`SupplyGrants`](super::OperationKind::SupplyGrants)).
+    /// Whether there is no grant left to ask with: bring one
+    /// ([`SupplyGrants`](super::OperationKind::SupplyGrants)).
     pub grant_wanted: bool,
 }
 

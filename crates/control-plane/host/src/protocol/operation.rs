@@ -12,15 +12,17 @@ use super::problem::Problem;
 use super::spec::VmSpec;
 use super::ticket::TicketId;
 
-/// What is to be done to a VM. Operations on one VM are done in the order in which they came; of all VMs, at most 16 at once.
+/// What is to be done to a VM. Operations on one VM are done in the order in which they came; of
+/// all VMs, at most 16 at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperationRequest {
     /// Which operation this is: asked again with the same id, it is not done again.
     pub operation: OperationId,
     /// Which start of the VM it is meant for. [`Start`](OperationKind::Start) begins it; others but
-    /// [`Create`](OperationKind::Create), [`Delete`](OperationKind::Delete), [`Configure`](OperationKind::Configure) and
-    /// [`DeleteDump`](OperationKind::DeleteDump), which do not look at it, are refused if another one runs.
+    /// [`Create`](OperationKind::Create), [`Delete`](OperationKind::Delete),
+    /// [`Configure`](OperationKind::Configure) and [`DeleteDump`](OperationKind::DeleteDump), which
+    /// do not look at it, are refused if another one runs.
     pub generation: VmGeneration,
     /// What it is.
     pub kind: OperationKind,
@@ -33,18 +35,20 @@ pub struct OperationRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum OperationKind {
-    /// Makes the VM's directory and its volumes; all of it, or nothing that has its name. Takes the keys of its disks.
+    /// Makes the VM's directory and its volumes; all of it, or nothing that has its name. Takes the
+    /// keys of its disks.
     Create {
         /// What it is.
         spec: Box<VmSpec>,
     },
     /// Deletes the directory and all volumes of a VM that is off.
     Delete,
-    /// Starts it, with this configuration, which its directory keeps from now on. Takes the keys of its disks. Done when its
-    /// guest runs; if a key cannot be had, done at once, and the VM is
+    /// Starts it, with this configuration, which its directory keeps from now on. Takes the keys of
+    /// its disks. Done when its guest runs; if a key cannot be had, done at once, and the VM is
     /// [`KeyUnavailable`](super::PowerState::KeyUnavailable) until it can.
     ///
-    /// One that is [`Suspended`](super::PowerState::Suspended) goes on with its memory, all of which is verified first.
+    /// One that is [`Suspended`](super::PowerState::Suspended) goes on with its memory, all of
+    /// which is verified first.
     Start {
         /// What it is.
         spec: Box<VmSpec>,
@@ -52,10 +56,11 @@ pub enum OperationKind {
         #[serde(default)]
         how: StartOptions,
     },
-    /// Saves its memory and its devices' state, sealed, and ends it: its next start goes on with them. If it fails, the guest goes on.
+    /// Saves its memory and its devices' state, sealed, and ends it: its next start goes on with
+    /// them. If it fails, the guest goes on.
     Suspend,
-    /// Dumps the memory of its guest, which stands still meanwhile, as a core file into a sealed volume of its own. If it fails, nothing is
-    /// left of that.
+    /// Dumps the memory of its guest, which stands still meanwhile, as a core file into a sealed
+    /// volume of its own. If it fails, nothing is left of that.
     Dump {
         /// What somebody calls it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,13 +86,15 @@ pub enum OperationKind {
     Resume,
     /// As the reset button does.
     Reset,
-    /// Writes another configuration for its next start. Disks that are new are made, and take their keys; none is removed.
+    /// Writes another configuration for its next start. Disks that are new are made, and take their
+    /// keys; none is removed.
     Configure {
         /// What it will be.
         spec: Box<VmSpec>,
     },
-    /// Fills a disk of a VM that is off with an image that a client sent to the guest socket with a ticket
-    /// ([`TicketRequest::Upload`](super::TicketRequest::Upload)). Takes the disk's key. What the disk held is lost, even if it fails.
+    /// Fills a disk of a VM that is off with an image that a client sent to the guest socket with a
+    /// ticket ([`TicketRequest::Upload`](super::TicketRequest::Upload)). Takes the disk's key. What
+    /// the disk held is lost, even if it fails.
     ImportDisk {
         /// What the VM is.
         spec: Box<VmSpec>,
@@ -98,16 +105,18 @@ pub enum OperationKind {
         /// What is in the image.
         format: ImageFormat,
     },
-    /// Moves all of a VM's volumes, running or off, from the keys that they are under to the one that the configuration says is
-    /// [next](super::DiskKey::Provider::next). No data is copied. Takes the keys of both sides. What fails, or is killed, leaves each
-    /// volume under a key that the configuration names; asked again, it goes on.
+    /// Moves all of a VM's volumes, running or off, from the keys that they are under to the one
+    /// that the configuration says is [next](super::DiskKey::Provider::next). No data is copied.
+    /// Takes the keys of both sides. What fails, or is killed, leaves each volume under a key that
+    /// the configuration names; asked again, it goes on.
     Rekey {
         /// What it is, with the next key.
         spec: Box<VmSpec>,
     },
-    /// Adds a disk to a VM, takes one out or makes one larger, running or off; not of one that is suspended. Takes the VM's keys. What is
-    /// taken out of a VM that runs is asked of its guest, which has a minute, and its volume is deleted. What fails half done is said
-    /// so by its effect: asked again, it goes on; and a disk that was added in part can be taken out.
+    /// Adds a disk to a VM, takes one out or makes one larger, running or off; not of one that is
+    /// suspended. Takes the VM's keys. What is taken out of a VM that runs is asked of its guest,
+    /// which has a minute, and its volume is deleted. What fails half done is said so by its
+    /// effect: asked again, it goes on; and a disk that was added in part can be taken out.
     ChangeDisk {
         /// What the VM is before.
         spec: Box<VmSpec>,
@@ -124,7 +133,8 @@ pub struct StartOptions {
     /// Loses the memory that it was suspended with, and boots.
     #[serde(default)]
     pub discard_memory: bool,
-    /// Leaves its processors standing still, as if somebody had paused it before its first instruction.
+    /// Leaves its processors standing still, as if somebody had paused it before its first
+    /// instruction.
     #[serde(default)]
     pub paused: bool,
 }
@@ -151,8 +161,8 @@ impl OperationKind {
         }
     }
 
-    /// The configuration that comes with whatever opens or makes a volume. What lies in the datastore decides
-    /// nothing about that.
+    /// The configuration that comes with whatever opens or makes a volume. What lies in the
+    /// datastore decides nothing about that.
     pub fn spec(&self) -> Option<&VmSpec> {
         match self {
             Self::Create { spec }
@@ -261,7 +271,8 @@ pub enum ProgressUnit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// Of `create`, `configure`, `rekey` and `change_disk`: the VM's volumes; of `import_disk`: the one that was filled.
+    /// Of `create`, `configure`, `rekey` and `change_disk`: the VM's volumes; of `import_disk`: the
+    /// one that was filled.
     Volumes(Vec<VolumeFacts>),
     /// Of `start`: it waits for a key.
     KeyUnavailable(ProviderKey),

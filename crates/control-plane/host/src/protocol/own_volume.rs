@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use super::spec::{DiskKey, KnownVolume, VmSpec};
 use strongroom_vm::{DiskName, Firmware};
 
-/// Where swtpm keeps a TPM's state, sealed with the key that [`OwnVolume::Vtpm`] holds. A directory, and no volume.
+/// Where swtpm keeps a TPM's state, sealed with the key that [`OwnVolume::Vtpm`] holds. A
+/// directory, and no volume.
 pub use strongroom_datastore::file::TPM_STATE;
 
 /// How the names of dumps begin.
@@ -17,8 +18,8 @@ pub const FILLING: &str = ".filling";
 /// What no disk is called, beside dumps.
 const RESERVED: [&str; 7] = ["vm.json", "nvram", "vtpm", TPM_STATE, "seed", "console", "memory"];
 
-/// A volume of a VM that is none of its disks. It is an ordinary volume, under the key of the VM's first encrypted disk, so
-/// whatever is done to all volumes is done to it.
+/// A volume of a VM that is none of its disks. It is an ordinary volume, under the key of the VM's
+/// first encrypted disk, so whatever is done to all volumes is done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnVolume {
     /// UEFI's variables.
@@ -96,8 +97,8 @@ impl VmSpec {
         self.directory().join(TPM_STATE)
     }
 
-    /// What the VM's own volumes are under: the key of its first encrypted disk. Of a VM without one a person said that it is
-    /// not to be encrypted.
+    /// What the VM's own volumes are under: the key of its first encrypted disk. Of a VM without
+    /// one a person said that it is not to be encrypted.
     pub fn own_key(&self) -> &DiskKey {
         let encrypted = self.disks.iter().find(|disk| disk.key.provider_key().is_some());
         encrypted.map_or(&DiskKey::Unencrypted, |disk| &disk.key)

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why something is not done, for a program and for a person. The body of every answer with a status of 400 and more is
-/// `{"error": {...}}`.
+/// Why something is not done, for a program and for a person. The body of every answer with a
+/// status of 400 and more is `{"error": {...}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// A stable name for programs.

@@ -1,4 +1,5 @@
-//! What a VM is: its clear configuration, as the control plane decides it and its directory keeps it.
+//! What a VM is: its clear configuration, as the control plane decides it and its directory keeps
+//! it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -48,8 +49,8 @@ pub struct VmSpec {
     /// A TPM 2.0 of its own, whose state is sealed under the key of the first disk.
     #[serde(default)]
     pub tpm: bool,
-    /// A disk for cloud-init (NoCloud) after all others, `seed`, which its guest can only read. It is filled like a disk
-    /// ([`ImportDisk`](super::OperationKind::ImportDisk)).
+    /// A disk for cloud-init (NoCloud) after all others, `seed`, which its guest can only read. It
+    /// is filled like a disk ([`ImportDisk`](super::OperationKind::ImportDisk)).
     #[serde(default)]
     pub seed: bool,
     /// A screen, which is shown by VNC.
@@ -61,7 +62,8 @@ pub struct VmSpec {
     /// Starts a kernel without firmware's boot loader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<DirectKernel>,
-    /// What is in its CD-ROM drive, from which it boots before its disks; no drive without. A file of the host's, taken as a kernel's is.
+    /// What is in its CD-ROM drive, from which it boots before its disks; no drive without. A file
+    /// of the host's, taken as a kernel's is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdrom: Option<PathBuf>,
     /// The policy that it is under, which the control plane has. Here only so that it is known
@@ -99,7 +101,8 @@ pub struct Disk {
     /// Keeps a tag of every block, by which damage is noticed; encrypted disks only.
     #[serde(default)]
     pub integrity: bool,
-    /// The least generation of the volume's descriptor that the control plane knows of: an older one was put back.
+    /// The least generation of the volume's descriptor that the control plane knows of: an older
+    /// one was put back.
     #[serde(default)]
     pub least_generation: u64,
     /// Its volume, once it was made: no other one is opened in its place.
@@ -123,15 +126,18 @@ pub struct KnownVolume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskKey {
-    /// Under a provider's. With `kek`, no other key than the one of this id will do, whatever the descriptor says.
+    /// Under a provider's. With `kek`, no other key than the one of this id will do, whatever the
+    /// descriptor says.
     Provider {
         /// Where its provider has it.
         key: ProviderKey,
-        /// The id that it has in descriptors; known once the volume was made ([`VolumeFacts`](super::VolumeFacts)).
+        /// The id that it has in descriptors; known once the volume was made
+        /// ([`VolumeFacts`](super::VolumeFacts)).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kek: Option<KekId>,
-        /// The key that the VM is moving to ([`Rekey`](super::OperationKind::Rekey)). While it is said, the volume is under the
-        /// one, the other, or both, and what is new is under this one.
+        /// The key that the VM is moving to ([`Rekey`](super::OperationKind::Rekey)). While it is
+        /// said, the volume is under the one, the other, or both, and what is new is under this
+        /// one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<ProviderKey>,
     },
@@ -257,15 +263,16 @@ impl VmSpec {
         disks.chain(self.own_volumes.iter().cloned()).collect()
     }
 
-    /// Notes that a disk's descriptor has reached this generation: no older one is accepted from now on.
+    /// Notes that a disk's descriptor has reached this generation: no older one is accepted from
+    /// now on.
     pub fn raise_generation(&mut self, disk: &DiskName, generation: u64) {
         for known in self.disks.iter_mut().filter(|known| known.name == *disk) {
             known.least_generation = known.least_generation.max(generation);
         }
     }
 
-    /// Takes over what somebody else knows of its volumes. What is known already stays: a volume is the same for
-    /// life, and generations only rise. A disk that it does not have is left out.
+    /// Takes over what somebody else knows of its volumes. What is known already stays: a volume is
+    /// the same for life, and generations only rise. A disk that it does not have is left out.
     ///
     /// # Errors
     /// If a volume is known as another one; then it is as it was.

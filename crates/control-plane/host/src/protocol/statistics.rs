@@ -5,8 +5,8 @@ use strongroom_statistics::Snapshot;
 use strongroom_types::VmId;
 use strongroom_vm::DiskName;
 
-/// What a VM's guest asked of its disks since they are served: the counters begin anew at each start of the VM, and when its
-/// supervisor died and another one took over.
+/// What a VM's guest asked of its disks since they are served: the counters begin anew at each
+/// start of the VM, and when its supervisor died and another one took over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmStatistics {
     /// Which VM.

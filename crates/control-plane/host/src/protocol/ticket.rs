@@ -1,11 +1,13 @@
 //! Tickets: the leave to speak with a guest, once and soon.
 //!
-//! The control plane asks for a ticket and gives it to its client, which shows it on hostd's guest socket. So the guest's
-//! data never passes the control plane, and the client needs no other right than the ticket.
+//! The control plane asks for a ticket and gives it to its client, which shows it on hostd's guest
+//! socket. So the guest's data never passes the control plane, and the client needs no other right
+//! than the ticket.
 //!
-//! On the guest socket (`<run>/hostd/guest.sock`, a stream) the client sends one line, a [`GuestHello`], and gets one, a
-//! [`GuestWelcome`] or `{"error": ...}`. After a welcome the stream is the guest's console or VNC server, or a dump. With an upload,
-//! the image's open file comes beside the first byte of the line (`SCM_RIGHTS`): hostd opens no path that a client names.
+//! On the guest socket (`<run>/hostd/guest.sock`, a stream) the client sends one line, a
+//! [`GuestHello`], and gets one, a [`GuestWelcome`] or `{"error": ...}`. After a welcome the stream
+//! is the guest's console or VNC server, or a dump. With an upload, the image's open file comes
+//! beside the first byte of the line (`SCM_RIGHTS`): hostd opens no path that a client names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -106,8 +108,8 @@ pub enum TicketRequest {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
-    /// One of its disks, copied into a file while it is off. The file comes as that of an upload does; it is new, and open to be
-    /// read and written.
+    /// One of its disks, copied into a file while it is off. The file comes as that of an upload
+    /// does; it is new, and open to be read and written.
     Export {
         /// What the VM is.
         spec: Box<VmSpec>,
@@ -174,16 +176,19 @@ pub enum GuestWelcome {
     },
     /// What was said on the console follows, and then the end.
     ConsoleLog,
-    /// The dump follows in chunks: how many bytes it has (32 bits, little-endian), and these. All chunks are the packed content of
-    /// the dump (`strongroom_streams::Unpacker`), each part of which was verified before. One without bytes is the last, and after it comes
-    /// a line, a [`GuestEnd`](super::GuestEnd): without that, the dump has broken off.
+    /// The dump follows in chunks: how many bytes it has (32 bits, little-endian), and these. All
+    /// chunks are the packed content of the dump (`strongroom_streams::Unpacker`), each part of
+    /// which was verified before. One without bytes is the last, and after it comes a line, a
+    /// [`GuestEnd`](super::GuestEnd): without that, the dump has broken off.
     Dump(Box<Dump>),
-    /// The disk is checked. Lines follow, each a [`CheckNews`]; without the last one the check has broken off.
+    /// The disk is checked. Lines follow, each a [`CheckNews`]; without the last one the check has
+    /// broken off.
     Check {
         /// The disk's size, in bytes.
         size_bytes: u64,
     },
-    /// The disk is copied into the file. Lines follow, each an [`ExportNews`]; without the last one the copy has broken off.
+    /// The disk is copied into the file. Lines follow, each an [`ExportNews`]; without the last one
+    /// the copy has broken off.
     Export {
         /// The disk's size, in bytes.
         size_bytes: u64,

@@ -7,8 +7,9 @@
 //!              while encrypted VMs run
 //! ```
 //!
-//! A *leak* is something by which memory comes to a disk in the clear ([`super::memory`]). A host of which it is required starts no VM
-//! with an encrypted disk while it has one; VMs that run are left alone, whatever happens to the host.
+//! A *leak* is something by which memory comes to a disk in the clear ([`super::memory`]). A host
+//! of which it is required starts no VM with an encrypted disk while it has one; VMs that run are
+//! left alone, whatever happens to the host.
 
 use serde::{Deserialize, Serialize};
 use strongroom_host::protocol::{CryptoSafe, CryptoSafeState, Problem, VmSpec};
@@ -19,12 +20,12 @@ use super::{Finding, Root, memory};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CryptoSafeRule {
-    /// No VM with an encrypted disk starts unless memory stays in memory. What was sealed at rest would otherwise lie about in swap: so it is
-    /// what is usual.
+    /// No VM with an encrypted disk starts unless memory stays in memory. What was sealed at rest
+    /// would otherwise lie about in swap: so it is what is usual.
     #[default]
     Required,
-    /// VMs start, and what is wrong is told. For machines for trying things out, and for disks that seal themselves, which nobody can see
-    /// from outside.
+    /// VMs start, and what is wrong is told. For machines for trying things out, and for disks that
+    /// seal themselves, which nobody can see from outside.
     Advised,
 }
 

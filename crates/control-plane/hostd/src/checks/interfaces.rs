@@ -6,11 +6,12 @@ use strongroom_host::protocol::{Network, Problem};
 
 use super::Root;
 
-/// Whether a network card can be on this network of the host. `allowed` is what its configuration names, if it does.
+/// Whether a network card can be on this network of the host. `allowed` is what its configuration
+/// names, if it does.
 ///
 /// # Errors
-/// `no_such_interface` for a bridge or a tap device that is not there, `interface_not_allowed` for one that the host does
-/// not give to VMs.
+/// `no_such_interface` for a bridge or a tap device that is not there, `interface_not_allowed` for
+/// one that the host does not give to VMs.
 pub fn check(root: &Root, allowed: Option<&[String]>, network: &Network) -> Result<(), Problem> {
     // The mark is what sysfs has of interfaces of this kind alone.
     let (device, kind, mark, command) = match network {

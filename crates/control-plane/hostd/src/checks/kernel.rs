@@ -6,7 +6,8 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::{Finding, Root};
 
-/// Memory that the processes of one volume lock: keys, and buffers where there is no cgroup without swap, in bytes.
+/// Memory that the processes of one volume lock: keys, and buffers where there is no cgroup without
+/// swap, in bytes.
 const MEMLOCK_BYTES_MIN: u64 = 8 << 20;
 
 /// All of them.

@@ -1,5 +1,5 @@
-//! What takes the memory of guests and keys to a disk: swap, crash dumps of the kernel, hibernation. And two things that people take for
-//! it: piped core dumps, and merged memory.
+//! What takes the memory of guests and keys to a disk: swap, crash dumps of the kernel,
+//! hibernation. And two things that people take for it: piped core dumps, and merged memory.
 
 use std::path::Path;
 
@@ -25,7 +25,8 @@ fn swaps(root: &Root) -> Option<Vec<(String, Sealing)>> {
     let told = root.read("/proc/swaps")?;
     let swap = |line: &str| {
         let (name, kind) = (line.split_whitespace().next()?, line.split_whitespace().nth(1)?);
-        // A path with a space in it is told with its octal number, and such a file is as clear as what it lies on.
+        // A path with a space in it is told with its octal number, and such a file is as clear as
+        // what it lies on.
         let path = Path::new(name);
         let under = match kind {
             "file" => support(root, path),

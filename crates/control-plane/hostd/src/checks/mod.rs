@@ -1,12 +1,16 @@
-//! Whether this machine is fit for what it is to do: what is looked at, what was found, why it matters, what to do about it.
+//! Whether this machine is fit for what it is to do: what is looked at, what was found, why it
+//! matters, what to do about it.
 //!
-//! - [`memory`]: what takes memory of guests and keys to a disk. It decides, by [`crypto_safe`], whether VMs with encrypted disks start.
-//! - [`kernel`], [`programs`], [`place`]: what else VMs take. hostd does without some of it; a person should know.
+//! - [`memory`]: what takes memory of guests and keys to a disk. It decides, by [`crypto_safe`],
+//!   whether VMs with encrypted disks start.
+//! - [`kernel`], [`programs`], [`place`]: what else VMs take. hostd does without some of it; a
+//!   person should know.
 //! - [`vms`]: what each VM of this host takes for its next start.
 //! - [`storage`]: what a directory lies on, layer by layer.
 //!
-//! Everything that the kernel tells is read below a [`Root`], which tests replace by a tree of their own. Nothing here changes anything,
-//! and nothing needs hostd: `strongroom doctor` asks before there is one.
+//! Everything that the kernel tells is read below a [`Root`], which tests replace by a tree of
+//! their own. Nothing here changes anything, and nothing needs hostd: `strongroom doctor` asks
+//! before there is one.
 
 pub mod crypto_safe;
 pub mod interfaces;
@@ -119,7 +123,8 @@ impl Root {
     }
 }
 
-/// What is in a file, without space around it. Files of the kernel say that they are empty, so they are read to their end.
+/// What is in a file, without space around it. Files of the kernel say that they are empty, so they
+/// are read to their end.
 fn read(path: &Path) -> Option<String> {
     let content = strongroom_files::read(path, FILE_BYTES_MAX).ok()?;
     Some(String::from_utf8_lossy(&content).trim().to_owned())

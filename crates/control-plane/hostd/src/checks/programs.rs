@@ -45,7 +45,8 @@ const WANTED: [Wanted; 5] = [
     },
 ];
 
-/// All of them. Each program is asked its version; QEMU is asked, with a guest that ends at once, whether KVM works.
+/// All of them. Each program is asked its version; QEMU is asked, with a guest that ends at once,
+/// whether KVM works.
 pub fn findings(qemu: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     match QemuProgram::probe(qemu) {

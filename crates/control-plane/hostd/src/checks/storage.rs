@@ -1,4 +1,5 @@
-//! What a directory or a device lies on, layer by layer: mounts (proc_pid_mountinfo(5)) and block devices (sysfs).
+//! What a directory or a device lies on, layer by layer: mounts (proc_pid_mountinfo(5)) and block
+//! devices (sysfs).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -6,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::{Root, read};
 
-/// The most layers that are looked through: more than device mapper, RAID, loop devices and file systems are stacked in earnest.
+/// The most layers that are looked through: more than device mapper, RAID, loop devices and file
+/// systems are stacked in earnest.
 const LAYERS_MAX: usize = 16;
 
 /// What something lies on.
@@ -86,7 +88,8 @@ impl Mount {
         match self.kind.as_str() {
             "tmpfs" | "ramfs" | "rootfs" => Support::Memory,
             "nfs" | "nfs4" | "ceph" | "fuse.sshfs" | "fuse.glusterfs" => {
-                // `host:/path`, `[fd00::1]:/path`, `user@host:/path`; a monitor of Ceph may have a port.
+                // `host:/path`, `[fd00::1]:/path`, `user@host:/path`; a monitor of Ceph may have a
+                // port.
                 let host = self.source.rsplit_once(":/").map_or(self.source.as_str(), |(host, _)| host);
                 let host = host.rsplit('@').next().unwrap_or(host);
                 network(host.trim_start_matches('[').trim_end_matches(']'))
@@ -155,7 +158,8 @@ impl BlockDevice {
         Some(Support::Network { kind: "iscsi".to_owned(), address: root.read(connection)? })
     }
 
-    /// Whether dm-crypt is what it is made of. Not so its relatives, which only check what they read.
+    /// Whether dm-crypt is what it is made of. Not so its relatives, which only check what they
+    /// read.
     fn is_crypt(&self) -> bool {
         let made_of = self.attribute("dm/uuid").unwrap_or_default();
         let checks_alone = ["CRYPT-VERITY-", "CRYPT-INTEGRITY-", "CRYPT-SUBDEV-"];

@@ -1,5 +1,5 @@
-//! What each VM of this host takes of it for its next start, where the host does not have it: a start would fail, or its guest be without a
-//! network.
+//! What each VM of this host takes of it for its next start, where the host does not have it: a
+//! start would fail, or its guest be without a network.
 
 use std::path::PathBuf;
 

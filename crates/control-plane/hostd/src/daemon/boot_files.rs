@@ -1,10 +1,11 @@
 //! What VMs start from that is the host's: kernels, initrds, and images in CD-ROM drives.
 //!
-//! They are in directories that the host's configuration names, so that whoever may ask for a VM reads no other file of
-//! the host by it. hostd opens them, as the user that it runs as. A kernel and its initrd it copies into the VM's run
-//! directory; a CD-ROM's image goes on to QEMU as an open file. QEMU's user can read neither the files nor their
-//! directories, and need not; and what a start uses is the file that was checked, whatever is put at its path later.
-//! The supervisor removes the copies once QEMU has loaded them.
+//! They are in directories that the host's configuration names, so that whoever may ask for a VM
+//! reads no other file of the host by it. hostd opens them, as the user that it runs as. A kernel
+//! and its initrd it copies into the VM's run directory; a CD-ROM's image goes on to QEMU as an
+//! open file. QEMU's user can read neither the files nor their directories, and need not; and what
+//! a start uses is the file that was checked, whatever is put at its path later. The supervisor
+//! removes the copies once QEMU has loaded them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,7 +22,8 @@ use super::config::HostConfig;
 /// QEMU, as another user, sees a copy alone, and not the directory that it is in.
 const COPY_MODE: u32 = 0o444;
 
-/// Makes the directory that is named where nobody has named another: a person who is told to put a file there finds it.
+/// Makes the directory that is named where nobody has named another: a person who is told to put a
+/// file there finds it.
 ///
 /// # Errors
 /// For want of room or permission.
@@ -121,7 +123,8 @@ fn leads_into(file: &Path, directories: &[PathBuf]) -> bool {
     std::fs::canonicalize(file).is_ok_and(|real| is_below(&real, directories))
 }
 
-/// Whether an open file is where this host allows such files to be, whatever links its path went through.
+/// Whether an open file is where this host allows such files to be, whatever links its path went
+/// through.
 fn is_allowed(file: &File, directories: &[PathBuf]) -> bool {
     let Ok(real) = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
     is_below(&real, directories)

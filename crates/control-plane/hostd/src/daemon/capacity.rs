@@ -60,8 +60,8 @@ fn numbered(directory: &Path, prefix: &str) -> BTreeSet<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
 }
 
-/// What guests run on: what the probe of this QEMU has found. A device that opens says little, since the kernel below may give no
-/// virtualisation.
+/// What guests run on: what the probe of this QEMU has found. A device that opens says little,
+/// since the kernel below may give no virtualisation.
 pub fn accelerator(qemu: Option<&QemuProgram>) -> Accelerator {
     if qemu.is_some_and(|qemu| qemu.kvm().is_ok()) { Accelerator::Kvm } else { Accelerator::Tcg }
 }
@@ -105,10 +105,11 @@ pub fn datastore(config: &DatastoreConfig) -> Datastore {
     Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason }
 }
 
-/// Whether a directory may be taken into use as a datastore. `known` is what was used at this path before.
+/// Whether a directory may be taken into use as a datastore. `known` is what was used at this path
+/// before.
 ///
-/// Nothing is made here that is missing: below the mount point of a disk that is not mounted lies the root file system, and a
-/// directory made there would take VMs that belong on the disk.
+/// Nothing is made here that is missing: below the mount point of a disk that is not mounted lies
+/// the root file system, and a directory made there would take VMs that belong on the disk.
 ///
 /// # Errors
 /// `no_such_directory`; `not_mounted` if the path was a datastore's and bears no mark now.

@@ -7,7 +7,8 @@ use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{Change, ChangedObject, Changes, Epoch};
 use tokio::sync::watch;
 
-/// Objects whose last change is known: more than a host has VMs, and its operations of the last while.
+/// Objects whose last change is known: more than a host has VMs, and its operations of the last
+/// while.
 const KNOWN_MAX: usize = 20_000;
 
 /// The changes of one run of hostd.

@@ -1,6 +1,8 @@
-//! Whether a VM fits this host as it is now: what is told before a key is made or anything is written.
+//! Whether a VM fits this host as it is now: what is told before a key is made or anything is
+//! written.
 //!
-//! - Memory is compared with all that the host has, and not with what is free: which VMs run when is for a person to say.
+//! - Memory is compared with all that the host has, and not with what is free: which VMs run when
+//!   is for a person to say.
 //! - Processors are not compared: a guest with more of them than the host runs, and more slowly.
 
 use std::path::Path;
@@ -36,8 +38,8 @@ pub fn check_machine(
     spec.nics.iter().try_for_each(|nic| interfaces::check(root, allowed, &nic.network))
 }
 
-/// Whether a VM's datastore is there, can hold files as large as its disks, and has room for what is to be allocated at
-/// once, of new disks and of those that grow.
+/// Whether a VM's datastore is there, can hold files as large as its disks, and has room for what
+/// is to be allocated at once, of new disks and of those that grow.
 ///
 /// # Errors
 /// `no_such_datastore` if its disk is not mounted; `file_too_large`; `no_space`.
@@ -77,7 +79,8 @@ pub fn check_datastore(used: &DatastoreConfig, spec: &VmSpec) -> Result<(), Prob
     Ok(())
 }
 
-/// By how much a disk is larger than its volume. One that cannot be read grows by nothing that is known.
+/// By how much a disk is larger than its volume. One that cannot be read grows by nothing that is
+/// known.
 fn growth_bytes(spec: &VmSpec, disk: &Disk) -> u64 {
     let (path, bytes) = (spec.volume_path(&disk.name), disk.size_bytes.bytes());
     if !path.exists() {
@@ -87,8 +90,8 @@ fn growth_bytes(spec: &VmSpec, disk: &Disk) -> u64 {
     has.map_or(0, |has| bytes.saturating_sub(has))
 }
 
-/// Whether the file system has files so large: a file without a name is made and given the size, which takes no space.
-/// Where that cannot be tried, the volume's own making says it.
+/// Whether the file system has files so large: a file without a name is made and given the size,
+/// which takes no space. Where that cannot be tried, the volume's own making says it.
 fn can_hold(datastore: &Path, size: VolumeSize) -> bool {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(datastore, flags, Mode::RUSR | Mode::WUSR) else { return true };

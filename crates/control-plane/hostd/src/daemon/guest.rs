@@ -1,7 +1,7 @@
 //! The guest socket: consoles, screens, dumps, disks and images, for whoever shows a ticket.
 //!
-//! Nothing of a guest passes through hostd: the client's socket goes on to the supervisor of its VM. A connection has a
-//! thread until its line has come.
+//! Nothing of a guest passes through hostd: the client's socket goes on to the supervisor of its
+//! VM. A connection has a thread until its line has come.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -148,7 +148,8 @@ fn welcome(mut stream: &UnixStream, welcome: &GuestWelcome) -> Result<(), Proble
     stream.write_all(&line).map_err(|error| Problem::new("gone", error.to_string()))
 }
 
-/// An image is a file or a block device, open to be read: of anything else a read could wait for ever.
+/// An image is a file or a block device, open to be read: of anything else a read could wait for
+/// ever.
 fn check_image(file: OwnedFd) -> Result<OwnedFd, Problem> {
     let bad = |reason: &str| Problem::new("bad_image", reason.to_owned());
     let kind = fstat(&file).map(|found| FileType::from_raw_mode(found.st_mode));
@@ -175,7 +176,8 @@ fn check_destination(file: OwnedFd) -> Result<OwnedFd, Problem> {
     }
 }
 
-/// Reads one line, a byte at a time so that nothing of what follows is taken, and keeps the first file that comes with it.
+/// Reads one line, a byte at a time so that nothing of what follows is taken, and keeps the first
+/// file that comes with it.
 fn read_line(stream: &UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     stream.set_read_timeout(Some(LINE_WITHIN))?;
     stream.set_write_timeout(Some(LINE_WITHIN))?;

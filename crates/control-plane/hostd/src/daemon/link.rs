@@ -1,6 +1,8 @@
-//! hostd's side of a supervisor: how one is started, found, spoken to, and what is done when it is gone.
+//! hostd's side of a supervisor: how one is started, found, spoken to, and what is done when it is
+//! gone.
 //!
-//! Each VM that is not off has a thread that listens to its supervisor, and sees to it that there is one.
+//! Each VM that is not off has a thread that listens to its supervisor, and sees to it that there
+//! is one.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -36,7 +38,8 @@ use super::boot_files;
 use super::unrecorded::kill_unrecorded;
 use super::vms::{Kept, now_unix_seconds};
 
-/// Before a supervisor that hung up and lives is spoken to again, and before one that died at once is replaced again.
+/// Before a supervisor that hung up and lives is spoken to again, and before one that died at once
+/// is replaced again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// The longest such pause.
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(5);
@@ -57,7 +60,8 @@ pub struct SupervisorProgram {
 }
 
 impl SupervisorProgram {
-    /// Starts one, and tells it what to do. It has nothing of our environment, and leaves our session itself.
+    /// Starts one, and tells it what to do. It has nothing of our environment, and leaves our
+    /// session itself.
     ///
     /// # Errors
     /// If it cannot be started, or does not take its orders.
@@ -413,7 +417,8 @@ impl Listener {
         self.hostd.vms.set_off(state.spec.clone(), state.generation, Some(&off), kept);
     }
 
-    /// Waits for those of our children that have ended. One that hung up before it wrote who it is, is ended.
+    /// Waits for those of our children that have ended. One that hung up before it wrote who it is,
+    /// is ended.
     fn reap(&mut self, supervisor: Option<ProcessIdentity>) {
         let lives = supervisor.is_some_and(ProcessIdentity::is_alive);
         self.children.retain_mut(|child| {

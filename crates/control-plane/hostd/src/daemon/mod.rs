@@ -1,9 +1,10 @@
 //! hostd: the daemon of one host.
 //!
-//! It knows the VMs of the host's datastores and starts a supervisor for each that is to run; the supervisor, not hostd, holds
-//! keys and disks. So hostd can end, be killed or be upgraded at any moment, and its successor finds every VM as it is:
-//! `<run>/vms` says who runs, the datastores say what there is. What hostd itself remembers (operations, tickets, numbers of
-//! changes) is of one run, and its protocol says so.
+//! It knows the VMs of the host's datastores and starts a supervisor for each that is to run; the
+//! supervisor, not hostd, holds keys and disks. So hostd can end, be killed or be upgraded at any
+//! moment, and its successor finds every VM as it is: `<run>/vms` says who runs, the datastores say
+//! what there is. What hostd itself remembers (operations, tickets, numbers of changes) is of one
+//! run, and its protocol says so.
 
 pub mod boot_files;
 pub mod capacity;
@@ -61,7 +62,8 @@ pub trait DatastoreNotes: Debug + Send + Sync {
 /// What a hostd is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where hostd's own things are kept: its configuration, and what supervisors need to reach key providers.
+    /// Where hostd's own things are kept: its configuration, and what supervisors need to reach key
+    /// providers.
     pub home: PathBuf,
     /// Told of each datastore before it is used.
     pub notes: Arc<dyn DatastoreNotes>,
@@ -288,8 +290,8 @@ impl Hostd {
         blocking(move || hostd.look_through_now(&request.path)).await?
     }
 
-    /// What came into a datastore or went from it without hostd. One that is not there, or has another one in its place, says
-    /// nothing of its VMs.
+    /// What came into a datastore or went from it without hostd. One that is not there, or has
+    /// another one in its place, says nothing of its VMs.
     fn look_through_now(&self, path: &Path) -> Result<Datastore, Problem> {
         let Some(used) = self.config().datastore(path).cloned() else {
             let message = format!("{} is no datastore of this host", path.display());

@@ -24,7 +24,8 @@ use super::vms::{Kept, no_such_vm};
 use super::{Hostd, boot_files, capacity, fits, link};
 use crate::checks::{Root, crypto_safe};
 
-/// What of a suspended memory is verified and loaded in a second, at least, in bytes: a slow disk's speed.
+/// What of a suspended memory is verified and loaded in a second, at least, in bytes: a slow disk's
+/// speed.
 const MEMORY_BYTES_A_SECOND: u64 = 32 << 20;
 /// What a start may take until its guest runs or it is known that it waits for a key.
 const START_WITHIN: Duration = Duration::from_secs(180);
@@ -359,9 +360,9 @@ async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, number: u
     Ok(None)
 }
 
-/// Asks the supervisor of a VM that is on. One that has just taken over has not found QEMU yet, which
-/// the host may learn only now: it is given the job's grants, and asked once more. What became of the VM's volumes, if
-/// that was asked for.
+/// Asks the supervisor of a VM that is on. One that has just taken over has not found QEMU yet,
+/// which the host may learn only now: it is given the job's grants, and asked once more. What
+/// became of the VM's volumes, if that was asked for.
 async fn ask_running(
     hostd: &Arc<Hostd>,
     job: &Arc<Job>,
@@ -382,8 +383,9 @@ async fn ask_running(
     }
 }
 
-/// Gives a job's grants to the VM's supervisor. One that takes over waits for them, and has QEMU only when it has its keys:
-/// so this waits for that, and gives them to another one that takes over meanwhile, as the first may have died with them.
+/// Gives a job's grants to the VM's supervisor. One that takes over waits for them, and has QEMU
+/// only when it has its keys: so this waits for that, and gives them to another one that takes over
+/// meanwhile, as the first may have died with them.
 async fn give_grants(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Result<Option<ObservedVm>, Problem> {
     let (mut given, until) = (0, Instant::now() + START_WITHIN);
     loop {
@@ -427,7 +429,8 @@ pub async fn await_supervisor(hostd: &Arc<Hostd>, vm: VmId) {
     let _ = tokio::time::timeout(AWAY_MAX, found).await;
 }
 
-/// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has yet to find.
+/// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has
+/// yet to find.
 async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<link::Link>, Problem> {
     let mut watch = hostd.vms.watch(vm).ok_or_else(|| no_such_vm(vm))?;
     let deadline = tokio::time::Instant::now() + within;

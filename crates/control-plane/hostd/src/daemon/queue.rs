@@ -1,4 +1,5 @@
-//! The queue of operations: at most sixteen at once, one at a time for a VM, and no VM before the others twice.
+//! The queue of operations: at most sixteen at once, one at a time for a VM, and no VM before the
+//! others twice.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use super::changes::ChangeLog;
 
 /// Operations at once.
 pub const RUNNING_MAX: usize = 16;
-/// Operations that wait for one VM: what a control plane has to ask of one VM before the first of it is done.
+/// Operations that wait for one VM: what a control plane has to ask of one VM before the first of
+/// it is done.
 const WAITING_PER_VM_MAX: usize = 16;
 /// Operations that wait in all.
 const WAITING_MAX: usize = 16_384;
@@ -109,8 +111,8 @@ impl Queue {
         Self { lanes: Mutex::default(), changes }
     }
 
-    /// Takes an operation up, or finds it again. A forced stop goes before everything that waits for its VM, and ends a
-    /// graceful stop, a start, a suspension or a dump that runs.
+    /// Takes an operation up, or finds it again. A forced stop goes before everything that waits
+    /// for its VM, and ends a graceful stop, a start, a suspension or a dump that runs.
     ///
     /// # Errors
     /// If too many wait; if another operation has that id.

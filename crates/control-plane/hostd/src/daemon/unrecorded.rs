@@ -11,9 +11,9 @@ use strongroom_hypervisor::qemu::connect_within;
 /// How long the queue of a QEMU that was left may be full.
 const ACCEPTS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Kills what a supervisor that died in the middle of a start may have left: a QEMU that nobody wrote down. It listens, or
-/// will in a moment. Who listens as another user is none: an earlier QEMU of the VM may have left a
-/// link to another's socket there.
+/// Kills what a supervisor that died in the middle of a start may have left: a QEMU that nobody
+/// wrote down. It listens, or will in a moment. Who listens as another user is none: an earlier
+/// QEMU of the VM may have left a link to another's socket there.
 pub fn kill_unrecorded(run: &VmRunDirectory, within: Duration) {
     let Ok(qemu) = RunDirectory::open(run.path()) else { return };
     if !qemu.path().exists() {

@@ -52,7 +52,8 @@ impl Vms {
         Self { known: Mutex::default(), changes }
     }
 
-    /// Takes up the VMs that have directories in a datastore. One that cannot be read hides no other.
+    /// Takes up the VMs that have directories in a datastore. One that cannot be read hides no
+    /// other.
     pub fn scan(&self, datastore: &Path) {
         let entries = match std::fs::read_dir(datastore) {
             Ok(entries) => entries,
@@ -241,7 +242,8 @@ impl Vms {
             (None, _) => OffReason::Stopped,
         };
         let reason = off.map_or(unsaid, |off| off.reason);
-        // A memory that could not be taken up, or whose VM was killed before it was, is there as before.
+        // A memory that could not be taken up, or whose VM was killed before it was, is there as
+        // before.
         let power = if suspended.is_some() { PowerState::Suspended } else { reason.power() };
         let suspended_at = suspended.as_ref().map(|memory| memory.at_unix_seconds);
         let since = off.map(|off| off.at_unix_seconds).or(suspended_at).unwrap_or_else(now_unix_seconds);

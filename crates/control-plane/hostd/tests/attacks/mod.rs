@@ -1,4 +1,5 @@
-//! A datastore's writer against a host: what lies there decides nothing about what is opened, written or shown.
+//! A datastore's writer against a host: what lies there decides nothing about what is opened,
+//! written or shown.
 
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, describe};
 use strongroom_host::protocol::{
@@ -119,7 +120,8 @@ pub fn exchanged_volumes() {
     let other = sealed_vm(&host, &site, "secret2", 1);
     let place = |vm: &VmSpec, name: &str| vm.directory().join(name);
     let aside = spec.datastore.join("aside");
-    // Of the same VM; of another one under the same key; one of the VM's own. Each is exchanged, tried, and put back.
+    // Of the same VM; of another one under the same key; one of the VM's own. Each is exchanged,
+    // tried, and put back.
     let exchanges = [
         (place(&spec, "disk0"), place(&spec, "disk1")),
         (place(&spec, "disk0"), place(&other, "disk0")),
@@ -154,7 +156,8 @@ pub fn exchanged_volumes() {
     host.assert_nobody_left();
 }
 
-/// Descriptors of before are refused by their generation, which the control plane tells: of each volume, by whatever opens it.
+/// Descriptors of before are refused by their generation, which the control plane tells: of each
+/// volume, by whatever opens it.
 pub fn older_descriptors() {
     let host = Host::start();
     let site = KeySite::start(&host);
@@ -233,8 +236,8 @@ fn generations(spec: &VmSpec) -> Vec<u64> {
     names.map(|name| describe(&spec.volume_path(&name)).unwrap().descriptor.generation).collect()
 }
 
-/// As [`older_descriptors`], while the VM runs: what the control plane has learned since its start counts, and a
-/// supervisor that takes over knows what the one before it did.
+/// As [`older_descriptors`], while the VM runs: what the control plane has learned since its start
+/// counts, and a supervisor that takes over knows what the one before it did.
 pub fn older_descriptors_of_a_running_vm() {
     let mut host = Host::start();
     let site = KeySite::start(&host);

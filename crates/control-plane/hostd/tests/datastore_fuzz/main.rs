@@ -1,20 +1,25 @@
-//! Whoever writes the datastore, played by a fuzzer: every file of a VM and of its volumes is edited, exchanged, put back to
-//! an earlier state, linked, blanked, cut, made longer, or removed, and then the product is asked to do what it is asked
-//! every day. Each time it refuses, or what comes out is what `docs/THREAT_MODEL.md` says:
+//! Whoever writes the datastore, played by a fuzzer: every file of a VM and of its volumes is
+//! edited, exchanged, put back to an earlier state, linked, blanked, cut, made longer, or removed,
+//! and then the product is asked to do what it is asked every day. Each time it refuses, or what
+//! comes out is what `docs/THREAT_MODEL.md` says:
 //!
-//! - nothing that a guest writes, or has written, is in any file in the clear (`operations::Round::watch`);
+//! - nothing that a guest writes, or has written, is in any file in the clear
+//!   (`operations::Round::watch`);
 //! - no plain text of the attacker's choice, and none of another volume, is read from a disk;
 //! - what has tags (`--integrity`, streams) reads as it was once, or does not read;
-//! - no volume takes another one's place, and none an older descriptor's (`operations::Volume::open`);
+//! - no volume takes another one's place, and none an older descriptor's
+//!   (`operations::Volume::open`);
 //! - nothing outside of the datastore is changed, and nothing behind a symbolic link;
 //! - a configuration that is not what its supervisor attested is doubted;
 //! - nothing panics, and everything ends.
 //!
-//! What is not promised is let pass, each at a place that names it: `operations` has `Left` for that.
+//! What is not promised is let pass, each at a place that names it: `operations` has `Left` for
+//! that.
 //!
-//! `cargo test -p strongroom-hostd --test datastore_fuzz -- --nocapture` does some rounds and prints what came of them;
-//! `make attacks` does 10,000. `ATTACK_ROUNDS` and `ATTACK_SEED` say how many, and the first one's seed, which a failure
-//! prints: that round alone is `ATTACK_ROUNDS=1 ATTACK_SEED=n`.
+//! `cargo test -p strongroom-hostd --test datastore_fuzz -- --nocapture` does some rounds and
+//! prints what came of them; `make attacks` does 10,000. `ATTACK_ROUNDS` and `ATTACK_SEED` say how
+//! many, and the first one's seed, which a failure prints: that round alone is
+//! `ATTACK_ROUNDS=1 ATTACK_SEED=n`.
 
 #![allow(
     clippy::unwrap_used,
@@ -105,7 +110,8 @@ fn whatever_the_datastores_writer_does_is_refused_or_as_the_model_says() {
 /// What was said, for whoever has to see it again.
 pub type Said = Mutex<Vec<String>>;
 
-/// One round: some attacks, and then the product at work. What attacks there were, and what came of them.
+/// One round: some attacks, and then the product at work. What attacks there were, and what came of
+/// them.
 fn attack(site: &Site, seed: u64, said: &Said) -> Result<(Vec<&'static str>, Vec<String>), String> {
     let mut random = StdRng::seed_from_u64(seed);
     site.lay_out();

@@ -166,7 +166,8 @@ impl<'a> Round<'a> {
         DiskAccess::open(&*disk.map_err(|_| "stack".to_owned())?).map_err(|_| "access".to_owned())
     }
 
-    /// Nothing that the attacker chose, nothing of another volume's; with tags, nothing that was not there once.
+    /// Nothing that the attacker chose, nothing of another volume's; with tags, nothing that was
+    /// not there once.
     fn read(&mut self, made: &Made, mut disk: DiskAccess) -> Result<(), String> {
         let size_bytes = disk.size_bytes();
         if !made.contents.iter().any(|content| content.len() as u64 == size_bytes) {
@@ -299,7 +300,8 @@ impl<'a> Round<'a> {
             return Ok(());
         }
         self.came("a configuration is vouched for");
-        // Left: where a VM's directory is, is not attested: so one VM's may lie in the place of another's, as itself.
+        // Left: where a VM's directory is, is not attested: so one VM's may lie in the place of
+        // another's, as itself.
         match self.site.vms.contains(&found) {
             true => Ok(()),
             false => Err(format!("VM {} is vouched for, and is not what was attested: {found:?}", spec.name)),
@@ -308,7 +310,8 @@ impl<'a> Round<'a> {
 
     /// Nothing of a guest's is in the clear, and nothing outside is touched.
     fn watch(&self) -> Result<(), String> {
-        // Left: who can give a file of the same file system a second name in the datastore can have it written, as ciphertext.
+        // Left: who can give a file of the same file system a second name in the datastore can have
+        // it written, as ciphertext.
         if fingerprint(&self.site.outside()) != self.outside {
             return Err("something outside of the datastore was changed".to_owned());
         }

@@ -1,5 +1,5 @@
-//! What is attacked: VMs and volumes of every kind, made by the product, as they are and as they were before; and what lies
-//! outside of the datastore.
+//! What is attacked: VMs and volumes of every kind, made by the product, as they are and as they
+//! were before; and what lies outside of the datastore.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -295,7 +295,8 @@ impl Site {
         }
     }
 
-    /// What has happened since: guests have written, one disk is larger, one has layers, and one has a log in use.
+    /// What has happened since: guests have written, one disk is larger, one has layers, and one
+    /// has a log in use.
     fn make_second_content(&mut self) {
         let mut contents = Vec::new();
         for made in &self.volumes {

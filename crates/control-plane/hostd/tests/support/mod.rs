@@ -82,7 +82,8 @@ pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     })
 }
 
-/// A disk whose guest says `ready` on the serial port, says again what it hears, and switches itself off at a `q`.
+/// A disk whose guest says `ready` on the serial port, says again what it hears, and switches
+/// itself off at a `q`.
 pub fn boot_sector() -> Vec<u8> {
     let code: &[u8] = &[
         0x31, 0xc0, 0x8e, 0xd8, // ds = 0

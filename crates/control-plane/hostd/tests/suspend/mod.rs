@@ -1,4 +1,5 @@
-//! VMs that are suspended: what the guest has in its memory goes on, is in no file, and is whole or refused.
+//! VMs that are suspended: what the guest has in its memory goes on, is in no file, and is whole or
+//! refused.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,9 @@ use crate::support::{Console, Host, KeySite, kill, until};
 const MARKER: &[u8] = b"strongroom-marker-in-the-memory-of-a-guest";
 const DISGUISE: u8 = 0x55;
 
-/// A disk whose guest writes [`MARKER`] into its memory, says `ready`, and says at each byte that it hears, but a `q`, how many
-/// there were: `1`, `2` and so on in ASCII. The count is in its memory alone.
+/// A disk whose guest writes [`MARKER`] into its memory, says `ready`, and says at each byte that
+/// it hears, but a `q`, how many there were: `1`, `2` and so on in ASCII. The count is in its
+/// memory alone.
 fn counting_guest() -> Vec<u8> {
     const TEXT: u8 = 79;
     const DISGUISED: u8 = TEXT + 8;
@@ -206,8 +208,9 @@ pub fn suspended() {
     host.assert_nowhere(MARKER);
 }
 
-/// Whoever is killed while a VM is suspended or taken up again: its guest goes on with what it had, or has crashed as one does whose
-/// QEMU was killed while it ran. A memory that is said to be there is whole.
+/// Whoever is killed while a VM is suspended or taken up again: its guest goes on with what it had,
+/// or has crashed as one does whose QEMU was killed while it ran. A memory that is said to be there
+/// is whole.
 pub fn killed() {
     let mut host = Host::start();
     let spec = host.spec("web1", 1);

@@ -93,7 +93,8 @@ pub fn apart() {
     host.assert_nobody_left();
 }
 
-/// A supervisor without what starts its processes would fail at the first worker that dies. It ends, and another one has both.
+/// A supervisor without what starts its processes would fail at the first worker that dies. It
+/// ends, and another one has both.
 pub fn starter_is_killed() {
     let host = Host::start();
     let spec = host.spec("web1", 1);
@@ -186,8 +187,8 @@ impl Captured {
     }
 }
 
-/// What a supervisor that obeys an attacker has started is what its VM may need: as many processes at once, of those
-/// kinds, with those arguments.
+/// What a supervisor that obeys an attacker has started is what its VM may need: as many processes
+/// at once, of those kinds, with those arguments.
 pub fn starter_is_asked_for_more() {
     let host = Host::start();
     // QEMU would wait for a disk's server.
@@ -249,8 +250,8 @@ fn has_as_many_workers_as_a_vm_needs(captured: &Captured, disk: &Value) {
     captured.kill(&successor.0["Worker"]["pid"]);
 }
 
-/// An ordinary user's locked memory may have no room for the rings of so many, and a worker without a ring ends and leaves
-/// its place to another.
+/// An ordinary user's locked memory may have no room for the rings of so many, and a worker without
+/// a ring ends and leaves its place to another.
 fn has_no_more_living_workers_than_a_vm_needs(captured: &Captured, disk: &Value) {
     let lives = |(_, files): &(Value, Vec<OwnedFd>)| {
         let pidfd = &files[1];
@@ -264,7 +265,8 @@ fn has_no_more_living_workers_than_a_vm_needs(captured: &Captured, disk: &Value)
     assert!(!workers.is_empty());
 }
 
-/// A job that is about to have a key has no right any more: it waits for a key server that says nothing, and is looked at.
+/// A job that is about to have a key has no right any more: it waits for a key server that says
+/// nothing, and is looked at.
 pub fn jobs() {
     let host = Host::start();
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -28,8 +28,8 @@ use crate::network::frame_filter;
 const CAPABILITIES_MAX: u32 = 64;
 /// Open files: vhost-user disks have some for each of 64 queues.
 const DESCRIPTORS_MAX: u64 = 4096;
-/// The limit at which the kernel writes no core file and starts no program for one either (core(5): a limit of 0 does
-/// not stop a core that is piped to a program, and 1 does).
+/// The limit at which the kernel writes no core file and starts no program for one either (core(5):
+/// a limit of 0 does not stop a core that is piped to a program, and 1 does).
 const CORE_LIMIT: u64 = 1;
 
 /// A step that went wrong.
@@ -61,8 +61,9 @@ pub(super) fn step<E: std::fmt::Display>(step: &'static str) -> impl Fn(E) -> Fa
     move |error| Failure::Step { step, reason: error.to_string() }
 }
 
-/// Becomes what the supervisor says, whose socket is this process's standard input. To be called first of all, on the
-/// one thread that there is. It returns only if that fails, which the supervisor has been told then.
+/// Becomes what the supervisor says, whose socket is this process's standard input. To be called
+/// first of all, on the one thread that there is. It returns only if that fails, which the
+/// supervisor has been told then.
 pub fn process_main() -> LaunchError {
     let stdin = io::stdin();
     let is_ours = PacketSocket::adopt(&stdin).is_some();
@@ -183,8 +184,8 @@ fn set_limits() -> Result<(), Failure> {
     let most = rustix::process::getrlimit(Resource::Nofile).maximum;
     limit(Resource::Nofile, most.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX)))
         .map_err(step("limit open files"))?;
-    // No kind of memory is written to a core file, should there be one: what the filter says outlives exec, and that a
-    // process is not dumpable does not.
+    // No kind of memory is written to a core file, should there be one: what the filter says
+    // outlives exec, and that a process is not dumpable does not.
     std::fs::write("/proc/self/coredump_filter", "0").map_err(step("keep memory out of core files"))?;
     Ok(())
 }
@@ -230,7 +231,8 @@ fn enter_namespaces(plan: &Plan, privileged: bool, walls: &mut Walls) -> Result<
     if plan.root == Root::Hosts {
         return Ok(());
     }
-    // The directories of the root are for its user too; what the program makes is for its user alone.
+    // The directories of the root are for its user too; what the program makes is for its user
+    // alone.
     umask(Mode::from_raw_mode(0o022));
     let entered = enter_own_root(&plan.visible, &plan.becomes);
     umask(Mode::from_raw_mode(0o077));

@@ -51,8 +51,8 @@ impl Plan {
 pub(crate) enum Become {
     /// The program in this file.
     Program(PathBuf),
-    /// The filter of a network card's frames, which is a part of our own program. Its files are the guest's side and the
-    /// network's.
+    /// The filter of a network card's frames, which is a part of our own program. Its files are the
+    /// guest's side and the network's.
     FrameFilter,
     /// What speaks QMP for the VM's supervisor, which is a part of our own program. Its files are
     /// the supervisor's side and QEMU's.

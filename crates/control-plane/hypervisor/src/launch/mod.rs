@@ -1,7 +1,8 @@
 //! The moment between fork and QEMU.
 //!
-//! QEMU, swtpm and passt are not ours, and cannot confine themselves as a worker does. So our own program is started
-//! first, in a process of its own; it gives up what is not needed, says how that went, and becomes the other program:
+//! QEMU, swtpm and passt are not ours, and cannot confine themselves as a worker does. So our own
+//! program is started first, in a process of its own; it gives up what is not needed, says how that
+//! went, and becomes the other program:
 //!
 //! ```text
 //! supervisor                          process
@@ -11,7 +12,8 @@
 //!   end of the socket       <--       exec
 //! ```
 //!
-//! What it becomes has the process's number from the start, so that there is nothing to be mistaken about.
+//! What it becomes has the process's number from the start, so that there is nothing to be mistaken
+//! about.
 
 mod confine;
 mod message;
@@ -33,7 +35,8 @@ pub(crate) use self::message::{Become, Network, Plan, Root, Visible};
 pub use self::process::{Kills, ProcessFiles, ProcessIdentity};
 pub(crate) use self::process::{Process, launch, readable};
 
-/// How our own program is called to become another one: it must call [`process_main`], and do nothing before.
+/// How our own program is called to become another one: it must call [`process_main`], and do
+/// nothing before.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     program: PathBuf,
@@ -41,7 +44,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// The program that runs now, with these arguments; whatever is installed in its place meanwhile.
+    /// The program that runs now, with these arguments; whatever is installed in its place
+    /// meanwhile.
     pub fn this_program(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             program: PathBuf::from("/proc/self/exe"),
@@ -59,7 +63,8 @@ pub struct Isolation<'a> {
     pub user: Option<(u32, u32)>,
     /// What holds that user. QEMU keeps it open, so that nobody gets the user while it lives.
     pub lease: Option<BorrowedFd<'a>>,
-    /// Where each process beside QEMU gets a user of its own ([`RUN_DIRECTORY`]); `None` has it be QEMU's.
+    /// Where each process beside QEMU gets a user of its own ([`RUN_DIRECTORY`]); `None` has it be
+    /// QEMU's.
     pub users: Option<&'a Path>,
     /// The VM's cgroup (version 2).
     pub cgroup: Option<&'a Path>,
@@ -73,7 +78,8 @@ impl<'a> Isolation<'a> {
         Self { launcher, user: None, lease: None, users: None, cgroup: None, must: &[] }
     }
 
-    /// A user for a process beside QEMU: whoever has taken over QEMU, or that process, reaches no other.
+    /// A user for a process beside QEMU: whoever has taken over QEMU, or that process, reaches no
+    /// other.
     pub(crate) fn user_beside(&self) -> Result<UserBeside, LaunchError> {
         match self.users {
             None => Ok(UserBeside { lease: None, shared: self.user }),
@@ -198,8 +204,8 @@ pub enum LaunchError {
 #[derive(Debug, Default)]
 pub(crate) struct Files(Vec<OwnedFd>);
 
-/// The number of the first file that a program gets: after its standard input, output and error, and the socket it is
-/// launched over, which closes as the program begins.
+/// The number of the first file that a program gets: after its standard input, output and error,
+/// and the socket it is launched over, which closes as the program begins.
 pub(crate) const FIRST_FILE: i32 = 4;
 
 impl Files {

@@ -33,7 +33,8 @@ const STDERR_BYTES: usize = 64 << 10;
 pub struct ProcessIdentity {
     /// Its number.
     pub pid: u32,
-    /// When it began, in clock ticks since the host did: another process that has the number later began later.
+    /// When it began, in clock ticks since the host did: another process that has the number later
+    /// began later.
     pub start_time_ticks: u64,
     /// As whom it runs.
     pub uid: u32,
@@ -153,7 +154,8 @@ impl Process {
     /// A process that another supervisor launched; `None` if it has ended.
     pub fn adopt(identity: ProcessIdentity) -> io::Result<Option<Self>> {
         let Some(pid) = i32::try_from(identity.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-        // First of all: from here on the number cannot come to mean another process without our knowing.
+        // First of all: from here on the number cannot come to mean another process without our
+        // knowing.
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
         // What it said is in its own memory file, if we may look.
         let stderr = File::open(format!("/proc/{}/fd/2", pid.as_raw_nonzero())).ok();
@@ -186,7 +188,8 @@ impl Process {
         Ok(ProcessFiles { pidfd: self.pidfd.try_clone()?, stderr })
     }
 
-    /// What to write down, so that another supervisor can adopt it. It was launched with this isolation.
+    /// What to write down, so that another supervisor can adopt it. It was launched with this
+    /// isolation.
     pub fn identity(&self, isolation: &Isolation<'_>) -> io::Result<ProcessIdentity> {
         let us = geteuid();
         let uid = isolation.user.filter(|_| us.is_root()).map_or(us.as_raw(), |(uid, _)| uid);
@@ -257,8 +260,8 @@ fn start_time_ticks(pid: Pid) -> io::Result<u64> {
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// A file in memory that cannot grow: what it is given to can neither fill a disk nor wait for a reader, and what it
-/// said outlives us.
+/// A file in memory that cannot grow: what it is given to can neither fill a disk nor wait for a
+/// reader, and what it said outlives us.
 fn bounded_file() -> Result<File, Errno> {
     let file = memfd_create("stderr", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, STDERR_BYTES as u64)?;
@@ -266,7 +269,8 @@ fn bounded_file() -> Result<File, Errno> {
     Ok(file.into())
 }
 
-/// Puts a process into the VM's cgroup, from which its memory is never swapped out; what is missing of that.
+/// Puts a process into the VM's cgroup, from which its memory is never swapped out; what is missing
+/// of that.
 fn enter_cgroup(cgroup: Option<&Path>, pid: Pid) -> Option<Shortfall> {
     let lacks = |reason| Some(Shortfall { measure: Measure::NoSwap, reason });
     let entered = cgroup.map(|cgroup| {

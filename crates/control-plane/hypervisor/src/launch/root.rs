@@ -14,7 +14,8 @@ use rustix::process::{chdir, pivot_root};
 
 use super::message::{Become, Visible};
 
-/// Where the new root is mounted before it becomes the root. It exists, and nothing that is shown lies below it.
+/// Where the new root is mounted before it becomes the root. It exists, and nothing that is shown
+/// lies below it.
 const MOUNT_POINT: &str = "/proc";
 /// Directories, links and empty files to mount over: some hundred inodes.
 const SIZE: &std::ffi::CStr = c"size=64k,nr_inodes=512,mode=0755";
@@ -23,7 +24,8 @@ const SYSTEM: [&str; 3] = ["/usr", "/lib", "/lib64"];
 /// What every program may open.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 
-/// Leaves the host's files behind. On an error the process may be anywhere, and must end, unless nothing was mounted.
+/// Leaves the host's files behind. On an error the process may be anywhere, and must end, unless
+/// nothing was mounted.
 pub(super) fn enter_own_root(visible: &[Visible], becomes: &Become) -> Result<(), String> {
     let said = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     // Otherwise the host would see our mounts, or refuse to let us change the root.

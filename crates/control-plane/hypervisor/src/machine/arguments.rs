@@ -25,7 +25,8 @@ const RECONNECT_MILLISECONDS_SINCE: Version = Version { major: 9, minor: 2 };
 const RECONNECT_MILLISECONDS: u32 = 20;
 /// Ports on q35 for devices that are plugged in later.
 const SPARE_PORTS: usize = 8;
-/// The slot of PCI Express's root on which the ports begin, eight to a slot: above those that QEMU fills itself.
+/// The slot of PCI Express's root on which the ports begin, eight to a slot: above those that QEMU
+/// fills itself.
 const FIRST_PORT_SLOT: usize = 0x10;
 /// The number by which QEMU opens the file in the CD-ROM drive, which it has open already.
 const CDROM_FILE_SET: u32 = 1;
@@ -46,7 +47,8 @@ pub(crate) struct HostFacts {
     pub cdrom: Option<i32>,
 }
 
-/// The arguments for a machine that [is valid](MachineSpec::validate). It does not run until it is told to.
+/// The arguments for a machine that [is valid](MachineSpec::validate). It does not run until it is
+/// told to.
 pub(crate) fn arguments(spec: &MachineSpec, run: &RunDirectory, host: &HostFacts) -> Vec<String> {
     let mut builder = Builder { spec, run, host, arguments: Arguments::default(), ports: 0 };
     builder.identity();
@@ -114,7 +116,8 @@ impl Builder<'_> {
         self.arguments.list("-smp", topology);
     }
 
-    /// Shared, because vhost-user servers map it; in no core file, merged with nobody's, taken as it is touched.
+    /// Shared, because vhost-user servers map it; in no core file, merged with nobody's, taken as
+    /// it is touched.
     fn memory(&mut self) {
         let size_bytes = self.spec.memory.bytes();
         self.arguments.list("-m", Options::default().with("size", format_args!("{}M", size_bytes >> 20)));
@@ -244,7 +247,8 @@ impl Builder<'_> {
         self.arguments.list("-chardev", socket.with("server", "on").with("wait", "off"));
     }
 
-    /// Where the next device goes, so that it can be unplugged later: on q35 into a port of its own.
+    /// Where the next device goes, so that it can be unplugged later: on q35 into a port of its
+    /// own.
     fn place(&mut self) -> Option<String> {
         match self.spec.machine {
             MachineType::Pc => Some("pci.0".to_owned()),
@@ -300,7 +304,8 @@ pub(crate) enum DiskConnection {
     Node(Value),
 }
 
-/// A disk's connection, called `id`, and the properties of its device, which has neither id nor bus yet.
+/// A disk's connection, called `id`, and the properties of its device, which has neither id nor bus
+/// yet.
 pub(crate) fn disk_device(disk: &DiskAttachment, id: &str, version: Version) -> (DiskConnection, Value) {
     match disk {
         DiskAttachment::VhostUser { socket, queues } => {

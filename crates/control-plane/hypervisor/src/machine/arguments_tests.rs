@@ -122,8 +122,9 @@ enum Said {
 /// Options whose value is taken as it is.
 const PLAIN: [&str; 3] = ["-kernel", "-initrd", "-append"];
 
-/// Reads arguments as QEMU does (`system/vl.c`, `util/qemu-option.c`): an option takes the next argument whatever that
-/// is, an opening brace begins JSON, and a comma ends a value unless it is doubled.
+/// Reads arguments as QEMU does (`system/vl.c`, `util/qemu-option.c`): an option takes the next
+/// argument whatever that is, an opening brace begins JSON, and a comma ends a value unless it is
+/// doubled.
 fn as_qemu_reads(arguments: &[String]) -> Vec<Said> {
     const FLAGS: [&str; 3] = ["-S", "-no-user-config", "-nodefaults"];
     let mut said = Vec::new();

@@ -55,7 +55,8 @@ pub struct MachineSpec {
     pub guest_agent: bool,
     /// Whether it has a screen, shown over VNC.
     pub vnc: bool,
-    /// What tells a guest that it is another one than before: a new one for each start of a copy or an older state.
+    /// What tells a guest that it is another one than before: a new one for each start of a copy or
+    /// an older state.
     pub generation_id: Uuid,
     /// What runs the processors.
     pub accelerator: Accelerator,
@@ -70,8 +71,9 @@ pub enum Firmware {
     Bios,
     /// OVMF.
     Uefi {
-        /// Its variables: a volume of the size and first content of [`Ovmf::variables`](crate::firmware::Ovmf). Without one they are
-        /// forgotten when the machine stops.
+        /// Its variables: a volume of the size and first content of
+        /// [`Ovmf::variables`](crate::firmware::Ovmf). Without one they are forgotten when the
+        /// machine stops.
         nvram: Option<NbdExport>,
     },
 }
@@ -89,8 +91,8 @@ pub struct NbdExport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskAttachment {
-    /// A vhost-user-blk server, which shares the guest's memory. Its serial number and whether it is read-only are the
-    /// server's to say.
+    /// A vhost-user-blk server, which shares the guest's memory. Its serial number and whether it
+    /// is read-only are the server's to say.
     VhostUser {
         /// The server's socket. QEMU connects again when the server comes back.
         socket: PathBuf,

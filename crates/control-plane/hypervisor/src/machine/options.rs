@@ -1,8 +1,9 @@
 //! QEMU's syntaxes for options, so that a value is a value whatever it contains.
 //!
-//! Options that take JSON (`-device`, `-blockdev`, `-object`, `-netdev`) get it. The others are lists of `key=value`,
-//! in which a comma ends a value unless it is doubled (QEMU `util/qemu-option.c`, `util/keyval.c`), and nothing else is
-//! special. Each becomes one argument of its own, which QEMU takes for a value even if it begins with a dash.
+//! Options that take JSON (`-device`, `-blockdev`, `-object`, `-netdev`) get it. The others are
+//! lists of `key=value`, in which a comma ends a value unless it is doubled (QEMU
+//! `util/qemu-option.c`, `util/keyval.c`), and nothing else is special. Each becomes one argument
+//! of its own, which QEMU takes for a value even if it begins with a dash.
 
 use std::fmt::Display;
 use std::path::Path;

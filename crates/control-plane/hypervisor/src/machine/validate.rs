@@ -57,8 +57,9 @@ pub enum SpecError {
         /// Which.
         path: PathBuf,
     },
-    /// What QEMU would let run into each other: the log of a TPM lies where it puts an initial root file system, and the
-    /// guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's `hw/i386/pc.c` knows nothing of it).
+    /// What QEMU would let run into each other: the log of a TPM lies where it puts an initial root
+    /// file system, and the guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in
+    /// QEMU's `hw/i386/pc.c` knows nothing of it).
     #[error("a machine with a TPM, a kernel that QEMU loads and an initial root file system takes UEFI")]
     TpmBelowInitrd,
     /// A number of queues.

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! - [`said`]: those packets. All that a QEMU, or a monitor that it has taken over, can put before
-//!   the supervisor is what that decoder takes: it is bounded, does not call itself, and what it does
-//!   not know is the end of the monitor.
+//!   the supervisor is what that decoder takes: it is bounded, does not call itself, and what it
+//!   does not know is the end of the monitor.
 //! - [`request`]: what can be asked. A monitor hears it from the supervisor, which can do worse, so
 //!   it is JSON.
 //! - [`process`]: the monitor. [`start`]: its birth, and that it dies with the process that started

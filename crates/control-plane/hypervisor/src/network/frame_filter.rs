@@ -1,11 +1,13 @@
 //! A filter between a guest and passt: what the guest sends to the host itself does not pass.
 //!
-//! passt connects to whatever address a frame names, in the host's network: its own addresses too, and Debian 12's
-//! (2023-03-09) to 127.0.0.1, whatever `--no-map-gw` says. A guest that makes its own frames would reach what listens on
-//! the host. So frames are looked at here first, in a process of its own that has three sockets and nothing else.
+//! passt connects to whatever address a frame names, in the host's network: its own addresses too,
+//! and Debian 12's (2023-03-09) to 127.0.0.1, whatever `--no-map-gw` says. A guest that makes its
+//! own frames would reach what listens on the host. So frames are looked at here first, in a
+//! process of its own that has three sockets and nothing else.
 //!
-//! Frames come as QEMU's stream network has them (`net/stream.c`): a length of four bytes, most significant first, and
-//! the Ethernet frame. What a frame is addressed to stands in each of them, so that nothing has to be remembered.
+//! Frames come as QEMU's stream network has them (`net/stream.c`): a length of four bytes, most
+//! significant first, and the Ethernet frame. What a frame is addressed to stands in each of them,
+//! so that nothing has to be remembered.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown};
@@ -35,7 +37,8 @@ const DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 /// Where a cloud that has IPv6 answers with the host's credentials.
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
-/// Carries frames between a guest and its network until one of them is gone, or the host's addresses cannot be followed.
+/// Carries frames between a guest and its network until one of them is gone, or the host's
+/// addresses cannot be followed.
 pub(crate) fn run(guest: UnixStream, network: UnixStream, addresses: OwnedFd) -> io::Result<()> {
     let host = Arc::new(OwnAddresses::read(addresses)?);
     let (followed, ends) = (Arc::clone(&host), (network.try_clone()?, guest.try_clone()?));
@@ -124,14 +127,15 @@ fn passes(frame: &[u8], host: &Prefixes) -> bool {
     }
 }
 
-/// Connecting to 0.0.0.0 is connecting to oneself, as it is with all of 127.0.0.0/8. What is link-local (RFC 3927) is
-/// the host's: its cloud answers at 169.254.169.254 with the host's credentials. A group has the host among its
-/// members; asking for an address is a broadcast.
+/// Connecting to 0.0.0.0 is connecting to oneself, as it is with all of 127.0.0.0/8. What is
+/// link-local (RFC 3927) is the host's: its cloud answers at 169.254.169.254 with the host's
+/// credentials. A group has the host among its members; asking for an address is a broadcast.
 fn is_another_v4(address: Ipv4Addr) -> bool {
     address.octets()[0] != 0 && !address.is_loopback() && !address.is_link_local() && !address.is_multicast()
 }
 
-/// The same with `::` and `::1`, and with IPv4 addresses in IPv6's clothes, which nobody has to use.
+/// The same with `::` and `::1`, and with IPv4 addresses in IPv6's clothes, which nobody has to
+/// use.
 fn is_another_v6(address: Ipv6Addr) -> bool {
     let [a, b, c, d, e, f, ..] = address.segments();
     // ::/96, ::ffff:0:0/96 and ::ffff:0:0:0/96 (RFC 4291 2.5.5, RFC 2765 2.1)
@@ -139,8 +143,8 @@ fn is_another_v6(address: Ipv6Addr) -> bool {
     !is_v4 && address != METADATA_V6
 }
 
-/// Whether a packet to a group is a part of IPv6 itself, which passt answers: the discovery of neighbours and routers
-/// (RFC 4861), and DHCPv6 (RFC 8415).
+/// Whether a packet to a group is a part of IPv6 itself, which passt answers: the discovery of
+/// neighbours and routers (RFC 4861), and DHCPv6 (RFC 8415).
 fn is_about_the_link(packet: &[u8], to: Ipv6Addr) -> bool {
     let is_discovery =
         packet.get(6) == Some(&ICMPV6) && packet.get(40).is_some_and(|kind| DISCOVERY.contains(kind));

@@ -1,5 +1,5 @@
-//! What network cards are connected to, made ready before QEMU: QEMU itself is in a network of its own with nothing in it,
-//! and has open sockets and devices instead.
+//! What network cards are connected to, made ready before QEMU: QEMU itself is in a network of its
+//! own with nothing in it, and has open sockets and devices instead.
 //!
 //! ```text
 //! user     guest - QEMU - frame filter - passt - the host's network, as any program of the host's

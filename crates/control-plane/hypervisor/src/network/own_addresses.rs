@@ -1,8 +1,9 @@
 //! The addresses of the host itself, as they change.
 //!
-//! The kernel's word for "this machine" is a route of the type local (or anycast, on a router), of which every address of an
-//! interface has one; so what is asked for and followed is routes. The socket is opened in the host's network, and read in the
-//! filter's process, which has a network of its own.
+//! The kernel's word for "this machine" is a route of the type local (or anycast, on a router), of
+//! which every address of an interface has one; so what is asked for and followed is routes. The
+//! socket is opened in the host's network, and read in the filter's process, which has a network of
+//! its own.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};

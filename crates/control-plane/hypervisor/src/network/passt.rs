@@ -48,7 +48,8 @@ fn stream_pair() -> Result<(OwnedFd, OwnedFd), NetworkError> {
         .map_err(|errno| NetworkError::Sockets(errno.into()))
 }
 
-/// It opens no port of the host for the guest, and does not take the gateway's address for the host's loopback.
+/// It opens no port of the host for the guest, and does not take the gateway's address for the
+/// host's loopback.
 fn start_passt(isolation: &Isolation<'_>, socket: OwnedFd) -> Result<Process, LaunchError> {
     let user = isolation.user_beside()?;
     let isolation = &user.isolation(isolation);

@@ -1,7 +1,7 @@
 //! Tap devices, and bridges that they are put into.
 //!
-//! The device is opened here and given to QEMU, which has no right to open one. What was made for a card is gone when
-//! QEMU closes it, whatever it died of.
+//! The device is opened here and given to QEMU, which has no right to open one. What was made for a
+//! card is gone when QEMU closes it, whatever it died of.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -50,7 +50,8 @@ pub(super) fn in_bridge(bridge: &InterfaceName, vlan: Option<VlanId>) -> Result<
 }
 
 fn make(name: &str) -> Result<SyncDevice, NetworkError> {
-    // With the header that QEMU's virtio-net fills in, so that checksums and segments are the host's to make.
+    // With the header that QEMU's virtio-net fills in, so that checksums and segments are the
+    // host's to make.
     DeviceBuilder::new()
         .name(name)
         .layer(Layer::L2)

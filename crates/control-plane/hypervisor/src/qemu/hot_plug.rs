@@ -1,7 +1,8 @@
 //! Disks and network cards that are plugged in and out while the machine runs.
 //!
-//! Everything that has to be known is asked of QEMU, so that a supervisor that adopted it can go on. Taking a device out
-//! is the guest's to allow: it is asked, and when it has let go an event says so, after which the rest is taken away.
+//! Everything that has to be known is asked of QEMU, so that a supervisor that adopted it can go
+//! on. Taking a device out is the guest's to allow: it is asked, and when it has let go an event
+//! says so, after which the rest is taken away.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -16,8 +17,9 @@ use crate::machine::{DiskAttachment, Nic, first_disk};
 use crate::network::{self, NetworkError, NetworkState};
 use crate::qmp::QmpError;
 
-/// What a device is called that can be taken out. One that was plugged in: a small letter, then up to 30 more, digits and
-/// dashes; it is no id that a machine begins with, none of which has a dash. Or one of the disks that the machine began with.
+/// What a device is called that can be taken out. One that was plugged in: a small letter, then up
+/// to 30 more, digits and dashes; it is no id that a machine begins with, none of which has a dash.
+/// Or one of the disks that the machine began with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId {
     name: String,
@@ -88,8 +90,8 @@ impl fmt::Display for DeviceId {
 }
 
 impl Qemu {
-    /// Plugs a disk in. Its server listens in [`RunDirectory::disks`](super::RunDirectory::disks), or where those of the
-    /// machine's first disks do.
+    /// Plugs a disk in. Its server listens in [`RunDirectory::disks`](super::RunDirectory::disks),
+    /// or where those of the machine's first disks do.
     pub fn plug_disk(
         &self,
         id: &DeviceId,
@@ -123,8 +125,9 @@ impl Qemu {
         Ok(ready.state)
     }
 
-    /// Asks the guest to let a device go. When it has, [`PowerEvent::DeviceDeleted`](crate::PowerEvent::DeviceDeleted)
-    /// comes, and [`Self::unplugged`] does the rest.
+    /// Asks the guest to let a device go. When it has,
+    /// [`PowerEvent::DeviceDeleted`](crate::PowerEvent::DeviceDeleted) comes, and
+    /// [`Self::unplugged`] does the rest.
     pub fn unplug(&self, id: &DeviceId) -> Result<(), HotPlugError> {
         Ok(self.monitor.unplug(id.in_machine())?)
     }

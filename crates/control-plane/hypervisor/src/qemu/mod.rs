@@ -105,7 +105,8 @@ pub enum QemuError {
     Network(#[from] NetworkError),
 }
 
-/// A running QEMU. Dropping it does nothing to the machine, which another supervisor can [take over](Self::take_over).
+/// A running QEMU. Dropping it does nothing to the machine, which another supervisor can [take
+/// over](Self::take_over).
 #[derive(Debug)]
 pub struct Qemu {
     process: Process,
@@ -179,7 +180,8 @@ impl Qemu {
         Ok(self.wait(within))
     }
 
-    /// Cuts the machine's power: QEMU is asked to end, and killed if it does not within that time. Whether it is gone.
+    /// Cuts the machine's power: QEMU is asked to end, and killed if it does not within that time.
+    /// Whether it is gone.
     pub fn stop_now(&mut self, within: Duration) -> bool {
         let asked = self.monitor.quit().is_ok();
         (asked && self.wait(within)) || self.process.kill()

@@ -96,8 +96,9 @@ impl FileIdentity {
 }
 
 impl QemuProgram {
-    /// As [`probe`](Self::probe), with KVM tried, unless `memory`, a file in a directory of our own, says what this QEMU was found to
-    /// be before: running it twice takes longer than all else of a machine's start.
+    /// As [`probe`](Self::probe), with KVM tried, unless `memory`, a file in a directory of our
+    /// own, says what this QEMU was found to be before: running it twice takes longer than all else
+    /// of a machine's start.
     pub fn probe_once(path: &Path, memory: &Path) -> Result<Self, ProgramError> {
         let failed = |error| ProgramError::Run { path: path.to_owned(), error };
         let path = &std::fs::canonicalize(path).map_err(failed)?;
@@ -154,8 +155,8 @@ impl QemuProgram {
         self.version
     }
 
-    /// Whether machines can use KVM on this host, or why not. It is tried once ([`crate::kvm::probe`]), which takes a tenth
-    /// of a second.
+    /// Whether machines can use KVM on this host, or why not. It is tried once
+    /// ([`crate::kvm::probe`]), which takes a tenth of a second.
     pub fn kvm(&self) -> Result<(), &str> {
         crate::kvm::is_shared()?;
         self.tried_kvm()

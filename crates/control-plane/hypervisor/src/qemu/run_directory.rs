@@ -36,15 +36,16 @@ pub enum RunDirectoryError {
     Path(#[from] SpecError),
 }
 
-/// The directory of a running machine's sockets: `qemu` in the VM's run directory. It is the only place that QEMU and
-/// swtpm can write to, and nobody but their user and root can enter it.
+/// The directory of a running machine's sockets: `qemu` in the VM's run directory. It is the only
+/// place that QEMU and swtpm can write to, and nobody but their user and root can enter it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDirectory {
     path: PathBuf,
 }
 
 impl RunDirectory {
-    /// Makes it in `vm`, a VM's own run directory, which exists; `user` is as whom QEMU will run, if not as us.
+    /// Makes it in `vm`, a VM's own run directory, which exists; `user` is as whom QEMU will run,
+    /// if not as us.
     pub fn create(vm: &Path, user: Option<(u32, u32)>) -> Result<Self, RunDirectoryError> {
         let directory = Self::open(vm)?;
         let path = &directory.path;
@@ -56,7 +57,8 @@ impl RunDirectory {
         let metadata = std::fs::symlink_metadata(path).map_err(failed)?;
         let us = geteuid().as_raw();
         let owner = user.map_or(us, |(uid, _)| uid);
-        // Left by an earlier start, it may be of another user of a VM; ours to give away only as root.
+        // Left by an earlier start, it may be of another user of a VM; ours to give away only as
+        // root.
         if !metadata.is_dir() || (metadata.uid() != owner && !geteuid().is_root()) {
             return Err(RunDirectoryError::Exposed(path.clone()));
         }
@@ -79,8 +81,8 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Where the servers of disks listen that are plugged in later: beside it. QEMU sees it if it is there at QEMU's start,
-    /// and with it what comes to be in it.
+    /// Where the servers of disks listen that are plugged in later: beside it. QEMU sees it if it
+    /// is there at QEMU's start, and with it what comes to be in it.
     pub fn disks(&self) -> PathBuf {
         self.path.with_file_name(DISKS_DIRECTORY)
     }

@@ -37,8 +37,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 impl Qemu {
     /// Starts a machine. Its processors stand still until [`Monitor::cont`].
     ///
-    /// The disks' servers must listen, and swtpm if there is to be a TPM. As root, the sockets of the disks are given to
-    /// the VM's user.
+    /// The disks' servers must listen, and swtpm if there is to be a TPM. As root, the sockets of
+    /// the disks are given to the VM's user.
     pub fn start(
         program: &QemuProgram,
         spec: &MachineSpec,
@@ -142,8 +142,8 @@ impl Qemu {
     }
 
     /// Waits until a QEMU that was found again has greeted its monitor. A guest runs in it, so a
-    /// monitor that is lost, or slow, is replaced by `another`, a few times. A QEMU that hangs up, or
-    /// that no monitor has come to speak with, is killed.
+    /// monitor that is lost, or slow, is replaced by `another`, a few times. A QEMU that hangs up,
+    /// or that no monitor has come to speak with, is killed.
     pub fn take_over(
         machine: MachineProcess,
         mut another: impl FnMut() -> Result<OwnedFd, String>,
@@ -387,7 +387,8 @@ pub fn give_disk_socket(path: &Path, isolation: &Isolation<'_>) -> Result<(), Qe
     give_socket(path, isolation)
 }
 
-/// The same for one, which has to be there: QEMU would wait for it without an end, and its guest with it.
+/// The same for one, which has to be there: QEMU would wait for it without an end, and its guest
+/// with it.
 pub(super) fn give_socket(path: &Path, isolation: &Isolation<'_>) -> Result<(), QemuError> {
     let failed = |error| QemuError::Prepare { path: path.to_owned(), error };
     if !std::fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket() {
@@ -399,8 +400,8 @@ pub(super) fn give_socket(path: &Path, isolation: &Isolation<'_>) -> Result<(), 
     }
 }
 
-/// What of the host's files the machine is made of. Sockets are seen by their directories, so that a server may make a
-/// new one; whose they are is a wall of its own.
+/// What of the host's files the machine is made of. Sockets are seen by their directories, so that
+/// a server may make a new one; whose they are is a wall of its own.
 fn visible(spec: &MachineSpec, run: &RunDirectory, kvm: bool) -> Vec<Visible> {
     let mut visible = vec![Visible::write(run.path())];
     let disks = run.disks();

@@ -1,5 +1,6 @@
-//! A machine's memory and its devices' state, saved into a file descriptor and loaded from one: QEMU's migration, with nobody at
-//! the other end but us. And its memory alone, dumped into one for debuggers.
+//! A machine's memory and its devices' state, saved into a file descriptor and loaded from one:
+//! QEMU's migration, with nobody at the other end but us. And its memory alone, dumped into one for
+//! debuggers.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,7 +13,8 @@ use super::{Qmp, QmpError};
 const FILE: &str = "memory";
 /// The same, of a dump.
 const DUMP: &str = "dump";
-/// Bytes a second that saving may take. There is no guest to be slowed down: more than any disk takes.
+/// Bytes a second that saving may take. There is no guest to be slowed down: more than any disk
+/// takes.
 const BANDWIDTH_MAX: u64 = 1 << 40;
 
 /// How far saving or loading is.
@@ -27,8 +29,9 @@ pub enum Transfer {
 }
 
 impl Qmp {
-    /// Begins to save the memory and the devices' state of a machine that stands still. QEMU closes its end of `into` when it has
-    /// written all of it, or has failed: [`transfer`](Self::transfer) says which.
+    /// Begins to save the memory and the devices' state of a machine that stands still. QEMU closes
+    /// its end of `into` when it has written all of it, or has failed: [`transfer`](Self::transfer)
+    /// says which.
     ///
     /// # Errors
     /// Also if a device's state cannot be saved.
@@ -46,8 +49,8 @@ impl Qmp {
         self.execute_value("migrate_cancel", &json!({})).map(drop)
     }
 
-    /// Has a machine that was started to [wait for its memory](crate::Qemu::start_waiting) load it from `from`. A QEMU that does not
-    /// like what comes ends.
+    /// Has a machine that was started to [wait for its memory](crate::Qemu::start_waiting) load it
+    /// from `from`. A QEMU that does not like what comes ends.
     ///
     /// # Errors
     /// QEMU's.
@@ -70,9 +73,10 @@ impl Qmp {
         })
     }
 
-    /// Begins to dump the memory of a machine that stands still, as a core file (ELF): physical memory, without paging, and each
-    /// processor's registers. QEMU closes its end of `into`, which may be a pipe, when it has written all of it, or has failed:
-    /// [`dumped`](Self::dumped) says which. Until then the machine can neither go on nor be stopped.
+    /// Begins to dump the memory of a machine that stands still, as a core file (ELF): physical
+    /// memory, without paging, and each processor's registers. QEMU closes its end of `into`, which
+    /// may be a pipe, when it has written all of it, or has failed: [`dumped`](Self::dumped) says
+    /// which. Until then the machine can neither go on nor be stopped.
     ///
     /// # Errors
     /// QEMU's, also while another dump is under way.

@@ -1,7 +1,7 @@
 //! What QEMU says (QEMU `docs/interop/qmp-spec.rst`): a greeting, answers, and events.
 //!
-//! Only what every version says is required. What a newer one adds, fields and whole events, is passed over or kept as
-//! it came.
+//! Only what every version says is required. What a newer one adds, fields and whole events, is
+//! passed over or kept as it came.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -30,7 +30,8 @@ pub(super) struct GreetingVersion {
     pub qemu: crate::qemu::Version,
 }
 
-/// That a command is not done, and why. The classes that QEMU names are history (all but one is `GenericError`).
+/// That a command is not done, and why. The classes that QEMU names are history (all but one is
+/// `GenericError`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Refusal {
     /// A word for programs, such as `DeviceNotFound`.

@@ -1,9 +1,9 @@
 //! QMP: what is said to a running QEMU, and what it says. Only a [monitor](crate::monitor)'s
 //! process does that, and tests.
 //!
-//! The types of commands are those of `qapi-qmp`. Messages are taken apart here, because that crate's
-//! refuse events and words that are younger than it. Whoever holds a captured QEMU's socket can send anything: a line is
-//! bounded before it takes memory, and so is what waits to be read.
+//! The types of commands are those of `qapi-qmp`. Messages are taken apart here, because that
+//! crate's refuse events and words that are younger than it. Whoever holds a captured QEMU's socket
+//! can send anything: a line is bounded before it takes memory, and so is what waits to be read.
 
 mod event;
 mod hot_plug;

@@ -31,13 +31,16 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// A user for a machine, where tests run as root: no other test or service has it.
 const USER: u32 = 0x7100_0000;
 
-/// The argument with which this program is a supervisor, which starts a machine in the directory that follows.
+/// The argument with which this program is a supervisor, which starts a machine in the directory
+/// that follows.
 const SUPERVISE: &str = "supervise-for-test";
 
-/// The argument with which this program runs the test that follows, in the network that it finds itself in.
+/// The argument with which this program runs the test that follows, in the network that it finds
+/// itself in.
 const IN_OWN_NETWORK: &str = "in-own-network-for-test";
 
-/// Runs a test of this program's `own_network` in a network of its own, with nothing in it. It takes root.
+/// Runs a test of this program's `own_network` in a network of its own, with nothing in it. It
+/// takes root.
 pub fn in_own_network(test: &str) {
     let mut command = Command::new("unshare");
     command.arg("--net").arg(std::env::current_exe().unwrap()).args([IN_OWN_NETWORK, test]);
@@ -128,7 +131,8 @@ impl Lab {
         Isolation { user: self.user, ..Isolation::of_caller(&self.launcher) }
     }
 
-    /// A copy of this program that another user can run: below a directory that the umask keeps to its owner, it is not.
+    /// A copy of this program that another user can run: below a directory that the umask keeps to
+    /// its owner, it is not.
     fn program_for_all(&self) -> PathBuf {
         let program = self.path.join("program");
         std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();

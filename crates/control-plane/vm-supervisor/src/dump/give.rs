@@ -30,7 +30,8 @@ impl GivenDump {
     /// Opens the VM's dump of this number. It is verified when it is given.
     ///
     /// # Errors
-    /// If there is none; if it is another one than it is said to be; if its first records do not verify.
+    /// If there is none; if it is another one than it is said to be; if its first records do not
+    /// verify.
     pub fn open(spec: &VmSpec, number: u32, kek: Option<&Kek>) -> Result<Self, Problem> {
         let dump = dumps::settle(spec)?.into_iter().find(|dump| dump.number == number);
         let none = || Problem::new("no_such_dump", format!("VM {} has no dump {number}", spec.name));
@@ -63,8 +64,8 @@ impl GivenDump {
     }
 }
 
-/// Gives a dump to a client, after a welcome, each record after it has been verified; or says why not. Gives whether all of it was
-/// taken.
+/// Gives a dump to a client, after a welcome, each record after it has been verified; or says why
+/// not. Gives whether all of it was taken.
 pub fn give(mut client: UnixStream, opened: Result<GivenDump, Problem>) -> bool {
     let _ = client.set_nonblocking(false).and_then(|()| client.set_write_timeout(Some(TAKEN_WITHIN)));
     let GivenDump { dump, mut stream, place } = match opened {

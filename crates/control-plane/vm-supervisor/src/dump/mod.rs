@@ -1,12 +1,14 @@
-//! Dumps of a VM's guest: its memory as a core file, which gdb and crash read, sealed in a volume of the VM's own for each.
+//! Dumps of a VM's guest: its memory as a core file, which gdb and crash read, sealed in a volume
+//! of the VM's own for each.
 //!
 //! ```text
 //! made      guest stands still > QEMU writes into a pipe > sealed, its end marked > the dump is there (`strongroom_host::dumps`) > guest goes on
 //! opened    volume open > record after record verified and given to a client
 //! ```
 //!
-//! Whoever is killed while it is made, the guest goes on: QEMU has nobody to write to any more and gives up, and the supervisor that
-//! takes over waits for that. What was written has no end, and no name of a dump.
+//! Whoever is killed while it is made, the guest goes on: QEMU has nobody to write to any more and
+//! gives up, and the supervisor that takes over waits for that. What was written has no end, and no
+//! name of a dump.
 
 mod give;
 mod save;

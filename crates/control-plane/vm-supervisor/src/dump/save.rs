@@ -44,8 +44,9 @@ pub struct Dumping {
 }
 
 impl Dumping {
-    /// Dumps the memory. When it is done, all of it is durable where dumps are made, and only has to be
-    /// [published](dumps::publish). When it fails, nothing is left of it. Either way the machine stands still, and QEMU is done with it.
+    /// Dumps the memory. When it is done, all of it is durable where dumps are made, and only has
+    /// to be [published](dumps::publish). When it fails, nothing is left of it. Either way the
+    /// machine stands still, and QEMU is done with it.
     ///
     /// # Errors
     /// For want of room, of a number or of the VM's key; if QEMU cannot; if it was abandoned.

@@ -29,11 +29,12 @@ pub struct Resuming {
     place: String,
 }
 
-/// The memory with which a VM is to go on, verified; nothing if it is to boot. What is left of another one is removed. The
-/// disks must be open: what they are is compared.
+/// The memory with which a VM is to go on, verified; nothing if it is to boot. What is left of
+/// another one is removed. The disks must be open: what they are is compared.
 ///
 /// # Errors
-/// If there is a memory that does not verify or does not fit: the VM stays suspended. If `abandoned` was set.
+/// If there is a memory that does not verify or does not fit: the VM stays suspended. If
+/// `abandoned` was set.
 pub fn to_take_up(
     task: &RunTask,
     keys: &VmKeys,
@@ -97,7 +98,8 @@ impl Resuming {
     /// Has a QEMU that waits for its memory load this one. It stands still afterwards.
     ///
     /// # Errors
-    /// If QEMU does not like it, or the volume has changed since it was verified. That QEMU is of no use any more.
+    /// If QEMU does not like it, or the volume has changed since it was verified. That QEMU is of
+    /// no use any more.
     pub fn load(mut self, qemu: &Qemu, abandoned: &AtomicBool) -> Result<(), Problem> {
         let (from_us, to_qemu) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;

@@ -1,14 +1,15 @@
-//! A VM's memory while nothing of it runs: sealed in its own volume `memory`, as a stream that is verified whole before QEMU parses
-//! a byte of it.
+//! A VM's memory while nothing of it runs: sealed in its own volume `memory`, as a stream that is
+//! verified whole before QEMU parses a byte of it.
 //!
 //! ```text
 //! suspend   guest stands still > disks durable > memory sealed, its end marked > `vm.json` says so > QEMU ends
 //! start     disks served > memory fits and is verified > QEMU loads it > `vm.json` says so no more > guest goes on > volume gone
 //! ```
 //!
-//! `vm.json` decides: from when it says that there is a memory until it says so no more, whoever is killed leaves the VM
-//! suspended; before and after, the volume is nobody's, and the next start removes it. It says so no more *before* the guest
-//! goes on: were it after, a crash between would have a guest go on a second time, over disks that are ahead of it.
+//! `vm.json` decides: from when it says that there is a memory until it says so no more, whoever is
+//! killed leaves the VM suspended; before and after, the volume is nobody's, and the next start
+//! removes it. It says so no more *before* the guest goes on: were it after, a crash between would
+//! have a guest go on a second time, over disks that are ahead of it.
 
 mod load;
 mod save;
@@ -116,7 +117,8 @@ impl Needs {
     }
 }
 
-/// Of what makes the machine; not of where it lies, nor of what the control plane learns of its keys and volumes.
+/// Of what makes the machine; not of where it lies, nor of what the control plane learns of its
+/// keys and volumes.
 fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
     let mut spec = spec.clone();
     spec.datastore = PathBuf::new();
@@ -154,7 +156,8 @@ pub fn is_there(spec: &VmSpec) -> bool {
     spec.own_volume_path(OwnVolume::Memory).symlink_metadata().is_ok()
 }
 
-/// Has the device keep what the disks' workers were told that it has: a memory is of use only with the disks that it saw.
+/// Has the device keep what the disks' workers were told that it has: a memory is of use only with
+/// the disks that it saw.
 fn make_disks_durable(spec: &VmSpec) -> io::Result<()> {
     for disk in served(spec) {
         for entry in std::fs::read_dir(spec.volume_path(&disk.name))? {

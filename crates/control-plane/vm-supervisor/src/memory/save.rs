@@ -40,8 +40,8 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// Saves the memory. When it is done, `vm.json` says that the VM is suspended, and the machine must not go on. When it
-    /// fails, nothing is left of it, and the machine stands still.
+    /// Saves the memory. When it is done, `vm.json` says that the VM is suspended, and the machine
+    /// must not go on. When it fails, nothing is left of it, and the machine stands still.
     ///
     /// # Errors
     /// For want of room or the VM's key; if QEMU cannot save a device's state; if it was abandoned.

@@ -1,11 +1,12 @@
 //! Who starts the processes of a VM, for the supervisor that holds its keys.
 //!
-//! Starting a worker, QEMU or swtpm takes nearly every right of root's, and so does reaching them afterwards: each is another
-//! user. The supervisor has none of these rights. Before it confines itself it starts this second process, which knows no key,
-//! hears nobody but the supervisor, and does for it what [`Ask`] names and nothing else: what runs for a VM, and as
-//! whom, was told to it by the supervisor before there was anything to be taken over by, and is nothing that can be asked for.
-//! Nor is more of it than a VM needs at once: one QEMU, one swtpm if it has a TPM, and for each volume that a VM can have
-//! served a worker and its successor.
+//! Starting a worker, QEMU or swtpm takes nearly every right of root's, and so does reaching them
+//! afterwards: each is another user. The supervisor has none of these rights. Before it confines
+//! itself it starts this second process, which knows no key, hears nobody but the supervisor, and
+//! does for it what [`Ask`] names and nothing else: what runs for a VM, and as whom, was told to it
+//! by the supervisor before there was anything to be taken over by, and is nothing that can be
+//! asked for. Nor is more of it than a VM needs at once: one QEMU, one swtpm if it has a TPM, and
+//! for each volume that a VM can have served a worker and its successor.
 //!
 //! ```text
 //! hostd -> supervisor   keys; talks with hostd, the monitor, workers, key servers; no right, few system calls
@@ -17,7 +18,8 @@
 //! *monitor* alone ([`strongroom_hypervisor::monitor`]): the starter gives QEMU's socket to that
 //! process as it starts it, and to the supervisor the other end of the monitor's.
 //!
-//! It lives as long as its supervisor, and a supervisor as long as it: one that is left without ends, and hostd starts another.
+//! It lives as long as its supervisor, and a supervisor as long as it: one that is left without
+//! ends, and hostd starts another.
 
 mod server;
 
@@ -56,7 +58,8 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 enum Ask {
     /// Open the program of workers that is installed now.
     InstalledProgram,
-    /// Start a worker; its listening socket comes beside, and the page that it counts in, if there is one.
+    /// Start a worker; its listening socket comes beside, and the page that it counts in, if there
+    /// is one.
     Worker { program: ProgramNumber, frontend: Frontend, placement: Option<Placement> },
     /// How a worker has ended.
     WorkerEnded { pid: u32 },
@@ -122,7 +125,8 @@ struct Answered {
     answer: Answer,
 }
 
-/// Starts this program once more, with a birth of its own: a process that has the rights of this one, and not its keys.
+/// Starts this program once more, with a birth of its own: a process that has the rights of this
+/// one, and not its keys.
 pub(super) fn start_this_program(birth: &Birth, files: &[BorrowedFd<'_>]) -> Result<Wire, SupervisorError> {
     let (wire, theirs) = Wire::pair()?;
     Command::new("/proc/self/exe")
@@ -143,7 +147,8 @@ pub(super) fn start_this_program(birth: &Birth, files: &[BorrowedFd<'_>]) -> Res
 pub struct Starter(Arc<Wire>);
 
 impl Starter {
-    /// Starts it: this program again, for the VM of this task. What is in its CD-ROM drive comes along.
+    /// Starts it: this program again, for the VM of this task. What is in its CD-ROM drive comes
+    /// along.
     ///
     /// # Errors
     /// If it cannot be started.

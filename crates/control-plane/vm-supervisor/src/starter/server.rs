@@ -36,14 +36,16 @@ use crate::{Programs, SupervisorError};
 /// What is answered, and what goes beside it.
 type Done = Result<(Answer, Vec<OwnedFd>), Problem>;
 
-/// Most workers of a VM at once: of its disks, and of UEFI's variables, each one and the successor that it hands over to. Disks
-/// are plugged in of which the order at the start said nothing.
+/// Most workers of a VM at once: of its disks, and of UEFI's variables, each one and the successor
+/// that it hands over to. Disks are plugged in of which the order at the start said nothing.
 const WORKERS_MAX: usize = 2 * (DISKS_MAX + 1);
 
-/// Most that is done at once; what is asked for beyond that waits. No supervisor asks for more: a thread of each volume, and a few.
+/// Most that is done at once; what is asked for beyond that waits. No supervisor asks for more: a
+/// thread of each volume, and a few.
 const ASKS_MAX: usize = 2 * WORKERS_MAX;
 
-/// What a VM has: its QEMU's user, and its cgroup. Every other process of it takes a user of its own as it is started.
+/// What a VM has: its QEMU's user, and its cgroup. Every other process of it takes a user of its
+/// own as it is started.
 #[derive(Debug, Default)]
 struct Belongings {
     /// As whom its QEMU runs, where that is another user than ours.
@@ -305,8 +307,8 @@ impl Server {
         }
     }
 
-    /// Only if none runs, and none is there to be taken over; what is kept of those that have ended is given up. To be asked
-    /// with [`starting`](Self::starting) held, until the new one is kept.
+    /// Only if none runs, and none is there to be taken over; what is kept of those that have ended
+    /// is given up. To be asked with [`starting`](Self::starting) held, until the new one is kept.
     fn allow_one(&self, what: &str, is_such: impl Fn(&Kept) -> bool) -> Result<(), Problem> {
         let mut kept = self.kept.lock();
         kept.retain(|kept| !is_such(kept) || kept.is_alive());
@@ -424,7 +426,8 @@ impl Server {
         Ok((answer, files))
     }
 
-    /// The file, if it is there, and the directory. The latter is another user's, who may put anything there.
+    /// The file, if it is there, and the directory. The latter is another user's, who may put
+    /// anything there.
     fn tpm_state(&self) -> io::Result<Vec<OwnedFd>> {
         let Some(directory) = self.tpm_directory()? else { return Ok(Vec::new()) };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -1,4 +1,5 @@
-//! What is under way with a VM that runs: one activity at most, so none finds the VM halfway through another.
+//! What is under way with a VM that runs: one activity at most, so none finds the VM halfway
+//! through another.
 
 use strongroom_host::protocol::Problem;
 
@@ -7,7 +8,8 @@ use super::dump::DumpUnderWay;
 use super::rekey::Rekeying;
 use super::suspend::Suspension;
 
-/// An activity works on a thread of its own and is over when that thread has said so, as an [`Event`](super::Event).
+/// An activity works on a thread of its own and is over when that thread has said so, as an
+/// [`Event`](super::Event).
 #[derive(Debug, Default)]
 pub(super) enum Activity {
     /// Nothing is under way.

@@ -1,8 +1,9 @@
 //! How disks of a VM that runs come, go and grow.
 //!
-//! The work is done on a thread of its own: keys are fetched, volumes made and closed, and the guest takes its time to let go. What a
-//! supervisor that takes over has to know is told to the VM's own thread as a [`DiskStep`], which writes it down before the work goes on:
-//! a disk is in the state before QEMU has it, and until QEMU has it no more.
+//! The work is done on a thread of its own: keys are fetched, volumes made and closed, and the
+//! guest takes its time to let go. What a supervisor that takes over has to know is told to the
+//! VM's own thread as a [`DiskStep`], which writes it down before the work goes on: a disk is in
+//! the state before QEMU has it, and until QEMU has it no more.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -88,7 +89,8 @@ pub enum DiskStep {
 }
 
 impl Vm {
-    /// Begins. Whoever asks is answered when it is over; asked the same again, by the next hostd say, the last one is.
+    /// Begins. Whoever asks is answered when it is over; asked the same again, by the next hostd
+    /// say, the last one is.
     pub(super) fn change_disk(
         &mut self,
         asked_by: &Connection,

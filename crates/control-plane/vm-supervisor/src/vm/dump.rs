@@ -23,7 +23,8 @@ use crate::own_volume::hold_key;
 
 /// How often it is told how far it is.
 const TELLS_EVERY: Duration = Duration::from_millis(500);
-/// A dump that nobody waits for any more is given up after this: a hostd that was killed has been started again, and has asked.
+/// A dump that nobody waits for any more is given up after this: a hostd that was killed has been
+/// started again, and has asked.
 const NOBODY_WAITS: Duration = Duration::from_secs(60);
 
 /// A dump that is under way, and who waits for it.

@@ -152,7 +152,8 @@ impl Vm {
         self.missing = key.and_then(|key| self.keys.missing(&key));
     }
 
-    /// A guest whose disk waits for room stands still, so that its own deadlines do not pass meanwhile.
+    /// A guest whose disk waits for room stands still, so that its own deadlines do not pass
+    /// meanwhile.
     fn room_changed(&mut self) {
         let parked = self.volumes.iter().any(|volume| volume.observed.state == VolumeState::Parked);
         if parked == self.halted.for_room || self.machine.is_none() || self.stop.is_some() {

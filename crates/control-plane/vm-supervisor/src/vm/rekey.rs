@@ -30,7 +30,8 @@ impl Rekeying {
 }
 
 impl Vm {
-    /// Begins, on a thread of its own: keys are fetched, and descriptors written. Whoever asks is answered when it is over.
+    /// Begins, on a thread of its own: keys are fetched, and descriptors written. Whoever asks is
+    /// answered when it is over.
     pub(super) fn rekey(
         &mut self,
         asked_by: &Connection,
@@ -61,7 +62,8 @@ impl Vm {
         Ok(())
     }
 
-    /// It is over. Where it failed, both keys stay known, and volumes are under the one or the other.
+    /// It is over. Where it failed, both keys stay known, and volumes are under the one or the
+    /// other.
     pub(super) fn rekeyed(&mut self, moved: Result<Box<VmSpec>, Problem>) {
         let Some(rekeying) = self.activity.end_rekey() else { return };
         let moved = moved.and_then(|spec| self.configure(&spec));
@@ -78,8 +80,8 @@ impl Vm {
         }
     }
 
-    /// Takes over what the control plane knows by now: what opens a volume from here on, also after this supervisor,
-    /// accepts no older one.
+    /// Takes over what the control plane knows by now: what opens a volume from here on, also after
+    /// this supervisor, accepts no older one.
     pub(super) fn learn(&mut self, known: &[KnownVolume]) -> Result<(), Problem> {
         let mut spec = self.task.spec.clone();
         spec.learn(known)?;
@@ -95,7 +97,8 @@ impl Vm {
         self.become_configured(spec, self.state.layout.clone())
     }
 
-    /// Takes over a configuration and where its volumes are, as far as a supervisor that takes over reads them.
+    /// Takes over a configuration and where its volumes are, as far as a supervisor that takes over
+    /// reads them.
     pub(super) fn become_configured(&mut self, spec: &VmSpec, layout: Layout) -> Result<(), Problem> {
         let before = (
             std::mem::replace(&mut self.state.spec, spec.clone()),

@@ -119,7 +119,8 @@ impl Vm {
         self.machine.clone().ok_or_else(|| self.not_running())
     }
 
-    /// Why what needs its QEMU cannot be done now: `not_ready` says that QEMU runs and is about to be found.
+    /// Why what needs its QEMU cannot be done now: `not_ready` says that QEMU runs and is about to
+    /// be found.
     pub(super) fn not_running(&self) -> Problem {
         match &self.state.qemu {
             Some(_) => Problem::new("not_ready", "the VM is being taken over")

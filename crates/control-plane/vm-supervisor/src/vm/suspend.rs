@@ -117,7 +117,8 @@ impl Vm {
             }
             Err(problem) => {
                 tracing::warn!("VM {}: it is not suspended: {problem}", self.task.spec.name);
-                // Should `vm.json` say already that there is a memory, it is not to be found beside a guest that went on.
+                // Should `vm.json` say already that there is a memory, it is not to be found beside
+                // a guest that went on.
                 if self.stop.is_none()
                     && let Err(problem) = self.let_go_of_memory().and_then(|()| self.halt_or_go_on())
                 {
@@ -133,8 +134,8 @@ impl Vm {
         }
     }
 
-    /// Before the guest goes on: from now on the memory that it has is the only one. One that was begun by a supervisor that died,
-    /// or that QEMU has loaded, is none any more.
+    /// Before the guest goes on: from now on the memory that it has is the only one. One that was
+    /// begun by a supervisor that died, or that QEMU has loaded, is none any more.
     pub(super) fn let_go_of_memory(&self) -> Result<(), Problem> {
         let spec = &self.task.spec;
         if let Some(machine) = self.machine.as_ref().filter(|_| memory::is_there(spec)) {

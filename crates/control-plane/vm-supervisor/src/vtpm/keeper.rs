@@ -33,8 +33,8 @@ struct Kept {
 }
 
 impl Keeper {
-    /// Records the state of a swtpm that runs, whose QEMU has taken it. `lost` is told if swtpm ends before it is
-    /// [told to](Self::end), with its last words.
+    /// Records the state of a swtpm that runs, whose QEMU has taken it. `lost` is told if swtpm
+    /// ends before it is [told to](Self::end), with its last words.
     ///
     /// # Errors
     /// If there is no thread, or changes cannot be watched. swtpm runs on.
@@ -98,7 +98,8 @@ impl Kept {
         if !self.swtpm.wait(ENDS_WITHIN) {
             self.swtpm.kill();
         }
-        // Where this fails, the next start takes a state that is not recorded for one that was written right before a crash.
+        // Where this fails, the next start takes a state that is not recorded for one that was
+        // written right before a crash.
         if let Err(error) = self.place.ended() {
             self.complain(&error);
         }

@@ -5,10 +5,11 @@
 //! vtpm/         a sealed volume: that key, and which states there were (record)
 //! ```
 //!
-//! The key goes from the volume into swtpm's pipe. Before swtpm starts, the state that is there is compared with the record;
-//! while it runs, each new state is recorded (keeper). A swtpm that dies is not replaced: what the guest measured into it since
-//! its start is gone, and a TPM that forgot would vouch for less than it says. The guest sees a TPM that fails; it has one
-//! again after its next start.
+//! The key goes from the volume into swtpm's pipe. Before swtpm starts, the state that is there is
+//! compared with the record; while it runs, each new state is recorded (keeper). A swtpm that dies
+//! is not replaced: what the guest measured into it since its start is gone, and a TPM that forgot
+//! would vouch for less than it says. The guest sees a TPM that fails; it has one again after its
+//! next start.
 
 mod keeper;
 mod record;
@@ -151,7 +152,8 @@ impl TpmPlace {
         let Some((digest, [file, directory])) = self.state()? else { return Ok(()) };
         let path = self.state_directory();
         let system = |error| TpmError::System { action: "sync", path: path.clone(), error };
-        // What is recorded has to be there after a power cut, or the one before it would be taken for put back.
+        // What is recorded has to be there after a power cut, or the one before it would be taken
+        // for put back.
         file.sync_all().map_err(system)?;
         directory.sync_all().map_err(system)?;
         let mut volume = self.open()?;

@@ -1,7 +1,9 @@
-//! What is in the volume `vtpm`: the key of a TPM's state, and which state is its last. `ON_DISK.md` has it byte by byte.
+//! What is in the volume `vtpm`: the key of a TPM's state, and which state is its last.
+//! `ON_DISK.md` has it byte by byte.
 //!
-//! swtpm seals its state, and would open an older one as well. So each state is a generation here, and what was recorded
-//! once is known again when somebody puts it back. Two slots are written in turn, so that a power cut leaves one whole.
+//! swtpm seals its state, and would open an older one as well. So each state is a generation here,
+//! and what was recorded once is known again when somebody puts it back. Two slots are written in
+//! turn, so that a power cut leaves one whole.
 
 use strongroom_crypto::mac::sha256;
 use strongroom_memory::secret::{SecretBytes, SecretError};
@@ -17,7 +19,8 @@ pub const KEY_BYTES: usize = 32;
 const MAGIC: &[u8; 8] = b"SRVTPM\r\n";
 /// The version of the format.
 const VERSION: u32 = 1;
-/// Set while a swtpm runs, or did when the host lost its power: then a state may be there that is not recorded.
+/// Set while a swtpm runs, or did when the host lost its power: then a state may be there that is
+/// not recorded.
 const IN_USE: u32 = 1;
 /// From slot to slot: a block, so that writing one leaves the other alone.
 const SLOT_BYTES: usize = 4096;
@@ -207,7 +210,8 @@ impl TpmRecord {
         Ok(())
     }
 
-    /// Makes a state that lasts the last one. Whether it is: a former one is not, nor is the one that is recorded already.
+    /// Makes a state that lasts the last one. Whether it is: a former one is not, nor is the one
+    /// that is recorded already.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -220,7 +224,8 @@ impl TpmRecord {
         entry[..8].copy_from_slice(&next.to_le_bytes());
         entry[8..].copy_from_slice(&state[..FORMER_BYTES - 8]);
         let place = next % FORMER_MAX;
-        // Before the slot that counts it. What it replaces is not remembered by the slot before either.
+        // Before the slot that counts it. What it replaces is not remembered by the slot before
+        // either.
         volume.write_at(FORMER_AT + place * FORMER_BYTES as u64, &entry)?;
         volume.flush()?;
         self.former[place as usize] = entry;
@@ -250,7 +255,8 @@ impl TpmRecord {
         slot
     }
 
-    /// The generations that are known again: one less than there is room for, whose entry is the next one's.
+    /// The generations that are known again: one less than there is room for, whose entry is the
+    /// next one's.
     fn remembered(&self) -> std::ops::RangeInclusive<u64> {
         let oldest = (self.generation + 2).saturating_sub(FORMER_MAX).max(1);
         oldest..=self.generation

@@ -1,10 +1,10 @@
 //! Putting a new, empty layer on a volume that nobody uses.
 //!
-//! The layer that was the top takes no writes from then on, and what it holds has to be all there: in its own file, not
-//! in a log. So the order is: the old top is durable -> the new files are, and their names -> the descriptor that says
-//! so -> the old top's log goes. A power cut leaves the old volume or the new one, and at most files that no descriptor
-//! names: those of a layer that came to nothing, or a log that is not needed any more. Whoever adds the next layer
-//! removes them first.
+//! The layer that was the top takes no writes from then on, and what it holds has to be all there:
+//! in its own file, not in a log. So the order is: the old top is durable -> the new files are, and
+//! their names -> the descriptor that says so -> the old top's log goes. A power cut leaves the old
+//! volume or the new one, and at most files that no descriptor names: those of a layer that came to
+//! nothing, or a log that is not needed any more. Whoever adds the next layer removes them first.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +31,8 @@ use super::{discards, layer_files, log, tags};
 pub struct AddLayerOptions<'a> {
     /// What is accepted; the new layer's DEK is sealed under this KEK.
     pub protection: Protection<'a>,
-    /// Bytes of the new layer's first-write log, of a thin volume; nothing for what becomes its size.
+    /// Bytes of the new layer's first-write log, of a thin volume; nothing for what becomes its
+    /// size.
     pub log_bytes: Option<u64>,
     /// How long to wait for whoever has the volume.
     pub lock_wait: Duration,
@@ -39,13 +40,13 @@ pub struct AddLayerOptions<'a> {
     pub least_generation: u64,
 }
 
-/// Puts a new, empty layer on the volume at `path`, which takes the writes from then on; the content
-/// stays what it was. Returns the volume's new descriptor.
+/// Puts a new, empty layer on the volume at `path`, which takes the writes from then on; the
+/// content stays what it was. Returns the volume's new descriptor.
 ///
 /// # Errors
-/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were not
-/// closed in order; if it has [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume is then
-/// what it was.
+/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were
+/// not closed in order; if it has [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume
+/// is then what it was.
 pub fn add_layer(path: &Path, options: &AddLayerOptions<'_>) -> Result<Descriptor, DatastoreError> {
     add_layer_on(HOST, path, options)
 }
@@ -142,7 +143,8 @@ pub(super) fn refuse_an_open_log(
     }
 }
 
-/// Nobody settles the tags of a layer that is not the top: what is marked would be taken as it is, for good.
+/// Nobody settles the tags of a layer that is not the top: what is marked would be taken as it is,
+/// for good.
 pub(super) fn refuse_unsettled_tags(
     path: &Path,
     layer: LayerId,
@@ -160,9 +162,9 @@ pub(super) fn refuse_unsettled_tags(
     }
 }
 
-/// Removes what an interrupted addition has left. The descriptor that does not name it is authentic, and durable since
-/// the volume was opened: with one that a power cut may still take back, the log of the layer below would be no
-/// leftover.
+/// Removes what an interrupted addition has left. The descriptor that does not name it is
+/// authentic, and durable since the volume was opened: with one that a power cut may still take
+/// back, the log of the layer below would be no leftover.
 pub(super) fn remove_leftovers(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
@@ -247,8 +249,8 @@ pub(super) fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), Dat
     })
 }
 
-/// Makes the files of the new top, and then the descriptor that names them. If that fails, the files are
-/// removed, unless the descriptor is there all the same.
+/// Makes the files of the new top, and then the descriptor that names them. If that fails, the
+/// files are removed, unless the descriptor is there all the same.
 pub(super) fn put_in_place(
     directory: &VolumeDirectory,
     layered: &Descriptor,

@@ -2,17 +2,20 @@
 
 use strongroom_types::{BLOCK_BYTES, KeyEpoch};
 
-/// Sets the seal of each block that was read: a block of zeroes says "nothing here", any other was sealed by `epoch`.
+/// Sets the seal of each block that was read: a block of zeroes says "nothing here", any other was
+/// sealed by `epoch`.
 ///
-/// A ciphertext of only zeroes has probability 2^-32768, so nothing is lost; and a hole that a copying program filled
-/// with zeroes, or zero-filled neighbours of a torn write, mean what they meant before.
+/// A ciphertext of only zeroes has probability 2^-32768, so nothing is lost; and a hole that a
+/// copying program filled with zeroes, or zero-filled neighbours of a torn write, mean what they
+/// meant before.
 pub fn seal_what_was_read(bytes: &[u8], seals: &mut [Option<KeyEpoch>], epoch: KeyEpoch) {
     for (block, seal) in bytes.chunks(BLOCK_BYTES as usize).zip(seals) {
         *seal = (!is_zero(block)).then_some(epoch);
     }
 }
 
-/// Whether every byte is zero. Ciphertext is told by its first bytes, so only real zeroes are read to the end.
+/// Whether every byte is zero. Ciphertext is told by its first bytes, so only real zeroes are read
+/// to the end.
 pub fn is_zero(block: &[u8]) -> bool {
     let (words, rest) = block.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)

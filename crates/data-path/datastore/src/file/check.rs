@@ -54,8 +54,8 @@ impl Finding {
     }
 }
 
-/// Checks the volume at `path`; with its KEK also whether the descriptor is authentic and every envelope opens. An
-/// empty answer is a clean bill. It may run while the volume is in use.
+/// Checks the volume at `path`; with its KEK also whether the descriptor is authentic and every
+/// envelope opens. An empty answer is a clean bill. It may run while the volume is in use.
 pub fn check(path: &Path, kek: Option<&Kek>) -> Result<Vec<Finding>, DatastoreError> {
     check_on(HOST, path, kek)
 }

@@ -1,4 +1,5 @@
-//! What a check of a volume shows, for people and programs: on this machine, or told by the host of its VM.
+//! What a check of a volume shows, for people and programs: on this machine, or told by the host of
+//! its VM.
 //!
 //! What is told only. Whoever shows one needs neither the volume nor a key.
 
@@ -9,7 +10,8 @@ use strongroom_types::display_bytes;
 
 use super::check::{Finding, Severity};
 
-/// Findings in one report. A volume's directory may hold any number of strange files, each of which is one.
+/// Findings in one report. A volume's directory may hold any number of strange files, each of which
+/// is one.
 const FINDINGS_MAX: usize = 64;
 
 /// What a check of one volume shows.
@@ -34,7 +36,8 @@ impl CheckReport {
         Self { findings, data }
     }
 
-    /// How many errors are among the findings. Without any the volume is sound, as far as it was read.
+    /// How many errors are among the findings. Without any the volume is sound, as far as it was
+    /// read.
     pub fn errors(&self) -> usize {
         self.findings.iter().filter(|finding| finding.severity == Severity::Error).count()
     }
@@ -49,7 +52,8 @@ pub struct DataFacts {
     pub integrity: bool,
     /// Blocks that match their tags.
     pub verified_blocks: u64,
-    /// Blocks that do not, and may be what was in flight when the volume was last used and not closed in order.
+    /// Blocks that do not, and may be what was in flight when the volume was last used and not
+    /// closed in order.
     pub unsettled_blocks: u64,
     /// Blocks that are not what was last written there.
     pub wrong_blocks: u64,

@@ -6,9 +6,9 @@
 //! settle    the lower layer is complete and durable: the descriptor says so, and its log goes
 //! ```
 //!
-//! A power cut between these steps needs no decision: before the change-over the new top is empty, and
-//! after it the lower layer takes no writes; either way the top is opened over a layer that is recovered
-//! as a top is. So the change-over itself writes nothing.
+//! A power cut between these steps needs no decision: before the change-over the new top is empty,
+//! and after it the lower layer takes no writes; either way the top is opened over a layer that is
+//! recovered as a top is. So the change-over itself writes nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -38,8 +38,8 @@ impl VolumeHead {
     /// Puts a new, empty top over the layer that another process writes to, durably.
     ///
     /// # Errors
-    /// If the layer below the top is not complete yet, the volume has too many layers, or there is no room.
-    /// The volume is then what it was.
+    /// If the layer below the top is not complete yet, the volume has too many layers, or there is
+    /// no room. The volume is then what it was.
     pub fn prepare_layer(
         &mut self,
         protection: Protection<'_>,
@@ -58,8 +58,8 @@ impl VolumeHead {
         Ok(())
     }
 
-    /// Opens the top that was prepared, to which nobody has written, and locks it. Returns its open files, and
-    /// the keys of all layers.
+    /// Opens the top that was prepared, to which nobody has written, and locks it. Returns its open
+    /// files, and the keys of all layers.
     ///
     /// # Errors
     /// If its files cannot be opened.
@@ -93,8 +93,8 @@ impl VolumeHead {
         Ok(())
     }
 
-    /// Notes that the layer below the top is complete and durable, as the process says that does the I/O,
-    /// and makes it a snapshot's if one is given.
+    /// Notes that the layer below the top is complete and durable, as the process says that does
+    /// the I/O, and makes it a snapshot's if one is given.
     ///
     /// # Errors
     /// If its log holds something, or the volume has such a snapshot already.
@@ -126,8 +126,8 @@ impl VolumeHead {
     }
 }
 
-/// Settles the layer below the top if its last user has left it complete. Returns whether the descriptor has
-/// changed.
+/// Settles the layer below the top if its last user has left it complete. Returns whether the
+/// descriptor has changed.
 pub(super) fn settle_if_complete(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,

@@ -1,7 +1,8 @@
 //! Making a volume: whole, or not at all.
 //!
-//! Everything is built in a hidden directory beside the place, made durable, and then renamed into place, which the
-//! file system does in one step. A power cut leaves a volume or a hidden directory that `list` names as a rest.
+//! Everything is built in a hidden directory beside the place, made durable, and then renamed into
+//! place, which the file system does in one step. A power cut leaves a volume or a hidden directory
+//! that `list` names as a rest.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -37,7 +38,8 @@ pub struct CreateOptions<'a> {
     pub integrity: bool,
 }
 
-/// Makes a volume at `path`, whose parent is the datastore's directory (made too, if only it is missing).
+/// Makes a volume at `path`, whose parent is the datastore's directory (made too, if only it is
+/// missing).
 pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, DatastoreError> {
     create_on(HOST, path, options)
 }
@@ -73,7 +75,8 @@ pub fn create_on(
     Ok(descriptor)
 }
 
-/// Gives a volume another name in its datastore, durably. Whatever has that name already stays, and it is an error.
+/// Gives a volume another name in its datastore, durably. Whatever has that name already stays, and
+/// it is an error.
 pub fn rename(from: &Path, to: &Path) -> Result<(), DatastoreError> {
     rename_on(HOST, from, to)
 }
@@ -111,7 +114,8 @@ pub(super) fn make_datastore(storage: &dyn Storage, parent: &Path) -> Result<(),
     match storage.make_directory(parent) {
         Ok(()) => sync_parent(storage, parent),
         Err(Errno::EXIST) => Ok(()),
-        // Whatever else is wrong with it (read-only, not reachable) shows, better named, when it is opened.
+        // Whatever else is wrong with it (read-only, not reachable) shows, better named, when it is
+        // opened.
         Err(_) if storage.is_directory(parent) => Ok(()),
         Err(errno) => Err(system("create the datastore", parent)(errno)),
     }

@@ -1,9 +1,9 @@
 //! Deleting a volume: first the keys, then the name, then the rest.
 //!
-//! The descriptor goes first, and durably: with its envelopes gone, what a power cut leaves of the layers is noise.
-//! Then the directory gets a hidden name, durably before anything else of it goes: an empty directory under the
-//! volume's own could not be told from one that never was a volume's. What is left of an interrupted deletion can be
-//! deleted again.
+//! The descriptor goes first, and durably: with its envelopes gone, what a power cut leaves of the
+//! layers is noise. Then the directory gets a hidden name, durably before anything else of it goes:
+//! an empty directory under the volume's own could not be told from one that never was a volume's.
+//! What is left of an interrupted deletion can be deleted again.
 //!
 //! On a file system that is so full that it cannot even rename, the layers are emptied first.
 
@@ -27,8 +27,8 @@ use super::storage::{HOST, Storage};
 /// How the name starts of what is being deleted.
 pub(super) const DELETING_PREFIX: &str = ".strongroom-deleted-";
 
-/// Deletes the volume at `path`, or what an interrupted creation or deletion left of one. Refuses while it is in use,
-/// once `lock_wait` has passed, and where the directory holds anything else.
+/// Deletes the volume at `path`, or what an interrupted creation or deletion left of one. Refuses
+/// while it is in use, once `lock_wait` has passed, and where the directory holds anything else.
 pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
     delete_on(HOST, path, lock_wait)
 }
@@ -80,8 +80,8 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     sync_parent(storage, path)
 }
 
-/// Gives the space of all layers back, but keeps their names: a directory without any could not be told from one that
-/// never was a volume's. They are noise, now that the descriptor is gone.
+/// Gives the space of all layers back, but keeps their names: a directory without any could not be
+/// told from one that never was a volume's. They are noise, now that the descriptor is gone.
 fn empty_layers(directory: &VolumeDirectory, names: &[String]) -> Result<(), DatastoreError> {
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
         let emptied = directory.file(name, OFlags::WRONLY).and_then(|layer| {

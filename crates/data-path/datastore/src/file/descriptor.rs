@@ -40,13 +40,13 @@ pub(super) const DESCRIPTOR_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX + 2
 /// The most layers of a volume, branches included.
 pub(super) const LAYERS_MAX: usize = 256;
 
-/// The most snapshots of a volume: with the top and the layers that wait to be merged they stay within
-/// [`LAYERS_MAX`].
+/// The most snapshots of a volume: with the top and the layers that wait to be merged they stay
+/// within [`LAYERS_MAX`].
 pub const SNAPSHOTS_MAX: usize = 128;
 
-/// The most layers of a chain that is opened: the up to four files of the top and three of each other one go to a
-/// worker with the files of its guest's sessions in one message, which takes 253 (`SCM_MAX_FD`), and a block that is
-/// nowhere is looked for in each.
+/// The most layers of a chain that is opened: the up to four files of the top and three of each
+/// other one go to a worker with the files of its guest's sessions in one message, which takes 253
+/// (`SCM_MAX_FD`), and a block that is nowhere is looked for in each.
 pub const CHAIN_LAYERS_MAX: usize = 32;
 
 /// Whether space is taken at once or when it is needed.
@@ -101,8 +101,8 @@ pub struct SnapshotRecord {
     pub created_unix_seconds: u64,
 }
 
-/// A layer whose blocks are being written into the layer below it. Until that is complete and durable,
-/// the upper one answers for everything that it holds.
+/// A layer whose blocks are being written into the layer below it. Until that is complete and
+/// durable, the upper one answers for everything that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Merging {
@@ -118,8 +118,8 @@ pub struct Merging {
 pub struct EncryptionRecord {
     /// The KEK that authenticates this descriptor and opens its envelopes.
     pub kek: KekRecord,
-    /// The KEK that a re-wrap is bringing in: it authenticates this descriptor too, and opens the volume as well. Format
-    /// versions 1 and 2 knew none.
+    /// The KEK that a re-wrap is bringing in: it authenticates this descriptor too, and opens the
+    /// volume as well. Format versions 1 and 2 knew none.
     #[serde(default)]
     pub next_kek: Option<KekRecord>,
     /// The epoch that the next DEK gets.
@@ -149,10 +149,11 @@ pub struct KekRecord {
 pub struct LayerRecord {
     /// The layer; its file is `layer-<id>`.
     pub id: LayerId,
-    /// The layer below, if any. A layer that has one also has a record of its discards, `discards-<id>`.
+    /// The layer below, if any. A layer that has one also has a record of its discards,
+    /// `discards-<id>`.
     pub parent: Option<LayerId>,
-    /// The size that the volume had when another layer was put on this one, which does not change any more; nothing for
-    /// the top, which has the volume's. Format version 1 knew none.
+    /// The size that the volume had when another layer was put on this one, which does not change
+    /// any more; nothing for the top, which has the volume's. Format version 1 knew none.
     #[serde(default)]
     pub size_bytes: Option<VolumeSize>,
     /// The DEKs that seal its blocks, oldest first; writes use the last. None in a clear volume.
@@ -163,18 +164,19 @@ pub struct LayerRecord {
     /// How its blocks are tagged, if they are. Format version 1 knew none.
     #[serde(default)]
     pub integrity: Option<Integrity>,
-    /// Whether it was the top until another layer was put on it, and what was written to it last is not
-    /// known to be durable, and outside its log, yet. Format versions 1 to 4 had none.
+    /// Whether it was the top until another layer was put on it, and what was written to it last is
+    /// not known to be durable, and outside its log, yet. Format versions 1 to 4 had none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closing: bool,
 }
 
-/// How a layer's blocks are tagged. That they are is said here, so that taking the file of their tags away is no way to
-/// have blocks go unverified, nor is putting one of the former format in its place.
+/// How a layer's blocks are tagged. That they are is said here, so that taking the file of their
+/// tags away is no way to have blocks go unverified, nor is putting one of the former format in its
+/// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Integrity {
-    /// HMAC-SHA256 of each block that is there, 128 bits of it, in `tags-<id>`. Nothing vouches for what is not there.
-    /// Format versions 2 and 3 had no other.
+    /// HMAC-SHA256 of each block that is there, 128 bits of it, in `tags-<id>`. Nothing vouches for
+    /// what is not there. Format versions 2 and 3 had no other.
     #[serde(rename = "hmac-sha256-128")]
     HmacSha256,
     /// The same, and of each that is not there, in `tags2-<id>`.
@@ -182,7 +184,8 @@ pub enum Integrity {
     HmacSha256Absence,
 }
 
-/// The first-write log of a layer. That there is one is said here, because a layer whose log is gone has lost writes.
+/// The first-write log of a layer. That there is one is said here, because a layer whose log is
+/// gone has lost writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogRecord {
@@ -286,8 +289,8 @@ impl Descriptor {
         }
     }
 
-    /// The next two layers to make one of: the merge that is under way, or the lower one is no snapshot's
-    /// and has no other layer on it.
+    /// The next two layers to make one of: the merge that is under way, or the lower one is no
+    /// snapshot's and has no other layer on it.
     pub fn next_merge(&self) -> Option<Merging> {
         let next = || {
             let into = self.layers.iter().find(|layer| {
@@ -330,8 +333,8 @@ impl Descriptor {
         self.encryption.as_ref().is_some_and(|encryption| encryption.keks().any(|record| record.id == kek))
     }
 
-    /// The bytes of the descriptor, with its tags: under each KEK that it names, all of which must be in `keks`; or a
-    /// checksum where there is none.
+    /// The bytes of the descriptor, with its tags: under each KEK that it names, all of which must
+    /// be in `keks`; or a checksum where there is none.
     pub(super) fn encode(&self, path: &Path, keks: &[&Kek]) -> Result<Vec<u8>, DatastoreError> {
         let body = serde_json::to_vec(self).map_err(|error| damaged(path, error))?;
         if body.len() > BODY_BYTES_MAX {
@@ -472,8 +475,8 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Refuses two layers that cannot lie on each other. A volume only grows, so a layer has at least its parent's
-    /// size.
+    /// Refuses two layers that cannot lie on each other. A volume only grows, so a layer has at
+    /// least its parent's size.
     fn validate_pair(&self, layer: &LayerRecord, parent: &LayerRecord) -> Result<(), String> {
         if parent.id == self.top {
             return Err(format!("layer {} lies on the top layer", layer.id));

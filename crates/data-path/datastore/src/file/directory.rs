@@ -118,9 +118,9 @@ impl VolumeDirectory {
         EncodedDescriptor::parse(&self.path, bytes)
     }
 
-    /// Replaces the descriptor: after a power cut there is the old one or the new one, whole. The new content is
-    /// durable before its name is, and the name before this returns. Where there is no room, that which is kept for it
-    /// is used.
+    /// Replaces the descriptor: after a power cut there is the old one or the new one, whole. The
+    /// new content is durable before its name is, and the name before this returns. Where there is
+    /// no room, that which is kept for it is used.
     pub(super) fn write_descriptor(&self, encoded: &[u8]) -> Result<(), DatastoreError> {
         let action = "write the descriptor of";
         let write = || match self.write_new(encoded) {
@@ -148,9 +148,9 @@ impl VolumeDirectory {
         file.sync()
     }
 
-    /// Makes durable that the volume is where it is: its name, and that of the VM's directory in which it lies. Whoever gave
-    /// it that name may have been killed before that was durable, and a power cut would take back with the name all that
-    /// is acknowledged from now on.
+    /// Makes durable that the volume is where it is: its name, and that of the VM's directory in
+    /// which it lies. Whoever gave it that name may have been killed before that was durable, and a
+    /// power cut would take back with the name all that is acknowledged from now on.
     pub(super) fn sync_place(&self, storage: &dyn Storage) -> Result<(), DatastoreError> {
         self.sync_name(storage, &self.path)?;
         let above = parent_of(&self.path);
@@ -181,8 +181,8 @@ impl VolumeDirectory {
 pub struct DescribedVolume {
     /// The volume's directory.
     pub path: PathBuf,
-    /// The descriptor. Of an encrypted volume it is unverified: good for asking for the right key and for showing, not
-    /// for acting.
+    /// The descriptor. Of an encrypted volume it is unverified: good for asking for the right key
+    /// and for showing, not for acting.
     pub descriptor: Descriptor,
     /// Bytes that the volume's files take.
     pub allocated_bytes: u64,
@@ -208,7 +208,8 @@ pub fn describe_on(storage: &dyn Storage, path: &Path) -> Result<DescribedVolume
     Ok(DescribedVolume { path: path.to_owned(), descriptor, allocated_bytes, file_system })
 }
 
-/// Looks at the first-write log of the volume at `path`, which may be in use; nothing if it has none.
+/// Looks at the first-write log of the volume at `path`, which may be in use; nothing if it has
+/// none.
 pub fn describe_log(path: &Path) -> Result<Option<LogUse>, DatastoreError> {
     let directory = VolumeDirectory::open(HOST, path)?;
     let encoded = directory.read_descriptor()?;

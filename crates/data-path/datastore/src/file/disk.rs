@@ -23,10 +23,12 @@ use super::syncs::{Syncs, Unsynced};
 use super::tags::TagsFacts;
 use super::turns::SyncOrder;
 
-/// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer could be opened with.
+/// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer
+/// could be opened with.
 #[derive(Debug)]
 pub struct OpenLayer {
-    /// The open file. The volume's lock belongs to this open file description, whichever process holds it.
+    /// The open file. The volume's lock belongs to this open file description, whichever process
+    /// holds it.
     pub file: OwnedFd,
     /// The open file of its first-write log, if it has one.
     pub log: Option<OwnedFd>,
@@ -41,16 +43,16 @@ pub struct OpenLayer {
 }
 
 impl OpenLayer {
-    /// All of its open files, in the order that [`from_files`](Self::from_files) takes them in: blocks, log, tags,
-    /// discards; then the same of each layer below.
+    /// All of its open files, in the order that [`from_files`](Self::from_files) takes them in:
+    /// blocks, log, tags, discards; then the same of each layer below.
     pub fn files(&self) -> Vec<BorrowedFd<'_>> {
         let own = std::iter::once(&self.file).chain(&self.log).chain(&self.tags).chain(&self.discards);
         let own = own.map(AsFd::as_fd);
         own.chain(self.lower.iter().flat_map(Self::files)).collect()
     }
 
-    /// A layer from what another process knows of it and of those below it, and has sent along; nothing if files are
-    /// missing. What is left of `files` is something else's.
+    /// A layer from what another process knows of it and of those below it, and has sent along;
+    /// nothing if files are missing. What is left of `files` is something else's.
     pub fn from_files(
         facts: LayerFacts,
         lower: &[LayerFacts],
@@ -72,7 +74,8 @@ impl OpenLayer {
         Some(Self { file, log, tags, discards, facts, lower: Vec::new() })
     }
 
-    /// All of its [files](Self::files) once more, to be handed to another process. The locks go with them.
+    /// All of its [files](Self::files) once more, to be handed to another process. The locks go
+    /// with them.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, Errno> {
         self.files().into_iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
@@ -96,14 +99,16 @@ pub struct LayerFacts {
     pub size_bytes: VolumeSize,
     /// How space is taken.
     pub provisioning: Provisioning,
-    /// Whether it takes no writes. A layer below the top takes none either way; if this is `false`, what
-    /// was written to it last is still on its way to it ([`LayerRecord::closing`]).
+    /// Whether it takes no writes. A layer below the top takes none either way; if this is `false`,
+    /// what was written to it last is still on its way to it ([`LayerRecord::closing`]).
     ///
     /// [`LayerRecord::closing`]: super::LayerRecord::closing
     pub read_only: bool,
-    /// The epoch that seals what is written; of a layer below the top, the newest that sealed its blocks.
+    /// The epoch that seals what is written; of a layer below the top, the newest that sealed its
+    /// blocks.
     pub write_epoch: KeyEpoch,
-    /// Whether no two syncs of one of its files may be under way at once ([`FileSystem::syncs_in_turn`]).
+    /// Whether no two syncs of one of its files may be under way at once
+    /// ([`FileSystem::syncs_in_turn`]).
     ///
     /// [`FileSystem::syncs_in_turn`]: super::FileSystem::syncs_in_turn
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -125,10 +130,11 @@ pub struct LayerFacts {
 pub struct LogFacts {
     /// Bytes for records.
     pub bytes: u64,
-    /// From how many bytes on a first write goes in place; none does where the file system might tear its blocks.
+    /// From how many bytes on a first write goes in place; none does where the file system might
+    /// tear its blocks.
     pub fill_bytes_min: Option<u64>,
-    /// Whoever had it before has left it in order, and none of his syncs has failed: what is found in it need not be written again to
-    /// be made durable.
+    /// Whoever had it before has left it in order, and none of his syncs has failed: what is found
+    /// in it need not be written again to be made durable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
 }
@@ -137,7 +143,8 @@ pub struct LogFacts {
 pub struct LayerBlocks {
     /// The blocks, without those of the layers below.
     pub disk: Arc<FileDisk>,
-    /// The file of their tags, if they have any, and what is known of it ([`TagsDisk`](super::tags::TagsDisk)).
+    /// The file of their tags, if they have any, and what is known of it
+    /// ([`TagsDisk`](super::tags::TagsDisk)).
     pub tags: Option<(Arc<dyn StoredFile>, TagsFacts)>,
     /// The record of its discards, if there are layers below, and what is known of it.
     pub discards: Option<(Arc<dyn StoredFile>, DiscardsFacts)>,
@@ -170,8 +177,8 @@ impl From<OpenLayer> for LockedLayer {
 }
 
 impl LockedLayer {
-    /// Says that its tags fit its blocks, whatever its sidecar has marked. A block that does not match is
-    /// an error then, and never taken as it is.
+    /// Says that its tags fit its blocks, whatever its sidecar has marked. A block that does not
+    /// match is an error then, and never taken as it is.
     pub(super) fn vouch_for_tags(&mut self) {
         if let Some(tags) = &mut self.facts.tags {
             tags.handed_over = true;
@@ -248,8 +255,8 @@ pub(super) struct Shared {
 }
 
 impl FileDisk {
-    /// The blocks of a layer that another process may have opened, alone: the layers below and the files beside it are
-    /// for the stages above ([`OpenLayer::into_blocks`]).
+    /// The blocks of a layer that another process may have opened, alone: the layers below and the
+    /// files beside it are for the stages above ([`OpenLayer::into_blocks`]).
     pub fn new(layer: OpenLayer) -> Result<Self, LogError> {
         let LockedLayer { file, log, facts, .. } = layer.into();
         Self::over(file, log, facts)
@@ -281,13 +288,14 @@ impl FileDisk {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Whether a flush has failed, after which none succeeds until the volume is opened anew. Only this object knows.
+    /// Whether a flush has failed, after which none succeeds until the volume is opened anew. Only
+    /// this object knows.
     pub fn has_failed_flush(&self) -> bool {
         self.shared.syncs.have_failed()
     }
 
-    /// What brings first writes from the log to the layer, to be run beside the channels ([`Destager`]); nothing where
-    /// there is no log, or nothing may be written.
+    /// What brings first writes from the log to the layer, to be run beside the channels
+    /// ([`Destager`]); nothing where there is no log, or nothing may be written.
     pub fn destager(&self, thread: &Thread) -> Result<Option<Destager>, IoError> {
         match &self.shared.log {
             Some(_) if !self.shared.read_only => Destager::open(Arc::clone(&self.shared), thread).map(Some),
@@ -295,15 +303,16 @@ impl FileDisk {
         }
     }
 
-    /// Says that a destager will be there: until then, what finds no room in the log waits for it. Otherwise it fails.
+    /// Says that a destager will be there: until then, what finds no room in the log waits for it.
+    /// Otherwise it fails.
     pub fn expect_destager(&self, is_expected: bool) {
         if let Some(log) = &self.shared.log {
             log.expect_destager(is_expected);
         }
     }
 
-    /// Has the destager end; see [`Destager::ended`]. Once the log was emptied, nothing can be appended to it: the
-    /// channels are to be gone by then.
+    /// Has the destager end; see [`Destager::ended`]. Once the log was emptied, nothing can be
+    /// appended to it: the channels are to be gone by then.
     pub fn end_destaging(&self, end: End) {
         if let Some(log) = &self.shared.log {
             log.end_destaging(end);
@@ -315,7 +324,8 @@ impl FileDisk {
         self.shared.log.as_ref().map(|log| log.size_and_use())
     }
 
-    /// Makes the blocks of a layer usable that [`VolumeHead::grow`](super::VolumeHead::grow) has grown.
+    /// Makes the blocks of a layer usable that [`VolumeHead::grow`](super::VolumeHead::grow) has
+    /// grown.
     pub fn set_size(&self, size: VolumeSize) {
         self.shared.size_bytes.fetch_max(size.block_aligned_bytes(), Ordering::AcqRel);
     }
@@ -343,8 +353,9 @@ impl Disk<Sealed> for FileDisk {
         Ok(Box::new(FileChannel::open(Arc::clone(&self.shared), thread, depth)?))
     }
 
-    /// The file system's own map. Where it says "data", there may still be zeroes; where it says "hole", there is
-    /// nothing: ext4, XFS, btrfs and tmpfs report exactly the written blocks (tested), and unwritten extents as holes.
+    /// The file system's own map. Where it says "data", there may still be zeroes; where it says
+    /// "hole", there is nothing: ext4, XFS, btrfs and tmpfs report exactly the written blocks
+    /// (tested), and unwritten extents as holes.
     fn allocation(
         &self,
         extent: Extent,

@@ -178,7 +178,8 @@ pub enum DatastoreError {
         /// Why not.
         error: KeyError,
     },
-    /// A re-wrap was begun and not finished, and what would change the volume has one of its two keys.
+    /// A re-wrap was begun and not finished, and what would change the volume has one of its two
+    /// keys.
     #[error(
         "{path} is between two keys: its re-wrap was interrupted, and KEK {missing} (from a {source_name}) is not at hand; finish it first, with the same 'strongroom volume rekey' again"
     )]

@@ -14,8 +14,8 @@ use super::error::DatastoreError;
 /// What the error message offers.
 pub(super) const SUPPORTED: &str = "ext4, XFS, btrfs or tmpfs";
 
-/// What is written at once and is at least this long is not written twice, to the log and to its place: that would cost
-/// more than the log saves.
+/// What is written at once and is at least this long is not written twice, to the log and to its
+/// place: that would cost more than the log saves.
 const FILL_BYTES_MIN: u64 = 64 << 10;
 
 /// A file system whose promises are tested.
@@ -47,11 +47,13 @@ impl fmt::Display for FileSystemKind {
 pub struct FileSystem {
     /// Which one.
     pub kind: FileSystemKind,
-    /// From how many bytes on a first write goes in place, because the file system makes each block whole or not at all
-    /// that is written where there was none: the extent turns from unwritten to written in one step, after the data.
-    /// `docs/decisions/0008` says how that was tested. None where it does not.
+    /// From how many bytes on a first write goes in place, because the file system makes each block
+    /// whole or not at all that is written where there was none: the extent turns from unwritten to
+    /// written in one step, after the data. `docs/decisions/0008` says how that was tested. None
+    /// where it does not.
     pub fill_bytes_min: Option<u64>,
-    /// Whether no two syncs of one file may be under way at once: the file system would acknowledge some of them early.
+    /// Whether no two syncs of one file may be under way at once: the file system would acknowledge
+    /// some of them early.
     pub syncs_in_turn: bool,
     /// Bytes in all.
     pub total_bytes: u64,
@@ -65,7 +67,8 @@ pub(super) fn recognise(file: impl AsFd, path: &Path) -> Result<FileSystem, Data
     let mounted_as = mounted_type(&file);
     let refuse =
         |kind: String, reason| Err(DatastoreError::FileSystem { path: path.to_owned(), kind, reason });
-    // statfs(2)'s magic numbers. ext2, ext3 and ext4 share one; only the mount table tells them apart.
+    // statfs(2)'s magic numbers. ext2, ext3 and ext4 share one; only the mount table tells them
+    // apart.
     let kind = match (stats.f_type as u64 & 0xFFFF_FFFF, mounted_as.as_deref()) {
         (0xEF53, Some(older @ ("ext2" | "ext3"))) => {
             return refuse(older.to_owned(), "it has no extents and no unwritten blocks");
@@ -96,8 +99,8 @@ pub(super) fn recognise(file: impl AsFd, path: &Path) -> Result<FileSystem, Data
     })
 }
 
-/// The type in this process's mount table of the file system that `file` lies on. btrfs subvolumes have device
-/// numbers of their own and are not found; their magic number says enough.
+/// The type in this process's mount table of the file system that `file` lies on. btrfs subvolumes
+/// have device numbers of their own and are not found; their magic number says enough.
 fn mounted_type(file: impl AsFd) -> Option<String> {
     let device = fstat(file).ok()?.st_dev;
     let device = format!("{}:{}", major(device), minor(device));

@@ -18,9 +18,9 @@ use super::layer_files;
 use super::open::{Access, Deks, OpenOptions, Protection};
 use super::open_files::{open_chain_envelopes, open_layer_of};
 
-/// What stays with the process that answers for a volume while another one does its I/O. It holds the directory's
-/// lock: as long as it lives, nobody else opens the volume for writing or deletes it, whatever becomes of the other
-/// process. It holds no key.
+/// What stays with the process that answers for a volume while another one does its I/O. It holds
+/// the directory's lock: as long as it lives, nobody else opens the volume for writing or deletes
+/// it, whatever becomes of the other process. It holds no key.
 pub struct VolumeHead {
     pub(super) directory: VolumeDirectory,
     pub(super) descriptor: Descriptor,
@@ -43,8 +43,9 @@ impl VolumeHead {
         self.access
     }
 
-    /// Whether a file of the volume was removed from its directory, or the directory itself: whoever does the I/O goes on with files that
-    /// nobody finds any more. What cannot be told is not gone. The names are those of open files, so no disk is asked for them.
+    /// Whether a file of the volume was removed from its directory, or the directory itself:
+    /// whoever does the I/O goes on with files that nobody finds any more. What cannot be told is
+    /// not gone. The names are those of open files, so no disk is asked for them.
     pub fn are_files_gone(&self) -> bool {
         let mut layers = self.descriptor.layers.iter();
         layers.any(|layer| {
@@ -52,8 +53,8 @@ impl VolumeHead {
         })
     }
 
-    /// Whether files of the volume are not this process's user's, which root opens by its right to. What cannot be told
-    /// is not.
+    /// Whether files of the volume are not this process's user's, which root opens by its right to.
+    /// What cannot be told is not.
     pub fn has_files_of_other_users(&self) -> bool {
         let ours = geteuid().as_raw();
         let is_others = |entry: &DirEntry| {
@@ -63,8 +64,9 @@ impl VolumeHead {
         Dir::read_from(self).is_ok_and(|entries| entries.flatten().any(|entry| is_others(&entry)))
     }
 
-    /// Opens and locks the layers anew, after whoever did its I/O has died: waits `lock_wait` at most for the last of
-    /// that I/O. The descriptor is read and authenticated anew too. It must be that of the same volume, and no older.
+    /// Opens and locks the layers anew, after whoever did its I/O has died: waits `lock_wait` at
+    /// most for the last of that I/O. The descriptor is read and authenticated anew too. It must be
+    /// that of the same volume, and no older.
     pub fn reopen(
         &mut self,
         protection: Protection<'_>,
@@ -93,9 +95,10 @@ impl VolumeHead {
         }
     }
 
-    /// Grows the volume; what is new reads as zeroes. The top layer's files grow first, and durably: a power cut before
-    /// the descriptor is replaced leaves a file that is longer than needed, which harms nothing. Whoever does the I/O
-    /// is told afterwards, with [`FileDisk::set_size`](super::FileDisk::set_size); until then it uses the old size.
+    /// Grows the volume; what is new reads as zeroes. The top layer's files grow first, and
+    /// durably: a power cut before the descriptor is replaced leaves a file that is longer than
+    /// needed, which harms nothing. Whoever does the I/O is told afterwards, with
+    /// [`FileDisk::set_size`](super::FileDisk::set_size); until then it uses the old size.
     pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
         let path = self.directory.path.clone();
         let from = self.descriptor.size_bytes;

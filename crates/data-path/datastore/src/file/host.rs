@@ -68,8 +68,8 @@ enum Within {
     Volume,
 }
 
-/// Opens a directory without following links below its datastore. The datastore is the directory that
-/// bears a mark; the directory above a volume counts as one without a mark too.
+/// Opens a directory without following links below its datastore. The datastore is the directory
+/// that bears a mark; the directory above a volume counts as one without a mark too.
 fn open_within(path: &Path, within: Within) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut datastore = path;
@@ -168,16 +168,17 @@ impl Directory for HostDirectory {
     }
 }
 
-/// Has btrfs overwrite blocks where they are: copied on write, every overwrite takes new space and metadata, at a fifth
-/// of the speed (measured). It can be asked of an empty file only. Other file systems have no such flag, and need none.
+/// Has btrfs overwrite blocks where they are: copied on write, every overwrite takes new space and
+/// metadata, at a fifth of the speed (measured). It can be asked of an empty file only. Other file
+/// systems have no such flag, and need none.
 fn overwrite_in_place(file: &OwnedFd) {
     if let Ok(flags) = ioctl_getflags(file) {
         let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
     }
 }
 
-/// Reads leave the file's access time as it is: to ask each time whether it is to be written costs 1 to 2 % of a small read. Only who
-/// owns the file may have it so.
+/// Reads leave the file's access time as it is: to ask each time whether it is to be written costs
+/// 1 to 2 % of a small read. Only who owns the file may have it so.
 fn forget_reads(file: &OwnedFd) {
     if let Ok(flags) = fcntl_getfl(file) {
         let _ = fcntl_setfl(file, flags | OFlags::NOATIME);

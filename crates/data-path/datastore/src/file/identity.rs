@@ -1,8 +1,9 @@
 //! Which datastore a directory is.
 //!
-//! A path says little: what is mounted there can be missing, and an empty directory looks as if it had no volumes. So a
-//! datastore whose volumes somebody has to find again bears a mark, a small file with a random id, and whoever
-//! comes back compares it. It vouches for nothing against one who writes the datastore; it tells a missing disk from an empty one.
+//! A path says little: what is mounted there can be missing, and an empty directory looks as if it
+//! had no volumes. So a datastore whose volumes somebody has to find again bears a mark, a small
+//! file with a random id, and whoever comes back compares it. It vouches for nothing against one
+//! who writes the datastore; it tells a missing disk from an empty one.
 
 use std::path::Path;
 
@@ -21,7 +22,8 @@ pub(super) const MARK: &str = ".strongroom-datastore";
 /// The longest mark that is read, in bytes: an id in text and a line end have 37.
 const MARK_BYTES_MAX: u64 = 64;
 
-/// Marks the datastore at `path` (made, if only it is missing) unless it bears a mark, durably; says which it is.
+/// Marks the datastore at `path` (made, if only it is missing) unless it bears a mark, durably;
+/// says which it is.
 ///
 /// # Errors
 /// [`DatastoreError::Damaged`] for a mark that is none; for want of room or permission.

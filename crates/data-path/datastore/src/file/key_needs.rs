@@ -1,9 +1,10 @@
 //! Which KEKs the volumes of a datastore need: what has to be known before one is destroyed.
 //!
-//! It is stricter than [`list`](super::list): a key may be destroyed because of what is *not* found here. So what looks
-//! like a volume and cannot be read is told as such and never passed over, and what an interrupted creation has left
-//! counts as long as it has a descriptor. A descriptor is taken as it is, without its key: who edits one can make a key seem
-//! needed, or take its envelopes away, which he can do in any case.
+//! It is stricter than [`list`](super::list): a key may be destroyed because of what is *not* found
+//! here. So what looks like a volume and cannot be read is told as such and never passed over, and
+//! what an interrupted creation has left counts as long as it has a descriptor. A descriptor is
+//! taken as it is, without its key: who edits one can make a key seem needed, or take its envelopes
+//! away, which he can do in any case.
 
 use std::path::{Path, PathBuf};
 
@@ -16,10 +17,12 @@ use super::error::DatastoreError;
 use super::places::places;
 use super::storage::{HOST, Storage};
 
-/// What a file system makes for its own check, for root alone. No program of ours puts a volume there.
+/// What a file system makes for its own check, for root alone. No program of ours puts a volume
+/// there.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// How often a datastore is looked through, so that a volume that gets another name meanwhile is seen under one of them.
+/// How often a datastore is looked through, so that a volume that gets another name meanwhile is
+/// seen under one of them.
 const ATTEMPTS: usize = 8;
 
 /// A volume, and the KEKs of its envelopes.
@@ -77,7 +80,8 @@ fn needs_of_all(storage: &dyn Storage, path: &Path, places: &[String]) -> KeyNee
     needs
 }
 
-/// Nothing for what is no volume: a directory without a descriptor has no envelope that a key could open.
+/// Nothing for what is no volume: a directory without a descriptor has no envelope that a key could
+/// open.
 fn needs_of(storage: &dyn Storage, path: &Path) -> Result<Option<VolumeNeeds>, DatastoreError> {
     let handle = match storage.open_volume(path) {
         Ok(handle) => handle,

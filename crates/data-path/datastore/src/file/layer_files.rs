@@ -37,8 +37,8 @@ pub(super) fn are_of(descriptor: &Descriptor, name: &str) -> bool {
     descriptor.layers.iter().flat_map(names).any(|of_layer| of_layer == name)
 }
 
-/// Makes the files of a new top layer, each of them durably; their names are durable when the directory is. `path` is
-/// what a person calls the volume.
+/// Makes the files of a new top layer, each of them durably; their names are durable when the
+/// directory is. `path` is what a person calls the volume.
 pub(super) fn make(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
@@ -69,8 +69,8 @@ pub(super) fn make(
     Ok(())
 }
 
-/// Makes the files of a layer as large as its new size in `grown` needs them, durably. `from` is the size
-/// so far.
+/// Makes the files of a layer as large as its new size in `grown` needs them, durably. `from` is
+/// the size so far.
 pub(super) fn grow(
     directory: &VolumeDirectory,
     grown: &Descriptor,
@@ -112,8 +112,8 @@ pub(super) fn grow(
     Ok(())
 }
 
-/// Gives a layer's file the length that its volume needs, and the space if it is thick; `from_bytes` is its length so
-/// far.
+/// Gives a layer's file the length that its volume needs, and the space if it is thick;
+/// `from_bytes` is its length so far.
 fn size_layer(
     file: &dyn StoredFile,
     from_bytes: u64,
@@ -124,7 +124,8 @@ fn size_layer(
     let bytes = descriptor.layer_size(layer).block_aligned_bytes();
     let sized = match descriptor.provisioning {
         Provisioning::Thin => file.set_length(bytes),
-        // A growth within the last block needs no more space, and there is no allocating of nothing.
+        // A growth within the last block needs no more space, and there is no allocating of
+        // nothing.
         Provisioning::Thick if bytes == from_bytes => Ok(()),
         Provisioning::Thick => file.allocate(from_bytes, bytes - from_bytes),
     };
@@ -152,7 +153,8 @@ pub(super) fn size_tags(
     sized.map_err(no_room_or("give their size to the tags of", bytes, path))
 }
 
-/// Says in the file of a layer's tags that nothing is there yet of what is new: the layer had so many bytes.
+/// Says in the file of a layer's tags that nothing is there yet of what is new: the layer had so
+/// many bytes.
 fn say_nothing_is_there(
     tags: &dyn StoredFile,
     descriptor: &Descriptor,
@@ -186,8 +188,8 @@ pub(super) fn no_room_for_tags(error: IoError, layer: &LayerRecord, path: &Path)
     }
 }
 
-/// Gives the record of a layer's discards its length and all of its space, also where the layer is thin: a discard must
-/// not fail for want of room. What is there already is kept.
+/// Gives the record of a layer's discards its length and all of its space, also where the layer is
+/// thin: a discard must not fail for want of room. What is there already is kept.
 fn size_discards(discards: &dyn StoredFile, size: VolumeSize, path: &Path) -> Result<(), DatastoreError> {
     let bytes = discards::file_bytes(size.block_aligned_bytes());
     discards.allocate(0, bytes).map_err(no_room_or("give its size to the record of discards of", bytes, path))

@@ -32,7 +32,8 @@ impl ListedVolume {
     }
 }
 
-/// Lists the volumes of the datastore at `path`, those of VMs too, by name. One that cannot be read does not hide the others.
+/// Lists the volumes of the datastore at `path`, those of VMs too, by name. One that cannot be read
+/// does not hide the others.
 pub fn list(path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
     list_on(HOST, path)
 }

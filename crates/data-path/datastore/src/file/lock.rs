@@ -1,14 +1,16 @@
 //! The locks on a volume: on its directory, and on the very open file that I/O goes through.
 //!
-//! The directory's is held by whoever answers for the volume and may replace its descriptor. The file's is held by
-//! whoever does I/O, which may be another process: it can be killed and started anew, and nobody comes in between.
+//! The directory's is held by whoever answers for the volume and may replace its descriptor. The
+//! file's is held by whoever does I/O, which may be another process: it can be killed and started
+//! anew, and nobody comes in between.
 //!
-//! When a process is killed, its descriptors are closed at once, but writes that it has handed to the kernel still
-//! land, up to 0.1 s later (measured). A lock in a file of its own is free by then: a successor that took it
-//! could write a block and have the dead process's older write land on top. `flock(2)` belongs to the open file
-//! description, and io_uring holds that description until the last request on it has ended. So who gets this lock
-//! knows that nothing of its predecessor is under way. (A classic `fcntl` lock would not do: it goes with the
-//! process's descriptor table.)
+//! When a process is killed, its descriptors are closed at once, but writes that it has handed to
+//! the kernel still land, up to 0.1 s later (measured). A lock in a file of its own is free by
+//! then: a successor that took it could write a block and have the dead process's older write land
+//! on top. `flock(2)` belongs to the open file description, and io_uring holds that description
+//! until the last request on it has ended. So who gets this lock knows that nothing of its
+//! predecessor is under way. (A classic `fcntl` lock would not do: it goes with the process's
+//! descriptor table.)
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -58,7 +60,8 @@ pub fn acquire(
     }
 }
 
-/// The process that holds the lock, as `/proc/locks` tells it: `1: FLOCK ADVISORY WRITE 4242 fe:00:1234 0 EOF`.
+/// The process that holds the lock, as `/proc/locks` tells it:
+/// `1: FLOCK ADVISORY WRITE 4242 fe:00:1234 0 EOF`.
 pub(super) fn holder(file: &impl AsFd) -> Option<u32> {
     let inode = fstat(file).ok()?.st_ino;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;

@@ -1,10 +1,10 @@
 //! Making one layer of two, where no snapshot needs the lower one any more.
 //!
-//! The blocks of the upper layer are written into the lower one, under the lower one's key. Until that is
-//! complete the upper layer stays where it is and answers for all that it holds, so what a power cut leaves
-//! of a block in the lower layer is read by nobody, and is written again. Blocks of which the upper layer
-//! has nothing are not touched, and must match their tags all the time: nothing is taken as it is
-//! ([`LockedLayer::vouch_for_tags`]).
+//! The blocks of the upper layer are written into the lower one, under the lower one's key. Until
+//! that is complete the upper layer stays where it is and answers for all that it holds, so what a
+//! power cut leaves of a block in the lower layer is read by nobody, and is written again. Blocks
+//! of which the upper layer has nothing are not touched, and must match their tags all the time:
+//! nothing is taken as it is ([`LockedLayer::vouch_for_tags`]).
 //!
 //! ```text
 //! the lower layer's files have the upper one's size, durably -> the descriptor marks the merge
@@ -12,7 +12,8 @@
 //!     -> the descriptor has one layer -> the upper one's files go
 //! ```
 //!
-//! Moving the blocks takes ciphers, and is another room's work; this is what comes before and after.
+//! Moving the blocks takes ciphers, and is another room's work; this is what comes before and
+//! after.
 
 use std::path::Path;
 
@@ -63,12 +64,12 @@ pub struct MergeKeys {
     pub lower: Deks,
 }
 
-/// Opens the next two layers of the volume at `path` that are to become one, and marks them; `None` if
-/// there are none.
+/// Opens the next two layers of the volume at `path` that are to become one, and marks them; `None`
+/// if there are none.
 ///
 /// # Errors
-/// While the volume is in use, once the options' `lock_wait` has passed; if it was not closed in order; for
-/// want of room.
+/// While the volume is in use, once the options' `lock_wait` has passed; if it was not closed in
+/// order; for want of room.
 pub fn open_merge(path: &Path, options: &OpenOptions<'_>) -> Result<Option<OpenMerge>, DatastoreError> {
     open_merge_on(HOST, path, options)
 }
@@ -93,7 +94,8 @@ pub fn open_merge_on(
 }
 
 impl VolumeHead {
-    /// Says durably that the layers are being merged, and gives the lower one room for the other's blocks.
+    /// Says durably that the layers are being merged, and gives the lower one room for the other's
+    /// blocks.
     fn mark(&mut self, merging: Merging, protection: Protection<'_>) -> Result<(), DatastoreError> {
         if self.descriptor.merging.is_some() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Opening a volume: lock, read the descriptor, authenticate it, open the keys, and only then anything else.
+//! Opening a volume: lock, read the descriptor, authenticate it, open the keys, and only then
+//! anything else.
 
 use std::fmt;
 use std::path::Path;
@@ -23,8 +24,9 @@ use super::renew_tags::renew_tags;
 use super::storage::{HOST, Storage, StoredFile};
 use super::tags::TagsFacts;
 
-/// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A volume of the other
-/// sort is refused, so that nobody who can edit a descriptor can make a guest's data be written clear.
+/// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A
+/// volume of the other sort is refused, so that nobody who can edit a descriptor can make a guest's
+/// data be written clear.
 #[derive(Clone, Copy, Debug)]
 pub enum Protection<'a> {
     /// Encrypted, and this KEK opens it.
@@ -75,7 +77,8 @@ pub struct OpenOptions<'a> {
     pub protection: Protection<'a>,
     /// What for.
     pub access: Access,
-    /// How long to wait for whoever has it: a killed predecessor's last writes take up to 0.1 s, on a slow disk more.
+    /// How long to wait for whoever has it: a killed predecessor's last writes take up to 0.1 s, on
+    /// a slow disk more.
     pub lock_wait: Duration,
     /// The least descriptor generation that the caller knows to exist; 0 knows nothing.
     pub least_generation: u64,
@@ -97,8 +100,8 @@ pub struct OpenVolume {
     pub deks: Deks,
 }
 
-/// The DEKs that seal the blocks of a volume's layers, by epoch, oldest first; none for a clear volume. Those of the
-/// top layer are the last: its epochs are the newest.
+/// The DEKs that seal the blocks of a volume's layers, by epoch, oldest first; none for a clear
+/// volume. Those of the top layer are the last: its epochs are the newest.
 pub type Deks = Vec<(KeyEpoch, SecretBytes)>;
 
 impl OpenVolume {
@@ -148,8 +151,8 @@ pub fn open_on(
     Ok(OpenVolume { disk, tags, discards, lower, head, deks })
 }
 
-/// What the volume at `path` is, if the key vouches for it and it is not too old. Nothing is locked or opened: the
-/// volume may be in use, and be another one a moment later.
+/// What the volume at `path` is, if the key vouches for it and it is not too old. Nothing is locked
+/// or opened: the volume may be in use, and be another one a moment later.
 ///
 /// # Errors
 /// Of what is read alone: the descriptor.
@@ -165,8 +168,8 @@ pub fn authenticated(
     authenticate(path, encoded, &OpenOptions { protection, access, lock_wait, least_generation })
 }
 
-/// Opens and locks the volume at `path` for two processes: one that answers for it, and one that does its I/O and gets
-/// the layer and the keys.
+/// Opens and locks the volume at `path` for two processes: one that answers for it, and one that
+/// does its I/O and gets the layer and the keys.
 pub fn open_apart(
     path: &Path,
     options: &OpenOptions<'_>,

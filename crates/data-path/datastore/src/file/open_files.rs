@@ -1,8 +1,8 @@
-//! Opening and locking the files of a volume: those of its top layer, and those of the layers below, which are only
-//! read.
+//! Opening and locking the files of a volume: those of its top layer, and those of the layers
+//! below, which are only read.
 //!
-//! Whoever writes has the top alone; the layers below can be read by any number at once, because nobody changes them
-//! any more.
+//! Whoever writes has the top alone; the layers below can be read by any number at once, because
+//! nobody changes them any more.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use super::storage::StoredFile;
 use super::tags::{self, TagsFacts};
 use super::{lock, log};
 
-/// Opens and locks the volume's layers, the top with those below in it. The caller holds the directory's lock.
+/// Opens and locks the volume's layers, the top with those below in it. The caller holds the
+/// directory's lock.
 pub(super) fn open_layer_of(
     directory: &VolumeDirectory,
     options: &OpenOptions<'_>,
@@ -36,8 +37,9 @@ pub(super) fn open_layer_of(
     let descriptor = authenticate(path, encoded, options)?;
     let chain = chain_of(path, &descriptor)?;
     if options.access == Access::ReadWrite {
-        // A process that was killed may have put the descriptor there and not made that durable. What is written from
-        // now on must not be acknowledged in layers that a power cut takes back.
+        // A process that was killed may have put the descriptor there and not made that durable.
+        // What is written from now on must not be acknowledged in layers that a power cut takes
+        // back.
         directory.sync()?;
     }
     let opening = Opening { directory, file_system, descriptor: &descriptor, options };
@@ -72,8 +74,8 @@ pub(super) fn chain_of<'a>(
     Ok(chain)
 }
 
-/// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock does it hold still:
-/// it is read again until both agree.
+/// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock
+/// does it hold still: it is read again until both agree.
 fn lock_top(
     directory: &VolumeDirectory,
     kind: FileSystemKind,
@@ -118,8 +120,8 @@ impl Opening<'_> {
         self.complete(layer, file)
     }
 
-    /// Opens and locks what belongs to a layer, whose file is locked: a killed predecessor's last writes to each of
-    /// them land as late as those to the layer.
+    /// Opens and locks what belongs to a layer, whose file is locked: a killed predecessor's last
+    /// writes to each of them land as late as those to the layer.
     fn complete(
         &self,
         layer: &LayerRecord,
@@ -138,7 +140,8 @@ impl Opening<'_> {
                 size_bytes,
                 provisioning: descriptor.provisioning,
                 read_only: options.access == Access::ReadOnly,
-                // In a clear volume a seal only says "here is something"; the first epoch stands for that.
+                // In a clear volume a seal only says "here is something"; the first epoch stands
+                // for that.
                 write_epoch: layer.epochs.last().map_or(KeyEpoch::FIRST, |record| record.epoch),
                 syncs_in_turn: file_system.syncs_in_turn,
                 log: None,
@@ -279,8 +282,8 @@ pub(super) fn authenticate(
     Ok(descriptor)
 }
 
-/// Refuses a layer that is no file, or is shorter than it is to be. A longer one is the rest of a growth that a power
-/// cut interrupted before its descriptor was written.
+/// Refuses a layer that is no file, or is shorter than it is to be. A longer one is the rest of a
+/// growth that a power cut interrupted before its descriptor was written.
 pub(super) fn check_length(
     path: &Path,
     layer: &LayerRecord,

@@ -19,8 +19,8 @@ pub const VM_FILE: &str = "vm.json";
 /// The directory of a VM's that is no volume: swtpm's.
 pub const TPM_STATE: &str = "vtpm.state";
 
-/// The names, below the datastore, of whatever can be a volume, sorted: its entries, and `vm/entry` for the entries of each
-/// directory that is no volume itself. Most of them are none.
+/// The names, below the datastore, of whatever can be a volume, sorted: its entries, and `vm/entry`
+/// for the entries of each directory that is no volume itself. Most of them are none.
 pub(super) fn places(
     storage: &dyn Storage,
     datastore: &VolumeDirectory,
@@ -35,7 +35,8 @@ pub(super) fn places(
     Ok(places)
 }
 
-/// Nothing for what is no directory, has a descriptor, or cannot be read: whoever looks at the place itself says so.
+/// Nothing for what is no directory, has a descriptor, or cannot be read: whoever looks at the
+/// place itself says so.
 fn entries_of_vm(storage: &dyn Storage, path: &Path) -> Vec<String> {
     match VolumeDirectory::open(storage, path) {
         Ok(directory) if directory.file(DESCRIPTOR, OFlags::RDONLY).is_err() => {

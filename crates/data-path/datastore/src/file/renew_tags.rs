@@ -1,8 +1,9 @@
 //! A volume whose tags are of the former format gets new ones when it is opened to be written.
 //!
-//! The order is that of the addition of a layer: the new files are durable, and their names -> the descriptor says so ->
-//! the former files go. A power cut leaves the volume with the former tags or the new ones, and at most files that no
-//! descriptor names. Where there is no room for the new ones, or the volume is between two keys, it is used as it was.
+//! The order is that of the addition of a layer: the new files are durable, and their names -> the
+//! descriptor says so -> the former files go. A power cut leaves the volume with the former tags or
+//! the new ones, and at most files that no descriptor names. Where there is no room for the new
+//! ones, or the volume is between two keys, it is used as it was.
 
 use std::path::Path;
 
@@ -17,8 +18,8 @@ use super::open_files::open_envelopes;
 use super::tagging::Binding;
 use super::{layer_files, tags};
 
-/// Gives the volume new tags, if it has former ones; whether it has new ones now. The caller has it alone, and knows
-/// that its descriptor is durable.
+/// Gives the volume new tags, if it has former ones; whether it has new ones now. The caller has it
+/// alone, and knows that its descriptor is durable.
 pub(super) fn renew_tags(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,

@@ -1,9 +1,10 @@
 //! Moving a volume from one KEK to another. No block is touched: only the envelopes change.
 //!
-//! There are three steps: the descriptor is written under both KEKs; it is read back, and the new one has to open all of
-//! it; it is written under the new one alone. What is between the first and the last is in the descriptor itself, so
-//! whoever finds it knows how to go on, and either KEK opens the volume until then. A step that fails leaves what the
-//! one before it has made. `docs/decisions/0011-rewrapping.md` says what each KEK's tag is good for meanwhile.
+//! There are three steps: the descriptor is written under both KEKs; it is read back, and the new
+//! one has to open all of it; it is written under the new one alone. What is between the first and
+//! the last is in the descriptor itself, so whoever finds it knows how to go on, and either KEK
+//! opens the volume until then. A step that fails leaves what the one before it has made.
+//! `docs/decisions/0011-rewrapping.md` says what each KEK's tag is good for meanwhile.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,11 +24,11 @@ use super::storage::{HOST, Storage};
 /// From which KEK to which.
 #[derive(Clone, Copy, Debug)]
 pub struct RewrapOptions<'a> {
-    /// A KEK that opens the volume. Of a re-wrap that was begun it can be the new one, so that it is finished where the
-    /// old one cannot be had any more.
+    /// A KEK that opens the volume. Of a re-wrap that was begun it can be the new one, so that it
+    /// is finished where the old one cannot be had any more.
     pub from: &'a Kek,
-    /// The KEK that is to open it, as whoever keeps it hands it out now, so that nothing is wrapped under a key that
-    /// nobody gets back.
+    /// The KEK that is to open it, as whoever keeps it hands it out now, so that nothing is wrapped
+    /// under a key that nobody gets back.
     pub to: &'a Kek,
     /// How long to wait for whoever has the volume.
     pub lock_wait: Duration,
@@ -35,12 +36,14 @@ pub struct RewrapOptions<'a> {
     pub least_generation: u64,
 }
 
-/// Moves the volume at `path`, which nobody uses, to another KEK, or goes on with that where it was left. Says what the
-/// volume is now; nothing is done to one that is under the new KEK alone already.
+/// Moves the volume at `path`, which nobody uses, to another KEK, or goes on with that where it was
+/// left. Says what the volume is now; nothing is done to one that is under the new KEK alone
+/// already.
 ///
 /// # Errors
-/// While the volume is in use, once `lock_wait` has passed; if `from` does not open it; if what was written does not
-/// read back; for want of room. Then `from` opens the volume still, unless it is the new one that does.
+/// While the volume is in use, once `lock_wait` has passed; if `from` does not open it; if what was
+/// written does not read back; for want of room. Then `from` opens the volume still, unless it is
+/// the new one that does.
 pub fn rewrap(path: &Path, options: &RewrapOptions<'_>) -> Result<Descriptor, DatastoreError> {
     rewrap_on(HOST, path, options)
 }
@@ -91,8 +94,8 @@ impl VolumeHead {
         Ok(Self { directory, descriptor, access: options.access })
     }
 
-    /// All steps of a re-wrap, from where it was left. See [`rewrap`]. Whatever fails, [`Self::descriptor`] says then
-    /// which KEKs open the volume.
+    /// All steps of a re-wrap, from where it was left. See [`rewrap`]. Whatever fails,
+    /// [`Self::descriptor`] says then which KEKs open the volume.
     pub fn rewrap(&mut self, from: &Kek, to: &Kek) -> Result<(), DatastoreError> {
         let mut steps = || {
             self.begin_rewrap(from, to)?;
@@ -115,7 +118,8 @@ impl VolumeHead {
         self.replace_descriptor(both, &[from, to])
     }
 
-    /// The second: what is on the disk opens under the new KEK, all of it, and is what it was under the old one.
+    /// The second: what is on the disk opens under the new KEK, all of it, and is what it was under
+    /// the old one.
     pub fn verify_rewrap(&mut self, from: &Kek, to: &Kek) -> Result<(), DatastoreError> {
         let path = self.directory.path.clone();
         let failed = |reason: String| DatastoreError::NotRewrapped { path: path.clone(), reason };
@@ -184,8 +188,8 @@ impl VolumeHead {
     }
 }
 
-/// The descriptor with all that `to` needs beside what `from` has. A third KEK, which an earlier re-wrap was bringing
-/// in, goes.
+/// The descriptor with all that `to` needs beside what `from` has. A third KEK, which an earlier
+/// re-wrap was bringing in, goes.
 fn under_both(
     path: &Path,
     descriptor: &Descriptor,

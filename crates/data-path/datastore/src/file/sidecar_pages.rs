@@ -17,13 +17,14 @@ const PART_BYTES: u64 = 1 << 20;
 pub(super) enum Found {
     /// Nobody has written since it was durable, or nothing rests upon it.
     Durable,
-    /// Whoever wrote it may have been killed before it was durable, or have had a sync that failed, after which no later
-    /// one need help: it is written once more, and synced. What is taken for recorded is not recorded again.
+    /// Whoever wrote it may have been killed before it was durable, or have had a sync that failed,
+    /// after which no later one need help: it is written once more, and synced. What is taken for
+    /// recorded is not recorded again.
     NotYet,
 }
 
-/// Reads what was ever written of these bytes, whole pages, and reports it page by page: the page's number, counted from
-/// the first byte, and its content. When this returns all of it is durable.
+/// Reads what was ever written of these bytes, whole pages, and reports it page by page: the page's
+/// number, counted from the first byte, and its content. When this returns all of it is durable.
 pub(super) fn read(
     file: &dyn StoredFile,
     bytes: Range<u64>,

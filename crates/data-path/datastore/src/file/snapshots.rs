@@ -1,11 +1,13 @@
 //! The snapshots of a volume that nobody uses: making one, going back to one, and letting one go.
 //!
-//! A snapshot is a name for a layer that takes no writes any more. Making one puts a new top on the layer
-//! that was the top; going back puts one on the snapshot's layer. Either is one replacement of the
-//! descriptor, so that a power cut leaves the volume before it or after it. Nothing is copied.
+//! A snapshot is a name for a layer that takes no writes any more. Making one puts a new top on the
+//! layer that was the top; going back puts one on the snapshot's layer. Either is one replacement
+//! of the descriptor, so that a power cut leaves the volume before it or after it. Nothing is
+//! copied.
 //!
-//! A snapshot that is deleted leaves its layer. Where neither another snapshot nor the top needs that, it
-//! goes at once, with its key; otherwise it is merged with the layer above it ([`super::merge`]).
+//! A snapshot that is deleted leaves its layer. Where neither another snapshot nor the top needs
+//! that, it goes at once, with its key; otherwise it is merged with the layer above it
+//! ([`super::merge`]).
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -82,9 +84,9 @@ pub fn create_snapshot_on(
     })
 }
 
-/// Puts the volume at `path` back to what it was at a snapshot, its size included. What it holds now is
-/// kept as the snapshot `keep`, or is lost. Returns the volume's new descriptor, whose generation and key
-/// epochs only rise.
+/// Puts the volume at `path` back to what it was at a snapshot, its size included. What it holds
+/// now is kept as the snapshot `keep`, or is lost. Returns the volume's new descriptor, whose
+/// generation and key epochs only rise.
 ///
 /// # Errors
 /// [`DatastoreError::NoSnapshot`], and as [`create_snapshot`].
@@ -116,9 +118,9 @@ pub fn revert_on(
     })
 }
 
-/// Deletes a snapshot of the volume at `path`. Returns the volume's new descriptor. Its space is given back
-/// at once where only this snapshot needed it, and by the [merge](super::merge) of two layers where what was written
-/// before it is still needed.
+/// Deletes a snapshot of the volume at `path`. Returns the volume's new descriptor. Its space is
+/// given back at once where only this snapshot needed it, and by the [merge](super::merge) of two
+/// layers where what was written before it is still needed.
 ///
 /// # Errors
 /// [`DatastoreError::NoSnapshot`]; while the volume is in use.

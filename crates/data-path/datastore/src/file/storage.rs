@@ -1,8 +1,9 @@
 //! What a volume asks of a file system: names, and files that are opened by them.
 //!
-//! The host's own is [`HOST`]; a simulated one loses power at any of these calls. What is asked for here is done
-//! when the call returns, and durable when the sync that covers it returns. I/O on blocks does not pass through here:
-//! it goes through the thread's queues, to which an open file is a [`DataFile`].
+//! The host's own is [`HOST`]; a simulated one loses power at any of these calls. What is asked for
+//! here is done when the call returns, and durable when the sync that covers it returns. I/O on
+//! blocks does not pass through here: it goes through the thread's queues, to which an open file is
+//! a [`DataFile`].
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -22,8 +23,8 @@ pub trait Storage: Send + Sync {
     /// Opens the directory of a datastore, or of a VM in one.
     fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno>;
 
-    /// Opens the directory of a volume. A link is an error (`LOOP`): a datastore is not trusted to name
-    /// directories outside of it. A file system without links has nothing to refuse.
+    /// Opens the directory of a volume. A link is an error (`LOOP`): a datastore is not trusted to
+    /// name directories outside of it. A file system without links has nothing to refuse.
     fn open_volume(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
         self.open_directory(path)
     }
@@ -76,7 +77,8 @@ pub trait Directory: Lockable + AsFd + Send + Sync {
     /// Makes its names durable.
     fn sync(&self) -> Result<(), Errno>;
 
-    /// Makes everything on its file system durable (`syncfs`): a way to sync a file that is no sync of that file.
+    /// Makes everything on its file system durable (`syncfs`): a way to sync a file that is no sync
+    /// of that file.
     fn sync_file_system(&self) -> Result<(), Errno>;
 }
 
@@ -97,8 +99,9 @@ pub trait StoredFile: DataFile + Lockable {
     /// Writes all of it from `offset` on.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno>;
 
-    /// Has the file system begin to bring these bytes to the disk, which need not stay in its cache: so that a sync that follows
-    /// a long piece of writing does not begin with the first of them. Nothing is promised.
+    /// Has the file system begin to bring these bytes to the disk, which need not stay in its
+    /// cache: so that a sync that follows a long piece of writing does not begin with the first of
+    /// them. Nothing is promised.
     fn begin_sync(&self, _offset: u64, _bytes: u64) {}
 
     /// Makes it durable, content and length.

@@ -1,8 +1,9 @@
 //! The syncs of a volume that are under way, on all its channels.
 //!
-//! The kernel tells the failure of an fsync once, and marks clean what it could not write. Of two syncs that are under
-//! way together one may hear of it and the other succeed, and the success may be seen first. So a flush that has
-//! succeeded is a success only when every sync that was under way beside it has ended too, and none of them has failed.
+//! The kernel tells the failure of an fsync once, and marks clean what it could not write. Of two
+//! syncs that are under way together one may hear of it and the other succeed, and the success may
+//! be seen first. So a flush that has succeeded is a success only when every sync that was under
+//! way beside it has ended too, and none of them has failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +30,9 @@ impl Unsynced {
 
     /// Something was done, and its submitter is not told yet.
     pub(super) fn set(&self) {
-        // Between two syncs all writers but the first find it set, and leave the cache line with everybody. Whoever finds it set
-        // has done its work before the sync that takes it is sent, for it is taken first.
+        // Between two syncs all writers but the first find it set, and leave the cache line with
+        // everybody. Whoever finds it set has done its work before the sync that takes it is sent,
+        // for it is taken first.
         if !self.0.load(Ordering::SeqCst) {
             self.0.store(true, Ordering::SeqCst);
         }
@@ -43,8 +45,8 @@ impl Unsynced {
 
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
-    /// Set by the first failed fsync and never cleared: the kernel may have dropped the pages that it could not write
-    /// and would report success next time.
+    /// Set by the first failed fsync and never cleared: the kernel may have dropped the pages that
+    /// it could not write and would report success next time.
     failed: AtomicBool,
     /// Counts syncs that nobody will hear of.
     abandoned: AtomicU64,
@@ -74,8 +76,9 @@ impl Syncs {
         ticket
     }
 
-    /// A sync of these files is about to be sent; says which of them have anything to sync. The ticket comes first:
-    /// whoever finds that another has taken a file upon itself finds that one's ticket, and waits for it.
+    /// A sync of these files is about to be sent; says which of them have anything to sync. The
+    /// ticket comes first: whoever finds that another has taken a file upon itself finds that one's
+    /// ticket, and waits for it.
     pub(super) fn begin_for<const FILES: usize>(
         &self,
         files: [Option<&Unsynced>; FILES],
@@ -92,8 +95,8 @@ impl Syncs {
         self.end(ticket, false);
     }
 
-    /// How many syncs were abandoned. If it has changed since before a flush began, what the flush has waited for may
-    /// not be durable.
+    /// How many syncs were abandoned. If it has changed since before a flush began, what the flush
+    /// has waited for may not be durable.
     pub(super) fn abandoned(&self) -> u64 {
         self.abandoned.load(Ordering::SeqCst)
     }
@@ -108,8 +111,9 @@ impl Syncs {
         book.waiting.drain(..).for_each(|waker| waker.wake());
     }
 
-    /// A durable write has ended, with this; what it may tell its submitter. Without room nothing that was acknowledged
-    /// is lost, and room can come back. What was promised durable beside a failed fsync is not.
+    /// A durable write has ended, with this; what it may tell its submitter. Without room nothing
+    /// that was acknowledged is lost, and room can come back. What was promised durable beside a
+    /// failed fsync is not.
     pub(super) fn end_of_durable_write(
         &self,
         ticket: SyncTicket,
@@ -122,7 +126,8 @@ impl Syncs {
         }
     }
 
-    /// The first ticket that is not given out yet: a flush that succeeds now must wait for those before it.
+    /// The first ticket that is not given out yet: a flush that succeeds now must wait for those
+    /// before it.
     pub(super) fn next(&self) -> SyncTicket {
         SyncTicket(self.book.lock().next)
     }
@@ -142,7 +147,8 @@ impl Syncs {
 mod tests {
     use super::*;
 
-    /// Threads flush side by side, over and over: whoever finds nothing to sync waits for the one that has it.
+    /// Threads flush side by side, over and over: whoever finds nothing to sync waits for the one
+    /// that has it.
     #[test]
     fn who_finds_nothing_to_sync_waits_for_who_took_it() {
         let syncs = Syncs::default();

@@ -1,7 +1,7 @@
 //! Tags: what they are, what they are bound to, and sectors of bits that bear one.
 //!
-//! A sidecar that says something of blocks says it in bits, in sectors of 512 bytes, the unit that a device writes
-//! whole. Each vouches for itself:
+//! A sidecar that says something of blocks says it in bits, in sectors of 512 bytes, the unit that
+//! a device writes whole. Each vouches for itself:
 //!
 //! ```text
 //! offset  bytes  content
@@ -95,8 +95,8 @@ pub(super) struct Tagger {
 }
 
 impl Tagger {
-    /// Derives them; `None` where there is no DEK to derive from. Another purpose, which `info` says, never gets these
-    /// keys.
+    /// Derives them; `None` where there is no DEK to derive from. Another purpose, which `info`
+    /// says, never gets these keys.
     pub fn derive(deks: &Deks, info: &[u8]) -> Result<Option<Self>, CryptoError> {
         let keys = deks.iter().map(|(epoch, dek)| {
             let key = hkdf_sha256(dek, &[], info, BLOCK_TAG_KEY_BYTES)?;
@@ -135,8 +135,8 @@ impl Tagger {
         Ok(())
     }
 
-    /// Reports the bits of each sector of a page that one of the keys has tagged, and the others without: they say
-    /// nothing.
+    /// Reports the bits of each sector of a page that one of the keys has tagged, and the others
+    /// without: they say nothing.
     pub fn verify_page(
         &self,
         header: impl Fn(u64) -> [u8; HEADER_BYTES],
@@ -166,7 +166,8 @@ fn sectors_mut(page_number: u64, page: &mut [u8]) -> impl Iterator<Item = (u64, 
     (page_number * SECTORS_PER_PAGE..).zip(page.chunks_exact_mut(SECTOR))
 }
 
-/// The bits of a page's sectors, to be filled: the number of the first one of each, and their place.
+/// The bits of a page's sectors, to be filled: the number of the first one of each, and their
+/// place.
 pub(super) fn bits_mut(page_number: u64, page: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8])> {
     sectors_mut(page_number, page)
         .map(|(number, sector)| (number * NUMBERS_PER_SECTOR, &mut sector[TAG_BYTES..]))

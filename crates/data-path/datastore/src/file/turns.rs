@@ -1,16 +1,18 @@
 //! Syncs of a file one after the other, where they may not run side by side.
 //!
-//! btrfs (Linux 6.18) acknowledges some of the syncs of one file that run beside each other before anything was flushed
-//! (`docs/decisions/0008-first-write-log.md`). There a file has at most one sync under way, on whichever thread, and a
-//! durable write is a write and then a sync like any other. Who asks for a sync gets the next one that begins, and
-//! shares it with all who ask until then.
+//! btrfs (Linux 6.18) acknowledges some of the syncs of one file that run beside each other before
+//! anything was flushed (`docs/decisions/0008-first-write-log.md`). There a file has at most one
+//! sync under way, on whichever thread, and a durable write is a write and then a sync like any
+//! other. Who asks for a sync gets the next one that begins, and shares it with all who ask until
+//! then.
 //!
 //! ```text
 //! asked ---> waits for the one under way ---> begun: answers all who asked before ---> succeeded, or failed for good
 //!                                               \---> unheard, as its queue was dropped: answers nobody, another begins
 //! ```
 //!
-//! It is a queue between a stage and its leaf, so that stages have one way to write whatever the file system is.
+//! It is a queue between a stage and its leaf, so that stages have one way to write whatever the
+//! file system is.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -81,7 +83,8 @@ struct Book {
     /// The last of which is known that it succeeded.
     succeeded: u64,
     is_under_way: bool,
-    /// Why one has failed. What it should have covered is lost, and the kernel would not say so again.
+    /// Why one has failed. What it should have covered is lost, and the kernel would not say so
+    /// again.
     failure: Option<IoError>,
     /// Threads that wait for the one under way to end.
     waiting: Vec<Arc<Waker>>,
@@ -137,8 +140,8 @@ impl FileTurns {
     }
 }
 
-/// A file as one queue has it below. What is under way holds on to it, also when the queue is gone, so a sync that
-/// nobody hears of has ended when this is dropped.
+/// A file as one queue has it below. What is under way holds on to it, also when the queue is gone,
+/// so a sync that nobody hears of has ended when this is dropped.
 #[derive(Debug)]
 struct FileInTurn {
     turns: Arc<FileTurns>,

@@ -22,8 +22,8 @@ impl DataFile for AnyFile {
     }
 }
 
-/// What all queues to a file send to. It holds on to files as a leaf does, and demands that no two syncs are under way
-/// at once.
+/// What all queues to a file send to. It holds on to files as a leaf does, and demands that no two
+/// syncs are under way at once.
 #[derive(Default)]
 struct Leaf {
     under_way: Vec<UnderWay>,

@@ -1,8 +1,10 @@
-//! Sparse bytes for many threads: chunks of 1 MiB that exist once something other than zeroes may be in them.
+//! Sparse bytes for many threads: chunks of 1 MiB that exist once something other than zeroes may
+//! be in them.
 //!
-//! They hang in a tree of three levels (TiB, GiB, MiB), so that the largest volume needs no more memory than a
-//! small one before it is written to, finding a chunk takes no lock, and growing is nothing at all. Each
-//! chunk has its own lock; a block lies within one chunk, and so is read and written as a whole.
+//! They hang in a tree of three levels (TiB, GiB, MiB), so that the largest volume needs no more
+//! memory than a small one before it is written to, finding a chunk takes no lock, and growing is
+//! nothing at all. Each chunk has its own lock; a block lies within one chunk, and so is read and
+//! written as a whole.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -64,8 +66,8 @@ impl Chunks {
         }
     }
 
-    /// Makes the extent zeroes. Chunks that lie wholly within it are freed; what never existed is passed over by
-    /// the GiB and TiB, so that the extent may be as long as it likes.
+    /// Makes the extent zeroes. Chunks that lie wholly within it are freed; what never existed is
+    /// passed over by the GiB and TiB, so that the extent may be as long as it likes.
     pub fn zero(&self, extent: Extent) {
         self.for_each_chunk(extent, &mut |piece, chunk| {
             let Some(chunk) = chunk else { return true };
@@ -81,7 +83,8 @@ impl Chunks {
         });
     }
 
-    /// Reports blocks that are there as data and the rest as holes, in runs, until `report` returns `false`.
+    /// Reports blocks that are there as data and the rest as holes, in runs, until `report` returns
+    /// `false`.
     pub fn allocation(&self, extent: Extent, report: &mut dyn FnMut(Extent, Allocation) -> bool) {
         let mut run: Option<(Extent, Allocation)> = None;
         let mut stopped = false;
@@ -129,8 +132,9 @@ impl Chunks {
         &chunks[(offset / CHUNK_BYTES % FANOUT) as usize]
     }
 
-    /// Visits the extent's pieces in order, each with the chunk that holds it. Where a whole GiB or TiB does not
-    /// exist, its part of the extent is one piece without a chunk. Ends when `visit` returns `false`.
+    /// Visits the extent's pieces in order, each with the chunk that holds it. Where a whole GiB or
+    /// TiB does not exist, its part of the extent is one piece without a chunk. Ends when `visit`
+    /// returns `false`.
     fn for_each_chunk(&self, extent: Extent, visit: &mut dyn FnMut(Extent, Option<&Chunk>) -> bool) {
         let mut offset = extent.offset();
         while offset < extent.end() {
@@ -157,10 +161,12 @@ impl fmt::Debug for Chunks {
     }
 }
 
-/// The bytes of a chunk, on a page boundary: where the allocator puts its own header, each copy to or from a buffer
-/// would run 16 bytes out of step with it, and stall the processor, which compares addresses by their place in a page.
+/// The bytes of a chunk, on a page boundary: where the allocator puts its own header, each copy to
+/// or from a buffer would run 16 bytes out of step with it, and stall the processor, which compares
+/// addresses by their place in a page.
 struct Bytes {
-    /// A page more than the chunk. Zeroed memory of this size comes fresh from the kernel, page by page as it is used.
+    /// A page more than the chunk. Zeroed memory of this size comes fresh from the kernel, page by
+    /// page as it is used.
     memory: Box<[u8]>,
     start: usize,
 }

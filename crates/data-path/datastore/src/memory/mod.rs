@@ -1,8 +1,9 @@
 //! A volume in memory, for tests and for measuring what the stages above cost.
 //!
-//! It keeps what the file datastore keeps, bytes and nothing else: a block of zeroes is a block that is not there, and
-//! any other one was sealed under the one epoch that the disk was made with. Memory is taken by the MiB as it is
-//! first written. Nothing outlives the process, so a flush has nothing to do.
+//! It keeps what the file datastore keeps, bytes and nothing else: a block of zeroes is a block
+//! that is not there, and any other one was sealed under the one epoch that the disk was made with.
+//! Memory is taken by the MiB as it is first written. Nothing outlives the process, so a flush has
+//! nothing to do.
 
 mod chunks;
 
@@ -48,7 +49,8 @@ struct Shared {
 }
 
 impl MemoryDisk {
-    /// An empty disk of whole blocks that hold `size`. Blocks are written, and read back, as sealed under `epoch`.
+    /// An empty disk of whole blocks that hold `size`. Blocks are written, and read back, as sealed
+    /// under `epoch`.
     pub fn new(size: VolumeSize, epoch: KeyEpoch) -> Self {
         let size_bytes = AtomicU64::new(size.block_aligned_bytes());
         Self { shared: Arc::new(Shared { chunks: Chunks::default(), size_bytes, epoch }) }
@@ -118,7 +120,8 @@ impl Shared {
             Request::Write { extent, from, durable: _ } => {
                 let first_block = extent.offset() / BLOCK_BYTES;
                 for (block, seal) in (first_block..).zip(from.seals()) {
-                    // Only one epoch is kept, and to read the block back as sealed under that one would be a lie.
+                    // Only one epoch is kept, and to read the block back as sealed under that one
+                    // would be a lie.
                     if let Some(epoch) = seal.filter(|epoch| *epoch != self.epoch) {
                         return Err(IoError::UnknownEpoch { block, epoch });
                     }

@@ -84,7 +84,8 @@ fn a_layer_that_is_not_complete_gets_none_on_it() {
     volume.add_layer().unwrap();
 }
 
-/// A layer whose tags are marked would be taken as it is for good, because nobody settles it once others lie on it.
+/// A layer whose tags are marked would be taken as it is for good, because nobody settles it once
+/// others lie on it.
 #[test]
 fn a_layer_with_unsettled_tags_gets_none_on_it() {
     let volume = Volume::new(Some(kek(1)), MIB, Provisioning::Thick);

@@ -39,7 +39,8 @@ fn a_snapshot_is_a_layer_that_is_kept_and_goes_with_its_key() {
     assert_eq!(volume.names(), expected_names(&chain(&without), true, true));
 }
 
-/// What is prepared for a change-over is taken away without a trace, or opened as if the change-over had been.
+/// What is prepared for a change-over is taken away without a trace, or opened as if the
+/// change-over had been.
 #[test]
 fn a_prepared_top_is_withdrawn_or_opened() {
     let volume = Volume::encrypted(MIB);

@@ -101,7 +101,8 @@ impl Volume {
         self.path.join(format!("{prefix}-{layer}"))
     }
 
-    /// Name and content of every file that belongs to the volume; those that space is kept in have none.
+    /// Name and content of every file that belongs to the volume; those that space is kept in have
+    /// none.
     pub fn state(&self) -> BTreeMap<String, Vec<u8>> {
         let entries = fs::read_dir(&self.path).unwrap().map(|entry| entry.unwrap().path());
         let named = entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));

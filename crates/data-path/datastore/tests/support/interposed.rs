@@ -1,5 +1,5 @@
-//! A thread's file queues with somebody between them and whoever asks, who may let operations fail, or say that they
-//! are done.
+//! A thread's file queues with somebody between them and whoever asks, who may let operations fail,
+//! or say that they are done.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 

@@ -19,7 +19,8 @@ use strongroom_types::Extent;
 /// Nothing but being woken ends it.
 const SLEEP: Duration = Duration::from_secs(86_400);
 
-/// A thread that empties the log. Ends when it is dropped, with an empty log; channels are to be gone by then.
+/// A thread that empties the log. Ends when it is dropped, with an empty log; channels are to be
+/// gone by then.
 pub struct Destaging {
     disk: Arc<FileDisk>,
     thread: Option<JoinHandle<()>>,

@@ -1,4 +1,5 @@
-//! One queue's requests on their way through the stage: lock, then buffers, then below, once or twice.
+//! One queue's requests on their way through the stage: lock, then buffers, then below, once or
+//! twice.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -17,7 +18,8 @@ use crate::ENOMEM;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// The most that one request takes: a widened transfer, which fits a chunk, and two blocks for its edges.
+/// The most that one request takes: a widened transfer, which fits a chunk, and two blocks for its
+/// edges.
 const RESERVE_BYTES: usize = 2 * CHUNK_BYTES;
 
 /// The most parts that one request has below at a time: head, middle and tail of a zeroing.
@@ -153,7 +155,8 @@ impl BlocksizeChannel {
         }
     }
 
-    /// Takes all buffers that the request will need and sends its reads below; `false` if there are not enough.
+    /// Takes all buffers that the request will need and sends its reads below; `false` if there are
+    /// not enough.
     fn begin_unaligned(&mut self, slot: Slot) -> bool {
         let Some(Active { work: work @ Work::Waiting(_), parts, .. }) = self.active.get_mut(slot) else {
             return true;
@@ -200,8 +203,8 @@ impl BlocksizeChannel {
         let mut memory = done.memory;
         let is_read = matches!(active.work, Work::Reading { .. } | Work::ReadingEdges { .. });
         if is_read && memory.is_none() {
-            // A transfer brings its memory back. Should one ever not, what was read is lost, and nothing is done with
-            // it.
+            // A transfer brings its memory back. Should one ever not, what was read is lost, and
+            // nothing is done with it.
             active.error.get_or_insert(IoError::Short { done_bytes: 0, wanted_bytes: BLOCK_BYTES });
         }
         if let Work::ReadingEdges { buffers, .. } = &mut active.work {
@@ -234,7 +237,8 @@ impl BlocksizeChannel {
         }
     }
 
-    /// The edges have been read: stores them with their covered part changed, and what lies between.
+    /// The edges have been read: stores them with their covered part changed, and what lies
+    /// between.
     fn store(&mut self, slot: Slot, request: Request<Plain>, mut buffers: Buffers) {
         let Some(active) = self.active.get_mut(slot) else { return };
         let span = Span::of(request.extent());
@@ -360,8 +364,8 @@ impl Channel<Plain> for BlocksizeChannel {
 }
 
 impl Buffers {
-    /// What the request needs: a widened copy of a read or write, a block for each edge of a write or zeroing. A write
-    /// within one block is assembled in the block that was read.
+    /// What the request needs: a widened copy of a read or write, a block for each edge of a write
+    /// or zeroing. A write within one block is assembled in the block that was read.
     fn take(pool: &ReservedPool, request: &Request<Plain>, span: &Span) -> Option<Self> {
         let is_read = matches!(request, Request::Read { .. });
         let has_whole = is_read || matches!(request, Request::Write { .. }) && !span.is_one_block();

@@ -1,17 +1,18 @@
 //! Lets a guest address bytes or sectors of a disk that knows only whole blocks.
 //!
-//! Above, transfers and zeroings may start and end on any multiple of the configured unit, down to one byte, and the
-//! disk has its exact size; below, every extent is whole 4096-byte blocks. A write that covers a part of a
-//! block reads the block, changes the part and writes the block back.
+//! Above, transfers and zeroings may start and end on any multiple of the configured unit, down to
+//! one byte, and the disk has its exact size; below, every extent is whole 4096-byte blocks. A
+//! write that covers a part of a block reads the block, changes the part and writes the block back.
 //!
-//! This is also where a volume's range locks are taken. Whole-block reads and writes share their range; partial
-//! writes, zeroings and discards have theirs alone, so that a partial write never puts old bytes back over
-//! a write that ran beside it, on whichever channel. All stages of this kind over one volume must be
-//! given the same [`RangeLocks`].
+//! This is also where a volume's range locks are taken. Whole-block reads and writes share their
+//! range; partial writes, zeroings and discards have theirs alone, so that a partial write never
+//! puts old bytes back over a write that ran beside it, on whichever channel. All stages of this
+//! kind over one volume must be given the same [`RangeLocks`].
 //!
-//! It cannot deadlock: a request takes its lock first, then all its buffers at once, then goes down, and
-//! never takes a second lock or more buffers. See [`ReservedPool`](strongroom_memory::ReservedPool) for the buffers
-//! and `docs/decisions/0004-partial-writes.md` for the whole argument.
+//! It cannot deadlock: a request takes its lock first, then all its buffers at once, then goes
+//! down, and never takes a second lock or more buffers. See
+//! [`ReservedPool`](strongroom_memory::ReservedPool) for the buffers and
+//! `docs/decisions/0004-partial-writes.md` for the whole argument.
 
 mod channel;
 mod span;
@@ -79,8 +80,8 @@ struct Shared {
 }
 
 impl BlocksizeDisk {
-    /// A disk of exactly `size_bytes`, addressed in units of `unit_bytes` (a power of two from 1 to 4096: 1 for NBD,
-    /// 512 for virtio), over `below`, which holds at least as many whole blocks.
+    /// A disk of exactly `size_bytes`, addressed in units of `unit_bytes` (a power of two from 1 to
+    /// 4096: 1 for NBD, 512 for virtio), over `below`, which holds at least as many whole blocks.
     ///
     /// # Errors
     /// All but [`BlocksizeError::Shrinks`].
@@ -102,11 +103,12 @@ impl BlocksizeDisk {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Makes the disk larger, also while channels are open. The disk below is grown first; its new blocks, and the
-    /// rest of the block that the old end lay in, read as zeroes.
+    /// Makes the disk larger, also while channels are open. The disk below is grown first; its new
+    /// blocks, and the rest of the block that the old end lay in, read as zeroes.
     ///
     /// # Errors
-    /// [`BlocksizeError::Shrinks`], [`BlocksizeError::Size`], [`BlocksizeError::TooLarge`]: nothing is changed.
+    /// [`BlocksizeError::Shrinks`], [`BlocksizeError::Size`], [`BlocksizeError::TooLarge`]: nothing
+    /// is changed.
     pub fn grow(&self, size_bytes: u64) -> Result<(), BlocksizeError> {
         self.shared.check_size(size_bytes)?;
         let from_bytes = self.shared.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);

@@ -23,7 +23,8 @@ pub enum EpochKeysError {
     Unknown(KeyEpoch),
 }
 
-/// The key of each epoch that may be met on a volume, and which of them new writes are sealed under.
+/// The key of each epoch that may be met on a volume, and which of them new writes are sealed
+/// under.
 #[derive(Debug)]
 pub struct EpochKeys {
     keys: RwLock<BTreeMap<KeyEpoch, Arc<Xts>>>,

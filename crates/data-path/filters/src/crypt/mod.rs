@@ -1,15 +1,15 @@
 //! Encryption: plain text above, AES-256-XTS ciphertext below.
 //!
-//! Block N of the volume is one data unit of 4096 bytes with the number N, as dm-crypt's `aes-xts-plain64` with
-//! large sectors has it, and lies in the same place below. Each block is sealed under the key of one
-//! epoch, which its seal names: writes use the current one, reads the one that the seal names, and a block without
-//! a seal is not there and reads as zeroes.
+//! Block N of the volume is one data unit of 4096 bytes with the number N, as dm-crypt's
+//! `aes-xts-plain64` with large sectors has it, and lies in the same place below. Each block is
+//! sealed under the key of one epoch, which its seal names: writes use the current one, reads the
+//! one that the seal names, and a block without a seal is not there and reads as zeroes.
 //!
 //! Encryption is always from guest memory into a buffer of our own, decryption the other way; see
 //! [`bounce`](crate::bounce).
 //!
-//! What XTS does not do: it detects neither tampering nor rollback, and shows when a block is written with the same
-//! content again. `docs/THREAT_MODEL.md` has the whole of it.
+//! What XTS does not do: it detects neither tampering nor rollback, and shows when a block is
+//! written with the same content again. `docs/THREAT_MODEL.md` has the whole of it.
 
 mod keys;
 
@@ -32,8 +32,8 @@ pub struct CryptDisk {
 }
 
 impl CryptDisk {
-    /// Encrypts and decrypts what passes to and from `below`. Keys may be added, and the write epoch changed,
-    /// while channels are open.
+    /// Encrypts and decrypts what passes to and from `below`. Keys may be added, and the write
+    /// epoch changed, while channels are open.
     pub fn new(below: Arc<dyn Disk<Sealed>>, keys: Arc<EpochKeys>) -> Self {
         Self { below, keys }
     }
@@ -99,8 +99,9 @@ impl Conversion for Sessions {
         session
             .encrypt(extent.offset() / BLOCK_BYTES, from, 0, bytes)
             .map_err(failed("encryption failed", epoch))?;
-        // A block of zeroes means "nothing here" below, and would read as zeroes instead of what was written. One
-        // plain text among 2^32768 is encrypted to it: a broken cipher makes one sooner than chance does.
+        // A block of zeroes means "nothing here" below, and would read as zeroes instead of what
+        // was written. One plain text among 2^32768 is encrypted to it: a broken cipher makes one
+        // sooner than chance does.
         debug_assert!(
             bytes.chunks_exact(BLOCK_BYTES as usize).all(|block| block.iter().any(|byte| *byte != 0))
         );

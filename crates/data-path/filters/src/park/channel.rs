@@ -58,7 +58,8 @@ struct Parked {
 }
 
 impl Again {
-    /// How the request is done again, if it may need room. Reads need none, and a flush is not done again.
+    /// How the request is done again, if it may need room. Reads need none, and a flush is not done
+    /// again.
     fn of(request: &Request<Plain>) -> Option<Self> {
         match *request {
             Request::Read { .. } | Request::Flush => None,
@@ -109,8 +110,8 @@ impl ParkChannel {
         }
     }
 
-    /// Lets nothing wait any more, now or later: what finds no room comes back with [`IoError::NoSpace`]. For a queue
-    /// that ends.
+    /// Lets nothing wait any more, now or later: what finds no room comes back with
+    /// [`IoError::NoSpace`]. For a queue that ends.
     pub fn give_up(&mut self) {
         self.patience = Patience::None;
     }
@@ -153,7 +154,8 @@ impl ParkChannel {
             self.waiting.bytes += bytes;
             self.book.begin_to_wait(bytes);
         }
-        // Behind the others, so that each is tried in turn: where a long one does not fit, a short one may.
+        // Behind the others, so that each is tried in turn: where a long one does not fit, a short
+        // one may.
         self.parked.push_back(parked);
     }
 
@@ -163,7 +165,8 @@ impl ParkChannel {
         self.book.end_waiting(ended);
     }
 
-    /// Tries again what is due: one request, or all once one of them has found room. Whether anything was submitted.
+    /// Tries again what is due: one request, or all once one of them has found room. Whether
+    /// anything was submitted.
     fn try_again(&mut self, found_room: bool, done: &mut Vec<Done<Plain>>) -> bool {
         if self.parked.is_empty() {
             return false;

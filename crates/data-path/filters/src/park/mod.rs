@@ -1,16 +1,18 @@
 //! Keeps writes that found no room until there is some, and has the disk's owner hear of it.
 //!
-//! A virtual disk has no status for "the datastore is full": told an error, a guest gives its file system up. So a
-//! write, zeroing or discard that comes back with [`IoError::NoSpace`] waits here and is done again: one of those that
-//! wait is tried every [`PROBE_INTERVAL`], and when it has found room the others follow. To the guest it is a pause.
-//! Where the client's protocol does know the status ([`Patience::None`]), the client is told, and only the owner hears
-//! of it here too.
+//! A virtual disk has no status for "the datastore is full": told an error, a guest gives its file
+//! system up. So a write, zeroing or discard that comes back with [`IoError::NoSpace`] waits here
+//! and is done again: one of those that wait is tried every [`PROBE_INTERVAL`], and when it has
+//! found room the others follow. To the guest it is a pause. Where the client's protocol does know
+//! the status ([`Patience::None`]), the client is told, and only the owner hears of it here too.
 //!
-//! - Only what cannot be done waits: requests that need no room pass at once, also while others wait.
-//! - A flush covers what was done before it, so it waits for nobody. One that fails for want of room is not done again:
-//!   the kernel tells a failed fsync once, and a second one would succeed over what was lost.
-//! - No more waits than the channel has in flight. No memory of ours is held meanwhile: a plain transfer's is the
-//!   guest's.
+//! - Only what cannot be done waits: requests that need no room pass at once, also while others
+//!   wait.
+//! - A flush covers what was done before it, so it waits for nobody. One that fails for want of
+//!   room is not done again: the kernel tells a failed fsync once, and a second one would succeed
+//!   over what was lost.
+//! - No more waits than the channel has in flight. No memory of ours is held meanwhile: a plain
+//!   transfer's is the guest's.
 //! - Nothing wakes a thread where nothing waits.
 //! - Requests that wait do not keep a queue from ending: [`ParkChannel::give_up`] hands them back.
 
@@ -26,8 +28,9 @@ use strongroom_types::Extent;
 pub use channel::ParkChannel;
 pub use trouble::{Trouble, TroubleBook, Waiting};
 
-/// How often it is tried whether there is room again: a guest that goes on a quarter of a second after a person has
-/// made room is not late, and four failing writes a second are nothing to a file system.
+/// How often it is tried whether there is room again: a guest that goes on a quarter of a second
+/// after a person has made room is not late, and four failing writes a second are nothing to a file
+/// system.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What becomes of requests that find no room.

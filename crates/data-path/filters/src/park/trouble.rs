@@ -29,7 +29,8 @@ pub struct Waiting {
     pub bytes: u64,
 }
 
-/// Where channels write trouble down. It is touched only where there is some, so a lock costs nobody anything.
+/// Where channels write trouble down. It is touched only where there is some, so a lock costs
+/// nobody anything.
 #[derive(Debug, Default)]
 pub struct TroubleBook {
     trouble: Mutex<Trouble>,

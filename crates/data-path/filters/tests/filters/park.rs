@@ -312,7 +312,8 @@ fn the_suite_passes_with_room_and_without_patience() {
     passes(|| park(blocksize(Arc::new(crypt(memory(SIZE_BYTES))), SIZE_BYTES, 512), Patience::None).0);
 }
 
-/// One request in two hundred finds no room, before or after it was done, and room is there when it is tried again.
+/// One request in two hundred finds no room, before or after it was done, and room is there when it
+/// is tried again.
 #[test]
 fn the_suite_passes_on_a_disk_that_is_full_now_and_then() {
     let no_room = Fault { error: IoError::NoSpace, ..Fault::new(Trigger::Probability(0.005)) };
@@ -334,7 +335,8 @@ fn the_suite_passes_on_a_disk_that_is_full_now_and_then() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever room comes when, every write is done exactly once in the end, and each byte of room is used once.
+    /// Whatever room comes when, every write is done exactly once in the end, and each byte of room
+    /// is used once.
     #[test]
     fn every_write_ends_once_there_is_room(
         blocks in prop::collection::vec(1..9_u64, 1..24),

@@ -1,4 +1,5 @@
-//! The whole stack against a vector of bytes: any alignment, any mixture of requests, while the volume grows.
+//! The whole stack against a vector of bytes: any alignment, any mixture of requests, while the
+//! volume grows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ enum Step {
     Grow(u64),
 }
 
-/// Where and how long, in parts of 65536 of the size and of 40,000 bytes; steps are cut to what fits when they are run.
+/// Where and how long, in parts of 65536 of the size and of 40,000 bytes; steps are cut to what
+/// fits when they are run.
 fn extent() -> impl Strategy<Value = Extent> {
     let length = prop_oneof![1..600_u64, Just(512_u64), Just(4096_u64), 1..40_000_u64];
     let offset = prop_oneof![0..(300_u64 << 10), (0..75_u64).prop_map(|block| block * BLOCK_BYTES)];
@@ -111,8 +113,8 @@ impl Subject {
                 Request::WriteZeroes { extent, may_unmap: extent.length() % 2 == 0, durable: false }
             }
             _ => {
-                // This stack frees every whole block at once; the last block is whole for nobody if the disk ends in
-                // it.
+                // This stack frees every whole block at once; the last block is whole for nobody if
+                // the disk ends in it.
                 let blocks = extent.narrowed_to(BLOCK_BYTES);
                 if !blocks.is_empty() {
                     self.oracle[blocks.offset() as usize..blocks.end() as usize].fill(0);

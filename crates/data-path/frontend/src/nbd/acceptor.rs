@@ -1,4 +1,5 @@
-//! The lane that accepts connections, gives each a lane of its own, and flushes the disk when all have ended.
+//! The lane that accepts connections, gives each a lane of its own, and flushes the disk when all
+//! have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -29,9 +30,11 @@ pub struct Acceptor<'a> {
     /// An [`Order`].
     order: &'a AtomicU8,
     connections: Arc<Connections>,
-    /// Accepted while all places were taken, and about to get that of the connection that negotiates longest.
+    /// Accepted while all places were taken, and about to get that of the connection that
+    /// negotiates longest.
     newcomer: Option<Socket>,
-    /// Has a place, and waits for the lane of the connection that had it, which comes a moment later.
+    /// Has a place, and waits for the lane of the connection that had it, which comes a moment
+    /// later.
     unstarted: Option<Service>,
     jobs: Vec<Job<()>>,
     count: u64,
@@ -41,8 +44,8 @@ pub struct Acceptor<'a> {
 type Service = Box<dyn FnOnce(&Ring) + Send>;
 
 impl<'a> Acceptor<'a> {
-    /// Accepts until `order` is another than to serve, and the lane woken, and then stops. Whether it began, and how it
-    /// is woken, goes to `started`.
+    /// Accepts until `order` is another than to serve, and the lane woken, and then stops. Whether
+    /// it began, and how it is woken, goes to `started`.
     pub fn run(
         config: NbdConfig,
         listener: Listener,
@@ -106,7 +109,8 @@ impl<'a> Acceptor<'a> {
         Ok(())
     }
 
-    /// Accepts whoever waits, as far as there is room. Says how long to pause where the system has no room.
+    /// Accepts whoever waits, as far as there is room. Says how long to pause where the system has
+    /// no room.
     fn accept(&mut self, listener: &Listener) -> Option<Duration> {
         loop {
             if let Some(service) = self.unstarted.take() {
@@ -175,8 +179,8 @@ impl<'a> Acceptor<'a> {
         }
     }
 
-    /// Forgets the connections that have ended. A connection's place is free before its lane is, hence the list may be
-    /// longer than the count of connections for a moment.
+    /// Forgets the connections that have ended. A connection's place is free before its lane is,
+    /// hence the list may be longer than the count of connections for a moment.
     fn join_ended(&mut self) {
         for job in self.jobs.extract_if(.., |job| job.poll_end()) {
             if job.join().is_err() {

@@ -107,8 +107,8 @@ enum Stage {
 }
 
 impl Connection {
-    /// Serves a client on the calling thread until one of the two ends it, and until the disk is done with whatever the
-    /// client had asked for.
+    /// Serves a client on the calling thread until one of the two ends it, and until the disk is
+    /// done with whatever the client had asked for.
     pub fn serve(shared: Arc<Shared>, membership: Membership, ring: &Ring) -> End {
         match Self::new(shared, membership, ring.clone()) {
             Ok(mut connection) => {
@@ -172,7 +172,8 @@ impl Connection {
             let received = self.receive()?;
             let moved = self.advance()?;
             let sent = self.send()?;
-            // What was sent made room for more requests, and what was understood made room for more bytes.
+            // What was sent made room for more requests, and what was understood made room for more
+            // bytes.
             if !received && !moved && !sent && !self.can_receive() {
                 return self.check_end();
             }
@@ -401,8 +402,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection: cuts the client off and waits until the disk is done, so that nothing of this client can
-    /// happen after its place is free.
+    /// Ends the connection: cuts the client off and waits until the disk is done, so that nothing
+    /// of this client can happen after its place is free.
     fn wind_down(&mut self, end: &End) {
         let member = self.membership.member();
         member.enter(Phase::Ending);

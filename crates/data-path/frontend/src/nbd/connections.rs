@@ -1,10 +1,10 @@
 //! The connections of a server: what each is told to do, and when a new one may start.
 //!
-//! A client that lost its connection connects again and repeats what was not answered. What it had asked for on the old
-//! connection may still be under way: an old write could land on a newer one. So a connection enters transmission only
-//! after every connection whose client is gone has ended. It does not matter whether the server has noticed that the
-//! client is gone: the newcomer looks at the sockets of the others itself, and what a dead client left unread in them
-//! is never executed.
+//! A client that lost its connection connects again and repeats what was not answered. What it had
+//! asked for on the old connection may still be under way: an old write could land on a newer one.
+//! So a connection enters transmission only after every connection whose client is gone has ended.
+//! It does not matter whether the server has noticed that the client is gone: the newcomer looks at
+//! the sockets of the others itself, and what a dead client left unread in them is never executed.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -157,8 +157,8 @@ impl Membership {
         &self.member
     }
 
-    /// Counts the other connections whose clients are gone and whose requests may still be under way, after telling
-    /// them to end. This connection's thread is woken when one has.
+    /// Counts the other connections whose clients are gone and whose requests may still be under
+    /// way, after telling them to end. This connection's thread is woken when one has.
     pub fn count_predecessors(&self) -> usize {
         let members = self.connections.members.lock();
         let others = members.iter().filter(|other| other.id != self.member.id);

@@ -38,8 +38,9 @@ pub struct Geometry {
     pub read_only: bool,
     /// Trimming may free space.
     pub discards: bool,
-    /// The most bytes of one transfer to the disk: at most its own limit and [`TRANSFER_BYTES_MAX`], a power of two
-    /// (so that buffers of this size waste nothing), and at least a block.
+    /// The most bytes of one transfer to the disk: at most its own limit and
+    /// [`TRANSFER_BYTES_MAX`], a power of two (so that buffers of this size waste nothing), and at
+    /// least a block.
     pub transfer_bytes_max: u32,
 }
 
@@ -59,8 +60,8 @@ impl Geometry {
         }
     }
 
-    /// The most bytes of one read or write of a client: what the pieces that may be in flight can carry, wherever it
-    /// starts.
+    /// The most bytes of one read or write of a client: what the pieces that may be in flight can
+    /// carry, wherever it starts.
     pub fn payload_bytes_max(&self) -> u32 {
         let pieces_max = IOS_IN_FLIGHT_MAX as u32 - 1;
         PAYLOAD_BYTES_MAX.min(self.transfer_bytes_max.saturating_mul(pieces_max))
@@ -68,10 +69,10 @@ impl Geometry {
 
     /// The transmission flags of a connection.
     ///
-    /// CAN_MULTI_CONN promises that a flush on one connection covers writes answered on every other. The seam below
-    /// promises just that of its channels ("a flush covers every write whose `Done` was polled, on any
-    /// channel, before the flush was submitted"), a write is answered only after its `Done` was polled, and
-    /// nothing here keeps data between the two.
+    /// CAN_MULTI_CONN promises that a flush on one connection covers writes answered on every
+    /// other. The seam below promises just that of its channels ("a flush covers every write whose
+    /// `Done` was polled, on any channel, before the flush was submitted"), a write is answered
+    /// only after its `Done` was polled, and nothing here keeps data between the two.
     pub fn transmission_flags(&self, structured_replies: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS
             | flag::SEND_FLUSH

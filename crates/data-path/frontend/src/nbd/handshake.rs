@@ -1,8 +1,8 @@
 //! Negotiation: from the first byte of a connection until transmission starts.
 //!
-//! Pure: bytes go in, bytes and a [`Step`] come out. Only fixed newstyle is spoken. Where TLS is required, nothing but
-//! STARTTLS and ABORT is answered before it, whatever the option and its data, so that a stranger learns
-//! nothing, not even whether an export exists.
+//! Pure: bytes go in, bytes and a [`Step`] come out. Only fixed newstyle is spoken. Where TLS is
+//! required, nothing but STARTTLS and ABORT is answered before it, whatever the option and its
+//! data, so that a stranger learns nothing, not even whether an export exists.
 
 use strongroom_io::Limits;
 use thiserror::Error;
@@ -133,8 +133,9 @@ impl Handshake {
         self.allocation_context = false;
     }
 
-    /// Takes what it can use of `input`, appends what is to be sent to `output`, and says how many bytes were taken and
-    /// what is next. `input` must be able to grow to [`OPTION_BYTES_MAX`] and an option's header.
+    /// Takes what it can use of `input`, appends what is to be sent to `output`, and says how many
+    /// bytes were taken and what is next. `input` must be able to grow to [`OPTION_BYTES_MAX`] and
+    /// an option's header.
     pub fn advance(&mut self, input: &[u8], limits: &Limits, output: &mut Vec<u8>) -> (usize, Step) {
         let mut taken = 0;
         loop {
@@ -197,7 +198,8 @@ impl Handshake {
             return (0, Some(Step::Close(CloseReason::TooManyOptions)));
         }
         if header.number == option::SET_META_CONTEXT {
-            // Whatever becomes of it, what was set before is replaced: the protocol says so of one that fails, too.
+            // Whatever becomes of it, what was set before is replaced: the protocol says so of one
+            // that fails, too.
             self.allocation_context = false;
         }
         let mut reply = OptionReply { number: header.number, output };
@@ -367,7 +369,8 @@ impl Handshake {
         }
     }
 
-    /// After [`Step::Chosen`]: the export cannot be had now. The client may go on negotiating, or must be cut off.
+    /// After [`Step::Chosen`]: the export cannot be had now. The client may go on negotiating, or
+    /// must be cut off.
     pub fn refuse(&mut self, output: &mut Vec<u8>) -> Step {
         let chosen = std::mem::replace(&mut self.phase, Phase::Option);
         if !matches!(chosen, Phase::Chosen(Choice::Go { .. })) {

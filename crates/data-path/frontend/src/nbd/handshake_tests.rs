@@ -316,8 +316,8 @@ fn mutated_and_random_negotiations_never_panic_nor_answer_without_bound() {
             }
         }
         let (output, _) = feed(&input, &mut random);
-        // No option is answered with more than a few hundred bytes here, and there are at most as many as 16-byte
-        // headers fit.
+        // No option is answered with more than a few hundred bytes here, and there are at most as
+        // many as 16-byte headers fit.
         assert!(output.len() <= (input.len() / 16 + 1) * 400, "seed {seed}");
     }
 }

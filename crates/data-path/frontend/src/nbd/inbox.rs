@@ -2,12 +2,12 @@
 
 use strongroom_memory::{Buffer, BufferPool};
 
-/// Bytes of an inbox: a full queue of small writes, or a part of a large one, in one system call. More would not
-/// make the calls fewer by much, and would not stay in the processor's cache.
+/// Bytes of an inbox: a full queue of small writes, or a part of a large one, in one system call.
+/// More would not make the calls fewer by much, and would not stay in the processor's cache.
 pub const INBOX_BYTES: usize = 256 << 10;
 
-/// A window over received bytes: filled at the end, consumed at the front. It lies in pool memory, because what
-/// passes is a guest's text and stays out of core dumps.
+/// A window over received bytes: filled at the end, consumed at the front. It lies in pool memory,
+/// because what passes is a guest's text and stays out of core dumps.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Buffer,
@@ -52,7 +52,8 @@ impl Inbox {
         count
     }
 
-    /// Room for more. What is unread moves to the front when it is small beside the room that it blocks.
+    /// Room for more. What is unread moves to the front when it is small beside the room that it
+    /// blocks.
     pub fn space(&mut self) -> &mut [u8] {
         let unread = self.end - self.start;
         if self.start > 0 && unread < self.start && INBOX_BYTES - self.end < INBOX_BYTES / 2

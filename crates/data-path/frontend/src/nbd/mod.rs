@@ -1,12 +1,14 @@
 //! An NBD server.
 //!
-//! One server serves one disk, as one export, on a unix socket or over TCP with mutual TLS. Each connection has a lane
-//! with its own event loop, memory and channel to the disk; what goes wrong on one harms that one alone.
+//! One server serves one disk, as one export, on a unix socket or over TCP with mutual TLS. Each
+//! connection has a lane with its own event loop, memory and channel to the disk; what goes wrong
+//! on one harms that one alone.
 //!
 //! Layout, from the wire up:
-//! - pure protocol, bytes in and bytes out: [`protocol`] (numbers and limits), [`option`], [`handshake`], [`request`],
-//!   [`reply`];
-//! - transmission without sockets: [`inbox`], [`outbox`], [`transfers`] (requests in the disk), [`session`];
+//! - pure protocol, bytes in and bytes out: [`protocol`] (numbers and limits), [`option`],
+//!   [`handshake`], [`request`], [`reply`];
+//! - transmission without sockets: [`inbox`], [`outbox`], [`transfers`] (requests in the disk),
+//!   [`session`];
 //! - sockets: [`socket`], [`transport`] and [`tls`];
 //! - lanes: [`connection`], [`connections`] (who may start when), [`acceptor`] and [`server`].
 

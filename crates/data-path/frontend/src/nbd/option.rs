@@ -18,7 +18,8 @@ pub struct OptionHeader {
 #[error("{0}")]
 pub struct InvalidOption(pub &'static str);
 
-/// An option that this server knows, with its data. ABORT is answered without looking at its data, so it is not here.
+/// An option that this server knows, with its data. ABORT is answered without looking at its data,
+/// so it is not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientOption<'a> {
     /// Enter transmission on this export, or be cut off.
@@ -127,7 +128,8 @@ impl<'a> ContextQuery<'a> {
         let name = take_string(&mut data)?;
         let count = take(&mut data).map(u32::from_be_bytes).ok_or(TOO_SHORT)?;
         let queries = data;
-        // Each query has four bytes at least, so the data ends this loop long before a hostile count does.
+        // Each query has four bytes at least, so the data ends this loop long before a hostile
+        // count does.
         for _ in 0..count {
             take_string(&mut data)?;
         }

@@ -7,10 +7,12 @@ use strongroom_memory::Buffer;
 
 use super::reply::ReplyHeader;
 
-/// Parts handed to one system call: a full queue of 4 KiB reads, header and content each, in two calls.
+/// Parts handed to one system call: a full queue of 4 KiB reads, header and content each, in two
+/// calls.
 pub const PARTS_PER_SEND: usize = 128;
 
-/// Replies in the order in which they are sent. Content is sent from the buffer that the disk filled, without a copy.
+/// Replies in the order in which they are sent. Content is sent from the buffer that the disk
+/// filled, without a copy.
 #[derive(Debug, Default)]
 pub struct Outbox {
     parts: VecDeque<Part>,

@@ -1,7 +1,7 @@
 //! Numbers of the protocol, and the limits of this server.
 //!
-//! The source is "The NBD protocol", `doc/proto.md` of the NetworkBlockDevice project, whose names these are without
-//! their `NBD_` prefix. All numbers travel in network byte order.
+//! The source is "The NBD protocol", `doc/proto.md` of the NetworkBlockDevice project, whose names
+//! these are without their `NBD_` prefix. All numbers travel in network byte order.
 
 use std::time::Duration;
 
@@ -117,50 +117,54 @@ pub const ALLOCATION_CONTEXT_ID: u32 = 1;
 /// The longest string of the protocol, in bytes ("Values", "String").
 pub const STRING_BYTES_MAX: usize = 4096;
 
-/// The most bytes of an option's data that are looked at; a longer option is answered with `ERR_TOO_BIG` and
-/// skipped. Room for the two longest strings and a long list of numbers, which is more than any known client sends.
+/// The most bytes of an option's data that are looked at; a longer option is answered with
+/// `ERR_TOO_BIG` and skipped. Room for the two longest strings and a long list of numbers, which is
+/// more than any known client sends.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
 
-/// The most options of one negotiation. Clients send about six; the rest is for `nbdinfo --list` on many exports.
+/// The most options of one negotiation. Clients send about six; the rest is for `nbdinfo --list` on
+/// many exports.
 pub const OPTIONS_MAX: u32 = 128;
 
-/// The most bytes of one read or write. The protocol calls smaller limits bad manners ("Size constraints"), and
-/// libnbd, nbdcopy and QEMU stay within it.
+/// The most bytes of one read or write. The protocol calls smaller limits bad manners ("Size
+/// constraints"), and libnbd, nbdcopy and QEMU stay within it.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// The most requests of one connection that are answered neither in full nor at all. Clients keep 16 (QEMU) to
-/// 128 (the Linux kernel) in flight; more stay in the socket.
+/// The most requests of one connection that are answered neither in full nor at all. Clients keep
+/// 16 (QEMU) to 128 (the Linux kernel) in flight; more stay in the socket.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 128;
 
-/// The most pieces, of all requests of one connection, that are in flight in the disk. Room for the pieces of the
-/// largest request beside one for every other request.
+/// The most pieces, of all requests of one connection, that are in flight in the disk. Room for the
+/// pieces of the largest request beside one for every other request.
 pub const IOS_IN_FLIGHT_MAX: usize = 256;
 
 /// Depth of the rings of the lanes that a server runs on.
 pub const LANE_DEPTH: usize = IOS_IN_FLIGHT_MAX;
 
-/// The most descriptors of one answer to BLOCK_STATUS (the protocol allows 2^20): a client asks again from
-/// where the answer ended.
+/// The most descriptors of one answer to BLOCK_STATUS (the protocol allows 2^20): a client asks
+/// again from where the answer ended.
 pub const DESCRIPTORS_MAX: usize = 4096;
 
-/// The most runs that the disk may report for one BLOCK_STATUS before it is answered with what is known: neighbours
-/// that are merged into one descriptor do not count as descriptors, yet each costs time.
+/// The most runs that the disk may report for one BLOCK_STATUS before it is answered with what is
+/// known: neighbours that are merged into one descriptor do not count as descriptors, yet each
+/// costs time.
 pub const RUNS_MAX: usize = 64 << 10;
 
-/// How long a client may take from connecting to the end of negotiation, TLS included: long for a person with a
-/// debugger, short for a server whose places are limited.
+/// How long a client may take from connecting to the end of negotiation, TLS included: long for a
+/// person with a debugger, short for a server whose places are limited.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many connections one export serves at once. nbdcopy opens 4, the Linux kernel one per CPU at most, QEMU one.
+/// How many connections one export serves at once. nbdcopy opens 4, the Linux kernel one per CPU at
+/// most, QEMU one.
 pub const CONNECTIONS_MAX: usize = 16;
 
 /// How long stopping waits for what is in flight before the connections are cut.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Memory of one connection for what its client reads and writes, taken as needed: the largest request beside a
-/// queue of ordinary ones.
+/// Memory of one connection for what its client reads and writes, taken as needed: the largest
+/// request beside a queue of ordinary ones.
 pub const PAYLOAD_MEMORY_BYTES: usize = 48 << 20;
 
-/// Memory of one connection for the stages below, taken as needed. It is apart from the memory above so that
-/// requests which fill that one cannot starve the stages that have to finish them.
+/// Memory of one connection for the stages below, taken as needed. It is apart from the memory
+/// above so that requests which fill that one cannot starve the stages that have to finish them.
 pub const STAGE_MEMORY_BYTES: usize = 32 << 20;

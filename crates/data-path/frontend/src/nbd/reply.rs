@@ -27,7 +27,8 @@ pub enum ErrorNumber {
 }
 
 impl ErrorNumber {
-    /// What a client is told of a disk's error. `writes` says whether the request was one that changes the export.
+    /// What a client is told of a disk's error. `writes` says whether the request was one that
+    /// changes the export.
     pub fn of(error: &IoError, writes: bool) -> Self {
         match error {
             IoError::OutOfRange { .. } if writes => Self::NoSpace,
@@ -147,7 +148,8 @@ impl BlockStatus {
 
     /// Adds the next run; `false` once the answer is full.
     pub fn add(&mut self, run: Extent, allocation: Allocation) -> bool {
-        // What the stage reports beyond what was asked is cut, so that lengths fit 32 bits as the request's does.
+        // What the stage reports beyond what was asked is cut, so that lengths fit 32 bits as the
+        // request's does.
         let run = run.intersection(Extent::between(self.end, self.extent.end()));
         if run.is_empty() {
             return self.end < self.extent.end();

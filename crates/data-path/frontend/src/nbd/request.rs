@@ -112,7 +112,8 @@ impl RequestHeader {
         if self.kind == command::WRITE { self.length } else { 0 }
     }
 
-    /// The command, if it keeps to what was agreed and to the protocol's rules for errors ("Error values").
+    /// The command, if it keeps to what was agreed and to the protocol's rules for errors ("Error
+    /// values").
     pub fn command(&self, agreement: &Agreement) -> Result<Command, Refusal> {
         self.check_flags()?;
         let durable = self.flags & flag::FUA != 0;
@@ -185,7 +186,8 @@ impl RequestHeader {
         if extent.is_empty() {
             return refuse(ErrorNumber::Invalid, "a request for no bytes");
         }
-        // A client may trim, cache and ask for status as it likes: what is less than a block is skipped or widened.
+        // A client may trim, cache and ask for status as it likes: what is less than a block is
+        // skipped or widened.
         let transfers = matches!(self.kind, command::READ | command::WRITE | command::WRITE_ZEROES);
         if transfers && !extent.is_aligned_to(u64::from(geometry.block_bytes)) {
             return refuse(ErrorNumber::Invalid, "a request that is not aligned to the minimum block size");

@@ -86,7 +86,8 @@ pub enum StartError {
 /// What went wrong while a server stopped.
 #[derive(Debug, Error)]
 pub enum StopError {
-    /// The disk did not finish in time. Clients are cut off; the lanes are idle when the disk has done its part.
+    /// The disk did not finish in time. Clients are cut off; the lanes are idle when the disk has
+    /// done its part.
     #[error("{connections} connections still had requests in the disk after {timeout:?}")]
     Busy {
         /// Count of connections that are not ended.
@@ -118,8 +119,9 @@ impl fmt::Debug for NbdServer {
 }
 
 impl NbdServer {
-    /// Starts to serve `disk` to those who connect to `listener`, on [so many](NbdConfig::lanes) lanes. When it
-    /// returns, clients are accepted. It makes no thread and no ring of its own, then or later.
+    /// Starts to serve `disk` to those who connect to `listener`, on [so many](NbdConfig::lanes)
+    /// lanes. When it returns, clients are accepted. It makes no thread and no ring of its own,
+    /// then or later.
     pub fn start(
         config: NbdConfig,
         listener: Listener,
@@ -157,15 +159,17 @@ impl NbdServer {
         &self.uri
     }
 
-    /// Stops: accepts no more connections, answers what is in flight and refuses what is new, flushes the disk, and
-    /// gives all lanes back. Clients that stay longer than the configured time are cut off.
+    /// Stops: accepts no more connections, answers what is in flight and refuses what is new,
+    /// flushes the disk, and gives all lanes back. Clients that stay longer than the configured
+    /// time are cut off.
     pub fn stop(mut self) -> Result<(), StopError> {
         self.stop_and_join(Order::Drain)
     }
 
-    /// Stops for a successor on the same socket: cuts all clients off, waits until the disk is done with what they
-    /// asked for, flushes it, and gives all lanes back. A client that connects again, as QEMU's does, repeats what was
-    /// not answered and notices a pause; refusals, as [`Self::stop`] gives them, would be its guest's errors.
+    /// Stops for a successor on the same socket: cuts all clients off, waits until the disk is done
+    /// with what they asked for, flushes it, and gives all lanes back. A client that connects
+    /// again, as QEMU's does, repeats what was not answered and notices a pause; refusals, as
+    /// [`Self::stop`] gives them, would be its guest's errors.
     pub fn hand_over(mut self) -> Result<(), StopError> {
         self.stop_and_join(Order::Abandon)
     }

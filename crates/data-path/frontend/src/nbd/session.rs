@@ -1,8 +1,9 @@
 //! Transmission on one connection: requests in, transfers, replies out.
 //!
-//! Pure of sockets: it takes requests from an [`Inbox`] and puts replies into an [`Outbox`]. What bounds its memory:
-//! a request is taken from the inbox only while fewer than [`REQUESTS_IN_FLIGHT_MAX`] wait, in the disk or for being
-//! sent, and only if there is memory for it. Otherwise it stays, the inbox fills, and the socket is not read.
+//! Pure of sockets: it takes requests from an [`Inbox`] and puts replies into an [`Outbox`]. What
+//! bounds its memory: a request is taken from the inbox only while fewer than
+//! [`REQUESTS_IN_FLIGHT_MAX`] wait, in the disk or for being sent, and only if there is memory for
+//! it. Otherwise it stays, the inbox fills, and the socket is not read.
 
 use std::io::IoSliceMut;
 
@@ -99,14 +100,16 @@ impl Session {
         self.transfers.len() == 0 && matches!(self.receiving, Receiving::Request)
     }
 
-    /// Where received bytes go: content straight into a transfer's memory, as far as nothing waits before it, and
-    /// whatever comes after it into the inbox. Both empty while nothing more may be received.
+    /// Where received bytes go: content straight into a transfer's memory, as far as nothing waits
+    /// before it, and whatever comes after it into the inbox. Both empty while nothing more may be
+    /// received.
     pub fn space<'a>(&'a mut self, inbox: &'a mut Inbox) -> [IoSliceMut<'a>; 2] {
         match &mut self.receiving {
             Receiving::Content { piece: Some(piece), rest, .. }
                 if inbox.is_empty() && piece.filled < piece.content.len() =>
             {
-                // What follows is content of the next piece, which would only have to be copied from the inbox.
+                // What follows is content of the next piece, which would only have to be copied
+                // from the inbox.
                 let after = if rest.is_empty() { inbox.space() } else { &mut [] };
                 [IoSliceMut::new(piece.unfilled()), IoSliceMut::new(after)]
             }
@@ -127,14 +130,16 @@ impl Session {
         inbox.filled(left);
     }
 
-    /// Takes some requests, moves the disk on, and adds replies; whether there may be more to do at once. Between two calls the replies
-    /// can be sent, so that the client goes on while what has ended later is decrypted.
+    /// Takes some requests, moves the disk on, and adds replies; whether there may be more to do at
+    /// once. Between two calls the replies can be sent, so that the client goes on while what has
+    /// ended later is decrypted.
     pub fn advance(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<bool, NotARequest> {
         let more = self.receive(inbox, outbox)?;
         Ok(self.transfers.advance(outbox) || more)
     }
 
-    /// As [`Self::advance`] for a client that is gone: takes nothing more from it, and answers nothing.
+    /// As [`Self::advance`] for a client that is gone: takes nothing more from it, and answers
+    /// nothing.
     pub fn wind_down(&mut self) {
         let mut nobody = Outbox::default();
         while self.transfers.advance(&mut nobody) {
@@ -142,8 +147,8 @@ impl Session {
         }
     }
 
-    /// Takes what can be taken from the inbox now, up to so many requests that the disk should begin with them; whether it
-    /// stopped for that.
+    /// Takes what can be taken from the inbox now, up to so many requests that the disk should
+    /// begin with them; whether it stopped for that.
     fn receive(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<bool, NotARequest> {
         self.transfers.take_now();
         let mut left = ENDS_POLLED_MAX;

@@ -50,7 +50,8 @@ impl Bench {
         Self { disk, session, inbox, outbox: Outbox::default(), pool }
     }
 
-    /// Gives bytes as a socket does, at most `step` at once; what was answered. `Err` if the client is to be closed.
+    /// Gives bytes as a socket does, at most `step` at once; what was answered. `Err` if the client
+    /// is to be closed.
     fn feed(&mut self, mut input: &[u8], step: usize) -> Result<Vec<u8>, NotARequest> {
         let mut output = Vec::new();
         loop {
@@ -122,7 +123,8 @@ fn random_request(random: &mut StdRng, extent: Extent) -> Vec<u8> {
 
 #[test]
 fn the_cut_of_the_stream_does_not_matter() {
-    // Each request has a part of the disk to itself, because between requests that overlap there is no order.
+    // Each request has a part of the disk to itself, because between requests that overlap there is
+    // no order.
     let part = 3 << 20;
     for seed in 0..8 {
         let mut random = StdRng::seed_from_u64(seed);

@@ -8,11 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 
-/// After how many seconds without traffic a TCP peer is asked whether it is still there: a host that lost its power
-/// says nothing, and holds a place until it is missed.
+/// After how many seconds without traffic a TCP peer is asked whether it is still there: a host
+/// that lost its power says nothing, and holds a place until it is missed.
 const KEEPALIVE_IDLE: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// A connected stream socket that never blocks. Shared with whoever has to look at its state or cut it from outside.
+/// A connected stream socket that never blocks. Shared with whoever has to look at its state or cut
+/// it from outside.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
@@ -40,7 +41,8 @@ impl Socket {
         Ok(())
     }
 
-    /// The process at the other end of a unix socket, or the address at the other end of a TCP connection.
+    /// The process at the other end of a unix socket, or the address at the other end of a TCP
+    /// connection.
     pub fn peer(&self) -> Peer {
         if let Ok(credentials) = sockopt::socket_peercred(&self.0)
             && credentials.pid.as_raw_nonzero().get() > 0
@@ -65,12 +67,14 @@ impl Socket {
         })?)
     }
 
-    /// Whether the peer has closed at least its sending side, or the connection failed. Received bytes may still wait.
+    /// Whether the peer has closed at least its sending side, or the connection failed. Received
+    /// bytes may still wait.
     pub fn is_hung_up(&self) -> bool {
         let mut state = [PollFd::new(&self.0, PollFlags::RDHUP)];
         match poll(&mut state, Some(&Timespec::default())) {
             Ok(_) => !state[0].revents().is_empty(),
-            // EINTR cannot happen to a poll that does not sleep, and nothing else can to one of an open socket.
+            // EINTR cannot happen to a poll that does not sleep, and nothing else can to one of an
+            // open socket.
             Err(_) => false,
         }
     }

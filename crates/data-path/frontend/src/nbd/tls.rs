@@ -19,12 +19,14 @@ use webpki::EndEntityCert;
 /// A client, as its certificate names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
-    /// A DNS name among the subject's alternative names (RFC 5280, 4.2.1.6), written `dns:NAME`. Compared without
-    /// regard to case; a certificate's wildcard is a name like any other and stands for no one else.
+    /// A DNS name among the subject's alternative names (RFC 5280, 4.2.1.6), written `dns:NAME`.
+    /// Compared without regard to case; a certificate's wildcard is a name like any other and
+    /// stands for no one else.
     Dns(String),
     /// A URI among the subject's alternative names, written `uri:URI`.
     Uri(String),
-    /// The SHA-256 of the whole certificate, written `sha256:` and 64 hexadecimal digits, with or without colons.
+    /// The SHA-256 of the whole certificate, written `sha256:` and 64 hexadecimal digits, with or
+    /// without colons.
     Fingerprint([u8; 32]),
 }
 
@@ -52,7 +54,8 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // What a stranger's certificate says goes into the log, so nothing in it may look like another line.
+            // What a stranger's certificate says goes into the log, so nothing in it may look like
+            // another line.
             Identity::Dns(name) => write!(f, "dns:{}", name.escape_debug()),
             Identity::Uri(uri) => write!(f, "uri:{}", uri.escape_debug()),
             Identity::Fingerprint(bytes) => {
@@ -117,8 +120,9 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// A server with this certificate (and those that lead to its root) and key, which admits clients whose
-    /// certificate comes from one of the `authorities` and bears one of the `admitted` identities. TLS 1.2 and 1.3.
+    /// A server with this certificate (and those that lead to its root) and key, which admits
+    /// clients whose certificate comes from one of the `authorities` and bears one of the
+    /// `admitted` identities. TLS 1.2 and 1.3.
     pub fn new(
         certificates: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -142,7 +146,8 @@ impl TlsConfig {
             .with_client_cert_verifier(Arc::new(Admission { chain, admitted }))
             .with_single_cert(certificates, key)
             .map_err(TlsError::Certificate)?;
-        // Every connection shows its certificate: a session that is resumed would outlive a change of who is admitted.
+        // Every connection shows its certificate: a session that is resumed would outlive a change
+        // of who is admitted.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         Ok(Self { server: Arc::new(server) })
@@ -170,8 +175,8 @@ impl TlsConfig {
     }
 }
 
-/// Admits a client whose certificate is valid and names somebody on the list. It decides within the TLS handshake, so
-/// that a client which is not admitted gets not a byte of NBD.
+/// Admits a client whose certificate is valid and names somebody on the list. It decides within the
+/// TLS handshake, so that a client which is not admitted gets not a byte of NBD.
 #[derive(Debug)]
 struct Admission {
     chain: Arc<dyn ClientCertVerifier>,

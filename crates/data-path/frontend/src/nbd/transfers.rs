@@ -1,8 +1,10 @@
-//! Requests that the disk works on: cut into pieces on the way down, joined into one reply on the way up.
+//! Requests that the disk works on: cut into pieces on the way down, joined into one reply on the
+//! way up.
 //!
-//! Pieces are cut where they would be if the whole disk were cut, so that no two of them share a block. A read
-//! takes the memory for all of its pieces at once, or has to wait until it can: those that hold memory always end
-//! without needing more. A write takes memory for one piece at a time, as its content arrives.
+//! Pieces are cut where they would be if the whole disk were cut, so that no two of them share a
+//! block. A read takes the memory for all of its pieces at once, or has to wait until it can: those
+//! that hold memory always end without needing more. A write takes memory for one piece at a time,
+//! as its content arrives.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,7 +28,8 @@ pub struct Transfers {
     channel: Box<dyn Channel<Plain>>,
     pool: BufferPool,
     recorder: Recorder,
-    /// When the requests that are being taken were taken, or what ends is answered: read once for all of them.
+    /// When the requests that are being taken were taken, or what ends is answered: read once for
+    /// all of them.
     now: Option<Instant>,
     pending: InFlight<Pending>,
     /// Pieces, flushes and the like in the disk.
@@ -39,8 +42,8 @@ pub struct Transfers {
 
 struct Pending {
     cookie: u64,
-    /// As what it is counted, since when, and how many bytes it moves; a write not before its content has come, since
-    /// until then it is the client that takes its time.
+    /// As what it is counted, since when, and how many bytes it moves; a write not before its
+    /// content has come, since until then it is the client that takes its time.
     counted: Option<Counted>,
     /// The content that the reply carries.
     reads: Option<Extent>,
@@ -66,7 +69,8 @@ struct Counted {
 }
 
 impl Transfers {
-    /// Transfers on a channel opened with a depth of [`IOS_IN_FLIGHT_MAX`], with memory from `pool`.
+    /// Transfers on a channel opened with a depth of [`IOS_IN_FLIGHT_MAX`], with memory from
+    /// `pool`.
     pub fn new(
         agreement: Agreement,
         disk: Arc<dyn Disk<Plain>>,
@@ -151,8 +155,8 @@ impl Transfers {
         self.start_read(cookie, extent, Some(extent))
     }
 
-    /// Starts reading ahead; `false` as for a read. No more than a client could read at once: the rest is a hint not
-    /// taken.
+    /// Starts reading ahead; `false` as for a read. No more than a client could read at once: the
+    /// rest is a hint not taken.
     pub fn cache(&mut self, cookie: u64, extent: Extent, outbox: &mut Outbox) -> bool {
         let geometry = &self.agreement.geometry;
         let most = u64::from(geometry.payload_bytes_max()).min(extent.length());
@@ -253,8 +257,8 @@ impl Transfers {
         self.submit(slot, 0, request);
     }
 
-    /// Answers a question for block status, at once: what it may wait for is the file system's metadata, and a client
-    /// that asks is copying, not running on the disk.
+    /// Answers a question for block status, at once: what it may wait for is the file system's
+    /// metadata, and a client that asks is copying, not running on the disk.
     pub fn block_status(&mut self, cookie: u64, extent: Extent, one: bool, outbox: &mut Outbox) {
         self.kick();
         let mut status = BlockStatus::new(extent, one);
@@ -375,7 +379,8 @@ impl Transfers {
         }
     }
 
-    /// Answers that all went well. A simple reply is the shorter one, and allowed wherever no content is due.
+    /// Answers that all went well. A simple reply is the shorter one, and allowed wherever no
+    /// content is due.
     fn answer(&self, cookie: u64, outbox: &mut Outbox) {
         outbox.push_header(ReplyHeader::simple(cookie));
     }

@@ -10,8 +10,8 @@ use super::socket::Socket;
 /// Bytes of TLS records taken from the socket in one call: four records of the largest size.
 const RECORDS_BYTES: usize = 64 << 10;
 
-/// Bytes of encrypted replies that may wait for the socket. Replies beyond it wait in the clear, where they are not
-/// copied.
+/// Bytes of encrypted replies that may wait for the socket. Replies beyond it wait in the clear,
+/// where they are not copied.
 const ENCRYPTED_BYTES_MAX: usize = 256 << 10;
 
 /// How the bytes of a connection travel.
@@ -54,8 +54,8 @@ impl Transport {
         }
     }
 
-    /// Receives into the slices; zero bytes are the end, `WouldBlock` says that the socket has to become readable
-    /// first.
+    /// Receives into the slices; zero bytes are the end, `WouldBlock` says that the socket has to
+    /// become readable first.
     pub fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
             Transport::Clear(socket) => socket.receive(into),
@@ -63,8 +63,8 @@ impl Transport {
         }
     }
 
-    /// Sends from the slices, as much as there is room for; `WouldBlock` says that the socket has to become writable
-    /// first.
+    /// Sends from the slices, as much as there is room for; `WouldBlock` says that the socket has
+    /// to become writable first.
     pub fn send(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Transport::Clear(socket) => socket.send(from),
@@ -99,7 +99,8 @@ impl TlsTransport {
         loop {
             match self.tls.reader().read_vectored(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // An end without a good-bye. NBD says itself where requests end, so nothing can be cut off unseen.
+                // An end without a good-bye. NBD says itself where requests end, so nothing can be
+                // cut off unseen.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 other => return other,
             }

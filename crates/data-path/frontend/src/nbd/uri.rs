@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::listen::Address;
 
-/// What a client is to be given to connect to the export of this name ("The NBD Uniform Resource Indicator"). Over TCP
-/// it asks for TLS, without which nothing is served there.
+/// What a client is to be given to connect to the export of this name ("The NBD Uniform Resource
+/// Indicator"). Over TCP it asks for TLS, without which nothing is served there.
 pub fn uri(address: &Address, export: &str) -> String {
     let export = percent_encoded(export.as_bytes(), b"");
     match address {

@@ -1,13 +1,14 @@
 //! Which front end runs the device: at most one, and never one that missed a run.
 //!
-//! While a guest migrates on one host, two front ends are connected: the source, whose queues run, and the destination,
-//! which waits. The source's queues are drained before the destination's start. Each time the device begins to run for
-//! a front end, that is a new *run*, with a number. A front end that ran before may run again only if it had the last
-//! run: after another one has run, the guest it holds is older than the disk, and would destroy it.
+//! While a guest migrates on one host, two front ends are connected: the source, whose queues run,
+//! and the destination, which waits. The source's queues are drained before the destination's
+//! start. Each time the device begins to run for a front end, that is a new *run*, with a number. A
+//! front end that ran before may run again only if it had the last run: after another one has run,
+//! the guest it holds is older than the disk, and would destroy it.
 //!
-//! The number is with the front end's session, and in its in-flight area ([`super::in_flight`]), where it survives the
-//! end of a connection and of this process. A server that has just started knows of no run and believes the first one
-//! that comes.
+//! The number is with the front end's session, and in its in-flight area ([`super::in_flight`]),
+//! where it survives the end of a connection and of this process. A server that has just started
+//! knows of no run and believes the first one that comes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -74,8 +75,8 @@ impl Activity {
         self.state.lock().last
     }
 
-    /// Begins a run for `session`, whose last run was `known`; waits for another session to end its run. The new run's
-    /// number. A session whose run goes on gets the same number again.
+    /// Begins a run for `session`, whose last run was `known`; waits for another session to end its
+    /// run. The new run's number. A session whose run goes on gets the same number again.
     pub fn begin(&self, session: usize, known: Option<u64>, patience: Duration) -> Result<u64, NotActive> {
         let deadline = Instant::now() + patience;
         let mut state = self.state.lock();

@@ -1,7 +1,8 @@
 //! From a chain of descriptors to runs of guest memory.
 //!
-//! The chain is the guest's, and may say anything. Each descriptor is copied once and only the copy is looked at; the
-//! walk ends after as many descriptors as the tables have; every run is checked to be in the guest's memory.
+//! The chain is the guest's, and may say anything. Each descriptor is copied once and only the copy
+//! is looked at; the walk ends after as many descriptors as the tables have; every run is checked
+//! to be in the guest's memory.
 
 use strongroom_memory::{GuestAddress, GuestMemory};
 
@@ -11,7 +12,8 @@ use super::split_ring::{Layout, RingError};
 /// A run of guest memory in one piece here.
 pub type Run = (GuestAddress, u32);
 
-/// The memory of a request: what we read, then what we write. Filled again and again, so that no request allocates.
+/// The memory of a request: what we read, then what we write. Filled again and again, so that no
+/// request allocates.
 #[derive(Debug, Default)]
 pub struct Chain {
     /// For us to read.
@@ -101,7 +103,8 @@ impl Descriptor {
         }
     }
 
-    /// The table that an indirect descriptor stands for. It ends its chain, and its table holds no other (2.7.5.3).
+    /// The table that an indirect descriptor stands for. It ends its chain, and its table holds no
+    /// other (2.7.5.3).
     fn table(&self, allowed: bool) -> Result<Table, RingError> {
         let descriptors = self.length / DESCRIPTOR_BYTES as u32;
         let whole = self.length.is_multiple_of(DESCRIPTOR_BYTES as u32);

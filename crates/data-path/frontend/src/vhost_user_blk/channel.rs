@@ -1,4 +1,5 @@
-//! The socket to a front end: whole messages with their files, and a deadline for each once it has begun.
+//! The socket to a front end: whole messages with their files, and a deadline for each once it has
+//! begun.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -103,7 +104,8 @@ impl Channel {
         if received.bytes == 0 { Err(ChannelError::Gone) } else { Ok(received.bytes) }
     }
 
-    /// Receives the rest of something; files that come with it are not for us and the kernel closes them.
+    /// Receives the rest of something; files that come with it are not for us and the kernel closes
+    /// them.
     fn receive_exactly(&self, into: &mut [u8], deadline: Instant) -> Result<(), ChannelError> {
         let mut filled = 0;
         while filled < into.len() {
@@ -147,8 +149,8 @@ pub fn send_whole(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> Res
     Ok(())
 }
 
-/// Sleeps until there is something to read, at most until a moment, or until the thread is woken; whether there is something
-/// to read, and it was not woken.
+/// Sleeps until there is something to read, at most until a moment, or until the thread is woken;
+/// whether there is something to read, and it was not woken.
 pub fn await_readable(file: &impl AsFd, waker: &Waker, until: Option<Instant>) -> Result<bool, Errno> {
     let event = waker.event();
     let mut polled = [PollFd::new(file, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];

@@ -1,5 +1,5 @@
-//! What the guest sees of the disk beside its queues: features and the configuration space (VIRTIO 1.2, 5.2.3 and
-//! 5.2.4).
+//! What the guest sees of the disk beside its queues: features and the configuration space (VIRTIO
+//! 1.2, 5.2.3 and 5.2.4).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,8 +33,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A disk with a serial number, of which at most the first 20 bytes are shown, and at most `queues` queues. What
-    /// its owner should hear of is written into `book`.
+    /// A disk with a serial number, of which at most the first 20 bytes are shown, and at most
+    /// `queues` queues. What its owner should hear of is written into `book`.
     pub fn new(
         disk: Arc<dyn Disk<Plain>>,
         serial: &str,
@@ -95,8 +95,8 @@ impl Device {
         self.writeback.store(writeback, Ordering::SeqCst);
     }
 
-    /// Whether a write must be durable before it is done, for a driver that agreed on `features`: one that cannot
-    /// flush, or that turned write-back off.
+    /// Whether a write must be durable before it is done, for a driver that agreed on `features`:
+    /// one that cannot flush, or that turned write-back off.
     pub fn writes_through(&self, features: u64) -> bool {
         let flushes = features & feature::FLUSH != 0;
         let may_turn_off = features & feature::CONFIG_WCE != 0;

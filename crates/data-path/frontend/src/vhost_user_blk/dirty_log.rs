@@ -1,7 +1,8 @@
 //! The dirty log of a live migration: a bit for each page of the guest's memory that we wrote to.
 //!
-//! The front end gives the log's file (SET_LOG_BASE), reads and clears the bits, and sends the pages again. A bit is
-//! set after the page was written, so a page is never sent for the last time before the write.
+//! The front end gives the log's file (SET_LOG_BASE), reads and clears the bits, and sends the
+//! pages again. A bit is set after the page was written, so a page is never sent for the last time
+//! before the write.
 
 use std::os::fd::OwnedFd;
 

@@ -1,5 +1,6 @@
-//! What a fuzzer feeds: everything that a hostile front end or guest writes and this room reads, without sockets and
-//! disks. `fuzz/` runs it; the tests here replay the inputs that fuzzing found worth keeping.
+//! What a fuzzer feeds: everything that a hostile front end or guest writes and this room reads,
+//! without sockets and disks. `fuzz/` runs it; the tests here replay the inputs that fuzzing found
+//! worth keeping.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -46,7 +47,8 @@ pub fn message(input: &[u8]) {
     }
 }
 
-/// Takes `input` for a queue, the guest's memory that it lies in, and what a killed predecessor noted of it.
+/// Takes `input` for a queue, the guest's memory that it lies in, and what a killed predecessor
+/// noted of it.
 pub fn queue(input: &[u8]) {
     let Some((start, content)) = input.split_first_chunk::<12>() else { return };
     let word = |at: usize| u16::from_le_bytes([start[at], start[at + 1]]);
@@ -64,7 +66,8 @@ pub fn queue(input: &[u8]) {
     });
 }
 
-/// What a queue's thread does, without a disk: takes chains, looks at their memory, and puts them into the used ring.
+/// What a queue's thread does, without a disk: takes chains, looks at their memory, and puts them
+/// into the used ring.
 fn serve(
     memory: &Arc<GuestMemory>,
     layout: Layout,

@@ -112,7 +112,8 @@ impl Regions {
         Ok(Arc::new(GuestMemory::from_shared(regions, log)?))
     }
 
-    /// Where the guest sees `bytes` bytes that the front end sees at `user`; they lie in one region.
+    /// Where the guest sees `bytes` bytes that the front end sees at `user`; they lie in one
+    /// region.
     pub fn guest_address(&self, user: u64, bytes: u64) -> Option<GuestAddress> {
         self.regions.iter().find_map(|Region { description: region, .. }| {
             let into = user.checked_sub(region.user)?;

@@ -1,19 +1,22 @@
-//! The in-flight area: which requests were taken from the rings and are not answered yet, in memory that outlives us.
+//! The in-flight area: which requests were taken from the rings and are not answered yet, in memory
+//! that outlives us.
 //!
-//! The front end keeps the area's file. When this process is killed, its successor is given the file, finds what was in
-//! flight, and does it again ("Inflight I/O tracking" of the vhost-user specification; this is its layout of a split
-//! virtqueue). Every store is atomic and in the order below, so that a kill between any two of them leaves an area that
-//! says the truth:
+//! The front end keeps the area's file. When this process is killed, its successor is given the
+//! file, finds what was in flight, and does it again ("Inflight I/O tracking" of the vhost-user
+//! specification; this is its layout of a split virtqueue). Every store is atomic and in the order
+//! below, so that a kill between any two of them leaves an area that says the truth:
 //!
 //! - A request is in flight from the store of its flag on, which follows its number.
-//! - Answers are put into the used ring in batches. The heads of a batch are linked first, the newest first; then the
-//!   used index is stored, which is what the driver sees; then the flags are cleared; then the area's copy of the used
-//!   index follows. A successor that finds the two indices apart knows how long the last batch is and that the driver
-//!   has seen it, and clears its flags before anything else: a write that the driver knows to be done is never done
-//!   again, where it would destroy a newer one.
+//! - Answers are put into the used ring in batches. The heads of a batch are linked first, the
+//!   newest first; then the used index is stored, which is what the driver sees; then the flags are
+//!   cleared; then the area's copy of the used index follows. A successor that finds the two
+//!   indices apart knows how long the last batch is and that the driver has seen it, and clears its
+//!   flags before anything else: a write that the driver knows to be done is never done again,
+//!   where it would destroy a newer one.
 //!
-//! Behind the queues lies a note of ours, of what a successor cannot learn from the front end: the run of the device
-//! that it knows ([`super::activity`]), and whether the driver turned the write cache off.
+//! Behind the queues lies a note of ours, of what a successor cannot learn from the front end: the
+//! run of the device that it knows ([`super::activity`]), and whether the driver turned the write
+//! cache off.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -299,8 +302,9 @@ impl InFlight {
         Ok(())
     }
 
-    /// Has the driver see all answers up to `used_index`, by `show`, and only then forgets their requests: killed in between, a
-    /// request would be lost that the driver still waits for. What cannot be shown stays in flight.
+    /// Has the driver see all answers up to `used_index`, by `show`, and only then forgets their
+    /// requests: killed in between, a request would be lost that the driver still waits for. What
+    /// cannot be shown stays in flight.
     pub fn publish<E: From<InFlightError>>(
         &mut self,
         used_index: u16,

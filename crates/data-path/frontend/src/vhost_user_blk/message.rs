@@ -1,7 +1,7 @@
 //! Messages of a front end, from bytes and files to types.
 //!
-//! Pure: a message's body and files have been received within the limits of [`super::protocol`], and nothing here
-//! takes memory by a number that the front end chose.
+//! Pure: a message's body and files have been received within the limits of [`super::protocol`],
+//! and nothing here takes memory by a number that the front end chose.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,8 @@ use thiserror::Error;
 use super::in_flight::InFlightDescription;
 use super::protocol::{BODY_BYTES_MAX, CONFIG_BYTES_MAX, FILES_MAX, header_flag as flag, request};
 
-/// A message that cannot be taken. Those of a header end the session, because nothing after them can be understood.
+/// A message that cannot be taken. Those of a header end the session, because nothing after them
+/// can be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
     /// Another version of the protocol, or an answer where a request is due.

@@ -29,7 +29,8 @@ pub enum Outcome {
     Done,
     /// Some of it failed.
     Failed,
-    /// Some of it found no room, and the queue ends: nothing is said, and a successor does it again.
+    /// Some of it found no room, and the queue ends: nothing is said, and a successor does it
+    /// again.
     Left,
 }
 
@@ -63,7 +64,8 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// A request that answers at `place` and transfers `rest`, which is empty where it is no transfer.
+    /// A request that answers at `place` and transfers `rest`, which is empty where it is no
+    /// transfer.
     pub fn new(head: u16, place: GuestAddress, operation: Operation, rest: Extent, taken: Instant) -> Self {
         Self {
             head,

@@ -1,7 +1,7 @@
 //! Numbers of the protocols, and the limits of this server.
 //!
-//! Sources: "Vhost-user Protocol" of QEMU (`docs/interop/vhost-user.rst`), and "Virtual I/O Device (VIRTIO) Version
-//! 1.2", 2.7 (split virtqueues) and 5.2 (block device), whose names these are.
+//! Sources: "Vhost-user Protocol" of QEMU (`docs/interop/vhost-user.rst`), and "Virtual I/O Device
+//! (VIRTIO) Version 1.2", 2.7 (split virtqueues) and 5.2 (block device), whose names these are.
 
 use std::time::Duration;
 
@@ -84,11 +84,13 @@ pub mod feature {
     pub const MQ: u64 = 1 << 12;
     pub const DISCARD: u64 = 1 << 13;
     pub const WRITE_ZEROES: u64 = 1 << 14;
-    /// Not a feature of virtio: what is written into the guest's memory is marked in the front end's log.
+    /// Not a feature of virtio: what is written into the guest's memory is marked in the front
+    /// end's log.
     pub const LOG_ALL: u64 = 1 << 26;
     pub const RING_INDIRECT_DESC: u64 = 1 << 28;
     pub const RING_EVENT_IDX: u64 = 1 << 29;
-    /// Not a feature of virtio: the front end knows protocol features, and enables each ring by a message.
+    /// Not a feature of virtio: the front end knows protocol features, and enables each ring by a
+    /// message.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
 }
@@ -119,8 +121,9 @@ pub const DESCRIPTOR_BYTES: u64 = 16;
 /// Bytes of the serial number that GET_ID asks for.
 pub const SERIAL_BYTES: usize = 20;
 
-/// The most bytes of a message's body; a longer one ends the session. The longest that is served is SET_CONFIG of the
-/// whole configuration space, 268 bytes; the rest is for messages of other devices, which are refused one by one.
+/// The most bytes of a message's body; a longer one ends the session. The longest that is served is
+/// SET_CONFIG of the whole configuration space, 268 bytes; the rest is for messages of other
+/// devices, which are refused one by one.
 pub const BODY_BYTES_MAX: u32 = 4096;
 
 /// The most descriptors of files with one message: the regions of SET_MEM_TABLE.
@@ -138,8 +141,8 @@ pub const QUEUE_SIZE_MAX: u16 = 1024;
 /// The most descriptors of an indirect table; drivers keep to [`SEGMENTS_MAX`] and two more.
 pub const INDIRECT_DESCRIPTORS_MAX: u32 = 1024;
 
-/// Data descriptors of one request that a driver is told to keep to: with header and status they fill a queue of 128
-/// entries, QEMU's default.
+/// Data descriptors of one request that a driver is told to keep to: with header and status they
+/// fill a queue of 128 entries, QEMU's default.
 pub const SEGMENTS_MAX: u32 = 126;
 
 /// Segments of one discard or zeroing.
@@ -148,8 +151,8 @@ pub const DISCARD_SEGMENTS_MAX: usize = 16;
 /// Sectors of one such segment: 2 GiB, so that one of them does not hold a queue up for long.
 pub const DISCARD_SECTORS_MAX: u32 = 1 << 22;
 
-/// The most pieces, of all requests of one queue, that are in flight in the disk. More requests stay in the ring, and
-/// more pieces of a request wait.
+/// The most pieces, of all requests of one queue, that are in flight in the disk. More requests
+/// stay in the ring, and more pieces of a request wait.
 pub const IOS_IN_FLIGHT_MAX: usize = 256;
 
 /// Front ends that are connected at once: the source and the destination of a migration.

@@ -22,8 +22,9 @@ use super::spinning::Spinning;
 use super::split_ring::{Layout, RingError, SplitRing};
 use super::transfers::{Transfers, Unfinished};
 
-/// The most requests that are taken from the ring before what was taken is sent to the disk: so the disk begins with the first ones
-/// while later ones are encrypted. As many ends come from it at once, which the driver learns of before later ones are decrypted.
+/// The most requests that are taken from the ring before what was taken is sent to the disk: so the
+/// disk begins with the first ones while later ones are encrypted. As many ends come from it at
+/// once, which the driver learns of before later ones are decrypted.
 const REQUESTS_TAKEN_MAX: usize = ENDS_POLLED_MAX;
 
 /// After how many bytes that they transfer they are sent.
@@ -49,15 +50,16 @@ pub enum QueueError {
     Kick(Errno),
 }
 
-/// The file by which the driver is called: the front end changes it while the queue runs, so that a guest can mask its
-/// interrupts without a pause.
+/// The file by which the driver is called: the front end changes it while the queue runs, so that a
+/// guest can mask its interrupts without a pause.
 #[derive(Debug, Default)]
 pub struct CallFile(Mutex<Option<Arc<OwnedFd>>>);
 
 impl CallFile {
-    /// Calls by this file from now on, or not at all. The driver is called once at that: of answers that came while the front end
-    /// held another file nobody may have told it. QEMU begins with one of its own, and exchanges it when the rings run; what was
-    /// in flight when a worker was killed is answered right between the two.
+    /// Calls by this file from now on, or not at all. The driver is called once at that: of answers
+    /// that came while the front end held another file nobody may have told it. QEMU begins with
+    /// one of its own, and exchanges it when the rings run; what was in flight when a worker was
+    /// killed is answered right between the two.
     pub fn set(&self, file: Option<Arc<OwnedFd>>) {
         *self.0.lock() = file;
         self.call();
@@ -109,7 +111,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Starts a queue; whatever is in its ring already, or was in flight when a predecessor ended, is served at once.
+    /// Starts a queue; whatever is in its ring already, or was in flight when a predecessor ended,
+    /// is served at once.
     pub fn start(setup: QueueSetup, lanes: &Lanes) -> Result<Self, QueueError> {
         let stopping = Arc::new(OnceLock::new());
         let (started, start) = sync_channel(1);
@@ -126,8 +129,8 @@ impl Queue {
         }
     }
 
-    /// Takes no more from the ring, answers what was taken, and ends: the entry at which to go on. What waits for room
-    /// is dealt with as `unfinished` says.
+    /// Takes no more from the ring, answers what was taken, and ends: the entry at which to go on.
+    /// What waits for room is dealt with as `unfinished` says.
     pub fn stop(self, unfinished: Unfinished) -> u16 {
         // Nobody else sets it: this takes the queue.
         let _ = self.stopping.set(unfinished);
@@ -153,7 +156,8 @@ fn run(
         }
     };
     let _ = started.send(Ok(runner.event_loop.waker()));
-    // A predecessor may have been killed after it published answers and before it called the driver.
+    // A predecessor may have been killed after it published answers and before it called the
+    // driver.
     runner.call.call();
     if let Err(error) = runner.serve(stopping) {
         tracing::error!(queue = setup.index, %error, "the queue stops");
@@ -238,7 +242,8 @@ impl Runner {
         if is_quiet { &mut self.driver_waits } else { &mut self.disk_waits }
     }
 
-    /// Looks for work before the queue sleeps, where that pays; whether there was any, which is done then.
+    /// Looks for work before the queue sleeps, where that pays; whether there was any, which is
+    /// done then.
     fn spins_to_work(&mut self, begun: Instant, is_quiet: bool) -> Result<bool, QueueError> {
         let Some(window) = self.waits(is_quiet).window() else { return Ok(false) };
         // It may have been asked to, for the sleep before.
@@ -301,8 +306,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Answers what was taken, as far as there is a place for answers, and waits until the disk is done. It does not
-    /// wait for room.
+    /// Answers what was taken, as far as there is a place for answers, and waits until the disk is
+    /// done. It does not wait for room.
     fn drain(&mut self, unfinished: Unfinished) {
         self.transfers.give_up(unfinished);
         loop {

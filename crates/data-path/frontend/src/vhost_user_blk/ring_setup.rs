@@ -80,8 +80,9 @@ impl RingSetup {
         Self { index, enabled, ..Self::default() }
     }
 
-    /// Ends the queue, if it runs, after it has answered what it took. It does not forget where it was. What waits for
-    /// room is done again when the queue goes on, here or elsewhere with the same in-flight area.
+    /// Ends the queue, if it runs, after it has answered what it took. It does not forget where it
+    /// was. What waits for room is done again when the queue goes on, here or elsewhere with the
+    /// same in-flight area.
     pub fn pause(&mut self) {
         self.end_queue(Unfinished::Left);
     }

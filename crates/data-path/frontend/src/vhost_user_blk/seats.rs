@@ -1,9 +1,10 @@
 //! The places of the front ends that are connected, and who has to wait for whom.
 //!
-//! A front end that lost its connection connects again and tells each ring to go on where the used ring ended. What the
-//! old session has taken and not answered would then be done twice, and an old write might land on a newer one. So a
-//! new session begins only when every session whose front end is gone has ended. It does not matter whether that
-//! session has noticed: the newcomer looks at the sockets of the others itself.
+//! A front end that lost its connection connects again and tells each ring to go on where the used
+//! ring ended. What the old session has taken and not answered would then be done twice, and an old
+//! write might land on a newer one. So a new session begins only when every session whose front end
+//! is gone has ended. It does not matter whether that session has noticed: the newcomer looks at
+//! the sockets of the others itself.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ impl Seats {
         Self { sockets: Mutex::new(vec![None; count]), left: Condvar::new() }
     }
 
-    /// Takes a seat for the front end behind `socket`, once those who are gone have left theirs; `None` if `is_ending`
-    /// says so first.
+    /// Takes a seat for the front end behind `socket`, once those who are gone have left theirs;
+    /// `None` if `is_ending` says so first.
     pub fn take(
         &self,
         number: usize,

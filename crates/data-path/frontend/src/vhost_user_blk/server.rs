@@ -26,8 +26,8 @@ use crate::listen::Listener;
 /// How long a thread sleeps after the system had no descriptor for a connection.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a front end may take to set up its connection to a server that retires. One whose guest does not use the disk yet
-/// takes all of it.
+/// How long a front end may take to set up its connection to a server that retires. One whose guest
+/// does not use the disk yet takes all of it.
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 
 /// A front end whose queues run is done with that when it has said nothing for so long.
@@ -60,7 +60,8 @@ impl VhostUserConfig {
         }
     }
 
-    /// How many lanes the server takes: one for each queue, and one for each session. It makes no thread of its own.
+    /// How many lanes the server takes: one for each queue, and one for each session. It makes no
+    /// thread of its own.
     pub fn lanes(&self) -> usize {
         usize::from(self.queues_max) + SESSIONS_MAX
     }
@@ -217,16 +218,17 @@ impl VhostUserServer {
         self.orders.wake();
     }
 
-    /// Stops: takes nothing more from the guest's rings, answers what is in flight, ends the sessions and flushes the
-    /// disk.
+    /// Stops: takes nothing more from the guest's rings, answers what is in flight, ends the
+    /// sessions and flushes the disk.
     pub fn stop(mut self) -> Result<(), StopError> {
         self.stop_and_flush()
     }
 
-    /// Stops as [`Self::stop`] does, where nobody follows on this listening socket. QEMU before 9.1 never tries again when it is cut off
-    /// while it sets a connection up, and its guest waits for the disk for ever. So who connects from now on is refused, which is
-    /// before any front end learns that this server ends, and who has just connected is cut off only when it has
-    /// set up what it wants, or after [`SETTLES_WITHIN`].
+    /// Stops as [`Self::stop`] does, where nobody follows on this listening socket. QEMU before 9.1
+    /// never tries again when it is cut off while it sets a connection up, and its guest waits for
+    /// the disk for ever. So who connects from now on is refused, which is before any front end
+    /// learns that this server ends, and who has just connected is cut off only when it has set up
+    /// what it wants, or after [`SETTLES_WITHIN`].
     pub fn retire(mut self) -> Result<(), StopError> {
         self.orders.retiring.store(true, Ordering::SeqCst);
         self.listener.refuse();
@@ -379,8 +381,8 @@ impl Foundation {
     }
 }
 
-/// Serves one front end after another, the first of which a predecessor may have left. Those who connected before a retiring
-/// server refused them are served too.
+/// Serves one front end after another, the first of which a predecessor may have left. Those who
+/// connected before a retiring server refused them are served too.
 fn sit(
     listener: &Arc<Listener>,
     place: &Place,

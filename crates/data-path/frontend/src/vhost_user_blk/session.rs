@@ -1,7 +1,8 @@
 //! One front end's connection: what it has said so far, and the queues that run by it.
 //!
-//! Whatever a message changes under a running queue, the queue ends first (having answered what it took) and starts
-//! anew after; so nothing in flight ever sees a change, and no message has to think of it.
+//! Whatever a message changes under a running queue, the queue ends first (having answered what it
+//! took) and starts anew after; so nothing in flight ever sees a change, and no message has to
+//! think of it.
 
 mod handover;
 
@@ -27,8 +28,8 @@ use super::ring_setup::{RingSetup, SetupError, Surroundings};
 use super::suspended::SuspendedError;
 use super::transfers::Unfinished;
 
-/// A message that is refused. The front end is told where it asked to be; otherwise the session ends, since it would
-/// go on as if the message had been heeded.
+/// A message that is refused. The front end is told where it asked to be; otherwise the session
+/// ends, since it would go on as if the message had been heeded.
 #[derive(Debug, Error)]
 pub enum Refusal {
     /// Not understood.
@@ -288,7 +289,8 @@ impl Session {
     fn obey_for_ring(&mut self, message: Message) -> Result<Answer, Refusal> {
         let index = match message {
             Message::GetRingBase(index) => {
-                // While memory is logged the guest is on its way elsewhere, and the in-flight area does not go with it.
+                // While memory is logged the guest is on its way elsewhere, and the in-flight area
+                // does not go with it.
                 let unfinished = if self.is_logged() { Unfinished::Failed } else { Unfinished::Left };
                 let base = self.ring(index)?.stop(unfinished);
                 self.release();
@@ -313,7 +315,8 @@ impl Session {
             }
             Message::EnableRing(RingState { number, .. }) => return Err(Refusal::Number(number)),
             Message::SetRingKick(index, file) => {
-                // Without a file a front end asks for a ring that is polled, which costs a processor.
+                // Without a file a front end asks for a ring that is polled, which costs a
+                // processor.
                 if file.is_none() {
                     return Err(Refusal::Number(u32::from(index)));
                 }
@@ -354,7 +357,8 @@ impl Session {
         self.set_memory()
     }
 
-    /// Has the queues go on with the memory as it is described now, and what they write there logged or not.
+    /// Has the queues go on with the memory as it is described now, and what they write there
+    /// logged or not.
     fn set_memory(&mut self) -> Result<(), Refusal> {
         self.end();
         self.map_memory()?;
@@ -399,7 +403,8 @@ impl Session {
     }
 
     fn resume(&mut self, indices: std::ops::Range<usize>) -> Result<(), Refusal> {
-        // QEMU that connects again during a migration agrees on logging first and gives the log last.
+        // QEMU that connects again during a migration agrees on logging first and gives the log
+        // last.
         let lacks_log = self.is_logged() && self.log.is_none();
         let none_can = !self.rings[indices.clone()].iter().any(RingSetup::can_resume);
         if self.regions.is_empty() || lacks_log || none_can {

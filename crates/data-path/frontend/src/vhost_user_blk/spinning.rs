@@ -1,24 +1,28 @@
 //! Whether a queue looks for work a while before it sleeps.
 //!
-//! To sleep and to be woken takes processor time on both sides, and on a virtual machine, whose idle processors are the host's to
-//! wake, tens of microseconds until it goes on. Where the next thing to do comes sooner than that, looking for it is cheaper than
-//! sleeping. Whether it does is found out by trying, and kept as an account: what was found has saved a sleep and cost the time
-//! that it took, what was not found has cost the whole window. Looking goes on while the account is in credit. After that it is
-//! tried again when waits have become short, and each time that this turns out vain it takes twice as many of them. So a queue
-//! that is idle does not spin, nor one whose disk takes its time, nor one whose driver does not come to run because
-//! the processors are busy.
+//! To sleep and to be woken takes processor time on both sides, and on a virtual machine, whose
+//! idle processors are the host's to wake, tens of microseconds until it goes on. Where the next
+//! thing to do comes sooner than that, looking for it is cheaper than sleeping. Whether it does is
+//! found out by trying, and kept as an account: what was found has saved a sleep and cost the time
+//! that it took, what was not found has cost the whole window. Looking goes on while the account is
+//! in credit. After that it is tried again when waits have become short, and each time that this
+//! turns out vain it takes twice as many of them. So a queue that is idle does not spin, nor one
+//! whose disk takes its time, nor one whose driver does not come to run because the processors are
+//! busy.
 
 use std::time::Duration;
 
 /// How long work is looked for at most.
 const WINDOW: Duration = Duration::from_micros(50);
 
-/// What a sleep costs both sides, to fall asleep, to wake and to be woken: measured on a virtual machine of two processors, 18
-/// microseconds of the server's processor time and 19 of the driver's for each request of one at a time, of which 10 and 7 were left
-/// without the sleep (`docs/PERFORMANCE.md`).
+/// What a sleep costs both sides, to fall asleep, to wake and to be woken: measured on a virtual
+/// machine of two processors, 18 microseconds of the server's processor time and 19 of the driver's
+/// for each request of one at a time, of which 10 and 7 were left without the sleep
+/// (`docs/PERFORMANCE.md`).
 const SLEEP_COST_US: i64 = 20;
 
-/// A wait that is so short although it was slept through is a reason to try. Most of it may have been the waking.
+/// A wait that is so short although it was slept through is a reason to try. Most of it may have
+/// been the waking.
 const SHORT_WAIT: Duration = Duration::from_micros(100);
 
 /// What a trial may cost; and no more is ever kept, so that a change is noticed soon.
@@ -76,7 +80,8 @@ impl Spinning {
         }
         self.short_waits = if waited <= SHORT_WAIT { self.short_waits + 1 } else { 0 };
         if self.short_waits >= self.short_waits_needed {
-            // What is to be saved must be there within the trial: it begins with half of what can be kept.
+            // What is to be saved must be there within the trial: it begins with half of what can
+            // be kept.
             self.credit_us = CREDIT_US / 2;
         }
     }
@@ -98,8 +103,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs waits of these lengths as a queue does; a wait that is slept through takes longer by the waking. Says how many microseconds
-    /// were spent looking, and how many sleeps there were.
+    /// Runs waits of these lengths as a queue does; a wait that is slept through takes longer by
+    /// the waking. Says how many microseconds were spent looking, and how many sleeps there were.
     fn run(spinning: &mut Spinning, waits_us: impl IntoIterator<Item = u64>) -> (u64, u64) {
         const WAKING_US: u64 = 20;
         let (mut spun_us, mut sleeps) = (0, 0);

@@ -1,5 +1,5 @@
-//! A split virtqueue as its device sees it (VIRTIO 1.2, 2.7): which chains the driver made available, and which are
-//! used.
+//! A split virtqueue as its device sees it (VIRTIO 1.2, 2.7): which chains the driver made
+//! available, and which are used.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -114,7 +114,8 @@ pub struct SplitRing {
     next_used: u16,
     /// Our index as the driver knows it.
     published_used: u16,
-    /// The driver has not been called since this ring was taken up, so nothing is known of what it was told before.
+    /// The driver has not been called since this ring was taken up, so nothing is known of what it
+    /// was told before.
     uncalled: bool,
     /// Whether the driver was asked not to kick, and not asked to since.
     quiet: bool,
@@ -125,8 +126,8 @@ pub struct SplitRing {
 }
 
 impl SplitRing {
-    /// Takes a queue up at an entry of its available ring. Where an in-flight area knows better at which, that counts;
-    /// it comes with the queue's number there.
+    /// Takes a queue up at an entry of its available ring. Where an in-flight area knows better at
+    /// which, that counts; it comes with the queue's number there.
     pub fn new(
         memory: &Arc<GuestMemory>,
         layout: Layout,
@@ -214,8 +215,8 @@ impl SplitRing {
         Ok(self.seen_available != self.next_available)
     }
 
-    /// Puts a chain into the used ring, `written_bytes` of whose memory were written. The driver sees it after
-    /// [`Self::publish`].
+    /// Puts a chain into the used ring, `written_bytes` of whose memory were written. The driver
+    /// sees it after [`Self::publish`].
     pub fn put_used(&mut self, head: u16, written_bytes: u32) -> Result<(), RingError> {
         let mut entry = [0; 8];
         entry[..4].copy_from_slice(&u32::from(head).to_le_bytes());
@@ -240,8 +241,8 @@ impl SplitRing {
             None => show()?,
         }
         self.published_used = new;
-        // The driver writes its wish and then looks at our index; we write the index and then look at the wish. With
-        // a full fence on both sides at least one of the two sees the other's.
+        // The driver writes its wish and then looks at our index; we write the index and then look
+        // at the wish. With a full fence on both sides at least one of the two sees the other's.
         fence(Ordering::SeqCst);
         let wanted = if self.event_index {
             let event = self.memory.load_u16(self.layout.used_event())?;
@@ -253,7 +254,8 @@ impl SplitRing {
         Ok(wanted | std::mem::take(&mut self.uncalled))
     }
 
-    /// Asks the driver to kick for the next chain, before the queue sleeps; `true` if one came meanwhile.
+    /// Asks the driver to kick for the next chain, before the queue sleeps; `true` if one came
+    /// meanwhile.
     pub fn listen(&mut self) -> Result<bool, RingError> {
         if self.event_index {
             self.memory.store_u16(self.layout.available_event(), self.next_available)?;

@@ -1,9 +1,10 @@
-//! What a server hands to its successor in a planned upgrade: every session as it stands between two messages, its
-//! queues drained, with the files it holds. The front end and the guest notice a pause.
+//! What a server hands to its successor in a planned upgrade: every session as it stands between
+//! two messages, its queues drained, with the files it holds. The front end and the guest notice a
+//! pause.
 //!
-//! The state is a plain tree for serde; files are named by their index. A successor reads its own version and the one
-//! before, so that an upgrade by one release works; it refuses anything newer, so that a downgrade fails before
-//! anything was touched.
+//! The state is a plain tree for serde; files are named by their index. A successor reads its own
+//! version and the one before, so that an upgrade by one release works; it refuses anything newer,
+//! so that a downgrade fails before anything was touched.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,7 +21,8 @@ const VERSION: u32 = 1;
 /// The oldest that it reads.
 const VERSION_OLDEST: u32 = 1;
 
-/// The most files that go with a state: the kernel passes 253 at once (`SCM_MAX_FD`), and a few are the caller's.
+/// The most files that go with a state: the kernel passes 253 at once (`SCM_MAX_FD`), and a few are
+/// the caller's.
 pub const SUSPENDED_FILES_MAX: usize = 240;
 
 /// A state that cannot be written or read.
@@ -184,7 +186,8 @@ impl Incoming {
 mod tests {
     use super::*;
 
-    /// As a program of this version wrote it. It must stay readable for as long as [`VERSION_OLDEST`] is 1.
+    /// As a program of this version wrote it. It must stay readable for as long as
+    /// [`VERSION_OLDEST`] is 1.
     const VERSION_1: &str = r#"{"version":1,"last_run":3,"sessions":[{"socket":0,"features":5368709120,
         "protocol_features":111147,"status":15,"writeback":false,"run":3,"is_active":true,
         "regions":[[{"guest":0,"bytes":4096,"user":140733193388032,"file_offset":0},1]],

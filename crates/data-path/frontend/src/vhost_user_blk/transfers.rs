@@ -1,9 +1,10 @@
-//! Block requests of one queue (VIRTIO 1.2, 5.2.6): taken from chains, cut into pieces for the disk, answered in any
-//! order.
+//! Block requests of one queue (VIRTIO 1.2, 5.2.6): taken from chains, cut into pieces for the
+//! disk, answered in any order.
 //!
-//! What a request transfers goes straight between the guest's memory and the disk. A request may be as long as the
-//! guest likes: it waits here with what is left of it, and at most [`IOS_IN_FLIGHT_MAX`] pieces are in the disk. The
-//! vectors go round, so that no request allocates once they have grown to the depth in use.
+//! What a request transfers goes straight between the guest's memory and the disk. A request may be
+//! as long as the guest likes: it waits here with what is left of it, and at most
+//! [`IOS_IN_FLIGHT_MAX`] pieces are in the disk. The vectors go round, so that no request allocates
+//! once they have grown to the depth in use.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ use crate::failure::tell_completed;
 /// What becomes of requests that wait for room when their queue ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished {
-    /// They are not answered. Whoever takes the queue up finds them in the in-flight area, and does them again.
+    /// They are not answered. Whoever takes the queue up finds them in the in-flight area, and does
+    /// them again.
     Left,
     /// They fail: there is no area, or it stays behind.
     Failed,
@@ -41,11 +43,13 @@ pub struct Transfers {
     features: u64,
     channel: ParkChannel,
     recorder: Recorder,
-    /// When the requests that are being taken were taken, or what ends is answered: read once for all of them.
+    /// When the requests that are being taken were taken, or what ends is answered: read once for
+    /// all of them.
     now: Instant,
     /// Set when the queue ends: what becomes of requests that find no room.
     without_room: Option<Unfinished>,
-    /// Pieces are cut where they would be if the whole disk were cut into so many bytes, so that no two share a block.
+    /// Pieces are cut where they would be if the whole disk were cut into so many bytes, so that no
+    /// two share a block.
     piece_bytes: u64,
     pending: InFlight<Pending>,
     /// Requests of which pieces are still to be submitted.
@@ -312,7 +316,8 @@ impl Transfers {
                 Some(pending) if !pending.rest.is_empty() => {
                     let request = pending.next_piece(ring, self.piece_bytes, segments);
                     if request.is_err() {
-                        // Its memory was there when the chain was walked. Should it not be, the queue ends.
+                        // Its memory was there when the chain was walked. Should it not be, the
+                        // queue ends.
                         self.waiting.pop_front();
                     }
                     request?

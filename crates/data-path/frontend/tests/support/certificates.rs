@@ -31,7 +31,8 @@ impl Authority {
         self.directory.path().join(name)
     }
 
-    /// Makes a directory `name` with `ca-cert.pem`, and a certificate and its key as `{client,server}-{cert,key}.pem`.
+    /// Makes a directory `name` with `ca-cert.pem`, and a certificate and its key as
+    /// `{client,server}-{cert,key}.pem`.
     pub fn issue(&self, name: &str, alternative_names: &[SanType]) -> PathBuf {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);

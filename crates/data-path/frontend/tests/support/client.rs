@@ -85,7 +85,8 @@ impl<S: Read + Write> Client<S> {
         bytes
     }
 
-    /// Waits until the server has closed the connection, after whatever it still says; whether it has.
+    /// Waits until the server has closed the connection, after whatever it still says; whether it
+    /// has.
     pub fn await_close(&mut self) -> bool {
         match self.stream.read_to_end(&mut Vec::new()) {
             Ok(_) => true,

@@ -14,8 +14,8 @@ use super::front_end::{EVENT_INDEX, INDIRECT, event};
 /// Entries of a queue.
 pub const QUEUE_SIZE: u16 = 256;
 
-/// Memory of one queue's parts: descriptors, available ring at 0x2000, used ring at 0x4000, from 0x8000 on 256 bytes
-/// for each slot (header, status, indirect table).
+/// Memory of one queue's parts: descriptors, available ring at 0x2000, used ring at 0x4000, from
+/// 0x8000 on 256 bytes for each slot (header, status, indirect table).
 pub const QUEUE_BYTES: u64 = 1 << 16;
 
 /// Where the content of slots starts.
@@ -103,7 +103,8 @@ impl Driver {
         self.memory.write(at, &word.to_le_bytes()).unwrap();
     }
 
-    /// Puts a request into the available ring, its content in two descriptors, for the device to read or write.
+    /// Puts a request into the available ring, its content in two descriptors, for the device to
+    /// read or write.
     pub fn submit(&mut self, slot: u16, kind: u32, sector: u64, length: u32) {
         let place = 0x8000 + 256 * u64::from(slot);
         let (header, status) = (self.at(place), self.at(place + 16));
@@ -192,8 +193,8 @@ impl Driver {
         Some((slot, status, (entry >> 32) as u32))
     }
 
-    /// Does one request: its status; nothing if something has written over this queue's rings or over the request meanwhile, as other
-    /// requests of the same guest may.
+    /// Does one request: its status; nothing if something has written over this queue's rings or
+    /// over the request meanwhile, as other requests of the same guest may.
     pub fn run_unless_hit(&mut self, kind: u32, sector: u64, length: u32) -> Option<u8> {
         self.submit(0, kind, sector, length);
         self.publish();

@@ -51,7 +51,8 @@ pub fn stages() -> (Arc<MemoryDisk>, Arc<BlocksizeDisk>) {
     (blocks, Arc::new(highest))
 }
 
-/// A server in a directory of its own. The socket is the test's, so that one server can follow another.
+/// A server in a directory of its own. The socket is the test's, so that one server can follow
+/// another.
 pub struct Local {
     pub server: VhostUserServer,
     pub directory: TempDir,

@@ -47,7 +47,8 @@ pub fn empty<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(), Vi
     Ok(())
 }
 
-/// A channel may be opened and dropped at any time that nothing is in flight on it; what was written stays.
+/// A channel may be opened and dropped at any time that nothing is in flight on it; what was
+/// written stays.
 pub fn channels<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(), Violation> {
     let extent = first(disk.limits());
     let content = bytes(extent.length() as usize);
@@ -94,7 +95,8 @@ pub fn whole_disk<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(
     Ok(())
 }
 
-/// A report covers what was asked, in order and cut to the disk; what it calls zero is zero; it stops when told to.
+/// A report covers what was asked, in order and cut to the disk; what it calls zero is zero; it
+/// stops when told to.
 pub fn allocation<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(), Violation> {
     let limits = disk.limits();
     let mut driver = Driver::open(disk, setup, 1, POOL_BYTES, 0)?;
@@ -161,7 +163,8 @@ fn runs<P: TestPayload>(disk: &dyn Disk<P>, extent: Extent) -> Result<Vec<(Exten
     Ok(runs)
 }
 
-/// Reads the start and the end of a run that is said to be zero; the rest too, unless it is very long.
+/// Reads the start and the end of a run that is said to be zero; the rest too, unless it is very
+/// long.
 fn check_zero<P: TestPayload>(driver: &mut Driver<P>, limits: Limits, run: Extent) -> Result<(), Violation> {
     const AT_EACH_END_BYTES: u64 = 4 << 20;
     let unit = u64::from(limits.block_bytes);

@@ -29,7 +29,8 @@ pub struct Driver<P: TestPayload> {
     /// For tags, and whatever a check draws.
     pub random: StdRng,
     in_flight: HashMap<u64, Sent>,
-    /// Whether something was submitted since the last poll. If nothing was, only a wake-up is a reason to poll.
+    /// Whether something was submitted since the last poll. If nothing was, only a wake-up is a
+    /// reason to poll.
     submitted: bool,
     setup: Setup,
 }
@@ -41,8 +42,8 @@ struct Sent {
 }
 
 impl<P: TestPayload> Driver<P> {
-    /// A channel for at most `depth` requests at a time, on a loop of its own with a pool of `pool_bytes`. `seed` goes
-    /// into the setup's.
+    /// A channel for at most `depth` requests at a time, on a loop of its own with a pool of
+    /// `pool_bytes`. `seed` goes into the setup's.
     pub fn open(
         disk: &dyn Disk<P>,
         setup: &Setup,

@@ -1,17 +1,20 @@
-//! The suite that every [`Disk`] must pass, from the lowest datastore to the highest stack of stages.
+//! The suite that every [`Disk`] must pass, from the lowest datastore to the highest stack of
+//! stages.
 //!
-//! It drives a new, empty disk through its channels as a frontend would and compares what comes back with a slow,
-//! obvious [model](self::model). It checks that
+//! It drives a new, empty disk through its channels as a frontend would and compares what comes
+//! back with a slow, obvious [model](self::model). It checks that
 //! - every tag comes back once, with its own memory, and nothing else does;
 //! - what the limits rule out is refused with the error that says so, and changes nothing;
-//! - reads return what was written, zeroed or discarded, at any depth, on several channels and threads, also where
-//!   requests in flight overlap: then any outcome that the order allows, and no other;
+//! - reads return what was written, zeroed or discarded, at any depth, on several channels and
+//!   threads, also where requests in flight overlap: then any outcome that the order allows, and no
+//!   other;
 //! - holes read as zeroes, and a sealed block has a seal exactly if it is not all zeroes;
 //! - a thread that sleeps until its reactor is woken misses nothing;
 //! - an exhausted pool delays and never stops;
 //! - channels come and go, flushes return, and what is said of allocation is true.
 //!
-//! A failed write may have happened or not: with [`Conformance::run_faulty`] that is part of the model.
+//! A failed write may have happened or not: with [`Conformance::run_faulty`] that is part of the
+//! model.
 //!
 //! The suite checks no promise of durability; that takes power cuts.
 
@@ -41,8 +44,8 @@ use crate::error::IoError;
 use crate::request::RequestKind;
 use random::Workload;
 
-/// How long nothing may happen while requests are in flight, unless a suite says otherwise. Far beyond any disk, so
-/// that a busy machine is no violation.
+/// How long nothing may happen while requests are in flight, unless a suite says otherwise. Far
+/// beyond any disk, so that a busy machine is no violation.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a disk did that no disk may do.
@@ -231,8 +234,8 @@ impl<P: TestPayload> Conformance<P> {
         self.random(&self.setup)
     }
 
-    /// Runs the random checks only, on disks whose requests may also fail with `tolerated`; whatever did not fail so
-    /// must be right nevertheless.
+    /// Runs the random checks only, on disks whose requests may also fail with `tolerated`;
+    /// whatever did not fail so must be right nevertheless.
     pub fn run_faulty(&self, tolerated: IoError) -> Result<(), Box<Failure>> {
         self.random(&Setup { tolerated: Some(tolerated), ..self.setup.clone() })
     }

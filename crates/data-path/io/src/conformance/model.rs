@@ -1,12 +1,14 @@
 //! What a disk may hold: the slow, obvious oracle.
 //!
-//! For each run of bytes it remembers which writes their content may come from. A write joins when it is submitted;
-//! when it has ended well, every write leaves that had ended before it was submitted. A failed write, and a discard,
-//! may have happened or not: they join and nobody leaves. A read may return, byte by byte, the content of any write
-//! that was in question when the read was submitted, or has joined since. That is all the order there is: requests in
-//! flight together are done in any order.
+//! For each run of bytes it remembers which writes their content may come from. A write joins when
+//! it is submitted; when it has ended well, every write leaves that had ended before it was
+//! submitted. A failed write, and a discard, may have happened or not: they join and nobody leaves.
+//! A read may return, byte by byte, the content of any write that was in question when the read was
+//! submitted, or has joined since. That is all the order there is: requests in flight together are
+//! done in any order.
 //!
-//! The content of a write is a function of its number and the place, so nothing needs to be kept but numbers.
+//! The content of a write is a function of its number and the place, so nothing needs to be kept
+//! but numbers.
 
 use std::collections::BTreeMap;
 

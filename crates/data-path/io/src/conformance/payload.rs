@@ -14,13 +14,15 @@ use super::Violation;
 use crate::error::IoError;
 use crate::request::{Payload, Plain, Sealed};
 
-/// Memory for 64 of the longest transfers, of which each takes a chunk; it is mapped as it is needed.
+/// Memory for 64 of the longest transfers, of which each takes a chunk; it is mapped as it is
+/// needed.
 const POOL_BYTES: usize = 64 * 2 * CHUNK_BYTES;
 
 /// What a transfer that reads finds in its memory: no content that is ever written.
 const BEFORE_A_READ: u8 = 0xEE;
 
-/// Where the suite's memory comes from: never from the pool of the thread, which belongs to the stages.
+/// Where the suite's memory comes from: never from the pool of the thread, which belongs to the
+/// stages.
 #[derive(Debug)]
 pub struct TestMemory {
     pool: BufferPool,

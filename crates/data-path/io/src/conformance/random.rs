@@ -16,11 +16,13 @@ use super::{Setup, Violation};
 use crate::disk::{Disk, Limits};
 use crate::request::{Done, Request, RequestKind};
 
-/// Bytes at the start and at the end of the disk that requests fall on: small enough that they meet.
+/// Bytes at the start and at the end of the disk that requests fall on: small enough that they
+/// meet.
 const START_BYTES: u64 = 3 << 20;
 const END_BYTES: u64 = 1 << 20;
 
-/// Tries to find a place that nothing in flight is on, before the thread waits for something to end.
+/// Tries to find a place that nothing in flight is on, before the thread waits for something to
+/// end.
 const TRIES: usize = 8;
 
 /// How many requests, and how many at a time.

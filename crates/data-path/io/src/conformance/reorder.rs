@@ -1,5 +1,5 @@
-//! A stage that lets requests overtake each other on their way down and on their way up, wherever the contract
-//! leaves the order open. What stands above it must be right nevertheless.
+//! A stage that lets requests overtake each other on their way down and on their way up, wherever
+//! the contract leaves the order open. What stands above it must be right nevertheless.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,7 +87,8 @@ impl<P: Payload> Channel<P> for ReorderChannel<P> {
         if submits {
             self.kick();
         }
-        // What is held back, and what may have ended at once below, is looked at after the next wake-up.
+        // What is held back, and what may have ended at once below, is looked at after the next
+        // wake-up.
         if submits || !self.up.is_empty() {
             self.waker.wake();
         }

@@ -45,7 +45,8 @@ enum Flaw {
     WritesThoughReadOnly,
 }
 
-/// A disk that is as simple as can be: bytes under one lock, each request done whole when it is polled.
+/// A disk that is as simple as can be: bytes under one lock, each request done whole when it is
+/// polled.
 struct VecDisk<P> {
     shared: Arc<Shared>,
     payload: PhantomData<fn(P)>,

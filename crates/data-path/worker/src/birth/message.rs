@@ -11,21 +11,21 @@ use super::socket::BirthError;
 use crate::condition::Condition;
 use crate::placement::Placement;
 
-/// Its own format, and the one before. 1 is the first; 2 brought layers with a log and on each other, and
-/// reports of how a volume fares.
+/// Its own format, and the one before. 1 is the first; 2 brought layers with a log and on each
+/// other, and reports of how a volume fares.
 pub const FORMATS: Formats = Formats { oldest: 1, newest: 2 };
 
 /// What a supervisor asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Confine yourself and make your threads. Files: the listening socket, then the lease of the user and the page to
-    /// count in, each if there is one.
+    /// Confine yourself and make your threads. Files: the listening socket, then the lease of the
+    /// user and the page to count in, each if there is one.
     Start(Start),
     /// These are the keys. Each epoch's key follows in a packet of its own.
     Keys(Keys),
-    /// Serve the volume. Files: the top layer's, its log's, its tags' and that of its discards if it has them; the same
-    /// of each layer below; then those of the sessions to go on with.
+    /// Serve the volume. Files: the top layer's, its log's, its tags' and that of its discards if
+    /// it has them; the same of each layer below; then those of the sessions to go on with.
     Serve {
         /// What the top layer is.
         layer: LayerFacts,
@@ -35,7 +35,8 @@ pub enum Order {
         /// The sessions of a predecessor.
         sessions: Option<Value>,
     },
-    /// Serve an empty disk in memory, for tests and measuring. Known to workers of the same program alone.
+    /// Serve an empty disk in memory, for tests and measuring. Known to workers of the same program
+    /// alone.
     ServeMemory {
         /// The size that the guest sees.
         size_bytes: VolumeSize,
@@ -97,10 +98,12 @@ pub struct Start {
     pub frontend: Frontend,
     /// Its own user and group, if it is to have one.
     pub user: Option<(u32, u32)>,
-    /// What it is to be near to, on a machine with several NUMA nodes. A program that does not know it leaves it alone.
+    /// What it is to be near to, on a machine with several NUMA nodes. A program that does not know
+    /// it leaves it alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// The layout of the page to count in, if one comes. A program that does not know it does not count.
+    /// The layout of the page to count in, if one comes. A program that does not know it does not
+    /// count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<u32>,
 }
@@ -176,7 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// Every message as a program of format 1 writes it. They must stay readable for as long as [`FORMATS`] begins with 1.
+    /// Every message as a program of format 1 writes it. They must stay readable for as long as
+    /// [`FORMATS`] begins with 1.
     const ORDERS_1: [&str; 8] = [
         r#"{"format":1,"message":{"start":{"frontend":{"vhost_user":{"serial":"vm1","queues_max":16}},"user":[1879048192,1879048192]}}}"#,
         r#"{"format":1,"message":{"start":{"frontend":{"nbd":{"export":"vm1","tls":{"certificates":"PEM","authorities":"PEM","admitted":["dns:host"]}}},"user":null}}}"#,

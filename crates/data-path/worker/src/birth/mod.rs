@@ -1,8 +1,9 @@
-//! What a supervisor and its worker say to each other, over the socket that the worker was born with.
+//! What a supervisor and its worker say to each other, over the socket that the worker was born
+//! with.
 //!
-//! The supervisor orders and the worker reports, one report for each order. A message is a packet of JSON with open
-//! files beside it; keys are packets of their own, raw, from secret memory to secret memory. What is received is
-//! bounded before memory is taken for it.
+//! The supervisor orders and the worker reports, one report for each order. A message is a packet
+//! of JSON with open files beside it; keys are packets of their own, raw, from secret memory to
+//! secret memory. What is received is bounded before memory is taken for it.
 //!
 //! ```text
 //! supervisor                       worker
@@ -22,13 +23,15 @@
 //!
 //! While it serves, a worker also says unasked how the volume fares (`Condition`).
 //!
-//! An order that cannot be followed is answered with `Failed`. When one side is gone, the other reads the end of the
-//! stream: a worker then drains, flushes and ends, and a supervisor starts another.
+//! An order that cannot be followed is answered with `Failed`. When one side is gone, the other
+//! reads the end of the stream: a worker then drains, flushes and ends, and a supervisor starts
+//! another.
 //!
-//! **Versions.** Every message bears the format that it is written in. A program reads its own format and the one
-//! before, and refuses any other with both numbers. The supervisor writes its own; the worker answers in the
-//! supervisor's. So a supervisor can start a worker of its own release or the next one, and a newer supervisor refuses,
-//! and is refused by, a worker that is too old.
+//! **Versions.** Every message bears the format that it is written in. A program reads its own
+//! format and the one before, and refuses any other with both numbers. The supervisor writes its
+//! own; the worker answers in the supervisor's. So a supervisor can start a worker of its own
+//! release or the next one, and a newer supervisor refuses, and is refused by, a worker that is too
+//! old.
 
 mod message;
 mod socket;

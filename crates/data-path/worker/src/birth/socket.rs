@@ -12,8 +12,8 @@ use thiserror::Error;
 
 use super::message::{FORMATS, decode, encode};
 
-/// The longest message: the sessions of a guest with hundreds of memory regions, and below what a socket takes in one
-/// packet without being asked to (`net.core.wmem_default`).
+/// The longest message: the sessions of a guest with hundreds of memory regions, and below what a
+/// socket takes in one packet without being asked to (`net.core.wmem_default`).
 pub const MESSAGE_BYTES_MAX: usize = 128 << 10;
 
 /// Why a message did not pass.
@@ -82,7 +82,8 @@ impl BirthSocket {
 }
 
 impl<S: AsFd> BirthSocket<S> {
-    /// A worker's end, which it was started with; or a supervisor's, which began to speak over it elsewhere.
+    /// A worker's end, which it was started with; or a supervisor's, which began to speak over it
+    /// elsewhere.
     pub fn adopt(socket: S) -> Result<Self, BirthError> {
         let socket = PacketSocket::adopt(socket).ok_or(BirthError::NotBorn)?;
         Ok(Self { socket, format: FORMATS.newest })
@@ -98,7 +99,8 @@ impl<S: AsFd> BirthSocket<S> {
         self.format
     }
 
-    /// Sends a message with files. It does not wait for room: there is always some, but with a peer that is stuck.
+    /// Sends a message with files. It does not wait for room: there is always some, but with a peer
+    /// that is stuck.
     pub fn send<M: Serialize>(&self, message: &M, files: &[BorrowedFd<'_>]) -> Result<(), BirthError> {
         let bytes = encode(self.format, message)?;
         if bytes.len() > MESSAGE_BYTES_MAX {

@@ -1,17 +1,20 @@
 //! Where a worker is to run, given what is known: logic alone.
 //!
-//! Where the VM is, is worth more than where the device is: every byte is read or written by a processor in the VM's memory, and
-//! copied to or from the device by the device itself.
+//! Where the VM is, is worth more than where the device is: every byte is read or written by a
+//! processor in the VM's memory, and copied to or from the device by the device itself.
 //!
 //! - The VM's node is known: the processors of that node.
-//! - Only the device's is: the processors of all nodes that are near it, which is the device's socket where a socket has several
-//!   nodes. All VMs of a datastore come to the same place, so it is made no narrower than it must be.
-//! - Whoever started the process may have chosen already where memory comes from (numactl, `NUMAPolicy=`). Then nothing is done for
-//!   a device's sake, and for the VM's, which a person named, nothing about memory.
-//! - Never more than the process may use anyway, and nothing at all where that would change nothing.
+//! - Only the device's is: the processors of all nodes that are near it, which is the device's
+//!   socket where a socket has several nodes. All VMs of a datastore come to the same place, so it
+//!   is made no narrower than it must be.
+//! - Whoever started the process may have chosen already where memory comes from (numactl,
+//!   `NUMAPolicy=`). Then nothing is done for a device's sake, and for the VM's, which a person
+//!   named, nothing about memory.
+//! - Never more than the process may use anyway, and nothing at all where that would change
+//!   nothing.
 //!
-//! Memory comes from the nodes of these processors, and from the nearest of those first. Threads are bound to none of the
-//! processors by itself: the scheduler knows which of them are busy.
+//! Memory comes from the nodes of these processors, and from the nearest of those first. Threads
+//! are bound to none of the processors by itself: the scheduler knows which of them are busy.
 
 use std::fmt;
 

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::numbers::Numbers;
 
-/// Devices that are made of devices, to this depth: more than device mapper and RAID are stacked in earnest.
+/// Devices that are made of devices, to this depth: more than device mapper and RAID are stacked in
+/// earnest.
 const LAYERS_MAX: usize = 16;
 
 /// The number of a block device.
@@ -34,7 +35,8 @@ impl DeviceNumber {
         Self { major: major(number), minor: minor(number) }
     }
 
-    /// The nodes that it is at, as far as its drivers say: several for one that is made of several. sysfs is here.
+    /// The nodes that it is at, as far as its drivers say: several for one that is made of several.
+    /// sysfs is here.
     pub fn nodes(self, sysfs: &Path) -> Numbers {
         let mut nodes = Numbers::default();
         let link = sysfs.join("dev/block").join(format!("{}:{}", self.major, self.minor));
@@ -68,8 +70,8 @@ fn gather(device: &Path, devices: &Path, layers: usize, nodes: &mut Numbers) {
     if layers == 0 {
         return;
     }
-    // What device mapper and RAID are made of (of a partition: what its disk is), and the paths to an NVMe namespace that has
-    // several.
+    // What device mapper and RAID are made of (of a partition: what its disk is), and the paths to
+    // an NVMe namespace that has several.
     for directory in parents() {
         let paths = directory
             .file_name()

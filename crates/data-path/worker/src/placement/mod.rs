@@ -1,12 +1,14 @@
 //! Where a worker runs, and whose memory it has, on a machine with several NUMA nodes.
 //!
-//! Whoever starts a worker knows which file the volume is in, and perhaps where the VM is ([`Placement`]). The worker finds out
-//! before it is confined what that means on this machine ([`topology`], [`device`]), decides ([`choice`]), and does it to its
-//! one thread: all its lanes are made by that one, and inherit both. Pools take their memory when their threads first need
+//! Whoever starts a worker knows which file the volume is in, and perhaps where the VM is
+//! ([`Placement`]). The worker finds out before it is confined what that means on this machine
+//! ([`topology`], [`device`]), decides ([`choice`]), and does it to its one thread: all its lanes
+//! are made by that one, and inherit both. Pools take their memory when their threads first need
 //! it, so it comes from there too.
 //!
-//! On a machine with one node nobody is told anything and nothing is done; it costs the reading of one small file. What cannot be
-//! found out or done is left to the kernel, and never keeps a volume from being served.
+//! On a machine with one node nobody is told anything and nothing is done; it costs the reading of
+//! one small file. What cannot be found out or done is left to the kernel, and never keeps a volume
+//! from being served.
 
 pub mod choice;
 pub mod device;
@@ -66,7 +68,8 @@ pub struct NoSuchNode {
 }
 
 impl NumaNode {
-    /// What the worker of a volume is told that is in this file or directory: nothing on a machine with one node.
+    /// What the worker of a volume is told that is in this file or directory: nothing on a machine
+    /// with one node.
     ///
     /// # Errors
     /// For a node that is not there.
@@ -84,13 +87,15 @@ impl NumaNode {
 }
 
 impl Placement {
-    /// Near the device that a volume is on that is in this file or directory; nothing on a machine with one node.
+    /// Near the device that a volume is on that is in this file or directory; nothing on a machine
+    /// with one node.
     pub fn near_device(volume: impl AsFd) -> Option<Self> {
         let nodes = Topology::online(SYSFS.as_ref())?.len();
         (nodes > 1).then(|| Self { vm_node: None, device: DeviceNumber::of_file(volume) })
     }
 
-    /// Moves the calling thread, and those that it makes from now on, to where they are to run, and says so in the log.
+    /// Moves the calling thread, and those that it makes from now on, to where they are to run, and
+    /// says so in the log.
     pub fn settle(self, sysfs: &Path) {
         let choice = self.situation(sysfs).choose();
         tracing::info!("{choice}");
@@ -146,8 +151,8 @@ impl fmt::Display for NumaNode {
     }
 }
 
-/// The processors that this thread may run on, cpusets considered. None on machines with more than can be asked for, which are
-/// left to the kernel then.
+/// The processors that this thread may run on, cpusets considered. None on machines with more than
+/// can be asked for, which are left to the kernel then.
 fn usable_processors() -> Numbers {
     let Ok(set) = sched_getaffinity(None) else { return Numbers::default() };
     (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).map(|number| number as u32).collect()

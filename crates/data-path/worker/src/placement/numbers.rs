@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// The highest number that is taken for one; the kernel can be built for 8192 processors and 1024 nodes.
+/// The highest number that is taken for one; the kernel can be built for 8192 processors and 1024
+/// nodes.
 const NUMBER_MAX: u32 = 1 << 16;
 
 /// Numbers of processors or of nodes: `0-3,8`.

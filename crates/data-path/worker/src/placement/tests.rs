@@ -1,8 +1,8 @@
 //! Choices on recorded machines, and what is done on this one.
 //!
-//! A recording has a line for each file of sysfs (`path:content`, as `grep -r` prints them) and each link (`path -> target`). The
-//! one of one node is this project's machine, that of EPYCs has its processors and distances from a published listing; the
-//! others are written in their form.
+//! A recording has a line for each file of sysfs (`path:content`, as `grep -r` prints them) and
+//! each link (`path -> target`). The one of one node is this project's machine, that of EPYCs has
+//! its processors and distances from a published listing; the others are written in their form.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -217,7 +217,8 @@ fn a_worker_of_this_machine_is_left_alone_if_it_has_one_node() {
     assert_eq!(after.join().unwrap(), before);
 }
 
-/// This machine, taken apart: each of two processors is a node of its own, and all memory is at the first.
+/// This machine, taken apart: each of two processors is a node of its own, and all memory is at the
+/// first.
 #[test]
 fn a_thread_is_moved_and_takes_those_along_that_it_makes() {
     let mut usable = usable_processors().iter().collect::<Vec<_>>().into_iter();

@@ -1,4 +1,5 @@
-//! The NUMA nodes of this machine, as sysfs shows them (`Documentation/ABI/stable/sysfs-devices-node` of Linux).
+//! The NUMA nodes of this machine, as sysfs shows them
+//! (`Documentation/ABI/stable/sysfs-devices-node` of Linux).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,8 +27,8 @@ pub struct Node {
 }
 
 impl Topology {
-    /// The numbers of the nodes that are online: one file, for whoever has nothing to do where there is one. Nothing if the
-    /// kernel does not tell.
+    /// The numbers of the nodes that are online: one file, for whoever has nothing to do where
+    /// there is one. Nothing if the kernel does not tell.
     pub fn online(sysfs: &Path) -> Option<Numbers> {
         Numbers::parse(&read(sysfs, "online")?).filter(|online| !online.is_empty())
     }

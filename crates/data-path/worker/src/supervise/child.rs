@@ -21,14 +21,15 @@ use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report};
 use crate::condition::Condition;
 use crate::placement::Placement;
 
-/// From a worker's start to the report that it is confined: tens of milliseconds, and more where many start at once.
+/// From a worker's start to the report that it is confined: tens of milliseconds, and more where
+/// many start at once.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// For what a worker does at once.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// From SIGKILL to its end: the kernel finishes its I/O first.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// From its last report to its end, and from SIGKILL where it had something in the disk for as long as a drain takes:
-/// whatever still does not end waits for a disk that does not answer.
+/// From its last report to its end, and from SIGKILL where it had something in the disk for as long
+/// as a drain takes: whatever still does not end waits for a disk that does not answer.
 const LINGERS: Duration = Duration::from_secs(5);
 /// What every worker of a volume is started with.
 #[derive(Debug)]
@@ -90,8 +91,8 @@ pub enum ChildError {
 pub struct End(pub ExitStatus);
 
 impl End {
-    /// Whether the worker did this itself. SIGKILL is another's doing: a person's, or the kernel's when memory is
-    /// short.
+    /// Whether the worker did this itself. SIGKILL is another's doing: a person's, or the kernel's
+    /// when memory is short.
     pub fn is_own_doing(&self) -> bool {
         const SIGKILL: i32 = 9;
         self.0.signal() != Some(SIGKILL)
@@ -161,8 +162,8 @@ impl WorkerProcess {
         Ok(worker)
     }
 
-    /// Gives it the keys, which are wiped here. That a volume is clear is said by `kek`, and never concluded from keys
-    /// that are missing: a worker without them refuses to serve.
+    /// Gives it the keys, which are wiped here. That a volume is clear is said by `kek`, and never
+    /// concluded from keys that are missing: a worker without them refuses to serve.
     pub fn give_keys(&mut self, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
         self.give(deks, kek.is_clear())
     }
@@ -232,7 +233,8 @@ impl WorkerProcess {
         self.expect(Report::Grown, ANSWERS_WITHIN)
     }
 
-    /// Has it drain within `deadline`, flush and end; returns when it has ended. `Ok(Some(..))` says what went wrong.
+    /// Has it drain within `deadline`, flush and end; returns when it has ended. `Ok(Some(..))`
+    /// says what went wrong.
     pub fn end(mut self, deadline: Duration) -> Result<Option<String>, ChildError> {
         self.order(&Order::End, &[])?;
         match self.await_report(deadline)? {
@@ -280,7 +282,8 @@ impl WorkerProcess {
         (!self.silent).then(|| self.socket.as_fd())
     }
 
-    /// Hears what it has said unasked; whether that, or what came before an answer, is news of how the volume fares.
+    /// Hears what it has said unasked; whether that, or what came before an answer, is news of how
+    /// the volume fares.
     pub fn hear(&mut self) -> bool {
         while !self.silent && matches!(poll_until(self.socket.as_fd(), Duration::ZERO), Ok(true)) {
             match self.socket.receive() {

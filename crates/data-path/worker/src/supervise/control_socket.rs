@@ -1,4 +1,5 @@
-//! The supervisor's side of the control socket: requests of other commands, one for each connection.
+//! The supervisor's side of the control socket: requests of other commands, one for each
+//! connection.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,8 +42,8 @@ struct Connection {
 }
 
 impl ControlSocket {
-    /// Listens in the volume's directory. Whoever holds the volume is alone there, so what is found there is a dead
-    /// one's.
+    /// Listens in the volume's directory. Whoever holds the volume is alone there, so what is found
+    /// there is a dead one's.
     pub fn bind(head: &VolumeHead) -> Result<Self, Errno> {
         let directory = rustix::io::fcntl_dupfd_cloexec(head, 0)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -79,8 +80,8 @@ impl ControlSocket {
         self.connections.iter().map(|connection| connection.deadline).min()
     }
 
-    /// Accepts whoever waits, and answers every request that has come in full. One whose answer is none yet is answered
-    /// [late](Self::answer_late); there is no other such one until then.
+    /// Accepts whoever waits, and answers every request that has come in full. One whose answer is
+    /// none yet is answered [late](Self::answer_late); there is no other such one until then.
     pub fn serve(&mut self, answer: &mut dyn FnMut(Request, Option<OwnedFd>) -> Option<Answer>) {
         while self.connections.len() < CONNECTIONS_MAX {
             match self.accept() {
@@ -117,7 +118,8 @@ impl ControlSocket {
         }
     }
 
-    /// The next one to be heard. Others than root and our own user are not: the file's mode keeps them out already.
+    /// The next one to be heard. Others than root and our own user are not: the file's mode keeps
+    /// them out already.
     fn accept(&self) -> Result<Option<Connection>, Errno> {
         let stream =
             match rustix::net::accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -162,7 +164,8 @@ impl Connection {
 }
 
 impl Connection {
-    /// Reads a piece of the line, and keeps the file beside it, if one comes. More than one are refused.
+    /// Reads a piece of the line, and keeps the file beside it, if one comes. More than one are
+    /// refused.
     fn receive(&mut self, piece: &mut [u8]) -> Result<usize, Errno> {
         let mut received = strongroom_wire::receive(&self.stream, piece, 1)?;
         self.file = received.files.pop().or(self.file.take());

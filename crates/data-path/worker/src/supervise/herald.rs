@@ -1,4 +1,5 @@
-//! What a person is told, in the log, of how a volume fares: each change once, and what lasts again after a while.
+//! What a person is told, in the log, of how a volume fares: each change once, and what lasts again
+//! after a while.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,14 +9,15 @@ use strongroom_types::display_bytes;
 
 use crate::condition::{Condition, Parked, State};
 
-/// After how long something that lasts is said again, and the least time between two lines on what comes and goes.
+/// After how long something that lasts is said again, and the least time between two lines on what
+/// comes and goes.
 const REMINDS_EVERY: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether the volume's files are still where they were.
 const LOOKS_EVERY: Duration = Duration::from_secs(10);
 
-/// How long a new worker has to say that requests still wait: clients connect to it within a second, and do again what
-/// waited.
+/// How long a new worker has to say that requests still wait: clients connect to it within a
+/// second, and do again what waited.
 const CONFIRMS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Says it, and remembers what it has said.
@@ -41,7 +43,8 @@ struct Wait {
     said: bool,
     /// The last that was heard.
     latest: Parked,
-    /// Set when another worker serves, which has not said yet whether it is so still: by when it would have.
+    /// Set when another worker serves, which has not said yet whether it is so still: by when it
+    /// would have.
     unconfirmed_until: Option<Instant>,
 }
 
@@ -143,7 +146,8 @@ impl Herald {
         );
     }
 
-    /// Clients notice nothing when the files that they use are removed: they are kept open until this ends.
+    /// Clients notice nothing when the files that they use are removed: they are kept open until
+    /// this ends.
     fn look_for_files(&mut self, head: &VolumeHead) {
         if Instant::now() < self.next_look {
             return;

@@ -11,8 +11,8 @@ use strongroom_types::KekId;
 
 use crate::control::KeyStatus;
 
-/// The KEK of a volume, for as long as that is exposed. One that a provider keeps is under a lease, and may not be at
-/// hand when it is wanted.
+/// The KEK of a volume, for as long as that is exposed. One that a provider keeps is under a lease,
+/// and may not be at hand when it is wanted.
 #[derive(Debug)]
 pub struct VolumeKek {
     place: Place,
@@ -49,7 +49,8 @@ impl VolumeKek {
         Ok(Self { place, leases })
     }
 
-    /// A provider's key of this id, which is held under a lease already, as where several volumes have the same one.
+    /// A provider's key of this id, which is held under a lease already, as where several volumes
+    /// have the same one.
     pub fn leased(key: ProviderKey, id: KekId, leases: Arc<dyn Leases>) -> Self {
         Self { place: Place::Leased { key, id }, leases }
     }
@@ -86,8 +87,8 @@ impl VolumeKek {
         }
     }
 
-    /// Has a key that is missing held as soon as it can be had. Another one that the provider gave in its place is let go
-    /// of first.
+    /// Has a key that is missing held as soon as it can be had. Another one that the provider gave
+    /// in its place is let go of first.
     pub(super) fn ask_for(&self, error: &KeyError) {
         let Place::Leased { key, .. } = &self.place else { return };
         if matches!(error, KeyError::WrongKek { .. }) {

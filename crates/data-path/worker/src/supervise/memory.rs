@@ -1,7 +1,7 @@
 //! A disk in memory, served by a worker like any other: confined, without rights, encrypting.
 //!
-//! It is for tests and for measuring what the stages above a datastore cost. What is written is in the worker's memory
-//! and nowhere else, so a worker that dies is not replaced.
+//! It is for tests and for measuring what the stages above a datastore cost. What is written is in
+//! the worker's memory and nowhere else, so a worker that dies is not replaced.
 
 use std::os::fd::AsFd;
 
@@ -33,7 +33,8 @@ pub struct MemoryExposure {
 }
 
 impl MemoryExposure {
-    /// Serves until `stop` is readable; `ready` is called when clients are served, with the worker's number.
+    /// Serves until `stop` is readable; `ready` is called when clients are served, with the
+    /// worker's number.
     ///
     /// # Errors
     /// If the worker does not start, dies, or does not end in order.

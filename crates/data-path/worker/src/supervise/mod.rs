@@ -1,17 +1,18 @@
-//! Keeps a volume served: starts a worker, starts another when that one dies, exchanges it for that of a newer program,
-//! and ends it in order.
+//! Keeps a volume served: starts a worker, starts another when that one dies, exchanges it for that
+//! of a newer program, and ends it in order.
 //!
-//! The supervisor answers for the volume. It has the volume's directory and its lock, and the listening socket, and takes
-//! the KEK from whoever holds it when it needs it; the worker has the layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at
-//! the volume before its successor has it:
+//! The supervisor answers for the volume. It has the volume's directory and its lock, and the
+//! listening socket, and takes the KEK from whoever holds it when it needs it; the worker has the
+//! layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at the
+//! volume before its successor has it:
 //!
 //! ```text
 //! worker dies -> another is started and confined, while the layer's lock is waited for: it is free when the last of the
 //! dead one's I/O has ended -> descriptor read and authenticated anew -> keys -> layer -> clients connect again
 //! ```
 //!
-//! All of it happens on the caller's thread, which sleeps in poll(2), and never waits for a key: a worker that dies while
-//! the KEK cannot be had is replaced as soon as it can.
+//! All of it happens on the caller's thread, which sleeps in poll(2), and never waits for a key: a
+//! worker that dies while the KEK cannot be had is replaced as soon as it can.
 
 mod child;
 mod control_socket;
@@ -96,7 +97,8 @@ pub enum SuperviseError {
     /// After the death of a worker the volume is not what it was.
     #[error("the volume is not served any more: {0}")]
     Lost(#[source] DatastoreError),
-    /// The volume's key was revoked, and its provider is set up so that this ends the exposure. It was closed in order.
+    /// The volume's key was revoked, and its provider is set up so that this ends the exposure. It
+    /// was closed in order.
     #[error(
         "the volume's key was {how}, and its key provider is set up to end the exposure then (on_revocation: stop); what was \
          in flight is done and flushed"
@@ -149,11 +151,13 @@ enum Phase {
 }
 
 impl Supervisor {
-    /// Starts the first worker over the layer, which came with the head. When it returns, clients are served.
+    /// Starts the first worker over the layer, which came with the head. When it returns, clients
+    /// are served.
     pub fn start(exposure: Exposure, layer: OpenLayer, deks: Deks) -> Result<Self, SuperviseError> {
         let control = match exposure.head.access() {
             Access::ReadWrite => Some(ControlSocket::bind(&exposure.head)),
-            // Several can read a volume, and its datastore may be read-only: there is no place for one.
+            // Several can read a volume, and its datastore may be read-only: there is no place for
+            // one.
             Access::ReadOnly => None,
         };
         let control = control.transpose().map_err(|errno| {
@@ -188,8 +192,8 @@ impl Supervisor {
         })
     }
 
-    /// The same, which tells how the volume fares: now, and whenever that has changed. `observer` runs on the thread that
-    /// keeps the volume served, and does not wait for anything.
+    /// The same, which tells how the volume fares: now, and whenever that has changed. `observer`
+    /// runs on the thread that keeps the volume served, and does not wait for anything.
     #[must_use]
     pub fn observed_by(mut self, observer: impl FnMut(&Status) + Send + 'static) -> Self {
         self.observer = Some((Box::new(observer), None));
@@ -214,8 +218,8 @@ impl Supervisor {
         }
     }
 
-    /// What clients asked for is counted here, by one worker after another, and can be read at any moment. `None` where
-    /// there was no memory for it.
+    /// What clients asked for is counted here, by one worker after another, and can be read at any
+    /// moment. `None` where there was no memory for it.
     pub fn page(&self) -> Option<Arc<Page>> {
         self.page.clone()
     }
@@ -225,8 +229,8 @@ impl Supervisor {
         self.exposure.listener.address()
     }
 
-    /// Keeps the volume served until `stop` is readable. Then what is in flight is done and flushed, and the volume
-    /// free.
+    /// Keeps the volume served until `stop` is readable. Then what is in flight is done and
+    /// flushed, and the volume free.
     pub fn run(mut self, stop: &impl AsFd) -> Result<(), SuperviseError> {
         loop {
             if self.wait(stop.as_fd())? {
@@ -291,7 +295,8 @@ impl Supervisor {
         if worker.hear() {
             self.herald.hear(worker.condition(), head);
             if worker.condition().parked.is_none() {
-                // What was taken of the reserve while there was no room is put back, as far as there is some.
+                // What was taken of the reserve while there was no room is put back, as far as
+                // there is some.
                 let _ = head.fill_reserve();
             }
         }
@@ -354,8 +359,8 @@ impl Supervisor {
         }
     }
 
-    /// Grows the volume, durably, and then tells the worker. A worker that dies meanwhile is started again with the new
-    /// size.
+    /// Grows the volume, durably, and then tells the worker. A worker that dies meanwhile is
+    /// started again with the new size.
     fn resize(&mut self, size: VolumeSize, least_generation: u64) -> Answer {
         let head = &mut self.exposure.head;
         let old_size_bytes = head.descriptor().size_bytes;
@@ -403,8 +408,8 @@ impl Supervisor {
                     false => Ok(()),
                 }
             }
-            // The disk may be one that does not answer, and to remove a file of it would be to wait for it. What is
-            // left of the sockets is the next one's to replace, as after a kill.
+            // The disk may be one that does not answer, and to remove a file of it would be to wait
+            // for it. What is left of the sockets is the next one's to replace, as after a kill.
             Some(failure) => {
                 std::mem::forget((control, exposure.listener));
                 Err(SuperviseError::Stop(failure))

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 
-/// A program's very file, whatever is installed at its path meanwhile: a worker that died is started again from what
-/// it was, and only an upgrade looks at the path anew.
+/// A program's very file, whatever is installed at its path meanwhile: a worker that died is
+/// started again from what it was, and only an upgrade looks at the path anew.
 #[derive(Debug)]
 pub struct Program {
     path: PathBuf,
@@ -41,8 +41,8 @@ impl Program {
         &self.path
     }
 
-    /// A command that runs it, in a process group of its own (a Control-C is for the supervisor) and with nothing of
-    /// our environment.
+    /// A command that runs it, in a process group of its own (a Control-C is for the supervisor)
+    /// and with nothing of our environment.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         command.arg0(self.path.file_name().unwrap_or(self.path.as_os_str()));

@@ -12,12 +12,13 @@ pub enum Quarters {
     /// Each has a cgroup of its own, too.
     #[default]
     OfItsOwn,
-    /// All share this cgroup, if there is one, with each other and with whatever else runs for the same VM.
+    /// All share this cgroup, if there is one, with each other and with whatever else runs for the
+    /// same VM.
     InCgroup(Option<Arc<Cgroup>>),
 }
 
-/// What a worker has of its quarters, for as long as it lives. In this order: a user is free when its process is gone, and a
-/// cgroup can be removed then.
+/// What a worker has of its quarters, for as long as it lives. In this order: a user is free when
+/// its process is gone, and a cgroup can be removed then.
 #[derive(Debug)]
 pub(super) struct Place {
     user: Option<UidLease>,
@@ -32,7 +33,8 @@ impl Place {
 }
 
 impl Quarters {
-    /// Makes room for a worker that has just been started and does nothing yet. `name` is for its cgroup.
+    /// Makes room for a worker that has just been started and does nothing yet. `name` is for its
+    /// cgroup.
     pub(super) fn admit(&self, worker: Pid, name: &str) -> Place {
         let cgroup = match self {
             Self::OfItsOwn => {

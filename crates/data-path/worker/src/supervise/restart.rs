@@ -9,12 +9,13 @@ use super::child::{ChildError, End, WorkerProcess};
 use super::{Phase, SuperviseError, Supervisor, start_worker};
 use crate::condition::{Condition, State};
 
-/// How often the dead worker's lock is tried: its last I/O ends within milliseconds, on a slow disk later.
+/// How often the dead worker's lock is tried: its last I/O ends within milliseconds, on a slow disk
+/// later.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
 /// After how long it is said that the lock is still waited for, and how often again.
 const LOCK_REMINDER: Duration = Duration::from_secs(5);
-/// The pause before the second attempt to start a worker that died before it served, or soon after; twice as long
-/// before each further one.
+/// The pause before the second attempt to start a worker that died before it served, or soon after;
+/// twice as long before each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause: a person who repairs something does not wait longer for it to be noticed.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -22,9 +23,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A worker that served for so long and then crashes is not one that crashes at once.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Crashes of one worker after another. What crashes a worker may be a request that is in flight, and is done again by
-/// every successor: those are started ever more slowly, so that a guest that does this has no processor of ours for
-/// itself.
+/// Crashes of one worker after another. What crashes a worker may be a request that is in flight,
+/// and is done again by every successor: those are started ever more slowly, so that a guest that
+/// does this has no processor of ours for itself.
 #[derive(Debug)]
 pub struct Crashes {
     count: u32,
@@ -76,8 +77,8 @@ pub struct Outage {
 #[derive(Debug)]
 struct MissingKey {
     reason: String,
-    /// Whether it is looked for as soon as it may be back. Not where a provider gave another one, which it might do
-    /// again and again.
+    /// Whether it is looked for as soon as it may be back. Not where a provider gave another one,
+    /// which it might do again and again.
     at_once: bool,
 }
 
@@ -105,7 +106,8 @@ impl Outage {
         Condition { state, ..Condition::default() }
     }
 
-    /// The volume's key cannot be had now: it is tried again when it stands otherwise, or after a pause.
+    /// The volume's key cannot be had now: it is tried again when it stands otherwise, or after a
+    /// pause.
     fn misses_key(&mut self, error: &KeyError) {
         self.next_attempt = Instant::now() + PAUSE_MAX;
         let reason = error.to_string();

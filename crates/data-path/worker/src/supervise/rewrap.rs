@@ -1,7 +1,8 @@
-//! A volume that is exposed moves to another KEK. The worker notices nothing: its keys are the same.
+//! A volume that is exposed moves to another KEK. The worker notices nothing: its keys are the
+//! same.
 //!
-//! What a provider keeps is fetched by us, in a thread of its own: its servers may be silent, and the volume is looked
-//! after meanwhile. Whoever asked waits.
+//! What a provider keeps is fetched by us, in a thread of its own: its servers may be silent, and
+//! the volume is looked after meanwhile. Whoever asked waits.
 
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,8 +41,8 @@ impl PendingRewrap {
 }
 
 impl Supervisor {
-    /// Moves the volume to another KEK, or begins to: the answer comes later then. It came with the request, in a pipe, or it is a
-    /// provider's, and is fetched from there by us.
+    /// Moves the volume to another KEK, or begins to: the answer comes later then. It came with the
+    /// request, in a pipe, or it is a provider's, and is fetched from there by us.
     pub(super) fn rewrap(
         &mut self,
         new: NewKek,
@@ -105,8 +106,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Fetches in the background what is missing. A key that was revoked as compromised is given for this: moving away
-    /// from it matters most.
+    /// Fetches in the background what is missing. A key that was revoked as compromised is given
+    /// for this: moving away from it matters most.
     fn fetch(
         &self,
         from: Option<ProviderKey>,
@@ -156,7 +157,8 @@ impl Supervisor {
         let rewrapped = head.rewrap(from, &to);
         drop(held);
         if !head.descriptor().is_under(old_kek) || rewrapped.is_ok() {
-            // Also where it failed at the very end: the next worker is started with the key that opens the volume.
+            // Also where it failed at the very end: the next worker is started with the key that
+            // opens the volume.
             self.exposure.kek.replace(to);
         }
         match rewrapped {

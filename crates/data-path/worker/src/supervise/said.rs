@@ -1,8 +1,8 @@
 //! What a worker says on its standard error, passed on to ours.
 //!
-//! It has the end of a pipe. With the file itself, a log that others write to as well, whoever took it over could cut off
-//! or write over what is in it: that is a right of the open file, which no sandbox takes back, and that a file is appended
-//! to is a flag of it, which its holder removes.
+//! It has the end of a pipe. With the file itself, a log that others write to as well, whoever took
+//! it over could cut off or write over what is in it: that is a right of the open file, which no
+//! sandbox takes back, and that a file is appended to is a flag of it, which its holder removes.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
@@ -21,8 +21,8 @@ pub(super) struct Said(JoinHandle<()>);
 impl Said {
     /// Begins; the end of the pipe is for the worker.
     ///
-    /// The worker can read it, too: it closes its volume in order when its supervisor has died, and must not fail to because
-    /// nobody hears it.
+    /// The worker can read it, too: it closes its volume in order when its supervisor has died, and
+    /// must not fail to because nobody hears it.
     pub fn pass_on() -> io::Result<(Self, OwnedFd)> {
         let (reader, writer) = io::pipe()?;
         let writer = OpenOptions::new()

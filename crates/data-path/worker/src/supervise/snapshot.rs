@@ -1,12 +1,14 @@
 //! A snapshot of a volume while it is served.
 //!
-//! A worker takes over from the one that serves, as at an upgrade, with a new, empty top over the layer that was
-//! the top. Everything that takes time comes before or after: the new top is made and named durably before the
-//! old worker drains, and the old top is completed by the new worker when clients are served again. Clients wait
-//! from the drain to the new worker's report, in which nothing is synced.
+//! A worker takes over from the one that serves, as at an upgrade, with a new, empty top over the
+//! layer that was the top. Everything that takes time comes before or after: the new top is made
+//! and named durably before the old worker drains, and the old top is completed by the new worker
+//! when clients are served again. Clients wait from the drain to the new worker's report, in which
+//! nothing is synced.
 //!
-//! The snapshot is there when the old top is complete and durable, and the descriptor says so. A worker or a
-//! supervisor that dies before leaves a layer that no snapshot needs, and which is merged some time.
+//! The snapshot is there when the old top is complete and durable, and the descriptor says so. A
+//! worker or a supervisor that dies before leaves a layer that no snapshot needs, and which is
+//! merged some time.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -96,7 +98,8 @@ impl Supervisor {
                 return Err(Refusal::because(format!("the volume cannot be held still: {reason}")));
             }
             Err(error) => {
-                // How far it came is unknown. Its layer is opened as a dead worker's is, below the new top.
+                // How far it came is unknown. Its layer is opened as a dead worker's is, below the
+                // new top.
                 self.phase = Phase::Down(Outage::new(suspended_at));
                 return Err(Refusal::because(format!(
                     "the worker did not hand over and is replaced: {error}"
@@ -128,8 +131,8 @@ impl Supervisor {
         }
     }
 
-    /// Takes the new top away, to which nobody has written. If that fails, the volume is opened anew as its descriptor
-    /// says it is.
+    /// Takes the new top away, to which nobody has written. If that fails, the volume is opened
+    /// anew as its descriptor says it is.
     fn withdraw(&mut self) {
         let withdrawn = match self.exposure.kek.now() {
             Ok(kek) => self.exposure.head.withdraw_layer(kek.protection()).map_err(|error| error.to_string()),
@@ -141,7 +144,8 @@ impl Supervisor {
         }
     }
 
-    /// Notes that the layer below the top is complete, once the worker has said so, and answers for its snapshot.
+    /// Notes that the layer below the top is complete, once the worker has said so, and answers for
+    /// its snapshot.
     pub(super) fn go_on_with_snapshot(&mut self) {
         let Phase::Serving(worker) = &self.phase else { return };
         if self.exposure.head.descriptor().closing().is_none() {

@@ -1,7 +1,8 @@
 //! Who starts workers.
 //!
-//! Starting one takes rights: to give it a user, namespaces and a cgroup. A supervisor that holds keys has given those up, so it
-//! asks a process without keys ([`StartsWorkers`]); one without rights to give up starts them itself ([`WorkerStarter`]).
+//! Starting one takes rights: to give it a user, namespaces and a cgroup. A supervisor that holds
+//! keys has given those up, so it asks a process without keys ([`StartsWorkers`]); one without
+//! rights to give up starts them itself ([`WorkerStarter`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -135,7 +136,8 @@ impl WorkerStarter {
         Self { workers_max, ..self }
     }
 
-    /// Waits for the end of all workers, whose supervisor has gone: what they say last is still passed on.
+    /// Waits for the end of all workers, whose supervisor has gone: what they say last is still
+    /// passed on.
     pub fn wait_for_all(&self) {
         let children = std::mem::take(&mut *self.children.lock());
         for mut started in children.into_values() {
@@ -214,8 +216,8 @@ impl StartsWorkers for WorkerStarter {
     }
 }
 
-/// Refuses one more than `workers_max`. Those that are gone leave their places to others, and are forgotten if there are as
-/// many whose end nobody asked for.
+/// Refuses one more than `workers_max`. Those that are gone leave their places to others, and are
+/// forgotten if there are as many whose end nobody asked for.
 fn make_room(children: &mut HashMap<u32, Started>, workers_max: usize) -> io::Result<()> {
     let mut gone = 0;
     for started in children.values_mut() {

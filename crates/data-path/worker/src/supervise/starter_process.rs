@@ -6,9 +6,9 @@
 //!         -> workers   DEKs, one volume's file
 //! ```
 //!
-//! Which program workers are, what their cgroup is called, and which socket's file is removed at the end, was told to it
-//! before the supervisor had met anybody. What can be asked of it afterwards names no program and no path. Whichever of
-//! the two dies, the other one ends.
+//! Which program workers are, what their cgroup is called, and which socket's file is removed at
+//! the end, was told to it before the supervisor had met anybody. What can be asked of it
+//! afterwards names no program and no path. Whichever of the two dies, the other one ends.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -36,10 +36,11 @@ use super::timespec;
 use crate::birth::{BirthError, BirthSocket, Frontend};
 use crate::placement::Placement;
 
-/// The most workers of a volume at once: one that serves, one of the program that is installed now, and one of the former
-/// program that takes its place again.
+/// The most workers of a volume at once: one that serves, one of the program that is installed now,
+/// and one of the former program that takes its place again.
 const WORKERS_MAX: usize = 3;
-/// How long a supervisor that ends waits for its starter: what a worker said last passes through that.
+/// How long a supervisor that ends waits for its starter: what a worker said last passes through
+/// that.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a starter is told at its birth.
@@ -104,7 +105,8 @@ impl StarterProcess {
         Ok(Arc::new(Self { socket: Mutex::new(socket), pidfd, is_ending: Arc::default() }))
     }
 
-    /// Ends this process when that one has ended: a worker that dies could not be replaced any more.
+    /// Ends this process when that one has ended: a worker that dies could not be replaced any
+    /// more.
     ///
     /// # Errors
     /// If there is no thread.
@@ -180,8 +182,8 @@ impl StartsWorkers for StarterProcess {
     }
 }
 
-/// Leaves this process, which has one thread and somebody who starts workers for it, the volume's directory, what it may
-/// `read`, and what fetching a key takes ([`strongroom_confine`]).
+/// Leaves this process, which has one thread and somebody who starts workers for it, the volume's
+/// directory, what it may `read`, and what fetching a key takes ([`strongroom_confine`]).
 ///
 /// # Errors
 /// The process must end then.
@@ -197,7 +199,8 @@ fn unexpected(answer: &Answer) -> io::Error {
     io::Error::other(format!("what starts workers answered {answer:?}"))
 }
 
-/// Starts workers of this program for the supervisor at the other end of `socket`, until that hangs up and all have ended.
+/// Starts workers of this program for the supervisor at the other end of `socket`, until that hangs
+/// up and all have ended.
 ///
 /// # Errors
 /// [`BirthError::NotBorn`] if a person has started it; if it does not understand its supervisor.

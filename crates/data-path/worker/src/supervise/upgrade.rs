@@ -1,10 +1,10 @@
 //! A running volume moves to the program that is installed now.
 //!
-//! The order of the steps is such that whatever fails, clients are served: a new worker is started, confined and given
-//! the keys before the old one stops; then the old one drains and hands over, and only the time from there to the new
-//! one's report is the clients' pause. A new worker that refuses the sessions is replaced by one of the old program,
-//! which takes them. One that dies with them may have begun with I/O, so then the dead one's last I/O is waited for, as
-//! after any death.
+//! The order of the steps is such that whatever fails, clients are served: a new worker is started,
+//! confined and given the keys before the old one stops; then the old one drains and hands over,
+//! and only the time from there to the new one's report is the clients' pause. A new worker that
+//! refuses the sessions is replaced by one of the old program, which takes them. One that dies with
+//! them may have begun with I/O, so then the dead one's last I/O is waited for, as after any death.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! Probes: this program again, confined as a worker is, that then does one deed and says how it went.
+//! Probes: this program again, confined as a worker is, that then does one deed and says how it
+//! went.
 
 pub mod deeds;
 pub mod duties;
@@ -213,7 +214,8 @@ impl Drop for Running {
     }
 }
 
-/// As whom probes run: as root, whose workers are given a user, and as an ordinary user; only as that if the tests do.
+/// As whom probes run: as root, whose workers are given a user, and as an ordinary user; only as
+/// that if the tests do.
 pub fn users() -> Vec<Option<u32>> {
     if rustix::process::geteuid().is_root() { vec![None, Some(NOBODY)] } else { vec![None] }
 }

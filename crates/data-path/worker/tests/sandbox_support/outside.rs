@@ -104,7 +104,8 @@ fn looks_powerless(world: &World, user: Option<u32>) {
         line.split_whitespace().nth(1).unwrap().to_owned()
     };
     assert_eq!(hard_limit("Max core file size"), "0");
-    // Its memory is locked where that has no bound; where it has one, a host without swap is enough.
+    // Its memory is locked where that has no bound; where it has one, a host without swap is
+    // enough.
     let may_lock = hard_limit("Max locked memory") == "unlimited";
     assert!(!may_lock || status["VmLck"] != "0 kB", "{status:?}");
     assert_eq!(hard_limit("Max open files"), DESCRIPTORS_MAX.to_string());
@@ -138,11 +139,12 @@ fn crash_leaves_no_core(world: &World, user: Option<u32>) {
     let names = world.names();
     let worker = serving(world, user);
     let pid = Pid::from_raw(worker.pid().cast_signed()).unwrap();
-    // The standard library handles SIGSEGV itself, and who runs tests in the background has SIGQUIT ignored; of this one, too, the
-    // kernel makes a core.
+    // The standard library handles SIGSEGV itself, and who runs tests in the background has SIGQUIT
+    // ignored; of this one, too, the kernel makes a core.
     kill_process(pid, Signal::ABORT).unwrap();
     let status = worker.status();
-    // Neither a file nor what a `core_pattern` pipes to got one: the kernel says whether it made any.
+    // Neither a file nor what a `core_pattern` pipes to got one: the kernel says whether it made
+    // any.
     assert_eq!((status.signal(), status.core_dumped()), (Some(libc::SIGABRT), false));
     assert_eq!(world.names(), names);
 }

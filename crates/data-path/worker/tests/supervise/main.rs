@@ -1,5 +1,5 @@
-//! A supervisor and workers that do what they should not: refuse, die or fall silent at the worst moment of an upgrade. And keys that
-//! come and go while their volume is served.
+//! A supervisor and workers that do what they should not: refuse, die or fall silent at the worst
+//! moment of an upgrade. And keys that come and go while their volume is served.
 //!
 //! The test runs itself as the worker: it speaks as one, and serves nobody.
 
@@ -20,7 +20,8 @@ use strongroom_datastore::file::OpenLayer;
 use strongroom_worker::birth::{BirthSocket, Keys, Order, Report};
 use strongroom_worker::condition::Condition;
 
-/// The process that plays the worker. Run by hand, or by the harness, it has no supervisor and does nothing.
+/// The process that plays the worker. Run by hand, or by the harness, it has no supervisor and does
+/// nothing.
 #[test]
 fn a_worker() {
     let Ok(mut socket) = BirthSocket::adopt(io::stdin()) else { return };

@@ -23,7 +23,8 @@ use strongroom_worker::supervise::{
 use crate::providers::{OneKey, ScriptedLeases, key_file_kek, provider_key};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
-/// What is closed here is free a moment later: a worker that another test starts has it until it is another program.
+/// What is closed here is free a moment later: a worker that another test starts has it until it is
+/// another program.
 pub const LOCK_WAIT: Duration = DEADLINE;
 /// The file, beside the program, that says what the newest program does when it is to serve.
 pub const BEHAVIOUR: &str = "behaviour";
@@ -106,8 +107,9 @@ impl Supervised {
     }
 }
 
-/// Puts a program of this behaviour in the place of what is there, as a package does. Another process copies it: a
-/// worker that another test starts meanwhile would hold it open for writing, and it could not be run.
+/// Puts a program of this behaviour in the place of what is there, as a package does. Another
+/// process copies it: a worker that another test starts meanwhile would hold it open for writing,
+/// and it could not be run.
 pub fn install(directory: &Path, behaviour: &str) {
     fs::write(directory.join(BEHAVIOUR), behaviour).unwrap();
     let copy = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(directory.join("new")).status();

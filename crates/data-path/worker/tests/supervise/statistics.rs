@@ -9,7 +9,8 @@ use strongroom_worker::control::{Answer, Request};
 
 use crate::stage::{Supervised, install, kill};
 
-/// What the worker that is played does with its page when it begins to serve: one read is answered, and another is not.
+/// What the worker that is played does with its page when it begins to serve: one read is answered,
+/// and another is not.
 pub fn count(page: &std::os::fd::OwnedFd) {
     let recorders = Recorders::of_page(page).unwrap();
     recorders.begin();

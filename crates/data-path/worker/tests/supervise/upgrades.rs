@@ -92,7 +92,8 @@ fn the_first_worker_must_serve() {
     delete(&directory.path().join("vm1"), LOCK_WAIT).unwrap();
 }
 
-/// A descriptor that somebody put in the place of the volume's is not served: the supervisor says so and ends.
+/// A descriptor that somebody put in the place of the volume's is not served: the supervisor says
+/// so and ends.
 #[test]
 fn a_volume_that_was_replaced_is_not_served_any_more() {
     let supervised = Supervised::start();

@@ -27,7 +27,8 @@ impl Follower {
 
     /// The next line with its sequence; `None` when there is none within `wait`.
     ///
-    /// After the last line of a log that has ended, in whichever way, that is [`AuditError::Closed`].
+    /// After the last line of a log that has ended, in whichever way, that is
+    /// [`AuditError::Closed`].
     pub(crate) fn line(&mut self, wait: Duration) -> Result<Option<(u64, Vec<u8>)>, AuditError> {
         let deadline = Instant::now() + wait;
         let mut state = self.shared.state.lock();

@@ -1,5 +1,5 @@
-//! What the log says of one object: read backwards, newest file first, so that what happened lately is found soon
-//! however long the log is.
+//! What the log says of one object: read backwards, newest file first, so that what happened lately
+//! is found soon however long the log is.
 
 use std::io;
 
@@ -29,8 +29,8 @@ pub struct Noted {
 pub struct History {
     /// The records, oldest first.
     pub records: Vec<Noted>,
-    /// Whether that is all. If not there were more than were asked for, or older files are gone or were not looked
-    /// through.
+    /// Whether that is all. If not there were more than were asked for, or older files are gone or
+    /// were not looked through.
     pub is_complete: bool,
 }
 

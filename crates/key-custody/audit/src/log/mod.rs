@@ -1,8 +1,8 @@
 //! The log as its writer's callers see it.
 //!
-//! - [`queue`]: what waits. [`writer`]: the one thread that writes. [`opening`]: what is found when a log is
-//!   opened, and the tail that is cut. [`follow`]: reading on behind the writer. [`history`]: what it says of one
-//!   object. [`retention`]: which older files go.
+//! - [`queue`]: what waits. [`writer`]: the one thread that writes. [`opening`]: what is found when
+//!   a log is opened, and the tail that is cut. [`follow`]: reading on behind the writer.
+//!   [`history`]: what it says of one object. [`retention`]: which older files go.
 
 mod follow;
 mod history;
@@ -35,7 +35,8 @@ pub use self::history::{History, Noted};
 use self::queue::Queue;
 pub use self::retention::{Retention, Size};
 
-/// An open log. It is closed, with all that waits written and a last head signed, when it is dropped.
+/// An open log. It is closed, with all that waits written and a last head signed, when it is
+/// dropped.
 pub struct AuditLog {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
@@ -46,7 +47,8 @@ pub struct AuditLog {
 pub struct Options {
     /// Bytes after which a file is followed by the next.
     pub file_bytes: u64,
-    /// Time after which a file is followed by the next once something is put on record; none for however long it takes.
+    /// Time after which a file is followed by the next once something is put on record; none for
+    /// however long it takes.
     pub file_age: Option<Duration>,
     /// Records after which a head is signed.
     pub head_records: u64,
@@ -97,7 +99,8 @@ impl AuditLog {
     /// Opens the log in a directory, or begins one where there is none.
     ///
     /// # Errors
-    /// [`AuditError::Damaged`] where something is missing that had been durable, [`AuditError::Io`].
+    /// [`AuditError::Damaged`] where something is missing that had been durable,
+    /// [`AuditError::Io`].
     pub fn open(
         directory: Arc<dyn Directory>,
         signer: Box<dyn HeadSigner>,
@@ -119,19 +122,21 @@ impl AuditLog {
         Ok(Self { shared, writer: Some(writer) })
     }
 
-    /// Puts something on record. It is there once the answer is, and nothing may be released before.
+    /// Puts something on record. It is there once the answer is, and nothing may be released
+    /// before.
     ///
-    /// Does not block. Records of one caller are in the order of its calls. The answer's errors: those of
-    /// [`Record::check`], [`AuditError::Overloaded`], [`AuditError::Full`], [`AuditError::Failed`],
-    /// [`AuditError::Closed`].
+    /// Does not block. Records of one caller are in the order of its calls. The answer's errors:
+    /// those of [`Record::check`], [`AuditError::Overloaded`], [`AuditError::Full`],
+    /// [`AuditError::Failed`], [`AuditError::Closed`].
     pub fn append(&self, record: &Record) -> PendingAppend {
         PendingAppend(self.shared.queue.append(record))
     }
 
-    /// Signs a head over everything that is there, and gives it out once it is durable. Whoever keeps it
-    /// elsewhere can tell a log that was cut short or written anew.
+    /// Signs a head over everything that is there, and gives it out once it is durable. Whoever
+    /// keeps it elsewhere can tell a log that was cut short or written anew.
     ///
-    /// Does not block. The answer's errors: [`AuditError::Unsigned`] and those of [`append`](Self::append).
+    /// Does not block. The answer's errors: [`AuditError::Unsigned`] and those of
+    /// [`append`](Self::append).
     pub fn head(&self) -> PendingHead {
         PendingHead(self.shared.queue.ask_for_head())
     }
@@ -180,8 +185,8 @@ impl Drop for AuditLog {
     fn drop(&mut self) {
         self.shared.queue.finish();
         if let Some(writer) = self.writer.take() {
-            // A panic of the writer has been told by the panic hook, and everybody who waited by their
-            // answers.
+            // A panic of the writer has been told by the panic hook, and everybody who waited by
+            // their answers.
             let _ = writer.join();
         }
     }

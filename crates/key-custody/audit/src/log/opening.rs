@@ -1,8 +1,9 @@
-//! What is found when a log is opened: where its chain ends, and what of the last group was not durable.
+//! What is found when a log is opened: where its chain ends, and what of the last group was not
+//! durable.
 //!
-//! A group is written at the end of the last file and is durable before the next one is written. So what a
-//! power cut can have torn is one group, at the end of all. A line that is broken and was followed by a line
-//! of a later group had been durable: that is damage, and nothing is cut.
+//! A group is written at the end of the last file and is durable before the next one is written. So
+//! what a power cut can have torn is one group, at the end of all. A line that is broken and was
+//! followed by a line of a later group had been durable: that is damage, and nothing is cut.
 
 use std::io;
 use std::time::Duration;
@@ -68,8 +69,8 @@ pub(super) fn open(directory: &dyn Directory) -> Result<Found, AuditError> {
                 cut_bytes: Some(cut_bytes),
             });
         }
-        // Its first group was not durable, so nobody has been answered out of it; the file before it had
-        // been, whole.
+        // Its first group was not durable, so nobody has been answered out of it; the file before
+        // it had been, whole.
         if let Some(before) = files.last() {
             must_be_whole(directory, *before, first)?;
         }
@@ -118,7 +119,8 @@ impl End {
     }
 }
 
-/// Reads the whole lines of a file from its beginning on; `None` if not even the first one is whole.
+/// Reads the whole lines of a file from its beginning on; `None` if not even the first one is
+/// whole.
 fn scan(name: &str, first: u64, bytes: &[u8]) -> Result<Option<End>, AuditError> {
     let mut end: Option<End> = None;
     for (number, (_, text)) in (1..).zip(lines(bytes)) {
@@ -193,8 +195,9 @@ fn last_line(directory: &dyn Directory, first: u64) -> Result<Option<(u64, Hash)
     Ok(last.and_then(|(_, text)| Line::parse(text).ok().map(|line| (line.sequence, hash(text)))))
 }
 
-/// Cuts what was torn, and makes what is left durable. The last group is written again: a sync of it may have
-/// failed, after which the page cache shows what the device does not have, and no later sync writes it.
+/// Cuts what was torn, and makes what is left durable. The last group is written again: a sync of
+/// it may have failed, after which the page cache shows what the device does not have, and no later
+/// sync writes it.
 fn make_durable(directory: &dyn Directory, file: &dyn LogFile, bytes: &[u8], end: &End) -> io::Result<()> {
     if bytes.len() > end.length {
         file.set_length(end.length as u64)?;

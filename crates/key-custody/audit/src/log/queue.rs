@@ -1,9 +1,11 @@
 //! What waits to be written.
 //!
-//! **Gathering.** A sync costs the same for one record and for a hundred. Callers that wait for their records tend to come back
-//! with the next ones as soon as they are answered, so the writer waits for half as many records as it has answered last and
-//! found waiting then, but no longer than [`GATHER_TIME`]. Half, so that there are two groups under way: one is synced while the
-//! callers of the other work. Were it all of them, nobody would work during a sync. Who is alone never waits.
+//! **Gathering.** A sync costs the same for one record and for a hundred. Callers that wait for
+//! their records tend to come back with the next ones as soon as they are answered, so the writer
+//! waits for half as many records as it has answered last and found waiting then, but no longer
+//! than [`GATHER_TIME`]. Half, so that there are two groups under way: one is synced while the
+//! callers of the other work. Were it all of them, nobody would work during a sync. Who is alone
+//! never waits.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -56,7 +58,8 @@ struct Waiting {
     entries: VecDeque<Entry>,
     heads: Vec<Answerer<Result<SignedHead, AuditError>>>,
     bytes: usize,
-    /// How many records the writer waits for, while it waits; what comes before would wake it in vain.
+    /// How many records the writer waits for, while it waits; what comes before would wake it in
+    /// vain.
     awaited: Option<usize>,
     /// Why no more are taken.
     closed: Option<AuditError>,
@@ -144,8 +147,8 @@ impl Queue {
         Group { entries, heads }.refuse(why);
     }
 
-    /// What is to be written together: nothing at `deadline`, `None` at the end of all. `answered` is how many records the group
-    /// before had.
+    /// What is to be written together: nothing at `deadline`, `None` at the end of all. `answered`
+    /// is how many records the group before had.
     pub(super) fn next_group(&self, answered: usize, deadline: Option<Instant>) -> Option<Group> {
         let mut waiting = self.waiting.lock();
         // Who was answered in a group of one, with nobody beside it, is alone.

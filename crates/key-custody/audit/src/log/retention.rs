@@ -1,15 +1,17 @@
 //! Which older files may go, and how they go.
 //!
 //! **Order**, for one file at a time and the oldest first:
-//! 1. that it goes is put on record, durably, with what its last line was: no line vanishes without one that says so;
+//! 1. that it goes is put on record, durably, with what its last line was: no line vanishes without
+//!    one that says so;
 //! 2. the file is unlinked;
-//! 3. the directory is synced before the next file goes. Else a power cut could leave an older file and take a younger one,
-//!    and the log would have a gap.
+//! 3. the directory is synced before the next file goes. Else a power cut could leave an older file
+//!    and take a younger one, and the log would have a gap.
 //!
 //! Where there is no room for the record, 1 comes last: a file that may go is what makes room.
 //!
-//! A cut after 1 leaves the file, which then goes with a second record. The last file never goes, nor one whose successor has
-//! no durable line, nor one that its successor does not follow from: that is damage, and evidence of it.
+//! A cut after 1 leaves the file, which then goes with a second record. The last file never goes,
+//! nor one whose successor has no durable line, nor one that its successor does not follow from:
+//! that is damage, and evidence of it.
 
 use std::io;
 use std::time::Duration;
@@ -75,11 +77,12 @@ impl AuditLog {
         Ok(Size { files: firsts.len() as u64, bytes, first_sequence })
     }
 
-    /// Removes the older files that are to go and may go, on record, and says how many those were. Blocks for the disk.
+    /// Removes the older files that are to go and may go, on record, and says how many those were.
+    /// Blocks for the disk.
     ///
     /// # Errors
-    /// [`AuditError::Damaged`] where a file does not follow from the one that is to go, and those of
-    /// [`append`](Self::append); what was to go is there still.
+    /// [`AuditError::Damaged`] where a file does not follow from the one that is to go, and those
+    /// of [`append`](Self::append); what was to go is there still.
     pub fn retain(&self, policy: &Retention) -> Result<u64, AuditError> {
         let _alone = self.shared.retaining.lock();
         let mut removed = 0;

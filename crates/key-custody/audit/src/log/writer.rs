@@ -156,7 +156,8 @@ impl Writer {
         Ok(head)
     }
 
-    /// Makes a group durable: after it the chain ends there. Where there is no room nothing of it stays.
+    /// Makes a group durable: after it the chain ends there. Where there is no room nothing of it
+    /// stays.
     fn write(&mut self, draft: &Draft) -> Result<(), AuditError> {
         if draft.bytes.is_empty() {
             return Ok(());
@@ -184,7 +185,8 @@ impl Writer {
         self.file = Some(current);
         if draft.ends_file {
             self.tail = true;
-            // What goes wrong here is no fault of this group: the file stays, and the next group is told.
+            // What goes wrong here is no fault of this group: the file stays, and the next group is
+            // told.
             if self.cut_tail().is_ok() {
                 self.file = None;
             }
@@ -192,7 +194,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a group's bytes at the end, and zeroes ahead of it where there are none and there is room.
+    /// Writes a group's bytes at the end, and zeroes ahead of it where there are none and there is
+    /// room.
     fn put(&self, current: &mut Current, bytes: &[u8]) -> io::Result<()> {
         let end = current.length + bytes.len() as u64;
         if end > current.ahead {
@@ -210,7 +213,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The file that the next line begins. One of that name may be left from an attempt that found no room.
+    /// The file that the next line begins. One of that name may be left from an attempt that found
+    /// no room.
     fn new_file(&self) -> Result<Current, AuditError> {
         let file = self.shared.directory.open(&file_name(self.chain.next), true);
         let file = file.map_err(|error| refusal(&error))?;
@@ -218,8 +222,8 @@ impl Writer {
         Ok(Current { file, length: 0, ahead: 0, begun: OffsetDateTime::now_utc() })
     }
 
-    /// Takes away, durably, what lies behind the end: a group that found no room, which the next one must not
-    /// be followed by, or zeroes ahead of lines that do not come.
+    /// Takes away, durably, what lies behind the end: a group that found no room, which the next
+    /// one must not be followed by, or zeroes ahead of lines that do not come.
     fn cut_tail(&mut self) -> Result<(), AuditError> {
         if let Some(current) = self.file.as_mut().filter(|_| self.tail) {
             current.file.set_length(current.length).map_err(|error| refusal(&error))?;

@@ -12,8 +12,8 @@ use rustls::pki_types::ServerName;
 
 use super::Collector;
 
-/// How long a reset is waited for after the collector's end: one that had closed before it got all answers
-/// our last bytes with one, a round trip later.
+/// How long a reset is waited for after the collector's end: one that had closed before it got all
+/// answers our last bytes with one, a round trip later.
 const RESET_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 pub(super) struct Connection {
@@ -48,7 +48,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection in order, and waits for the collector to do so: it has read everything then.
+    /// Ends the connection in order, and waits for the collector to do so: it has read everything
+    /// then.
     pub(super) fn confirm(mut self) -> Result<(), String> {
         self.must_be_open()?;
         self.tls.send_close_notify();

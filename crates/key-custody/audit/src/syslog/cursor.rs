@@ -58,7 +58,8 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// Goes on with the first line that there is, if those before it have gone: they cannot be shipped any more.
+    /// Goes on with the first line that there is, if those before it have gone: they cannot be
+    /// shipped any more.
     pub(super) fn skip_what_has_gone(&mut self) -> Result<(), AuditError> {
         let first = files(&*self.directory).map_err(|error| AuditError::opening(&error))?.first().copied();
         if let Some(first) = first.filter(|first| *first > self.next) {

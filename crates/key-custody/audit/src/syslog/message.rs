@@ -3,9 +3,9 @@
 //! ```text
 //! LENGTH SP <PRI>1 SP TIME SP HOSTNAME SP strongroom SP PROCID SP MSGID SP [meta sequenceId="N"] SP LINE
 //! ```
-//! The facility is 13, log audit; the severity follows from the outcome. MSGID is the action, `head`, `open`
-//! or `begin`. The message is the line as it stands in the log, without its line feed: JSON in UTF-8, so that
-//! its hash can be computed.
+//! The facility is 13, log audit; the severity follows from the outcome. MSGID is the action,
+//! `head`, `open` or `begin`. The message is the line as it stands in the log, without its line
+//! feed: JSON in UTF-8, so that its hash can be computed.
 
 use crate::line::{Content, Line};
 use crate::record::Outcome;

@@ -1,11 +1,11 @@
 //! Shipping the log to a collector: syslog (RFC 5424) over TLS (RFC 5425).
 //!
-//! Each line of the log, heads included, is one message, in order; the collector has the lines byte by byte
-//! and can verify the chain itself. Syslog knows no acknowledgement, so one is made of what TLS and TCP have:
-//! after some lines, or some time, the connection is closed in order, and a collector answers that with its
-//! own end (RFC 5425, 4.4: it must) after it has read all that came before. Then the cursor moves, durably.
-//! Whatever goes wrong before, everything since the cursor is sent again: each line arrives at least once,
-//! and one that arrives again is the same.
+//! Each line of the log, heads included, is one message, in order; the collector has the lines byte
+//! by byte and can verify the chain itself. Syslog knows no acknowledgement, so one is made of what
+//! TLS and TCP have: after some lines, or some time, the connection is closed in order, and a
+//! collector answers that with its own end (RFC 5425, 4.4: it must) after it has read all that came
+//! before. Then the cursor moves, durably. Whatever goes wrong before, everything since the cursor
+//! is sent again: each line arrives at least once, and one that arrives again is the same.
 //!
 //! - `message`: lines as messages. `connection`: one connection and its end. `cursor`: how far a
 //!   collector is.
@@ -92,8 +92,8 @@ pub(crate) fn confirmed(log: &AuditLog, collector: &str) -> Result<u64, AuditErr
     Ok(Cursor::load(log.directory(), collector, log)?.next - 1)
 }
 
-/// Ships a log until it is dropped or the log is closed. What was sent by then is confirmed, if the collector
-/// answers in time.
+/// Ships a log until it is dropped or the log is closed. What was sent by then is confirmed, if the
+/// collector answers in time.
 #[derive(Debug)]
 pub struct Shipper {
     shared: Arc<Shared>,
@@ -118,8 +118,8 @@ impl Shipper {
     /// Begins to ship where the cursor of that name is, or from the first line on.
     ///
     /// # Errors
-    /// [`AuditError::Io`] if the cursor cannot be read or the name is none, [`AuditError::Damaged`] if the
-    /// collector has confirmed lines that the log does not have.
+    /// [`AuditError::Io`] if the cursor cannot be read or the name is none, [`AuditError::Damaged`]
+    /// if the collector has confirmed lines that the log does not have.
     pub fn start(log: &AuditLog, collector: Collector, options: ShipOptions) -> Result<Self, AuditError> {
         let mut cursor = Cursor::load(log.directory(), &collector.name, log)?;
         cursor.skip_what_has_gone()?;
@@ -152,8 +152,8 @@ impl Shipper {
         true
     }
 
-    /// Ships what is there up to a line without waiting for more, and ends; says whether the collector has confirmed it. One that
-    /// is in trouble is not waited for.
+    /// Ships what is there up to a line without waiting for more, and ends; says whether the
+    /// collector has confirmed it. One that is in trouble is not waited for.
     pub fn finish(self, sequence: u64, wait: Duration) -> bool {
         self.shared.state().hurried = Some(sequence);
         self.shared.changed.notify_all();

@@ -74,8 +74,8 @@ digest_type! {
     CertificateSha256
 }
 digest_type! {
-    /// The SHA-256 of a public key's DER `SubjectPublicKeyInfo` (RFC 5280, 4.1.2.7). It stays the same when a
-    /// certificate is renewed for the same key.
+    /// The SHA-256 of a public key's DER `SubjectPublicKeyInfo` (RFC 5280, 4.1.2.7). It stays the
+    /// same when a certificate is renewed for the same key.
     PublicKeySha256
 }
 

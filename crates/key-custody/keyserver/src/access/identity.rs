@@ -10,14 +10,15 @@ use time::OffsetDateTime;
 use super::digest::{CertificateSha256, PublicKeySha256};
 use super::role::Role;
 
-/// Longest name of a client: X.520 lets a common name have 64 characters (`ub-common-name`, RFC 5280, appendix
-/// A.1), and TLS libraries hold to it.
+/// Longest name of a client: X.520 lets a common name have 64 characters (`ub-common-name`, RFC
+/// 5280, appendix A.1), and TLS libraries hold to it.
 pub const CLIENT_NAME_MAX_BYTES: usize = 64;
 
-/// What people call a client: the common name in its certificate. It decides nothing; the [`ClientId`] does.
+/// What people call a client: the common name in its certificate. It decides nothing; the
+/// [`ClientId`] does.
 ///
-/// Letters and digits of ASCII, and `.`, `_`, `-`, `@`, `:`: whatever stands in a log line or a file's name
-/// without being mistaken for something else.
+/// Letters and digits of ASCII, and `.`, `_`, `-`, `@`, `:`: whatever stands in a log line or a
+/// file's name without being mistaken for something else.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct ClientName(String);
@@ -67,8 +68,8 @@ impl fmt::Debug for ClientName {
     }
 }
 
-/// A certificate's serial number, for people and logs: the bytes of the DER integer. Only with its issuer does
-/// it name a certificate, so whatever is decided is decided by [`CertificateSha256`].
+/// A certificate's serial number, for people and logs: the bytes of the DER integer. Only with its
+/// issuer does it name a certificate, so whatever is decided is decided by [`CertificateSha256`].
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CertificateSerial(Vec<u8>);
 
@@ -116,8 +117,8 @@ impl<'de> Deserialize<'de> for CertificateSerial {
     }
 }
 
-/// What a peer's certificate says of it, once the authority has verified the certificate. Whoever holds one may
-/// rely on every field; only the authority, and tests, make one.
+/// What a peer's certificate says of it, once the authority has verified the certificate. Whoever
+/// holds one may rely on every field; only the authority, and tests, make one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The client, the same over all its certificates.

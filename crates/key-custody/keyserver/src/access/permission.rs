@@ -111,7 +111,8 @@ mod tests {
         match (class, role) {
             (Class::Discover, _) => Scope::All,
             (Class::RenewCertificate, _) => Scope::Own,
-            // A host has what it was granted and nothing of its own; random bytes are nobody's object.
+            // A host has what it was granted and nothing of its own; random bytes are nobody's
+            // object.
             (Class::ReadKey | Class::UseKey | Class::ReadMetadata, Host) => Scope::Granted,
             (Class::Random, Host) => Scope::Own,
             (_, Host) => Scope::Nothing,

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     /// Enrols, revokes, pins, and sees to the server. Never sees a key.
     Admin,
-    /// The control plane: makes keys without seeing them, lists metadata, signs grants. Never sees a key.
+    /// The control plane: makes keys without seeing them, lists metadata, signs grants. Never sees
+    /// a key.
     Control,
     /// A host that runs VMs: has a key if, and as long as, a grant says so.
     Host,

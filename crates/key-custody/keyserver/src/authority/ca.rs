@@ -1,9 +1,9 @@
 //! The authority's own keys: made, sealed, opened, rolled over.
 //!
-//! A roll-over makes the next generation in one transaction: its key and certificate, a cross certificate (the
-//! new key certified by the old one), and the day on which the old one ends. Until that day both are trusted.
-//! Who knows only the old one reaches the new one through the cross certificate, which the server sends along;
-//! who renews meanwhile is told of both.
+//! A roll-over makes the next generation in one transaction: its key and certificate, a cross
+//! certificate (the new key certified by the old one), and the day on which the old one ends. Until
+//! that day both are trusted. Who knows only the old one reaches the new one through the cross
+//! certificate, which the server sends along; who renews meanwhile is told of both.
 
 use rcgen::Issuer;
 use rustls::pki_types::CertificateDer;
@@ -107,8 +107,8 @@ impl Made {
     }
 }
 
-/// Makes the next generation sign, and trusts the present one for `overlap` longer. One transaction: after a
-/// crash it is done or it is not.
+/// Makes the next generation sign, and trusts the present one for `overlap` longer. One
+/// transaction: after a crash it is done or it is not.
 pub(super) fn roll_over(
     store: &dyn Store,
     sealing_key: &SecretBytes,

@@ -1,5 +1,5 @@
-//! The certificates that the authority makes: its own, the server's, the clients'. What each says is decided
-//! here and nowhere else.
+//! The certificates that the authority makes: its own, the server's, the clients'. What each says
+//! is decided here and nowhere else.
 //!
 //! | | authority | cross | server | client |
 //! |---|---|---|---|---|
@@ -9,8 +9,8 @@
 //! | extended key usage | - | - | server | client |
 //! | alternative names | - | - | names, addresses | `strongroom:client:`id`:role:`role |
 //!
-//! All are X.509 version 3, signed with ECDSA P-256 and SHA-256 (RFC 5758), with serial numbers of 126 random
-//! bits.
+//! All are X.509 version 3, signed with ECDSA P-256 and SHA-256 (RFC 5758), with serial numbers of
+//! 126 random bits.
 
 use std::net::IpAddr;
 
@@ -55,8 +55,8 @@ pub(super) struct Made {
     pub(super) serial: CertificateSerial,
 }
 
-/// An authority's own certificate: `subject_key`'s, signed by `signer`: itself, or for a cross certificate the
-/// generation before.
+/// An authority's own certificate: `subject_key`'s, signed by `signer`: itself, or for a cross
+/// certificate the generation before.
 pub(super) fn authority(
     generation: CaGeneration,
     subject_key: &PrivateKey,
@@ -153,8 +153,8 @@ fn client_uri(client: ClientId, role: Role) -> String {
     format!("{CLIENT_URI_PREFIX}{client}{ROLE_INFIX}{role}")
 }
 
-/// The client and role that a URI of a certificate names, if it is one of ours. Only in the one spelling that
-/// [`client`] writes.
+/// The client and role that a URI of a certificate names, if it is one of ours. Only in the one
+/// spelling that [`client`] writes.
 pub(super) fn read_client_uri(uri: &str) -> Option<(ClientId, Role)> {
     let (client, role) = uri.strip_prefix(CLIENT_URI_PREFIX)?.split_once(ROLE_INFIX)?;
     let (client, role) = (client.parse().ok()?, role.parse().ok()?);

@@ -1,5 +1,5 @@
-//! Clients and their certificates: issued, renewed, listed, forgotten. Each is one transaction of the store, and
-//! what leaves this room does so after it is durable.
+//! Clients and their certificates: issued, renewed, listed, forgotten. Each is one transaction of
+//! the store, and what leaves this room does so after it is durable.
 
 use rustls::pki_types::CertificateDer;
 use strongroom_store::{Is, KeyRange, Operation, Outcome, Snapshot, Store, Transaction};
@@ -18,7 +18,8 @@ use crate::access::{CertificateSha256, ClientId, ClientName, Identity, Role};
 
 /// How often a change is tried again because something else changed the same records.
 pub(super) const ATTEMPTS: usize = 8;
-/// How long records of certificates that have expired are kept: for who asks afterwards what it was that expired.
+/// How long records of certificates that have expired are kept: for who asks afterwards what it was
+/// that expired.
 const EXPIRED_KEPT: Duration = Duration::days(30);
 /// Records forgotten in one transaction: two operations each, within the store's limit.
 const FORGET_PER_TRANSACTION: usize = 50;
@@ -40,8 +41,8 @@ impl ClientCertificate {
 }
 
 impl Authority {
-    /// Issues a certificate for a new client, on the word of whoever calls: for requests that a person carries
-    /// here, such as a vCenter's.
+    /// Issues a certificate for a new client, on the word of whoever calls: for requests that a
+    /// person carries here, such as a vCenter's.
     ///
     /// # Errors
     /// [`AuthorityError::SigningRequest`]; [`AuthorityError::Limit`] for a validity out of range;
@@ -65,10 +66,12 @@ impl Authority {
         }
     }
 
-    /// Issues another certificate to a client that has none any more, on the word of whoever calls. Those that it had stay good.
+    /// Issues another certificate to a client that has none any more, on the word of whoever calls.
+    /// Those that it had stay good.
     ///
     /// # Errors
-    /// As [`issue`](Self::issue); [`AuthorityError::Refused`] if it is revoked; [`AuthorityError::Contended`].
+    /// As [`issue`](Self::issue); [`AuthorityError::Refused`] if it is revoked;
+    /// [`AuthorityError::Contended`].
     pub(crate) fn reissue(
         &self,
         client: ClientId,
@@ -119,13 +122,14 @@ impl Authority {
         ClientCertificate { record, roots: self.roots(now) }
     }
 
-    /// Issues another certificate to the client that shows `present`: same client, role and name. The present
-    /// one stays good for the grace of the settings.
+    /// Issues another certificate to the client that shows `present`: same client, role and name.
+    /// The present one stays good for the grace of the settings.
     ///
     /// # Errors
-    /// [`AuthorityError::Refused`] if the present certificate is no longer let in; [`AuthorityError::Unknown`]
-    /// if it was not issued here but pinned; [`AuthorityError::Limit`] if the client has many valid
-    /// certificates already; [`AuthorityError::SigningRequest`]; [`AuthorityError::Store`].
+    /// [`AuthorityError::Refused`] if the present certificate is no longer let in;
+    /// [`AuthorityError::Unknown`] if it was not issued here but pinned; [`AuthorityError::Limit`]
+    /// if the client has many valid certificates already; [`AuthorityError::SigningRequest`];
+    /// [`AuthorityError::Store`].
     pub fn renew(
         &self,
         present: &Identity,
@@ -208,7 +212,8 @@ impl Authority {
         read.collect()
     }
 
-    /// The certificates that were issued to a client and are remembered, with whether each is revoked at `now`.
+    /// The certificates that were issued to a client and are remembered, with whether each is
+    /// revoked at `now`.
     ///
     /// # Errors
     /// [`AuthorityError::Store`], [`AuthorityError::Damaged`].
@@ -246,7 +251,8 @@ pub(super) fn check_client_validity(validity: Duration) -> Result<(), AuthorityE
     })
 }
 
-/// Ends all certificates of a client at `now`, and what follows holds only while it is not revoked: the first condition.
+/// Ends all certificates of a client at `now`, and what follows holds only while it is not revoked:
+/// the first condition.
 pub(super) fn end_all_of(
     snapshot: &dyn Snapshot,
     client: ClientId,
@@ -319,8 +325,8 @@ fn valid_certificates(
     Ok(valid)
 }
 
-/// Forgets certificates, issued and pinned, that expired some time ago, and with them that they were revoked. A
-/// revoked client stays revoked.
+/// Forgets certificates, issued and pinned, that expired some time ago, and with them that they
+/// were revoked. A revoked client stays revoked.
 pub(super) fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<(), AuthorityError> {
     let snapshot = store.snapshot()?;
     let long_ago = now - EXPIRED_KEPT;

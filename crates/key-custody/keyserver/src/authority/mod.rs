@@ -1,4 +1,5 @@
-//! The key server's own certificate authority: who the server is, who its clients are, and who is one no longer.
+//! The key server's own certificate authority: who the server is, who its clients are, and who is
+//! one no longer.
 //!
 //! | file | what |
 //! |---|---|
@@ -17,10 +18,11 @@
 //!
 //! What it promises:
 //! - The authority's and the server's private keys lie in the store sealed under the key given at
-//!   [`Authority::open`], bound to their places; in the clear they are only in this process's memory.
-//! - A certificate leaves only after its record is durable. A revocation is in force for handshakes and for
-//!   requests on open connections when the call returns, and on other servers of the same store when their
-//!   watch has seen it.
+//!   [`Authority::open`], bound to their places; in the clear they are only in this process's
+//!   memory.
+//! - A certificate leaves only after its record is durable. A revocation is in force for handshakes
+//!   and for requests on open connections when the call returns, and on other servers of the same
+//!   store when their watch has seen it.
 //! - No session is resumed, so that every connection shows its certificate to the verifier.
 //!
 //! What may not enter: what a role may do (room `access`), KMIP, the audit log (it observes).
@@ -79,8 +81,8 @@ pub struct Settings {
     pub server_validity: Duration,
     /// Life of clients' certificates.
     pub client_validity: Duration,
-    /// How long a certificate stays good after its client has renewed it, if it does not end before. `None`:
-    /// until it ends.
+    /// How long a certificate stays good after its client has renewed it, if it does not end
+    /// before. `None`: until it ends.
     pub renewal_grace: Option<Duration>,
     /// Whose keys are certified.
     pub key_types: KeyTypes,
@@ -126,14 +128,15 @@ pub struct Revoked {
     pub reason: String,
 }
 
-/// Who is told of what happens here. Called on the threads that do it, so it returns at once: it hands on and
-/// does not wait.
+/// Who is told of what happens here. Called on the threads that do it, so it returns at once: it
+/// hands on and does not wait.
 pub trait Observer: Send + Sync {
-    /// A revocation was written down. Whoever holds connections asks [`Authority::identify`] of each from
-    /// [`Revoked::from`] on, and closes those that it refuses.
+    /// A revocation was written down. Whoever holds connections asks [`Authority::identify`] of
+    /// each from [`Revoked::from`] on, and closes those that it refuses.
     fn revoked(&self, revoked: &Revoked);
 
-    /// A certificate was refused in a handshake. That a client showed none is known to the transport alone.
+    /// A certificate was refused in a handshake. That a client showed none is known to the
+    /// transport alone.
     fn refused(&self, certificate: &CertificateSha256, refusal: Refusal);
 }
 
@@ -147,19 +150,20 @@ pub struct Authority {
     shown: Arc<Shown>,
     trust: RwLock<Arc<Trust>>,
     signers: SignerCache,
-    /// Held while a new picture of trust is made, so that pictures follow each other and each revocation is
-    /// told once.
+    /// Held while a new picture of trust is made, so that pictures follow each other and each
+    /// revocation is told once.
     reloading: Mutex<()>,
     observers: RwLock<Vec<Arc<dyn Observer>>>,
 }
 
 impl Authority {
-    /// Opens the authority in `store`, or founds it there. `sealing_key` (32 bytes) is derived from the
-    /// server's root key for this purpose alone.
+    /// Opens the authority in `store`, or founds it there. `sealing_key` (32 bytes) is derived from
+    /// the server's root key for this purpose alone.
     ///
     /// # Errors
-    /// [`AuthorityError::Limit`], [`AuthorityError::ServerName`] for settings; [`AuthorityError::Sealed`] under
-    /// another root key; [`AuthorityError::Damaged`]; [`AuthorityError::Store`].
+    /// [`AuthorityError::Limit`], [`AuthorityError::ServerName`] for settings;
+    /// [`AuthorityError::Sealed`] under another root key; [`AuthorityError::Damaged`];
+    /// [`AuthorityError::Store`].
     pub fn open(
         store: Arc<dyn Store>,
         sealing_key: &SecretBytes,
@@ -226,8 +230,9 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// Who the peer is that has shown `certificate` in a handshake. For every request anew: what has been
-    /// revoked or has expired since is refused, and the chain is verified only the first time.
+    /// Who the peer is that has shown `certificate` in a handshake. For every request anew: what
+    /// has been revoked or has expired since is refused, and the chain is verified only the first
+    /// time.
     ///
     /// # Errors
     /// Why it is not, or no longer, let in.
@@ -239,8 +244,8 @@ impl Authority {
         self.trust().identify(certificate, &[], now)
     }
 
-    /// The authority's own certificates that are trusted at `now`, the active one first: what a client has to
-    /// trust.
+    /// The authority's own certificates that are trusted at `now`, the active one first: what a
+    /// client has to trust.
     pub fn roots(&self, now: OffsetDateTime) -> Vec<CertificateDer<'static>> {
         self.trust().roots(now).cloned().collect()
     }
@@ -255,12 +260,12 @@ impl Authority {
         self.server().record.certificate.0.clone()
     }
 
-    /// Founds the next generation of the authority. The present one stays trusted for `overlap`: within it
-    /// every client must have renewed.
+    /// Founds the next generation of the authority. The present one stays trusted for `overlap`:
+    /// within it every client must have renewed.
     ///
     /// # Errors
-    /// [`AuthorityError::Limit`] for an overlap out of range, or while an earlier roll-over is under way;
-    /// [`AuthorityError::Contended`]; [`AuthorityError::Store`].
+    /// [`AuthorityError::Limit`] for an overlap out of range, or while an earlier roll-over is
+    /// under way; [`AuthorityError::Contended`]; [`AuthorityError::Store`].
     pub fn roll_over(&self, overlap: Duration, now: OffsetDateTime) -> Result<(), AuthorityError> {
         let active = ca::roll_over(self.store.as_ref(), &self.sealing_key, overlap, now)?;
         *self.active.write() = Arc::new(active);
@@ -268,8 +273,8 @@ impl Authority {
         self.renew_server_certificate(now)
     }
 
-    /// What falls due with time: renews the server's certificate, ends authorities that were rolled over, and
-    /// forgets what has long expired. For a timer; once an hour is plenty.
+    /// What falls due with time: renews the server's certificate, ends authorities that were rolled
+    /// over, and forgets what has long expired. For a timer; once an hour is plenty.
     ///
     /// # Errors
     /// [`AuthorityError::Store`] and others; whatever was not done is done the next time.
@@ -320,7 +325,8 @@ impl Authority {
         observers.iter().for_each(|observer| observer.refused(&certificate, refusal));
     }
 
-    // None of the locks guards more than one exchange of an `Arc`, so a panic elsewhere leaves nothing half done.
+    // None of the locks guards more than one exchange of an `Arc`, so a panic elsewhere leaves
+    // nothing half done.
 
     fn trust(&self) -> Arc<Trust> {
         Arc::clone(&self.trust.read())

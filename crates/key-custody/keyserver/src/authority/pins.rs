@@ -23,13 +23,13 @@ pub enum PinFor {
 }
 
 impl Authority {
-    /// Trusts a foreign certificate (DER) by itself, for a client of role `client`: for KMIP clients that bring
-    /// their own self-signed one, as a vCenter does. Whoever calls has compared its fingerprint with the one
-    /// that the client shows.
+    /// Trusts a foreign certificate (DER) by itself, for a client of role `client`: for KMIP
+    /// clients that bring their own self-signed one, as a vCenter does. Whoever calls has compared
+    /// its fingerprint with the one that the client shows.
     ///
     /// # Errors
-    /// [`AuthorityError::Pin`] if TLS cannot be spoken with it, it has expired, or is known already;
-    /// [`AuthorityError::Unknown`] for a client that is not known or not of role `client`;
+    /// [`AuthorityError::Pin`] if TLS cannot be spoken with it, it has expired, or is known
+    /// already; [`AuthorityError::Unknown`] for a client that is not known or not of role `client`;
     /// [`AuthorityError::Limit`]; [`AuthorityError::Store`].
     pub fn pin(
         &self,

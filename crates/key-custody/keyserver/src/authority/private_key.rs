@@ -11,8 +11,8 @@ use strongroom_memory::secret::SecretBytes;
 
 use super::error::AuthorityError;
 
-/// A key of P-256 that signs certificates or proves who a server or client is. The library holds it in memory
-/// of its own and wipes it on drop.
+/// A key of P-256 that signs certificates or proves who a server or client is. The library holds it
+/// in memory of its own and wipes it on drop.
 pub struct PrivateKey(EcdsaKeyPair);
 
 impl PrivateKey {
@@ -65,8 +65,8 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// Seals `pkcs8` for the store: nonce, then ciphertext and tag. `purpose` is bound to it, so that no key stands
-/// in for another.
+/// Seals `pkcs8` for the store: nonce, then ciphertext and tag. `purpose` is bound to it, so that
+/// no key stands in for another.
 pub(crate) fn seal(
     sealing_key: &SecretBytes,
     purpose: &str,

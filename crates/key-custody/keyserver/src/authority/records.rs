@@ -1,4 +1,5 @@
-//! What the authority keeps in the store, and under which keys. Values are JSON, but for sealed keys.
+//! What the authority keeps in the store, and under which keys. Values are JSON, but for sealed
+//! keys.
 //!
 //! | key in the store | value |
 //! |---|---|
@@ -92,7 +93,8 @@ pub(super) struct ActiveRecord {
 pub(super) struct CaRecord {
     /// Self-signed.
     pub(super) certificate: PemCertificate,
-    /// The same key, certified by the generation before: leads those who trust only that one to this one.
+    /// The same key, certified by the generation before: leads those who trust only that one to
+    /// this one.
     pub(super) cross: Option<PemCertificate>,
     #[serde(with = "time::serde::timestamp")]
     pub(super) created: OffsetDateTime,

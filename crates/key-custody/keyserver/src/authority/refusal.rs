@@ -87,7 +87,8 @@ impl From<webpki::Error> for Refusal {
         match error {
             webpki::Error::CertExpired { .. } => Refusal::Expired,
             webpki::Error::CertNotValidYet { .. } => Refusal::NotYetValid,
-            // A stranger's self-signed certificate often says that it is an authority's; ours never do.
+            // A stranger's self-signed certificate often says that it is an authority's; ours never
+            // do.
             webpki::Error::UnknownIssuer
             | webpki::Error::CaUsedAsEndEntity
             | webpki::Error::InvalidSignatureForPublicKey

@@ -16,11 +16,12 @@ use crate::access::{CertificateSerial, CertificateSha256, ClientId};
 const REASON_MAX_BYTES: usize = 256;
 
 impl Authority {
-    /// Revokes one certificate, issued here or pinned. In force for handshakes and requests when this returns.
+    /// Revokes one certificate, issued here or pinned. In force for handshakes and requests when
+    /// this returns.
     ///
     /// # Errors
-    /// [`AuthorityError::Unknown`]; [`AuthorityError::Limit`] for a long reason; [`AuthorityError::Contended`];
-    /// [`AuthorityError::Store`].
+    /// [`AuthorityError::Unknown`]; [`AuthorityError::Limit`] for a long reason;
+    /// [`AuthorityError::Contended`]; [`AuthorityError::Store`].
     pub fn revoke_certificate(
         &self,
         certificate: &CertificateSha256,
@@ -47,7 +48,8 @@ impl Authority {
         Err(AuthorityError::Contended)
     }
 
-    /// Revokes a client for good: all its certificates, and it gets no others. In force when this returns.
+    /// Revokes a client for good: all its certificates, and it gets no others. In force when this
+    /// returns.
     ///
     /// # Errors
     /// As [`revoke_certificate`](Self::revoke_certificate).
@@ -65,8 +67,8 @@ impl Authority {
         self.revoke_any_client(client, reason, now)
     }
 
-    /// The same for a client that this server need not know: one that was enrolled after the backup that it was restored from has a
-    /// certificate of this authority, and no record.
+    /// The same for a client that this server need not know: one that was enrolled after the backup
+    /// that it was restored from has a certificate of this authority, and no record.
     ///
     /// # Errors
     /// [`AuthorityError::Limit`] for a long reason; [`AuthorityError::Store`].

@@ -1,5 +1,5 @@
-//! The server's own certificate: kept sealed in the store, so that a restart shows the same one; renewed when
-//! two thirds of its life are over, while the server runs.
+//! The server's own certificate: kept sealed in the store, so that a restart shows the same one;
+//! renewed when two thirds of its life are over, while the server runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,8 +25,9 @@ pub(super) struct ServerIdentity {
 }
 
 impl ServerIdentity {
-    /// With the certificates that lead to the authority: the cross certificate of a roll-over, and `roots`. A
-    /// client that has a root does not need it sent; one that has only its fingerprint, in a token, does.
+    /// With the certificates that lead to the authority: the cross certificate of a roll-over, and
+    /// `roots`. A client that has a root does not need it sent; one that has only its fingerprint,
+    /// in a token, does.
     fn chain(&self, active: &Active, roots: &[CertificateDer<'static>]) -> Arc<CertifiedKey> {
         let leaf = self.record.certificate.0.clone();
         // The cross certificate leads to the root before; once that has ended it leads nowhere.
@@ -80,7 +81,8 @@ fn purpose(certificate: &PemCertificate) -> String {
     format!("{SEALED_SERVER}/{}", certificate.sha256())
 }
 
-/// Whether a certificate serves on: for these names, by the present authority, and with a third of its life to go.
+/// Whether a certificate serves on: for these names, by the present authority, and with a third of
+/// its life to go.
 pub(super) fn fits(record: &ServerRecord, active: &Active, names: &[String], now: OffsetDateTime) -> bool {
     record.generation == active.generation && record.names == names && now < renewal_due(record)
 }

@@ -1,8 +1,9 @@
-//! PKCS#10 signing requests (RFC 2986): the key that is asked for, and the proof that the asker has its private
-//! half.
+//! PKCS#10 signing requests (RFC 2986): the key that is asked for, and the proof that the asker has
+//! its private half.
 //!
-//! Only the key is taken from a request. Subject, names and extensions in it are the asker's wishes, and the
-//! authority decides them itself; so there is nothing in a request that could widen what a certificate says.
+//! Only the key is taken from a request. Subject, names and extensions in it are the asker's
+//! wishes, and the authority decides them itself; so there is nothing in a request that could widen
+//! what a certificate says.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, ECDSA_P384_SHA256_ASN1,
@@ -75,8 +76,8 @@ impl RequestedKey {
             return Err(SigningRequestError::Ed25519Off);
         }
         let algorithm = proof_algorithm(key.algorithm(), &request.signature_algorithm.algorithm)?;
-        // The library refuses RSA keys outside the bits that its algorithm's name says, and points off their
-        // curve.
+        // The library refuses RSA keys outside the bits that its algorithm's name says, and points
+        // off their curve.
         UnparsedPublicKey::new(algorithm, key.der_bytes())
             .verify(info.raw, &request.signature_value.data)
             .map_err(|_| SigningRequestError::Possession)?;
@@ -94,8 +95,8 @@ impl RequestedKey {
     }
 }
 
-/// How a request with a key of this kind may be signed. The digest is the asker's choice: `openssl req` takes
-/// SHA-256 for P-384, too.
+/// How a request with a key of this kind may be signed. The digest is the asker's choice:
+/// `openssl req` takes SHA-256 for P-384, too.
 fn proof_algorithm(
     key: &SignatureAlgorithm,
     signature: &Oid<'_>,

@@ -71,7 +71,8 @@ fn issue(authority: &Authority, role: Role, peer: &Peer, now: OffsetDateTime) ->
     authority.issue(role, &name("host-1"), peer.request.as_bytes(), None, now).unwrap()
 }
 
-/// One handshake in memory. What the server says of it, and the peer's certificate chain as the client saw it.
+/// One handshake in memory. What the server says of it, and the peer's certificate chain as the
+/// client saw it.
 fn handshake(
     authority: &Arc<Authority>,
     version: &'static rustls::SupportedProtocolVersion,

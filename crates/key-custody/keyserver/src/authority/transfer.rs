@@ -1,11 +1,13 @@
 //! The authority out of one server's store and into another's: for backups.
 //!
-//! What makes the authority itself goes along: its keys, in the clear inside the backup's own encryption and sealed anew under the
-//! root that they come to; whom it lets in, and whom no longer. The server's certificate does not, because it names the machine
-//! and is made anew; nor do tokens, because one that was used since the backup would be good again.
+//! What makes the authority itself goes along: its keys, in the clear inside the backup's own
+//! encryption and sealed anew under the root that they come to; whom it lets in, and whom no
+//! longer. The server's certificate does not, because it names the machine and is made anew; nor do
+//! tokens, because one that was used since the backup would be good again.
 //!
-//! Restored over a server of the same authority, the backup is the older of two stories of one thing. Then what is newer stays:
-//! who was revoked in either is revoked, who was enrolled since is known, a roll-over is not taken back.
+//! Restored over a server of the same authority, the backup is the older of two stories of one
+//! thing. Then what is newer stays: who was revoked in either is revoked, who was enrolled since is
+//! known, a roll-over is not taken back.
 
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
@@ -90,8 +92,8 @@ pub(crate) fn put(sealing_key: &SecretBytes, key: &[u8], value: &[u8]) -> Result
     Ok(Operation::Put { key: key.to_vec(), value, lease: None })
 }
 
-/// What makes the restored authority in `staged` as new as the one in `present`, if it is the same one. Both lie sealed under
-/// the same key.
+/// What makes the restored authority in `staged` as new as the one in `present`, if it is the same
+/// one. Both lie sealed under the same key.
 ///
 /// # Errors
 /// [`AuthorityError::Store`], [`AuthorityError::Damaged`].

@@ -1,5 +1,5 @@
-//! Whom the server lets in: one immutable picture of everything that decides it, made anew whenever the store
-//! changes.
+//! Whom the server lets in: one immutable picture of everything that decides it, made anew whenever
+//! the store changes.
 
 use std::collections::HashMap;
 
@@ -119,8 +119,8 @@ impl Trust {
         &self.pins
     }
 
-    /// Who shows `leaf` at `now`. Every call looks at the revocations and the time; the chain is verified the
-    /// first time.
+    /// Who shows `leaf` at `now`. Every call looks at the revocations and the time; the chain is
+    /// verified the first time.
     pub(super) fn identify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -137,7 +137,8 @@ impl Trust {
         };
         let admitted = self.admit(&identified, now);
         let mut all = self.identified.lock();
-        // Only what was verified gets here, so a stranger cannot fill it; should it be full, start over.
+        // Only what was verified gets here, so a stranger cannot fill it; should it be full, start
+        // over.
         if all.len() >= IDENTIFIED_MAX {
             all.clear();
         }
@@ -239,8 +240,8 @@ fn read_issued(
     Ok(identified(contents, client, role, name, sha256))
 }
 
-/// What a certificate says of its client, if it is one that an authority of this kind makes. Nobody has verified it: for the
-/// client itself, and for whoever trusts the file that it comes from.
+/// What a certificate says of its client, if it is one that an authority of this kind makes. Nobody
+/// has verified it: for the client itself, and for whoever trusts the file that it comes from.
 pub fn claimed_identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let end_entity = EndEntityCert::try_from(certificate).ok()?;
     let read = read_issued(&end_entity, certificate, CertificateSha256::of(certificate));
@@ -278,7 +279,8 @@ fn identified(
     }
 }
 
-/// From when until when a foreign certificate says it is valid, if TLS can be spoken with it at all.
+/// From when until when a foreign certificate says it is valid, if TLS can be spoken with it at
+/// all.
 pub(super) fn usable(
     leaf: &CertificateDer<'_>,
 ) -> Option<(OffsetDateTime, OffsetDateTime, CertificateSerial)> {

@@ -35,7 +35,8 @@ impl ClientCertVerifier for ClientVerifier {
         self.mandatory
     }
 
-    /// None: whoever has a pinned certificate could find no issuer of it in a list, and might then show none.
+    /// None: whoever has a pinned certificate could find no issuer of it in a list, and might then
+    /// show none.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

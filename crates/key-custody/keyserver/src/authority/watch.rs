@@ -1,5 +1,5 @@
-//! Follows what decides who is let in, so that a revocation by another server or command of the same store
-//! takes effect here.
+//! Follows what decides who is let in, so that a revocation by another server or command of the
+//! same store takes effect here.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,13 +1,14 @@
-//! The encrypted part of a backup: AES-256-GCM in chunks of up to 64 KiB, so that any length can be written and read
-//! with little memory, and nothing of a chunk is looked at before it has authenticated.
+//! The encrypted part of a backup: AES-256-GCM in chunks of up to 64 KiB, so that any length can be
+//! written and read with little memory, and nothing of a chunk is looked at before it has
+//! authenticated.
 //!
 //! ```text
 //! chunk: length (4 bytes, big-endian; highest bit set on the last chunk) | ciphertext | tag (16 bytes)
 //! nonce: the chunk's number (8 bytes) | 1 on the last chunk, else 0 (4 bytes)
 //! associated data: SHA-256 of the header's line, with its line end | nonce | the chunk's length field
 //! ```
-//! The key is used for this file alone, so counting nonces never repeat. Chunks cannot be left out, swapped, cut off or
-//! put under another header.
+//! The key is used for this file alone, so counting nonces never repeat. Chunks cannot be left out,
+//! swapped, cut off or put under another header.
 
 use std::io::{self, Read, Write};
 

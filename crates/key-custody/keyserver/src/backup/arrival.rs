@@ -1,4 +1,5 @@
-//! A backup that comes from a server in pieces to where it is to be kept: whole, durable, and as it was made, or not at all.
+//! A backup that comes from a server in pieces to where it is to be kept: whole, durable, and as it
+//! was made, or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,9 +1,9 @@
 //! A share for a custodian with an elliptic-curve key, as a CMS message (RFC 5652, RFC 5753): what
 //! `openssl cms -decrypt -inform DER -inkey PRIVATE` opens.
 //!
-//! One recipient by ephemeral-static ECDH, whose key goes through X9.63's derivation and AES key wrap to the message's own
-//! key; the content under AES-256-CBC, which every CMS tool has. CBC does not authenticate; the share's checksum and the
-//! backup's header do.
+//! One recipient by ephemeral-static ECDH, whose key goes through X9.63's derivation and AES key
+//! wrap to the message's own key; the content under AES-256-CBC, which every CMS tool has. CBC does
+//! not authenticate; the share's checksum and the backup's header do.
 
 use aws_lc_rs::agreement::{self, ECDH_P256, ECDH_P384, EphemeralPrivateKey, PrivateKey, UnparsedPublicKey};
 use aws_lc_rs::cipher::{
@@ -53,7 +53,8 @@ struct Curve {
 }
 
 impl Curve {
-    /// The key that wraps the content's: X9.63's derivation with ECC-CMS-SharedInfo (RFC 5753, 7.2), one round.
+    /// The key that wraps the content's: X9.63's derivation with ECC-CMS-SharedInfo (RFC 5753,
+    /// 7.2), one round.
     fn derive(&self, shared: &[u8]) -> Result<SecretBytes, SecretError> {
         let key_bits = (KEY_BYTES as u32 * 8).to_be_bytes();
         let shared_info =
@@ -101,7 +102,8 @@ pub(super) struct EcKey {
 }
 
 impl EcKey {
-    /// Takes a SubjectPublicKeyInfo with a named curve and an uncompressed point; nothing for any other.
+    /// Takes a SubjectPublicKeyInfo with a named curve and an uncompressed point; nothing for any
+    /// other.
     pub fn new(public: &[u8]) -> Option<Self> {
         let key = CURVES.iter().find_map(|curve| {
             let point = public.get(public.len().checked_sub(curve.point_bytes)?..)?.to_vec();
@@ -143,7 +145,8 @@ impl EcKey {
         Ok(sequence(&[&der(OBJECT_IDENTIFIER, &[ID_ENVELOPED_DATA]), &der(CONTEXT_0, &[&enveloped])]))
     }
 
-    /// Agrees with an ephemeral key; gives its public point, and what `take` makes of the shared secret.
+    /// Agrees with an ephemeral key; gives its public point, and what `take` makes of the shared
+    /// secret.
     fn agree<T>(
         &self,
         take: impl FnOnce(&[u8]) -> Result<T, BackupError>,
@@ -273,7 +276,8 @@ fn encrypt_content(
 ) -> Result<([u8; BLOCK_BYTES], Vec<u8>), BackupError> {
     let library = |_| BackupError::Library { call: "AES-256-CBC encryption" };
     let key = UnboundCipherKey::new(&AES_256, key.expose()).map_err(library)?;
-    // Room for the padding from the start, so that the plain text is in one place, which becomes the ciphertext.
+    // Room for the padding from the start, so that the plain text is in one place, which becomes
+    // the ciphertext.
     let mut bytes = Zeroizing::new(Vec::with_capacity(content.len() + BLOCK_BYTES));
     bytes.extend_from_slice(content.expose());
     let context =

@@ -1,7 +1,8 @@
 //! Making a backup: whole and proved, or not at all.
 //!
-//! The file is written beside its place, made durable, read back and compared, and only then takes its name. Last, the
-//! server remembers it; so what is remembered exists. A crash leaves no file, a `.partial` one, or a whole one.
+//! The file is written beside its place, made durable, read back and compared, and only then takes
+//! its name. Last, the server remembers it; so what is remembered exists. A crash leaves no file, a
+//! `.partial` one, or a whole one.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -37,11 +38,12 @@ pub(super) enum Step {
     Done,
 }
 
-/// Backs `source` up into a new file at `path`, for `custody` to open, and remembers it in `state_directory`.
+/// Backs `source` up into a new file at `path`, for `custody` to open, and remembers it in
+/// `state_directory`.
 ///
 /// # Errors
-/// [`BackupError::Exists`]; [`BackupError::Source`]; [`BackupError::System`]; [`BackupError::ReadBack`]. Then there is no
-/// backup, and none is remembered.
+/// [`BackupError::Exists`]; [`BackupError::Source`]; [`BackupError::System`];
+/// [`BackupError::ReadBack`]. Then there is no backup, and none is remembered.
 pub fn back_up(
     source: &dyn BackupSource,
     custody: &Custody,
@@ -51,8 +53,8 @@ pub fn back_up(
     back_up_observed(source, custody, path, state_directory, &mut |_| {})
 }
 
-/// The same without remembering it: for a backup that is yet to be carried to where it is safe. Once it is there,
-/// [`LastBackup::remember`].
+/// The same without remembering it: for a backup that is yet to be carried to where it is safe.
+/// Once it is there, [`LastBackup::remember`].
 ///
 /// # Errors
 /// As [`back_up`].

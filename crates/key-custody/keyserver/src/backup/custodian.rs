@@ -1,7 +1,8 @@
 //! Custodians: people who each hold the private half of a key, in a file, a smart card or an HSM.
 //!
-//! What opens a share must be what custodians have anyway: for RSA keys a share is encrypted by RSA-OAEP with SHA-256, for
-//! keys on P-256 and P-384, the strongest that many smart cards can, as a CMS message. OpenSSL opens both.
+//! What opens a share must be what custodians have anyway: for RSA keys a share is encrypted by
+//! RSA-OAEP with SHA-256, for keys on P-256 and P-384, the strongest that many smart cards can, as
+//! a CMS message. OpenSSL opens both.
 
 use std::fmt;
 
@@ -94,7 +95,8 @@ impl Custodian {
     /// Takes a public key or a certificate as PEM.
     ///
     /// # Errors
-    /// [`BackupError::CustodianKey`] unless it is RSA of [`RSA_BITS_MIN`] to [`RSA_BITS_MAX`] bits, or on P-256 or P-384.
+    /// [`BackupError::CustodianKey`] unless it is RSA of [`RSA_BITS_MIN`] to [`RSA_BITS_MAX`] bits,
+    /// or on P-256 or P-384.
     pub fn new(name: CustodianName, pem: &[u8]) -> Result<Self, BackupError> {
         let unfit = |why| BackupError::CustodianKey { name: name.to_string(), why };
         let public = match SubjectPublicKeyInfoDer::from_pem_slice(pem) {
@@ -187,7 +189,8 @@ pub struct Custody {
 }
 
 impl Custody {
-    /// Any `threshold` of `custodians`: 2 at least, [`CUSTODIANS_MAX`] at most, no two with one name or key.
+    /// Any `threshold` of `custodians`: 2 at least, [`CUSTODIANS_MAX`] at most, no two with one
+    /// name or key.
     ///
     /// # Errors
     /// [`BackupError::Threshold`], [`BackupError::SameCustodian`].

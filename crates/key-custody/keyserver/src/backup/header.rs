@@ -1,5 +1,6 @@
-//! The header of a backup: the file's first line, JSON that anybody can read. It says whose shares open it and holds
-//! those shares, each encrypted to its custodian. Every chunk after it is bound to its exact bytes.
+//! The header of a backup: the file's first line, JSON that anybody can read. It says whose shares
+//! open it and holds those shares, each encrypted to its custodian. Every chunk after it is bound
+//! to its exact bytes.
 
 use std::fmt;
 use std::fs::File;

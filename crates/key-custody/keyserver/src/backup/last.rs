@@ -13,7 +13,8 @@ use super::records::Counts;
 
 const FILE: &str = "backup.json";
 const FORMAT: u32 = 1;
-/// The longest record that is read: every custodian that there may be, with the longest name, is a tenth of it.
+/// The longest record that is read: every custodian that there may be, with the longest name, is a
+/// tenth of it.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// A completed backup, as the server remembers it.
@@ -86,7 +87,8 @@ impl LastBackup {
         }
     }
 
-    /// The same for a server that was restored from it, and has seen `generation` changes since it is there.
+    /// The same for a server that was restored from it, and has seen `generation` changes since it
+    /// is there.
     #[must_use]
     pub(crate) fn at_generation(self, generation: u64) -> Self {
         Self { generation, ..self }

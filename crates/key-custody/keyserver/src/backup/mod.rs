@@ -1,16 +1,19 @@
 //! Backup and restore of the key server's state, which take M of N custodians to open.
 //!
-//! - A backup is one file: a header that anybody can read, then everything the server needs ([`Record`]s, whose
-//!   content nothing here understands), encrypted under a fresh random key.
-//! - That key is kept nowhere. It is split (Shamir) into one share for each custodian, and each share is encrypted to
-//!   that custodian's public key, in the header. The server cannot open its own backups.
-//! - To restore, M custodians each open their share, by whatever holds their private key (`openssl`, a smart card), and
-//!   bring it; see [`RestoreSession`]. Nothing of the server's changes until everything has been checked and staged.
-//! - Tombstones win: a key that was destroyed stays destroyed, whether the backup or the present server knows of it.
+//! - A backup is one file: a header that anybody can read, then everything the server needs
+//!   ([`Record`]s, whose content nothing here understands), encrypted under a fresh random key.
+//! - That key is kept nowhere. It is split (Shamir) into one share for each custodian, and each
+//!   share is encrypted to that custodian's public key, in the header. The server cannot open its
+//!   own backups.
+//! - To restore, M custodians each open their share, by whatever holds their private key
+//!   (`openssl`, a smart card), and bring it; see [`RestoreSession`]. Nothing of the server's
+//!   changes until everything has been checked and staged.
+//! - Tombstones win: a key that was destroyed stays destroyed, whether the backup or the present
+//!   server knows of it.
 //! - [`status`] says whether there is a completed backup, and how much has changed since.
 //!
-//! The format is in `docs/KEYS.md`. This module knows the file system and ciphers; what a record means is known to those
-//! who implement [`BackupSource`] and [`RestoreTarget`].
+//! The format is in `docs/KEYS.md`. This module knows the file system and ciphers; what a record
+//! means is known to those who implement [`BackupSource`] and [`RestoreTarget`].
 
 mod archive;
 mod arrival;
@@ -55,10 +58,11 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 pub struct Record {
     /// Of which kind it is.
     pub kind: RecordKind,
-    /// What it is called among its kind; an object and its tombstone have the same key. Not secret to the custodians.
+    /// What it is called among its kind; an object and its tombstone have the same key. Not secret
+    /// to the custodians.
     pub key: Vec<u8>,
-    /// Its content, which may be secret: objects are *not* sealed by the server's root here, so that they can be restored
-    /// under another.
+    /// Its content, which may be secret: objects are *not* sealed by the server's root here, so
+    /// that they can be restored under another.
     pub value: Zeroizing<Vec<u8>>,
 }
 
@@ -72,7 +76,8 @@ impl fmt::Debug for Record {
 /// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// What the server has written down beside its keys: how far each VM has gone on, which destructions wait.
+    /// What the server has written down beside its keys: how far each VM has gone on, which
+    /// destructions wait.
     Ledger,
     /// Its certificate authority: keys, clients, certificates, revocations.
     Authority,

@@ -1,6 +1,8 @@
-//! A custodian opens their share: what the documented OpenSSL commands do, for who has the private key in a file.
+//! A custodian opens their share: what the documented OpenSSL commands do, for who has the private
+//! key in a file.
 //!
-//! Nothing here knows a server. It runs on the custodian's own machine, which the private key never leaves.
+//! Nothing here knows a server. It runs on the custodian's own machine, which the private key never
+//! leaves.
 
 use std::fmt;
 
@@ -62,7 +64,8 @@ enum Private {
 }
 
 impl CustodianKey {
-    /// Takes a private key as PEM: PKCS#8 (`PRIVATE KEY`), or of an elliptic curve also SEC 1 (`EC PRIVATE KEY`).
+    /// Takes a private key as PEM: PKCS#8 (`PRIVATE KEY`), or of an elliptic curve also SEC 1
+    /// (`EC PRIVATE KEY`).
     ///
     /// # Errors
     /// [`OpeningError::Key`].

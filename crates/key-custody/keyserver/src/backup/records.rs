@@ -4,8 +4,9 @@
 //! record:   kind (1 byte) | key length (2) | value length (4) | key | value       lengths big-endian
 //! manifest: kind 255, key empty, value JSON: how many records of each kind, SHA-256 of all bytes before it
 //! ```
-//! The chunks already prove that what is read was written. The manifest proves that what was written is what the source
-//! gave, whole: a writer that lost records on the way would not find it out otherwise.
+//! The chunks already prove that what is read was written. The manifest proves that what was
+//! written is what the source gave, whole: a writer that lost records on the way would not find it
+//! out otherwise.
 
 use std::io::{self, Read, Write};
 
@@ -141,7 +142,8 @@ impl<'a, R: Read> RecordReader<'a, R> {
         Self { archive, counts: Counts::default(), hash: Context::new(&SHA256) }
     }
 
-    /// Gives each record to `take`, and at the end the manifest, which has then been found to match.
+    /// Gives each record to `take`, and at the end the manifest, which has then been found to
+    /// match.
     pub fn read_all<E: From<Broken>>(
         mut self,
         mut take: impl FnMut(Record) -> Result<(), E>,

@@ -1,4 +1,5 @@
-//! Restoring: shares one by one, then everything checked, then everything staged, then one step that makes it so.
+//! Restoring: shares one by one, then everything checked, then everything staged, then one step
+//! that makes it so.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -29,14 +30,15 @@ pub struct RestoreMark {
 
 /// Where a backup is restored to: a key server that is not serving.
 ///
-/// All or nothing: until [`commit`](Self::commit) the server's state is what it was, whatever was staged and whenever the
-/// process dies; after it, the state is the staged one and nothing else. A restore that was cut short is started again
-/// with the same backup and shares.
+/// All or nothing: until [`commit`](Self::commit) the server's state is what it was, whatever was
+/// staged and whenever the process dies; after it, the state is the staged one and nothing else. A
+/// restore that was cut short is started again with the same backup and shares.
 pub trait RestoreTarget {
     /// How many objects the server has now, that a restore would replace.
     ///
     /// # Errors
-    /// As for every call here: whatever keeps the target from it; the restore ends, and the state stays.
+    /// As for every call here: whatever keeps the target from it; the restore ends, and the state
+    /// stays.
     fn live_objects(&self) -> Result<u64, Failure>;
 
     /// All tombstones that the server has now.
@@ -45,28 +47,30 @@ pub trait RestoreTarget {
     /// See [`live_objects`](Self::live_objects).
     fn tombstones(&self) -> Result<Vec<Record>, Failure>;
 
-    /// Starts staging for `mark`, or goes on with what an interrupted restore of the *same* mark left; anything else that
-    /// is staged is dropped. Gives how many records are staged durably: the first for which [`stage`](Self::stage) is
-    /// called has that number.
+    /// Starts staging for `mark`, or goes on with what an interrupted restore of the *same* mark
+    /// left; anything else that is staged is dropped. Gives how many records are staged durably:
+    /// the first for which [`stage`](Self::stage) is called has that number.
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
     fn begin(&mut self, mark: &RestoreMark) -> Result<u64, Failure>;
 
-    /// Stages one record. Numbers grow, with gaps where nothing is to be staged. May be called again, after a crash, with a
-    /// record that is staged already.
+    /// Stages one record. Numbers grow, with gaps where nothing is to be staged. May be called
+    /// again, after a crash, with a record that is staged already.
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
     fn stage(&mut self, number: u64, record: &Record) -> Result<(), Failure>;
 
-    /// Stages a tombstone, and takes away an object of the same key that is staged. Comes after all that is staged.
+    /// Stages a tombstone, and takes away an object of the same key that is staged. Comes after all
+    /// that is staged.
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
     fn bury(&mut self, tombstone: &Record) -> Result<(), Failure>;
 
-    /// Makes the staged state the server's, durably and in one step, with the knowledge that it was restored.
+    /// Makes the staged state the server's, durably and in one step, with the knowledge that it was
+    /// restored.
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
@@ -113,7 +117,8 @@ impl RestoreSession {
         usize::from(self.header.threshold).saturating_sub(self.shares.len())
     }
 
-    /// Takes a share: the line of text that a custodian's key opened. Gives the number of its custodian.
+    /// Takes a share: the line of text that a custodian's key opened. Gives the number of its
+    /// custodian.
     ///
     /// # Errors
     /// [`ShareError`], which names the share; those given before stay.
@@ -150,10 +155,12 @@ impl RestoreSession {
         self.read(&key, |_, _| Ok(())).map(|read| read.counts)
     }
 
-    /// Replaces the state of `target` by the backup's. A server that has objects is replaced only if `replace` says so.
+    /// Replaces the state of `target` by the backup's. A server that has objects is replaced only
+    /// if `replace` says so.
     ///
-    /// Nothing of the target changes unless the whole backup has been checked, and staged. Objects that the backup or
-    /// the target says were destroyed are not restored, and tombstones come last.
+    /// Nothing of the target changes unless the whole backup has been checked, and staged. Objects
+    /// that the backup or the target says were destroyed are not restored, and tombstones come
+    /// last.
     ///
     /// # Errors
     /// As [`verify`](Self::verify); [`BackupError::NotEmpty`]; [`BackupError::Target`].

@@ -3,10 +3,12 @@
 //! ```text
 //! strongroom-share-1:<backup id, 32 digits>:<index>:<threshold>:<total>:<value, 64 digits>:<checksum, 16 digits>
 //! ```
-//! The checksum is the first 8 bytes of SHA-256 of everything before its colon. The value is the custodian's point of
-//! Shamir's scheme, byte by byte over GF(2^8) with AES's polynomial x^8+x^4+x^3+x+1; the index is its x.
+//! The checksum is the first 8 bytes of SHA-256 of everything before its colon. The value is the
+//! custodian's point of Shamir's scheme, byte by byte over GF(2^8) with AES's polynomial
+//! x^8+x^4+x^3+x+1; the index is its x.
 //!
-//! Shamir's scheme itself is `vsss-rs`'s: audited, and constant in time, with no tables that the secret indexes.
+//! Shamir's scheme itself is `vsss-rs`'s: audited, and constant in time, with no tables that the
+//! secret indexes.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use getrandom::SysRng;
@@ -35,14 +37,16 @@ pub(super) struct Share {
     value: SecretBytes,
 }
 
-/// Splits `key` so that any `threshold` of the `total` shares give it back and fewer say nothing of it.
+/// Splits `key` so that any `threshold` of the `total` shares give it back and fewer say nothing of
+/// it.
 pub(super) fn split(
     key: &SecretBytes,
     backup: BackupId,
     threshold: u8,
     total: u8,
 ) -> Result<Vec<Share>, BackupError> {
-    // The kernel's random source, which once it has started does not fail; it has just given the key.
+    // The kernel's random source, which once it has started does not fail; it has just given the
+    // key.
     let random = UnwrapErr(SysRng);
     let points = Gf256::split_bytes(threshold.into(), total.into(), key.expose(), random)
         .map_err(|_| BackupError::Library { call: "splitting the key" })?;
@@ -136,7 +140,8 @@ fn write_digits(bytes: &[u8], digits: &mut [u8]) {
     }
 }
 
-/// The inverse, as free of branches; false unless they are exactly the lower-case digits of `bytes`' length.
+/// The inverse, as free of branches; false unless they are exactly the lower-case digits of
+/// `bytes`' length.
 fn read_digits(digits: &[u8], bytes: &mut [u8]) -> bool {
     let (pairs, rest) = digits.as_chunks::<2>();
     if pairs.len() != bytes.len() || !rest.is_empty() {

@@ -36,7 +36,8 @@ pub enum BrokerError {
     Contended,
 }
 
-/// Takes a provider's key in, for `owner`; one that is taken in already is that object. Answers which, and its state. Blocks for a write to the device.
+/// Takes a provider's key in, for `owner`; one that is taken in already is that object. Answers
+/// which, and its state. Blocks for a write to the device.
 ///
 /// # Errors
 /// [`BrokerError`].

@@ -1,18 +1,22 @@
-//! The broker: keys of external providers, given out under the same grants, permissions and records as the server's own.
+//! The broker: keys of external providers, given out under the same grants, permissions and records
+//! as the server's own.
 //!
-//! A *brokered* key is an object without material: it says which provider has the key, and what the provider calls it
-//! ([`Object::upstream`](crate::objects::object::Object)). So a host needs no credentials of the provider, the control
-//! plane sees no key, and who got which key is on one record.
+//! A *brokered* key is an object without material: it says which provider has the key, and what the
+//! provider calls it ([`Object::upstream`](crate::objects::object::Object)). So a host needs no
+//! credentials of the provider, the control plane sees no key, and who got which key is on one
+//! record.
 //!
-//! - **Get** asks the provider each time. The key goes from the provider's answer into the response; it is written nowhere.
-//! - **The state** is the stricter one of the provider's and the object's own. A host that asks for it has the provider
-//!   asked, within [`BrokerTimes::state_kept`] once for all hosts; deactivation and compromise are written down in the object, which is
-//!   what everyone else is shown. That a key is gone is told to who asks, and not written down: a provider that was just
-//!   restored may know it again.
-//! - **Activate, Revoke, Destroy, attributes** concern the object alone. Who ends it here ends what the broker gives out; the
-//!   key at its provider is ended there, by those who may.
-//! - **An outage** of the provider fails the item, under a word of its own ([`UNAVAILABLE`]), by which a host tells it from a
-//!   refusal and rides it out.
+//! - **Get** asks the provider each time. The key goes from the provider's answer into the
+//!   response; it is written nowhere.
+//! - **The state** is the stricter one of the provider's and the object's own. A host that asks for
+//!   it has the provider asked, within [`BrokerTimes::state_kept`] once for all hosts; deactivation
+//!   and compromise are written down in the object, which is what everyone else is shown. That a
+//!   key is gone is told to who asks, and not written down: a provider that was just restored may
+//!   know it again.
+//! - **Activate, Revoke, Destroy, attributes** concern the object alone. Who ends it here ends what
+//!   the broker gives out; the key at its provider is ended there, by those who may.
+//! - **An outage** of the provider fails the item, under a word of its own ([`UNAVAILABLE`]), by
+//!   which a host tells it from a refusal and rides it out.
 //!
 //! Calls to providers block, so they run on threads of their own, at most [`CALLS_MAX`] at a time.
 //!
@@ -38,16 +42,17 @@ pub use upstream::{Upstream, UpstreamError, UpstreamState};
 
 use crate::operations::failure::Failure;
 
-/// Most calls to providers at a time: each holds a thread, and a provider that hangs holds it for the provider's own limit.
-/// More wait.
+/// Most calls to providers at a time: each holds a thread, and a provider that hangs holds it for
+/// the provider's own limit. More wait.
 pub const CALLS_MAX: usize = 32;
 /// How long a broker waits, and remembers.
 #[derive(Debug, Clone, Copy)]
 pub struct BrokerTimes {
-    /// How long a request waits for its turn to ask. By default 4 s: clients wait as long for an answer by custom.
+    /// How long a request waits for its turn to ask. By default 4 s: clients wait as long for an
+    /// answer by custom.
     pub turn_within: Duration,
-    /// For how long a state that a provider told is told on. Many hosts ask for the same key's; the default, 5 s, is a
-    /// fraction of the time in which a revocation must reach them.
+    /// For how long a state that a provider told is told on. Many hosts ask for the same key's; the
+    /// default, 5 s, is a fraction of the time in which a revocation must reach them.
     pub state_kept: Duration,
 }
 
@@ -60,7 +65,8 @@ impl Default for BrokerTimes {
 /// Most states that are kept; then all are asked for anew.
 const STATES_MAX: usize = 16 * 1024;
 
-/// The word for a provider that cannot be reached. The message of a failure begins with it, and holders of keys go by it.
+/// The word for a provider that cannot be reached. The message of a failure begins with it, and
+/// holders of keys go by it.
 pub const UNAVAILABLE: &str = "upstream-unavailable";
 /// The word for a provider that says no.
 pub const REFUSED: &str = "upstream-refused";

@@ -7,13 +7,15 @@ use strongroom_memory::secret::SecretBytes;
 
 /// Reaches external providers. Calls block, and end: each has a deadline of the provider's own.
 pub trait Upstream: fmt::Debug + Send + Sync {
-    /// The key itself, whether it is active, deactivated or compromised: who asks is told the state, and decides.
+    /// The key itself, whether it is active, deactivated or compromised: who asks is told the
+    /// state, and decides.
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, UpstreamError>;
 
     /// Where the key is in its life.
     fn state(&self, key: &ProviderKey) -> Result<UpstreamState, UpstreamError>;
 
-    /// Has a key made, without asking for it. Asked again with the same request, the provider gives the same one, where it can.
+    /// Has a key made, without asking for it. Asked again with the same request, the provider gives
+    /// the same one, where it can.
     fn create(&self, provider: &ProviderName, request: KeyRequestId) -> Result<ProviderKey, UpstreamError>;
 
     /// The providers that are reached.

@@ -1,5 +1,5 @@
-//! The bytes of a grant. One grant has one encoding: every field has a fixed place or a counted length, the
-//! objects are sorted, and bytes that mean nothing are refused.
+//! The bytes of a grant. One grant has one encoding: every field has a fixed place or a counted
+//! length, the objects are sorted, and bytes that mean nothing are refused.
 //!
 //! All numbers are big-endian and unsigned.
 //!
@@ -18,12 +18,12 @@
 //! | 127 | | for each object, ascending, none twice: length (2 bytes, 1 to 1024), then its unique identifier, UTF-8 |
 //! | end − 64 | 64 | signature: ECDSA P-256 with SHA-256, r and s of 32 bytes each |
 //!
-//! What is signed is the text `strongroom grant 1`, a zero byte, and everything before the signature. The text
-//! keeps the signature apart from whatever else the same key signs: TLS 1.3 transcripts start with 64 spaces,
-//! those of TLS 1.2 with 0x01, signing requests with 0x30.
+//! What is signed is the text `strongroom grant 1`, a zero byte, and everything before the
+//! signature. The text keeps the signature apart from whatever else the same key signs: TLS 1.3
+//! transcripts start with 64 spaces, those of TLS 1.2 with 0x01, signing requests with 0x30.
 //!
-//! ECDSA has for each signature (r, s) a second one, (r, n − s), that verifies as well. It is the same grant:
-//! it has the same id, which is what is used once.
+//! ECDSA has for each signature (r, s) a second one, (r, n − s), that verifies as well. It is the
+//! same grant: it has the same id, which is what is used once.
 
 use std::fmt;
 
@@ -35,8 +35,8 @@ use super::refusal::Refusal;
 use super::{GrantId, GrantPeriod, GrantTime, VmGeneration, VmId};
 use crate::access::{CertificateSha256, PublicKeySha256};
 
-/// Most bytes of a grant: room for the most objects with ids as KMIP servers make them. Checked before anything
-/// is read.
+/// Most bytes of a grant: room for the most objects with ids as KMIP servers make them. Checked
+/// before anything is read.
 pub const GRANT_MAX_BYTES: usize = 16 * 1024;
 /// Most objects of one grant: a VM's KEK, and those of volumes it shares. More are more grants.
 pub const GRANT_MAX_OBJECTS: usize = 64;
@@ -208,7 +208,8 @@ impl Grant {
         self.expires
     }
 
-    /// The grant that `bytes` claim to be, for whoever carries it and wants to know what for. Nobody vouches for it.
+    /// The grant that `bytes` claim to be, for whoever carries it and wants to know what for.
+    /// Nobody vouches for it.
     pub fn claimed(bytes: &[u8]) -> Option<Self> {
         Presented::read(bytes).ok().map(|presented| presented.grant)
     }

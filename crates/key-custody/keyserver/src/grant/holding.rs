@@ -1,10 +1,12 @@
-//! Who was granted which keys, for as long as that holds: what lets a host go on asking for the state of a key that it has.
+//! Who was granted which keys, for as long as that holds: what lets a host go on asking for the
+//! state of a key that it has.
 //!
-//! A grant is good for one request, and whoever has a key must hear of its revocation within seconds. So a grant that was
-//! redeemed and covers [`ReadMetadata`](super::GrantedOperation::ReadMetadata) leaves a *holding*: the host may read what is
-//! known of the objects that the grant named, never a key, until
-//! - the VM has gone on to a higher generation: another grant for it was redeemed, by whichever host, or the control plane
-//!   has raised it (`ledger::raise_generation`); or
+//! A grant is good for one request, and whoever has a key must hear of its revocation within
+//! seconds. So a grant that was redeemed and covers
+//! [`ReadMetadata`](super::GrantedOperation::ReadMetadata) leaves a *holding*: the host may read
+//! what is known of the objects that the grant named, never a key, until
+//! - the VM has gone on to a higher generation: another grant for it was redeemed, by whichever
+//!   host, or the control plane has raised it (`ledger::raise_generation`); or
 //! - the host's certificate or the host itself is revoked, since nobody asks in its name then.
 //!
 //! A holding is the client's, not a certificate's: it outlives the renewal of the certificate.
@@ -26,10 +28,12 @@ pub(crate) const HELD: &[u8] = b"grant/held/";
 const ID_BYTES: usize = 16;
 const KEY_BYTES: usize = HELD.len() + ID_BYTES + DIGEST_BYTES + ID_BYTES;
 
-/// Holdings forgotten in one transaction, a condition and a deletion each; within the store's limit of items.
+/// Holdings forgotten in one transaction, a condition and a deletion each; within the store's limit
+/// of items.
 const FORGET_PER_TRANSACTION: usize = 50;
 
-/// What the redemption of `grant` writes down so that its host may go on reading; nothing that is written down already.
+/// What the redemption of `grant` writes down so that its host may go on reading; nothing that is
+/// written down already.
 pub(super) fn begun_by(
     snapshot: &dyn Snapshot,
     grant: &VerifiedGrant,
@@ -62,8 +66,8 @@ pub fn is_held(snapshot: &dyn Snapshot, host: ClientId, object: &str) -> Result<
     Ok(false)
 }
 
-/// Forgets the holdings of VMs that have gone on, and answers how many. For a timer; once a minute is plenty: they are
-/// void before they are forgotten.
+/// Forgets the holdings of VMs that have gone on, and answers how many. For a timer; once a minute
+/// is plenty: they are void before they are forgotten.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`].

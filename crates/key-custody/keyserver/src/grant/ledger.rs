@@ -1,5 +1,5 @@
-//! Which grants are used, and how far each VM has gone on: what the server writes down, durably, before it
-//! releases anything under a grant.
+//! Which grants are used, and how far each VM has gone on: what the server writes down, durably,
+//! before it releases anything under a grant.
 //!
 //! | key in the store | value |
 //! |---|---|
@@ -9,16 +9,17 @@
 //! | `grant/forgotten` | seconds since 1970 (8 bytes): used grants that expired before are forgotten |
 //! | `grant/restored` | seconds since 1970 (8 bytes): of a restored server; grants that were good then or before are refused |
 //!
-//! All numbers are big-endian, so used grants lie in the order in which they expire, and forgetting them is
-//! deleting a range. A used grant is remembered until it has expired for every clock within the skew; what is
-//! forgotten is refused ever after by `grant/forgotten`, so that a server whose clock is set back takes no old
-//! grant again.
+//! All numbers are big-endian, so used grants lie in the order in which they expire, and forgetting
+//! them is deleting a range. A used grant is remembered until it has expired for every clock within
+//! the skew; what is forgotten is refused ever after by `grant/forgotten`, so that a server whose
+//! clock is set back takes no old grant again.
 //!
-//! A key that was made for a VM is granted to that VM alone: who copies the VM's sealed volumes into another VM's directory
-//! has nothing of them by that VM's grants. A key that a person named is nobody's, and may seal several VMs.
+//! A key that was made for a VM is granted to that VM alone: who copies the VM's sealed volumes
+//! into another VM's directory has nothing of them by that VM's grants. A key that a person named
+//! is nobody's, and may seal several VMs.
 //!
-//! A restored server does not know which grants were used since its backup. So it takes none that could have been, and
-//! `grant/restored` says when that was.
+//! A restored server does not know which grants were used since its backup. So it takes none that
+//! could have been, and `grant/restored` says when that was.
 
 use strongroom_store::{Is, KeyRange, Operation, Outcome, Snapshot, Store, StoreError, Transaction};
 use time::OffsetDateTime;
@@ -35,8 +36,8 @@ const RESTORED: &[u8] = b"grant/restored";
 /// All that is kept here.
 pub(crate) const PREFIX: &[u8] = b"grant/";
 
-/// How often a redemption is tried again because another one of the same VM came between. Each conflict means
-/// that another grant was redeemed, and a VM has few at a time.
+/// How often a redemption is tried again because another one of the same VM came between. Each
+/// conflict means that another grant was redeemed, and a VM has few at a time.
 const REDEEM_ATTEMPTS: usize = 16;
 /// Used grants forgotten in one transaction; within the store's limit of operations.
 const FORGET_PER_TRANSACTION: usize = 100;
@@ -47,8 +48,8 @@ pub enum RedeemError {
     /// It may not be used.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The store failed. Whether the grant is used is not known if the store does not know; the host asks for
-    /// another.
+    /// The store failed. Whether the grant is used is not known if the store does not know; the
+    /// host asks for another.
     #[error("the use of the grant could not be written down, so nothing is released: {0}")]
     Store(#[from] StoreError),
     /// Others of the same VM came between every time.
@@ -62,12 +63,14 @@ pub enum RedeemError {
     },
 }
 
-/// What it takes to redeem a grant, as things are in `snapshot`: conditions that hold as long as the grant was not used and its VM
-/// has not gone on, and what is then written. After a conflict, ask again. Its host may read on from then: [`holding`].
+/// What it takes to redeem a grant, as things are in `snapshot`: conditions that hold as long as
+/// the grant was not used and its VM has not gone on, and what is then written. After a conflict,
+/// ask again. Its host may read on from then: [`holding`].
 ///
 /// # Errors
-/// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::BeforeRestore`], [`Refusal::OtherVm`], [`Refusal::Expired`]
-/// if it is so old that it may be forgotten; [`RedeemError::Store`], [`RedeemError::Damaged`].
+/// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::BeforeRestore`],
+/// [`Refusal::OtherVm`], [`Refusal::Expired`] if it is so old that it may be forgotten;
+/// [`RedeemError::Store`], [`RedeemError::Damaged`].
 pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<Transaction, RedeemError> {
     let grant = verified.grant();
     let (expires, generation) = (grant.expires(), grant.generation());
@@ -123,9 +126,9 @@ pub async fn redeem(store: &dyn Store, grant: &VerifiedGrant) -> Result<(), Rede
     Err(RedeemError::Contended)
 }
 
-/// Lets a VM go on to `generation` without a grant: whatever was granted below it is void from then on, used or not, and
-/// so is what hosts [hold](super::holding) of it. Answers how far the VM has gone on, which may be higher. Blocks for a
-/// write to the device.
+/// Lets a VM go on to `generation` without a grant: whatever was granted below it is void from then
+/// on, used or not, and so is what hosts [hold](super::holding) of it. Answers how far the VM has
+/// gone on, which may be higher. Blocks for a write to the device.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`], [`RedeemError::Contended`].
@@ -148,10 +151,12 @@ pub fn raise_generation(
     Err(RedeemError::Contended)
 }
 
-/// Makes an object a VM's: no grant releases it for another one from then on. Blocks for a write to the device.
+/// Makes an object a VM's: no grant releases it for another one from then on. Blocks for a write to
+/// the device.
 ///
 /// # Errors
-/// [`Refusal::OtherVm`] if it is another VM's already; [`RedeemError::Store`], [`RedeemError::Contended`].
+/// [`Refusal::OtherVm`] if it is another VM's already; [`RedeemError::Store`],
+/// [`RedeemError::Contended`].
 pub fn bind(store: &dyn Store, object: &str, vm: VmId) -> Result<(), RedeemError> {
     let key = key_key(object);
     for _ in 0..REDEEM_ATTEMPTS {
@@ -176,8 +181,8 @@ pub fn highest_generation(store: &dyn Store, vm: VmId) -> Result<Option<VmGenera
     Ok(number(store.snapshot()?.as_ref(), &vm_key(vm))?.0.map(VmGeneration))
 }
 
-/// Forgets the used grants that no clock within the skew takes any more at `now`, and answers how many. For a
-/// timer; once a minute is plenty.
+/// Forgets the used grants that no clock within the skew takes any more at `now`, and answers how
+/// many. For a timer; once a minute is plenty.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`].
@@ -205,8 +210,8 @@ pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, R
     }
 }
 
-/// What of a restored server's ledger stands in for the grants that it has forgotten: none is taken that was good at `now`, by
-/// any clock within the skew, or before.
+/// What of a restored server's ledger stands in for the grants that it has forgotten: none is taken
+/// that was good at `now`, by any clock within the skew, or before.
 pub(crate) fn restored_at(now: OffsetDateTime) -> Operation {
     let restored = GrantTime::of(now).0.saturating_add(CLOCK_SKEW_SECONDS);
     Operation::Put { key: RESTORED.to_vec(), value: restored.to_be_bytes().to_vec(), lease: None }

@@ -1,5 +1,5 @@
-//! Why a grant is refused. Each reason has a name of its own, so that the record of a refusal tells an attack
-//! from a clock that is wrong.
+//! Why a grant is refused. Each reason has a name of its own, so that the record of a refusal tells
+//! an attack from a clock that is wrong.
 
 use super::terms::{GrantTime, VmGeneration};
 

@@ -16,8 +16,8 @@ impl fmt::Display for VmGeneration {
     }
 }
 
-/// A time of a grant, in whole seconds since 1970 (UTC, without leap seconds), as eight bytes of it say: never before 1970, as times
-/// of objects may be.
+/// A time of a grant, in whole seconds since 1970 (UTC, without leap seconds), as eight bytes of it
+/// say: never before 1970, as times of objects may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantTime(pub u64);
 

@@ -8,11 +8,11 @@ use super::refusal::{Refusal, SignerRefusal};
 use super::terms::GrantTime;
 use crate::access::{CertificateSha256, ClientId, Identity, Role};
 
-/// How far the clocks of the control plane and this server may lie apart, either way: what hosts with NTP never
-/// reach, and little beside a grant's life.
+/// How far the clocks of the control plane and this server may lie apart, either way: what hosts
+/// with NTP never reach, and little beside a grant's life.
 pub const CLOCK_SKEW_SECONDS: u64 = 30;
-/// Longest time that a grant may be good. A used grant is remembered until it has expired, so this bounds how
-/// many are; and a key that is fetched when a VM starts is fetched within minutes.
+/// Longest time that a grant may be good. A used grant is remembered until it has expired, so this
+/// bounds how many are; and a key that is fetched when a VM starts is fetched within minutes.
 pub const GRANT_MAX_LIFETIME_SECONDS: u64 = 3600;
 
 /// A control plane's key, as its certificate has it.
@@ -26,7 +26,8 @@ pub struct Signer {
 
 /// Who may sign grants. The authority answers.
 pub trait Signers: Send + Sync {
-    /// The key of `certificate`, if it was issued here for the role `control`, is not revoked and valid at `now`.
+    /// The key of `certificate`, if it was issued here for the role `control`, is not revoked and
+    /// valid at `now`.
     ///
     /// # Errors
     /// The reason why it does not vouch for a grant.
@@ -45,12 +46,12 @@ impl<S: Signers> GrantVerifier<S> {
         Self { signers }
     }
 
-    /// Whether `bytes` are a grant that `host` may use at `now`. Before anything is done under it, ask it about
-    /// each object and operation ([`VerifiedGrant::permits`]) and redeem it.
+    /// Whether `bytes` are a grant that `host` may use at `now`. Before anything is done under it,
+    /// ask it about each object and operation ([`VerifiedGrant::permits`]) and redeem it.
     ///
     /// # Errors
-    /// Why it is refused. The signature is checked before any field is believed, so every reason after
-    /// [`Refusal::BadSignature`] is the control plane's own word against the asker.
+    /// Why it is refused. The signature is checked before any field is believed, so every reason
+    /// after [`Refusal::BadSignature`] is the control plane's own word against the asker.
     pub fn verify(
         &self,
         bytes: &[u8],
@@ -73,7 +74,8 @@ impl<S: Signers> GrantVerifier<S> {
         Ok(VerifiedGrant { grant, signer: signer.client, host: host.client })
     }
 
-    /// [`verify`](Self::verify), and [`permits`](VerifiedGrant::permits) for one object and operation.
+    /// [`verify`](Self::verify), and [`permits`](VerifiedGrant::permits) for one object and
+    /// operation.
     ///
     /// # Errors
     /// Why it is refused.
@@ -105,7 +107,8 @@ fn check_time(grant: &Grant, now: GrantTime) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A grant that is genuine, the asker's, and good now. Not yet redeemed: it may have been used before.
+/// A grant that is genuine, the asker's, and good now. Not yet redeemed: it may have been used
+/// before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedGrant {
     grant: Grant,

@@ -1,10 +1,12 @@
-//! A backup on an administrator's request: made here, carried away in pieces, and remembered only once it is safe elsewhere. A backup
-//! that lies beside what it is to replace is none.
+//! A backup on an administrator's request: made here, carried away in pieces, and remembered only
+//! once it is safe elsewhere. A backup that lies beside what it is to replace is none.
 //!
-//! One waits at a time, as `waiting.backup` in the state directory, until it was carried away, another is made, or the server ends.
+//! One waits at a time, as `waiting.backup` in the state directory, until it was carried away,
+//! another is made, or the server ends.
 //!
-//! Who names the custodians decides who could open the backup. So they are on record with the digests of their keys, and others than
-//! last time, or fewer that are needed, take two administrators ([`Custodies`]).
+//! Who names the custodians decides who could open the backup. So they are on record with the
+//! digests of their keys, and others than last time, or fewer that are needed, take two
+//! administrators ([`Custodies`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -113,7 +115,8 @@ impl Backups {
 
     /// The last backup that was kept.
     fn last(&self) -> Result<Option<LastBackup>, Unanswered> {
-        // As of any number of changes: whether it is of this life of the server does not matter here.
+        // As of any number of changes: whether it is of this life of the server does not matter
+        // here.
         let last =
             backup::status(&self.directory, u64::MAX).map_err(|error| refused_by_server("backup", &error))?;
         Ok(match last {
@@ -221,7 +224,8 @@ mod tests {
         assert!(matches!(status(), BackupStatus::Backed { last, .. } if last == made.backup));
         assert!(!backups.path().exists());
 
-        // Some of them: that is nothing new. Others, or fewer that are needed: by two administrators.
+        // Some of them: that is nothing new. Others, or fewer that are needed: by two
+        // administrators.
         let fewer = backups.make(2, &texts(2)).unwrap();
         backups.keep(fewer.backup.id).unwrap();
         assert_eq!(backups.make(2, &texts(3)).unwrap_err().code, "other-custodians");

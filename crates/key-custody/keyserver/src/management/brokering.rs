@@ -1,4 +1,5 @@
-//! What a control plane asks of the broker: to take in a key of an external provider, or to have one made there.
+//! What a control plane asks of the broker: to take in a key of an external provider, or to have
+//! one made there.
 
 use std::sync::Arc;
 

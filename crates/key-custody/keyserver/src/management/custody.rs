@@ -1,4 +1,5 @@
-//! Who may open backups: the custodians whom the first backup names, until two administrators name others.
+//! Who may open backups: the custodians whom the first backup names, until two administrators name
+//! others.
 //!
 //! | key in the store | value |
 //! |---|---|
@@ -86,7 +87,8 @@ impl Named {
 pub(super) struct Custodies(pub Arc<dyn Store>);
 
 impl Custodies {
-    /// Refuses custodians whom neither the last backup nor two administrators have named, or fewer of them.
+    /// Refuses custodians whom neither the last backup nor two administrators have named, or fewer
+    /// of them.
     pub fn check(&self, wanted: &Named, last: Option<LastBackup>) -> Result<(), Unanswered> {
         let holds = match self.read::<Named>(APPROVED)? {
             Some((approved, _)) => Some(approved),

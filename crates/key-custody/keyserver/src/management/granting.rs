@@ -1,5 +1,5 @@
-//! What a control plane asks so that it can grant: a host's public key by the host's name, that a VM has gone on, and that a
-//! key is a VM's.
+//! What a control plane asks so that it can grant: a host's public key by the host's name, that a
+//! VM has gone on, and that a key is a VM's.
 
 use time::OffsetDateTime;
 
@@ -12,8 +12,8 @@ use crate::objects::id::ObjectId;
 use crate::objects::keeping::KeepingError;
 
 impl Management {
-    /// The hosts that are called so, by their names or ids, each with the key of its newest certificate. One that is revoked
-    /// or has no certificate that is good now is none.
+    /// The hosts that are called so, by their names or ids, each with the key of its newest
+    /// certificate. One that is revoked or has no certificate that is good now is none.
     pub(super) fn hosts(&self, host: &str, now: OffsetDateTime) -> Result<Vec<HostAnswer>, Unanswered> {
         let mut hosts = Vec::new();
         for (client, record, is_revoked) in self.authority.clients().map_err(failed)? {

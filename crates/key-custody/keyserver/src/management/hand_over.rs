@@ -6,9 +6,10 @@
 //!
 //! **Why two**: whoever owns a key gets it, and an administrator can enrol an owner.
 //!
-//! **Order**: that all of them may be handed over is found out; that they are is put on record, with each key; then each becomes
-//! the other's in a transaction of its own, with its names; then the proposal goes. One that was broken off goes on when it is
-//! confirmed again: what has become the other's stays so.
+//! **Order**: that all of them may be handed over is found out; that they are is put on record,
+//! with each key; then each becomes the other's in a transaction of its own, with its names; then
+//! the proposal goes. One that was broken off goes on when it is confirmed again: what has become
+//! the other's stays so.
 
 use serde::{Deserialize, Serialize};
 use strongroom_audit::{Actor, Outcome, Record};
@@ -207,7 +208,8 @@ impl Management {
     }
 }
 
-/// Makes the key the other's in a piece of work; `false` if it is not, or no longer, the first one's.
+/// Makes the key the other's in a piece of work; `false` if it is not, or no longer, the first
+/// one's.
 fn stage(work: &mut Work<'_>, key: ObjectId, from: &Person, to: &Person) -> Result<bool, Unanswered> {
     let mut object = match work.load(key) {
         Ok(object) if object.owner == from.client && !object.is_destroyed() => object,

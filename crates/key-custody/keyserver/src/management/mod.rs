@@ -1,10 +1,13 @@
-//! What administrators ask of a server that runs: who its clients are, whether it is backed up, what became of a key.
+//! What administrators ask of a server that runs: who its clients are, whether it is backed up,
+//! what became of a key.
 //!
-//! It goes over the socket of the server's machine or the enrolment port (HTTP/1.1 over TLS, `POST /v1/manage`) under a certificate of a role that the
-//! [table](crate::access::scope) lets do it. [`questions`] has the questions, [`protocol`] the answers; here they are answered. None of them
-//! shows a key: who manages the server does not read what it keeps.
+//! It goes over the socket of the server's machine or the enrolment port (HTTP/1.1 over TLS,
+//! `POST /v1/manage`) under a certificate of a role that the [table](crate::access::scope) lets do
+//! it. [`questions`] has the questions, [`protocol`] the answers; here they are answered. None of
+//! them shows a key: who manages the server does not read what it keeps.
 //!
-//! Each question that changes something is on record before its answer leaves, and so is each that is refused.
+//! Each question that changes something is on record before its answer leaves, and so is each that
+//! is refused.
 
 mod backup;
 mod brokering;

@@ -35,7 +35,8 @@ pub struct HandOverAnswer {
 }
 
 impl HandOverAnswer {
-    /// The ids for the record: its own first, and as many keys as there is room for; its confirmation names all.
+    /// The ids for the record: its own first, and as many keys as there is room for; its
+    /// confirmation names all.
     pub(super) fn about(&self) -> Vec<String> {
         let keys = self.keys.iter().map(ObjectId::to_string);
         [self.id.to_string()].into_iter().chain(keys).take(OBJECTS_MAX).collect()
@@ -220,7 +221,8 @@ pub struct DestructionAnswer {
 pub struct HistoryAnswer {
     /// Oldest first.
     pub events: Vec<EventAnswer>,
-    /// Whether there is no more. Otherwise there were more than were asked for, or older files of the log are gone.
+    /// Whether there is no more. Otherwise there were more than were asked for, or older files of
+    /// the log are gone.
     pub is_complete: bool,
 }
 
@@ -260,7 +262,8 @@ pub struct BackupAnswer {
 /// A piece of a backup's file. It is encrypted; nobody but its custodians can open it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupPart {
-    /// The bytes from the asked one on; fewer than there are left if they are many, none at the end.
+    /// The bytes from the asked one on; fewer than there are left if they are many, none at the
+    /// end.
     #[serde(with = "hex")]
     pub bytes: Vec<u8>,
 }

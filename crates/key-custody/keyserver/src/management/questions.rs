@@ -1,4 +1,5 @@
-//! What administrators ask: one row of the table for each question, and what it says as a type of its own.
+//! What administrators ask: one row of the table for each question, and what it says as a type of
+//! its own.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,8 @@ pub struct Status {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
-    /// The client, if it is there, of that name and role. What it has of certificates ends when the token is used.
+    /// The client, if it is there, of that name and role. What it has of certificates ends when the
+    /// token is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<ClientId>,
     /// The client's name.
@@ -229,7 +231,8 @@ pub struct FenceVm {
     pub generation: VmGeneration,
 }
 
-/// A key of the asker's was made for a VM: no grant releases it for another one from now on. Asked again, it stays so.
+/// A key of the asker's was made for a VM: no grant releases it for another one from now on. Asked
+/// again, it stays so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BindKey {
@@ -333,7 +336,8 @@ pub struct MakeBackup {
     pub custodians: Vec<CustodianText>,
 }
 
-/// Others are to be custodians from now on, or fewer are to be needed, if another administrator agrees:
+/// Others are to be custodians from now on, or fewer are to be needed, if another administrator
+/// agrees:
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProposeCustodians {
@@ -366,7 +370,8 @@ pub struct ReadBackup {
     pub offset: u64,
 }
 
-/// The backup that waits is safe elsewhere: the server remembers it as the last one, and removes its own copy.
+/// The backup that waits is safe elsewhere: the server remembers it as the last one, and removes
+/// its own copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeepBackup {

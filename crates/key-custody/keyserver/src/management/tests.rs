@@ -10,7 +10,8 @@ use crate::grant::{VmGeneration, VmId};
 use crate::objects::id::ObjectId;
 use crate::recovery::tests::{Machine, identity};
 
-/// Which roles may ask, said once more in words that do not come from the classes; every question is there.
+/// Which roles may ask, said once more in words that do not come from the classes; every question
+/// is there.
 fn who_may(question: &Question) -> &'static [Role] {
     match question {
         Question::Status(_)
@@ -44,7 +45,8 @@ fn who_may(question: &Question) -> &'static [Role] {
     }
 }
 
-/// One of each. What they are about is mostly not there: a question that may be asked is answered or refused for that.
+/// One of each. What they are about is mostly not there: a question that may be asked is answered
+/// or refused for that.
 fn every_question() -> Vec<Question> {
     let key = ObjectId::from_bytes([7; 16]);
     let vm = VmId::from_bytes([8; 16]);

@@ -2,11 +2,12 @@
 
 use strongroom_kmip::protocol::{Attribute, AttributeIndex, AttributeName, AttributeValue};
 
-/// Most values of attributes that one object may have. A tape library keeps some ten; what an object has must fit the
-/// store's largest value many times over.
+/// Most values of attributes that one object may have. A tape library keeps some ten; what an
+/// object has must fit the store's largest value many times over.
 pub const ATTRIBUTES_MAX: usize = 256;
 
-/// Who gives an attribute its value (KMIP 1.4, section 3, "initially set by", "modifiable by client", "deletable by client").
+/// Who gives an attribute its value (KMIP 1.4, section 3, "initially set by", "modifiable by
+/// client", "deletable by client").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeper {
     /// The server alone.
@@ -30,8 +31,8 @@ pub struct AttributeRule {
     pub many: bool,
 }
 
-/// The rule for a name, or `None` if this server has no such attribute: those of certificates, and `y-` ones, which a
-/// server makes up and this one does not.
+/// The rule for a name, or `None` if this server has no such attribute: those of certificates, and
+/// `y-` ones, which a server makes up and this one does not.
 pub fn rule(name: &AttributeName) -> Option<AttributeRule> {
     use AttributeName as Name;
     let (keeper, many) = match name {
@@ -117,8 +118,8 @@ pub enum AttributeError {
     TooMany,
 }
 
-/// Attributes of one object in the order in which they came. An instance keeps its index for life, and an index is not given
-/// again while a later one is there.
+/// Attributes of one object in the order in which they came. An instance keeps its index for life,
+/// and an index is not given again while a later one is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttributeSet {
     instances: Vec<Instance>,

@@ -1,8 +1,9 @@
 //! What needs a key: asked of whoever knows the datastores, before a key is destroyed.
 //!
-//! This room knows no datastore; who starts the server says who does ([`Dependents`]). The answer comes from disks, some of
-//! which hang: an [`Inquiry`] asks one question at a time, on a thread of its own, and waits only so long. A disk that
-//! never answers costs the server that one thread, and nothing is destroyed.
+//! This room knows no datastore; who starts the server says who does ([`Dependents`]). The answer
+//! comes from disks, some of which hang: an [`Inquiry`] asks one question at a time, on a thread of
+//! its own, and waits only so long. A disk that never answers costs the server that one thread, and
+//! nothing is destroyed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use super::id::ObjectId;
 
 /// Knows what can be opened only with a key.
 pub trait Dependents: Send + Sync {
-    /// Names of everything known that has an envelope under this key: volumes, snapshots, clones, backups, templates. May
-    /// block for disks.
+    /// Names of everything known that has an envelope under this key: volumes, snapshots, clones,
+    /// backups, templates. May block for disks.
     ///
     /// # Errors
     ///
@@ -32,8 +33,8 @@ impl Dependents for NoDependents {
     }
 }
 
-/// How long an answer is waited for: well below the 20 s that an administrator's question may take, and enough to read
-/// some 100,000 descriptors.
+/// How long an answer is waited for: well below the 20 s that an administrator's question may take,
+/// and enough to read some 100,000 descriptors.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Asks [`Dependents`].

@@ -1,4 +1,5 @@
-//! Destroying a key that volumes rest upon: asked for, waited for, confirmed by a second person, and only then done.
+//! Destroying a key that volumes rest upon: asked for, waited for, confirmed by a second person,
+//! and only then done.
 //!
 //! ```text
 //! schedule ---> waiting ---(delay over, another admin has confirmed, nothing needs the key)---> sweep: tombstone
@@ -7,12 +8,16 @@
 //!               as it was, deactivated: what it protects can still be read
 //! ```
 //!
-//! - A key that is scheduled is deactivated in the same transaction: from then on it opens envelopes and makes none.
-//! - Whether something needs the key is asked when it is scheduled, when it is confirmed, and again by the sweep; what does
-//!   is named. Between the sweep's question and its transaction no new envelope can come, because a deactivated key makes none.
-//! - The tombstone and the end of the waiting are one transaction, so a crash leaves a key that waits or a key that is gone.
+//! - A key that is scheduled is deactivated in the same transaction: from then on it opens
+//!   envelopes and makes none.
+//! - Whether something needs the key is asked when it is scheduled, when it is confirmed, and again
+//!   by the sweep; what does is named. Between the sweep's question and its transaction no new
+//!   envelope can come, because a deactivated key makes none.
+//! - The tombstone and the end of the waiting are one transaction, so a crash leaves a key that
+//!   waits or a key that is gone.
 //!
-//! In the store: `destruction/` identifier (16 bytes) → JSON of [`Waiting`], without anything secret.
+//! In the store: `destruction/` identifier (16 bytes) → JSON of [`Waiting`], without anything
+//! secret.
 
 use std::sync::Arc;
 
@@ -29,8 +34,8 @@ use crate::access::{ClientId, ClientName, Identity};
 
 pub(crate) const PREFIX: &[u8] = b"destruction/";
 
-/// Shortest time that a destruction waits, unless the server was set up for another: long enough for a person to see the alarm,
-/// and to come.
+/// Shortest time that a destruction waits, unless the server was set up for another: long enough
+/// for a person to see the alarm, and to come.
 pub const DELAY_MIN_SECONDS: i64 = 3600;
 /// Longest: a cryptoperiod of a year and a bit. Who wants more wants no destruction.
 pub const DELAY_MAX_SECONDS: i64 = 400 * 24 * 3600;
@@ -199,7 +204,8 @@ impl Destructions {
         Self { delay_min_seconds: seconds.clamp(1, DELAY_MAX_SECONDS), ..self }
     }
 
-    /// What a person should know of a server whose destructions wait for less than [`DELAY_MIN_SECONDS`].
+    /// What a person should know of a server whose destructions wait for less than
+    /// [`DELAY_MIN_SECONDS`].
     pub fn delay_warning(&self) -> Option<String> {
         let Self { delay_min_seconds, .. } = self;
         (*delay_min_seconds < DELAY_MIN_SECONDS).then(|| {
@@ -214,8 +220,9 @@ impl Destructions {
     ///
     /// # Errors
     ///
-    /// [`DestructionError::Delay`], [`DestructionError::Needed`], [`DestructionError::AlreadyScheduled`],
-    /// [`DestructionError::LifeCycle`] for a key that is destroyed.
+    /// [`DestructionError::Delay`], [`DestructionError::Needed`],
+    /// [`DestructionError::AlreadyScheduled`], [`DestructionError::LifeCycle`] for a key that is
+    /// destroyed.
     pub async fn schedule(
         &self,
         by: &Identity,
@@ -286,8 +293,9 @@ impl Destructions {
         Err(DestructionError::Contended)
     }
 
-    /// Keeps what is [due](Self::due) back for as long as the answer is held: from before a confirmation until it is on record, so that
-    /// no key is destroyed upon a word that nobody wrote down.
+    /// Keeps what is [due](Self::due) back for as long as the answer is held: from before a
+    /// confirmation until it is on record, so that no key is destroyed upon a word that nobody
+    /// wrote down.
     pub async fn begin_confirming(&self) -> MutexGuard<'_, ()> {
         self.confirming.lock().await
     }
@@ -296,7 +304,8 @@ impl Destructions {
     ///
     /// # Errors
     ///
-    /// [`DestructionError::NotScheduled`], [`DestructionError::SamePerson`], [`DestructionError::Needed`].
+    /// [`DestructionError::NotScheduled`], [`DestructionError::SamePerson`],
+    /// [`DestructionError::Needed`].
     pub async fn confirm(&self, by: &Identity, id: ObjectId) -> Result<Waiting, DestructionError> {
         self.check_unneeded(id).await?;
         for _ in 0..COMMIT_ATTEMPTS {
@@ -360,12 +369,13 @@ impl Destructions {
         self.confirmed.notified().await;
     }
 
-    /// Destroys a key whose destruction is due and confirmed. Whatever is in the way, it goes on waiting.
+    /// Destroys a key whose destruction is due and confirmed. Whatever is in the way, it goes on
+    /// waiting.
     ///
     /// # Errors
     ///
-    /// [`DestructionError::NotScheduled`] if it was cancelled, or scheduled anew; [`DestructionError::Needed`],
-    /// [`DestructionError::Unknown`].
+    /// [`DestructionError::NotScheduled`] if it was cancelled, or scheduled anew;
+    /// [`DestructionError::Needed`], [`DestructionError::Unknown`].
     pub async fn carry_out(&self, id: ObjectId) -> Result<(), DestructionError> {
         for _ in 0..COMMIT_ATTEMPTS {
             // It may have been cancelled, and scheduled again, since it was listed.

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A managed object's Unique Identifier: a random UUID (RFC 9562, version 4), shown in lower case with hyphens.
+/// A managed object's Unique Identifier: a random UUID (RFC 9562, version 4), shown in lower case
+/// with hyphens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ObjectId(Uuid);
@@ -42,7 +43,8 @@ impl fmt::Display for ObjectId {
 impl FromStr for ObjectId {
     type Err = NotAnObjectId;
 
-    /// Takes only the one spelling that the server gives out, so that an object never has two names.
+    /// Takes only the one spelling that the server gives out, so that an object never has two
+    /// names.
     fn from_str(text: &str) -> Result<Self, NotAnObjectId> {
         let id = Self(Uuid::try_parse(text).map_err(|_| NotAnObjectId)?);
         if id.to_string() == text { Ok(id) } else { Err(NotAnObjectId) }

@@ -1,4 +1,5 @@
-//! Objects in the store: how they are found, and how a piece of work on them becomes one transaction.
+//! Objects in the store: how they are found, and how a piece of work on them becomes one
+//! transaction.
 //!
 //! | key | value |
 //! |---|---|
@@ -6,9 +7,10 @@
 //! | `name/` owner (16) HMAC of a name (32) | the identifier of the live object that bears the name |
 //! | `owned/` owner (16) identifier (16) | nothing; live objects only, so that destroyed ones cost a search nothing |
 //!
-//! A [`Work`] reads one snapshot and stages what it changes. What it has done becomes one transaction that holds only if
-//! nothing that it read and changed has been changed by another since; if it has, all of it is done anew. So a crash at any moment
-//! leaves an object as it was or as it was to be, and the indexes with it.
+//! A [`Work`] reads one snapshot and stages what it changes. What it has done becomes one
+//! transaction that holds only if nothing that it read and changed has been changed by another
+//! since; if it has, all of it is done anew. So a crash at any moment leaves an object as it was or
+//! as it was to be, and the indexes with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -110,7 +112,8 @@ impl Objects {
         })
     }
 
-    /// Makes durable what the work has changed; `false` if another has changed some of it, and it has to be done again.
+    /// Makes durable what the work has changed; `false` if another has changed some of it, and it
+    /// has to be done again.
     ///
     /// # Errors
     ///
@@ -145,7 +148,8 @@ impl Objects {
 /// Opens a record that is no older than the store says.
 fn open_record(sealing: &Sealing, id: ObjectId, entry: &Entry) -> Result<OpenedRecord, KeepingError> {
     let record = sealing.open(id, &entry.value)?;
-    // Each change writes the record once, so the store's own count of writes is a floor for the generation.
+    // Each change writes the record once, so the store's own count of writes is a floor for the
+    // generation.
     if record.generation < entry.version {
         return Err(KeepingError::RolledBack { id, found: record.generation, written: entry.version });
     }

@@ -1,4 +1,5 @@
-//! The states of a managed object and the dates that move it (KMIP 1.4, 3.22 to 3.32; NIST SP 800-57 part 1).
+//! The states of a managed object and the dates that move it (KMIP 1.4, 3.22 to 3.32; NIST SP
+//! 800-57 part 1).
 //!
 //! ```text
 //!             2: Destroy                        10: Revoke, compromised
@@ -13,8 +14,8 @@
 //!             +------------------------------------+
 //! ```
 //!
-//! Nothing runs when a date is reached: the state is computed from the dates whenever it is looked at, and written down
-//! with the next change. So a server that was off has missed nothing.
+//! Nothing runs when a date is reached: the state is computed from the dates whenever it is looked
+//! at, and written down with the next change. So a server that was off has missed nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -322,8 +323,8 @@ impl LifeCycle {
         self.state_at(now) == State::Active && self.protect_stop.is_none_or(|stop| now < stop)
     }
 
-    /// Whether it may be used to decrypt, unwrap or verify at `now`. A deactivated or compromised object still may, so that
-    /// nothing that it protects is lost.
+    /// Whether it may be used to decrypt, unwrap or verify at `now`. A deactivated or compromised
+    /// object still may, so that nothing that it protects is lost.
     pub fn may_process(&self, now: UnixSeconds) -> bool {
         match self.state_at(now) {
             State::Active => self.process_start.is_none_or(|start| start <= now),

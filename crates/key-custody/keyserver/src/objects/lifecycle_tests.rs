@@ -32,7 +32,8 @@ fn object_in(state: State) -> LifeCycle {
 /// One transition under test, and its name for the assertion's message.
 type Action = (&'static str, fn(&mut LifeCycle) -> Result<(), LifeCycleError>);
 
-/// Every state under every transition: what the standard's diagram has goes where it says, all else is refused and changes nothing.
+/// Every state under every transition: what the standard's diagram has goes where it says, all else
+/// is refused and changes nothing.
 #[test]
 fn the_transitions_are_those_of_the_standard_and_no_others() {
     let later = NOW.plus_seconds(1);

@@ -13,8 +13,9 @@
 //! | [`dependents`] | what needs a key |
 //! | [`destruction`] | destroying after a delay, with a second person, and never what is needed |
 //!
-//! A destroyed object leaves a tombstone for good: whoever asks for it, or restores a backup that still had it, learns that it is dead.
-//! What may not enter: who may do what (`access`), messages (`operations`).
+//! A destroyed object leaves a tombstone for good: whoever asks for it, or restores a backup that
+//! still had it, learns that it is dead. What may not enter: who may do what (`access`), messages
+//! (`operations`).
 
 pub mod attributes;
 pub mod clock;

@@ -1,7 +1,8 @@
 //! One managed object: what is known of it, and its secret.
 //!
-//! In a record its metadata are `JSON length (4, big-endian), JSON, TTLV`: what the server itself keeps as JSON, what came over
-//! KMIP (attributes, the outside of the key block) as the TTLV it came in, encoded for KMIP 1.4.
+//! In a record its metadata are `JSON length (4, big-endian), JSON, TTLV`: what the server itself
+//! keeps as JSON, what came over KMIP (attributes, the outside of the key block) as the TTLV it
+//! came in, encoded for KMIP 1.4.
 
 use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
@@ -192,7 +193,8 @@ impl Object {
         }
     }
 
-    /// Destroys the object: its state moves on, its secret is dropped, and what is left is its tombstone.
+    /// Destroys the object: its state moves on, its secret is dropped, and what is left is its
+    /// tombstone.
     ///
     /// # Errors
     ///

@@ -10,9 +10,10 @@
 //!   22+n     16  tag
 //! ```
 //!
-//! The associated data are the object's identifier, its generation and its kind: a record put under another name, or an object
-//! put in place of its tombstone, does not open. Every record has its own random nonce; 2^32 records under one root
-//! would be too many (NIST SP 800-38D, 8.3), at a thousand changes a second some fifty days of nothing else.
+//! The associated data are the object's identifier, its generation and its kind: a record put under
+//! another name, or an object put in place of its tombstone, does not open. Every record has its
+//! own random nonce; 2^32 records under one root would be too many (NIST SP 800-38D, 8.3), at a
+//! thousand changes a second some fifty days of nothing else.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use strongroom_crypto::kdf::hkdf_sha256;
@@ -29,7 +30,8 @@ const TAG_BYTES: usize = 16;
 const KEY_BYTES: usize = 32;
 const LENGTH_BYTES: usize = 4;
 
-/// Most metadata that one object may have: half of the store's longest value. A tape library's objects have a few hundred bytes.
+/// Most metadata that one object may have: half of the store's longest value. A tape library's
+/// objects have a few hundred bytes.
 pub const METADATA_MAX_BYTES: usize = 256 << 10;
 
 /// What a record is.
@@ -188,7 +190,8 @@ impl Sealing {
         Ok(OpenedRecord { kind, generation, metadata: metadata.to_vec(), material })
     }
 
-    /// Where `text` is found in an index, without the store showing it: the same text has the same place under the same root only.
+    /// Where `text` is found in an index, without the store showing it: the same text has the same
+    /// place under the same root only.
     ///
     /// # Errors
     ///

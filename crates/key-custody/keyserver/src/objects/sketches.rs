@@ -1,6 +1,8 @@
-//! What metadata say, remembered, so that a key that is fetched again and again is decrypted each time and read once.
+//! What metadata say, remembered, so that a key that is fetched again and again is decrypted each
+//! time and read once.
 //!
-//! A record is opened and authenticated each time, and its metadata are compared: the same bytes say the same. No secret is kept.
+//! A record is opened and authenticated each time, and its metadata are compared: the same bytes
+//! say the same. No secret is kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use super::object::{MetadataError, Sketch};
 /// Most objects that are remembered. Beyond them all are forgotten.
 const SKETCHES_MAX: usize = 4096;
 
-/// The longest metadata that are remembered: those of most keys have a few hundred bytes, and all together have 16 MiB at most.
+/// The longest metadata that are remembered: those of most keys have a few hundred bytes, and all
+/// together have 16 MiB at most.
 const METADATA_MAX_BYTES: usize = 4096;
 
 /// What is remembered.

@@ -1,7 +1,9 @@
-//! Objects out of one server's store and into another's: for backups, which are sealed by something else than the root key.
+//! Objects out of one server's store and into another's: for backups, which are sealed by something
+//! else than the root key.
 //!
-//! The content of a [`PlainRecord`] is `generation (8, big-endian), metadata length (4), metadata, material`. It holds keys in the
-//! clear, so it lives in memory that is wiped and goes straight into what encrypts it.
+//! The content of a [`PlainRecord`] is `generation (8, big-endian), metadata length (4), metadata,
+//! material`. It holds keys in the clear, so it lives in memory that is wiped and goes straight
+//! into what encrypts it.
 
 use strongroom_memory::secret::SecretBytes;
 use strongroom_store::{Entries, Entry, KeyRange, Transaction};
@@ -42,8 +44,8 @@ impl Objects {
         Ok(Export { objects: self, entries })
     }
 
-    /// What puts a record into this store, sealed under this server's root. For a store that has no record of that object: it is
-    /// restored, and never merged.
+    /// What puts a record into this store, sealed under this server's root. For a store that has no
+    /// record of that object: it is restored, and never merged.
     ///
     /// # Errors
     ///
@@ -55,8 +57,9 @@ impl Objects {
         work.into_transaction()
     }
 
-    /// The same of a record whose object `present` knows too, as it is in the server that is restored over: if that is the later
-    /// state, the object lives on as far as it has come. A key that was revoked since the backup stays revoked.
+    /// The same of a record whose object `present` knows too, as it is in the server that is
+    /// restored over: if that is the later state, the object lives on as far as it has come. A key
+    /// that was revoked since the backup stays revoked.
     ///
     /// # Errors
     ///
@@ -77,7 +80,8 @@ impl Objects {
         work.into_transaction()
     }
 
-    /// What puts a tombstone into this store: in place of the object, if it is there. `None` if it is known to be dead.
+    /// What puts a tombstone into this store: in place of the object, if it is there. `None` if it
+    /// is known to be dead.
     ///
     /// # Errors
     ///
@@ -128,7 +132,8 @@ impl Iterator for Export<'_> {
 }
 
 impl Objects {
-    /// The record in an entry under `object/`; `None` for what is none of ours: the keys there are identifiers.
+    /// The record in an entry under `object/`; `None` for what is none of ours: the keys there are
+    /// identifiers.
     ///
     /// # Errors
     ///
@@ -162,7 +167,8 @@ impl Objects {
         }
     }
 
-    /// Every tombstone. A record that says it is one and cannot be opened is an error: which object is dead, it alone says.
+    /// Every tombstone. A record that says it is one and cannot be opened is an error: which object
+    /// is dead, it alone says.
     ///
     /// # Errors
     ///

@@ -117,7 +117,8 @@ impl Object {
         values
     }
 
-    /// Whether the value never was here (KMIP 1.2, Key Value Location) and cannot be had through here either.
+    /// Whether the value never was here (KMIP 1.2, Key Value Location) and cannot be had through
+    /// here either.
     pub fn has_key_value_elsewhere(&self) -> bool {
         self.upstream.is_none()
             && !self.is_destroyed()

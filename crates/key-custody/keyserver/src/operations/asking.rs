@@ -1,7 +1,9 @@
-//! What operations have to ask of others: of external providers, and of whoever knows what needs a key.
+//! What operations have to ask of others: of external providers, and of whoever knows what needs a
+//! key.
 //!
-//! An operation does not wait. One that lacks an answer says what it wants to ask, and nothing of it counts; it is asked between
-//! two attempts, where there may be waiting, and the operation is done again with the answer.
+//! An operation does not wait. One that lacks an answer says what it wants to ask, and nothing of
+//! it counts; it is asked between two attempts, where there may be waiting, and the operation is
+//! done again with the answer.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! AES with a client's data, for Encrypt and Decrypt: ECB and CBC, with or without padding, and GCM.
+//! AES with a client's data, for Encrypt and Decrypt: ECB and CBC, with or without padding, and
+//! GCM.
 
 use aws_lc_rs::cipher::{
     self, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, PaddedBlockDecryptingKey,
@@ -11,7 +12,8 @@ use zeroize::Zeroizing;
 
 /// AES's block, and CBC's initialisation vector.
 pub const BLOCK_BYTES: usize = 16;
-/// The nonce of GCM that the server makes where it is to make one: of the length that needs no hashing (NIST SP 800-38D, 8.2).
+/// The nonce of GCM that the server makes where it is to make one: of the length that needs no
+/// hashing (NIST SP 800-38D, 8.2).
 pub const GCM_NONCE_BYTES: usize = 12;
 
 /// How data is cut into blocks.
@@ -115,7 +117,8 @@ pub fn encrypt(
 ///
 /// # Errors
 ///
-/// [`CipherError::KeyLength`], [`CipherError::NotWholeBlocks`]; [`CipherError::DoesNotDecrypt`] if the padding is wrong.
+/// [`CipherError::KeyLength`], [`CipherError::NotWholeBlocks`]; [`CipherError::DoesNotDecrypt`] if
+/// the padding is wrong.
 pub fn decrypt(
     key: &SecretBytes,
     mode: Mode,
@@ -168,7 +171,8 @@ pub fn seal_gcm(
 ///
 /// # Errors
 ///
-/// [`CipherError::KeyLength`], [`CipherError::TagLength`], [`CipherError::NonceLength`], [`CipherError::DoesNotDecrypt`].
+/// [`CipherError::KeyLength`], [`CipherError::TagLength`], [`CipherError::NonceLength`],
+/// [`CipherError::DoesNotDecrypt`].
 pub fn open_gcm(
     key: &SecretBytes,
     nonce: &[u8],

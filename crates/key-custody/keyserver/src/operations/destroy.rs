@@ -15,8 +15,9 @@ pub const VOLUME_KEY_GROUP: &str = "strongroom";
 
 /// Drops the material for good; the tombstone stays.
 ///
-/// A client destroys what is its own at once, unless a volume needs it. Whether one does is asked for every key; where it cannot be
-/// said, because a datastore is not there, a key that Strongroom made is kept, and another client's is its own affair.
+/// A client destroys what is its own at once, unless a volume needs it. Whether one does is asked
+/// for every key; where it cannot be said, because a datastore is not there, a key that Strongroom
+/// made is kept, and another client's is its own affair.
 pub fn destroy(
     context: &mut Context<'_, '_>,
     request: &UniqueIdentifierRequest,

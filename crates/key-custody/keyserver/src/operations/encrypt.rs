@@ -1,4 +1,5 @@
-//! Encrypt and Decrypt (KMIP 1.4, 4.29 and 4.30), where they are switched on: AES in ECB, CBC and GCM.
+//! Encrypt and Decrypt (KMIP 1.4, 4.29 and 4.30), where they are switched on: AES in ECB, CBC and
+//! GCM.
 
 use strongroom_kmip::message::{DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse};
 use strongroom_kmip::protocol::{

@@ -11,7 +11,8 @@ use crate::objects::keeping::KeepingError;
 use crate::objects::lifecycle::LifeCycleError;
 use crate::objects::sealing::SealingError;
 
-/// Longest message of a failure. Some quote what the client sent, which may be long, and each goes on record.
+/// Longest message of a failure. Some quote what the client sent, which may be long, and each goes
+/// on record.
 const MESSAGE_MAX_BYTES: usize = 512;
 
 /// A failed batch item: nothing was changed by it.
@@ -55,7 +56,8 @@ impl Failure {
         Self::new(ResultReason::FeatureNotSupported, message)
     }
 
-    /// The server cannot, and it is not the client's fault. The cause goes to the log, not to the client.
+    /// The server cannot, and it is not the client's fault. The cause goes to the log, not to the
+    /// client.
     pub fn internal(cause: &dyn std::error::Error) -> Self {
         tracing::error!(%cause, "an operation failed");
         Self::new(ResultReason::GeneralFailure, "the server could not do it; its log says why")

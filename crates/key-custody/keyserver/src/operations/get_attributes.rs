@@ -9,7 +9,8 @@ use super::Context;
 use super::failure::Failure;
 use crate::access::Role;
 
-/// Attributes by name, or all; also of a destroyed object. One that the object does not have is left out.
+/// Attributes by name, or all; also of a destroyed object. One that the object does not have is
+/// left out.
 pub fn get_attributes(
     context: &mut Context<'_, '_>,
     request: &GetAttributesRequest,

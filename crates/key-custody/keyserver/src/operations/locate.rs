@@ -19,7 +19,8 @@ use crate::objects::object::Object;
 /// Most groups whose turn is remembered. One that is forgotten begins anew.
 const TURNS_MAX: usize = 4096;
 
-/// Which member of a group was the default last: a group's members take turns (KMIP 1.4, 4.9, Object Group Member).
+/// Which member of a group was the default last: a group's members take turns (KMIP 1.4, 4.9,
+/// Object Group Member).
 #[derive(Debug, Default)]
 pub struct GroupTurns(Mutex<HashMap<(ClientId, String), ObjectId>>);
 
@@ -62,7 +63,8 @@ pub fn locate(context: &mut Context<'_, '_>, request: &LocateRequest) -> Result<
     }
     let total = found.len();
     let given: Vec<ObjectId> = found.into_iter().skip(offset).take(maximum.unwrap_or(usize::MAX)).collect();
-    // The batch goes on with the object that was found, if it was one; with more, there is none that it could mean.
+    // The batch goes on with the object that was found, if it was one; with more, there is none
+    // that it could mean.
     context.placeholder = match given.as_slice() {
         [one] => Some(*one),
         _ => None,
@@ -87,7 +89,8 @@ fn candidates(context: &mut Context<'_, '_>, request: &LocateRequest) -> Result<
             let granted = caller.grant().map(|grant| grant.grant().objects()).unwrap_or_default();
             let mut found = Vec::new();
             for text in granted {
-                // Those that the grant names for something else, and those that are gone, are just not found.
+                // Those that the grant names for something else, and those that are gone, are just
+                // not found.
                 if let Ok(object) = context.object_for(Some(text), OperationClass::ReadMetadata)
                     && !object.is_destroyed()
                 {

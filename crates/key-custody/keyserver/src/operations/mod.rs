@@ -1,9 +1,10 @@
-//! The operations of KMIP, one file each: what they do to objects, and nothing of connections, batches or records.
+//! The operations of KMIP, one file each: what they do to objects, and nothing of connections,
+//! batches or records.
 //!
-//! An operation is a function of a [`Context`] and its payload. It reads and stages through the context's piece of
-//! [`Work`], so it may be done again if another client was faster; it says what it gave out, so that the record can be kept
-//! before the answer leaves; and it asks for every object by [`Context::object`] or one of its sisters, which is where
-//! permission is checked.
+//! An operation is a function of a [`Context`] and its payload. It reads and stages through the
+//! context's piece of [`Work`], so it may be done again if another client was faster; it says what
+//! it gave out, so that the record can be kept before the answer leaves; and it asks for every
+//! object by [`Context::object`] or one of its sisters, which is where permission is checked.
 
 mod activate;
 mod add_attribute;
@@ -66,7 +67,8 @@ pub struct Context<'a, 'w> {
     pub work: &'a mut Work<'w>,
     /// What others have answered so far.
     pub answers: &'a Answers,
-    /// What has to be asked first. Then nothing of the operation counts; it is done again with the answer.
+    /// What has to be asked first. Then nothing of the operation counts; it is done again with the
+    /// answer.
     pub asks: Option<Ask>,
     /// Where an external provider keeps the key that the item has to do with, for the record.
     pub upstream: Option<ProviderKey>,
@@ -116,7 +118,8 @@ pub fn class_of(operation: Operation) -> Option<OperationClass> {
         | Operation::Mac
         | Operation::MacVerify => Class::UseKey,
         Operation::RngRetrieve | Operation::RngSeed | Operation::Hash => Class::Random,
-        // Public key cryptography, split keys, what a server says unasked, and what has no name here.
+        // Public key cryptography, split keys, what a server says unasked, and what has no name
+        // here.
         Operation::CreateKeyPair
         | Operation::DeriveKey
         | Operation::Certify
@@ -202,7 +205,8 @@ fn not_supported(operation: Operation) -> Failure {
 }
 
 impl Context<'_, '_> {
-    /// Refuses operations that are switched off, that the version does not have, or that the caller may never do.
+    /// Refuses operations that are switched off, that the version does not have, or that the caller
+    /// may never do.
     fn check_offered(&self) -> Result<(), Failure> {
         let operation = self.operation;
         let Some(class) = class_of(operation) else { return Err(not_supported(operation)) };
@@ -219,11 +223,13 @@ impl Context<'_, '_> {
         }
     }
 
-    /// The object that an item means, if the caller may do the operation to it. It may be a tombstone.
+    /// The object that an item means, if the caller may do the operation to it. It may be a
+    /// tombstone.
     ///
     /// # Errors
     ///
-    /// `ItemNotFound` for what is not there; `PermissionDenied` for what is another's and not granted.
+    /// `ItemNotFound` for what is not there; `PermissionDenied` for what is another's and not
+    /// granted.
     pub fn object(&mut self, named: Option<&String>) -> Result<Object, Failure> {
         let class = class_of(self.operation).ok_or_else(|| not_supported(self.operation))?;
         let object = self.object_for(named, class)?;
@@ -318,7 +324,8 @@ impl Context<'_, '_> {
         Failure::new(ResultReason::GeneralFailure, "something has to be asked first")
     }
 
-    /// Whether the caller is a host that was granted the object before, and may ask on what became of it.
+    /// Whether the caller is a host that was granted the object before, and may ask on what became
+    /// of it.
     fn is_held(&self, id: ObjectId) -> Result<bool, Failure> {
         let caller = self.caller;
         if caller.role() != Role::Host || caller.grant().is_some() {

@@ -32,14 +32,16 @@ impl Wanted {
     ///
     /// # Errors
     ///
-    /// `ItemNotFound` for a template that is not there, `InvalidField` for attributes that clients do not set.
+    /// `ItemNotFound` for a template that is not there, `InvalidField` for attributes that clients
+    /// do not set.
     pub fn of(context: &mut Context<'_, '_>, asked: &TemplateAttribute) -> Result<Self, Failure> {
         let mut wanted = Self::default();
         let says = |name: &AttributeName| asked.attributes.iter().any(|attribute| attribute.name() == *name);
         for name in &asked.templates {
             for attribute in template_named(context, &name.value)?.to_attributes() {
                 let name = attribute.name();
-                // What the request says of an attribute that stands once goes before what the template does.
+                // What the request says of an attribute that stands once goes before what the
+                // template does.
                 if rule(&name).is_some_and(|rule| rule.many) || !says(&name) {
                     wanted.take(&attribute.value, context)?;
                 }

@@ -1,5 +1,5 @@
-//! Poll and Cancel (KMIP 1.4, 4.27 and 4.28): every operation is done when it is answered, so there is nothing to wait for or to
-//! give up.
+//! Poll and Cancel (KMIP 1.4, 4.27 and 4.28): every operation is done when it is answered, so there
+//! is nothing to wait for or to give up.
 
 use strongroom_kmip::message::{CancelRequest, CancelResponse};
 use strongroom_kmip::protocol::{CancellationResult, ResultReason};

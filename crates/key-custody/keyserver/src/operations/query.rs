@@ -14,7 +14,8 @@ use crate::objects::view::random_source;
 /// Whose server this is.
 pub const VENDOR: &str = "Strongroom";
 
-/// Every operation that there is a file for; what is switched off or newer than the request is left out of an answer.
+/// Every operation that there is a file for; what is switched off or newer than the request is left
+/// out of an answer.
 const OPERATIONS: [Operation; 29] = [
     Operation::DiscoverVersions,
     Operation::Query,

@@ -14,7 +14,8 @@ pub fn retrieve(request: &RngRetrieveRequest) -> Result<RngRetrieveResponse, Fai
     Ok(RngRetrieveResponse { data: (&SecretBytes::random(length_bytes)?).into() })
 }
 
-/// Takes a client's seed and uses nothing of it: the source is seeded by the kernel, and what a client brings is known to the client.
+/// Takes a client's seed and uses nothing of it: the source is seeded by the kernel, and what a
+/// client brings is known to the client.
 pub fn seed(_: &RngSeedRequest) -> Result<RngSeedResponse, Failure> {
     Ok(RngSeedResponse { data_length: 0 })
 }

@@ -12,8 +12,8 @@ use crate::objects::clock::UnixSeconds;
 use crate::objects::lifecycle::{RequestedDates, SettableDate};
 use crate::objects::object::{Object, Usage};
 
-/// Makes a key that takes the place of another: it gets its names and its other attributes, and each links to the other. The old key
-/// stays as it is, without its names.
+/// Makes a key that takes the place of another: it gets its names and its other attributes, and
+/// each links to the other. The old key stays as it is, without its names.
 pub fn re_key(context: &mut Context<'_, '_>, request: &ReKeyRequest) -> Result<ReKeyResponse, Failure> {
     let mut old = context.online_object(request.unique_identifier.as_ref())?;
     if old.plain_key().is_none() {
@@ -48,7 +48,8 @@ pub fn re_key(context: &mut Context<'_, '_>, request: &ReKeyRequest) -> Result<R
     Ok(answer)
 }
 
-/// What the old key has and the request does not say, in the order of the old key. Links are its own affair.
+/// What the old key has and the request does not say, in the order of the old key. Links are its
+/// own affair.
 fn inherit(wanted: &mut Wanted, old: &Object, names: Vec<AttributeValue>) {
     let asked = std::mem::take(&mut wanted.attributes);
     let inherited =
@@ -76,8 +77,9 @@ fn inherit(wanted: &mut Wanted, old: &Object, names: Vec<AttributeValue>) {
     }
 }
 
-/// The dates of the new key. With an offset, it becomes active so long from now, and its other dates keep their distance from that
-/// (KMIP 1.4, table 187); without one it has those of the old key, where the request does not say others.
+/// The dates of the new key. With an offset, it becomes active so long from now, and its other
+/// dates keep their distance from that (KMIP 1.4, table 187); without one it has those of the old
+/// key, where the request does not say others.
 fn new_dates(
     old: &Object,
     asked: RequestedDates,

@@ -16,7 +16,8 @@ use super::new_object::{Wanted, key_bytes};
 use crate::objects::attributes::{AttributeRule, AttributeSet, Keeper, rule};
 use crate::objects::object::{Content, Material};
 
-/// Takes an object in: a symmetric key (plain, wrapped, or kept elsewhere), secret data, an opaque object, a template.
+/// Takes an object in: a symmetric key (plain, wrapped, or kept elsewhere), secret data, an opaque
+/// object, a template.
 pub fn register(
     context: &mut Context<'_, '_>,
     request: &RegisterRequest,
@@ -132,7 +133,8 @@ impl TakenValue {
     }
 }
 
-/// Algorithm and length stand in the key block, in the attributes, or in both, and then they agree; and the key has that length.
+/// Algorithm and length stand in the key block, in the attributes, or in both, and then they agree;
+/// and the key has that length.
 fn agree_with_block(wanted: &mut Wanted, block: &KeyBlock, material: &Material) -> Result<(), Failure> {
     let from_block = [
         block.cryptographic_algorithm.map(AttributeValue::CryptographicAlgorithm),

@@ -7,8 +7,8 @@
 //! | `upkeep` | what falls due with time |
 //! | `sweep` | destructions that fall due |
 //!
-//! **Order of the end.** The ports stop taking requests and finish those under way; then the upkeep ends; then the audit log signs its
-//! last head and is closed; then the store.
+//! **Order of the end.** The ports stop taking requests and finish those under way; then the upkeep
+//! ends; then the audit log signs its last head and is closed; then the store.
 
 pub(crate) mod record;
 mod repeated;
@@ -45,8 +45,8 @@ use crate::server::{Foundations, KeyServer};
 use crate::service::{ClosesRevoked, KmipService};
 use crate::settings::Settings;
 
-/// How long a collector is waited for that gets the last lines of the audit log: as long as it may take for any. One that is in trouble
-/// is not waited for.
+/// How long a collector is waited for that gets the last lines of the audit log: as long as it may
+/// take for any. One that is in trouble is not waited for.
 const LAST_LINES_WAIT: Duration = Duration::from_secs(10);
 
 /// Where a server listens, and what it offers.
@@ -128,8 +128,8 @@ pub struct Addresses {
 }
 
 impl KeyServerProcess {
-    /// Listens. Whoever connects from now on waits until [`run`](Self::run). What `dependents` names as needing a key keeps
-    /// the key from being destroyed.
+    /// Listens. Whoever connects from now on waits until [`run`](Self::run). What `dependents`
+    /// names as needing a key keeps the key from being destroyed.
     ///
     /// # Errors
     /// [`ProcessError`].

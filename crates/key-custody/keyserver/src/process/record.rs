@@ -25,8 +25,9 @@ pub(super) struct AuditRecord {
     repeated: Arc<Mutex<Repeated>>,
 }
 
-/// Most refusals of strangers that are put on record one by one in a second. Whoever can reach the port can be refused as
-/// often as they like, and would fill the disk, without which no key is released. What clients ask is always on record.
+/// Most refusals of strangers that are put on record one by one in a second. Whoever can reach the
+/// port can be refused as often as they like, and would fill the disk, without which no key is
+/// released. What clients ask is always on record.
 const STRANGERS_PER_SECOND: u32 = 50;
 
 /// Refusals of those that nobody knows, in the present second.
@@ -37,7 +38,8 @@ struct Strangers {
 }
 
 impl Strangers {
-    /// Whether one more is to be on record by itself, and how many earlier ones were not that are to be told of now.
+    /// Whether one more is to be on record by itself, and how many earlier ones were not that are
+    /// to be told of now.
     fn one_more(&mut self, now: Instant) -> (bool, u64) {
         let mut untold = 0;
         if now.duration_since(self.since) >= Duration::from_secs(1) {
@@ -125,7 +127,8 @@ pub(crate) fn actor_of(identity: &Identity, address: Option<String>) -> Actor {
     }
 }
 
-/// A text that a client may have written, no longer than the log takes, and marked where it was cut.
+/// A text that a client may have written, no longer than the log takes, and marked where it was
+/// cut.
 pub(crate) fn within_limits(text: &str) -> String {
     const MARK: &str = "…";
     if text.len() <= TEXT_MAX_BYTES {

@@ -83,7 +83,8 @@ pub enum StateError {
     },
 }
 
-/// What a key server has, open. It is closed when it is dropped: the log, with a last head signed, before the store.
+/// What a key server has, open. It is closed when it is dropped: the log, with a last head signed,
+/// before the store.
 pub struct State {
     /// Where it lies.
     pub directory: PathBuf,
@@ -171,8 +172,8 @@ fn open_head_key(store: &dyn Store, sealing_key: &SecretBytes) -> Result<HeadKey
     Ok(HeadKey::from_pkcs8(pkcs8.expose())?)
 }
 
-/// Puts the public half where `audit verify` finds it. It is worth no more than the directory is: who does not trust that
-/// keeps a copy elsewhere.
+/// Puts the public half where `audit verify` finds it. It is worth no more than the directory is:
+/// who does not trust that keeps a copy elsewhere.
 fn publish_head_key(directory: &Path, key: &HeadKey) -> Result<(), StateError> {
     let path = directory.join(AUDIT_KEY_FILE);
     let public = key.public_key();

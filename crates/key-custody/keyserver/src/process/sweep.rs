@@ -1,7 +1,7 @@
 //! Destructions that fall due: carried out when their time has come, with each outcome on record.
 //!
-//! That a key is destroyed now is on record before it is; without that record it stays. What is in the way is recorded when it
-//! changes, not each minute anew.
+//! That a key is destroyed now is on record before it is; without that record it stays. What is in
+//! the way is recorded when it changes, not each minute anew.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use super::record::AuditRecord;
 use crate::objects::destruction::{DestructionError, Destructions, Waiting};
 use crate::objects::id::ObjectId;
 
-/// How often it is looked when nothing is known to fall due earlier: what was in the way may be gone.
+/// How often it is looked when nothing is known to fall due earlier: what was in the way may be
+/// gone.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Carries out what falls due until it is told to end.

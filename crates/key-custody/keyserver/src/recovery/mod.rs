@@ -1,4 +1,5 @@
-//! What a backup has of a key server, and how a server is made of it again: the two ends of [`backup`](crate::backup) at the store.
+//! What a backup has of a key server, and how a server is made of it again: the two ends of
+//! [`backup`](crate::backup) at the store.
 //!
 //! | in the store | in a backup | of the present server, in one that is restored over it |
 //! |---|---|---|
@@ -32,7 +33,8 @@ pub use recertify::{RecertifyError, recertify, renew_own};
 pub use source::ServerSource;
 pub use target::ServerTarget;
 
-/// Where the key lies that signs the audit log's heads. The log stays with the machine, and so does its key.
+/// Where the key lies that signs the audit log's heads. The log stays with the machine, and so does
+/// its key.
 pub(crate) const AUDIT_PREFIX: &[u8] = b"audit/";
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Certificates of the machine's own clients after a restore: theirs were issued by the authority that is no more, or were lost with the
-//! machine. Whoever restores holds the root key and the shares, so their word is enough; it is on record all the same.
+//! Certificates of the machine's own clients after a restore: theirs were issued by the authority
+//! that is no more, or were lost with the machine. Whoever restores holds the root key and the
+//! shares, so their word is enough; it is on record all the same.
 
 use strongroom_audit::{AuditLog, Outcome, Record};
 use time::OffsetDateTime;
@@ -21,8 +22,8 @@ pub enum RecertifyError {
     Record(#[from] RestoredError),
 }
 
-/// Issues a certificate to the client of this role and name, for a key that it has now; it goes on having what it owns. Where there is none,
-/// or several, it is a new client.
+/// Issues a certificate to the client of this role and name, for a key that it has now; it goes on
+/// having what it owns. Where there is none, or several, it is a new client.
 ///
 /// # Errors
 /// [`RecertifyError`]; then there is no certificate.

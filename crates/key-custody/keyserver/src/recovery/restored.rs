@@ -1,8 +1,9 @@
-//! That a server was restored, and from what: part of the state that the restore makes, so that there is no restored server which
-//! does not know it.
+//! That a server was restored, and from what: part of the state that the restore makes, so that
+//! there is no restored server which does not know it.
 //!
-//! `restored` in the store → JSON of [`Memory`]. Whoever opens the state first puts it on record and remembers the backup as the
-//! last one; should that be killed, the next one does it again. So it is on record at least once, before anything is served.
+//! `restored` in the store → JSON of [`Memory`]. Whoever opens the state first puts it on record
+//! and remembers the backup as the last one; should that be killed, the next one does it again. So
+//! it is on record at least once, before anything is served.
 
 use std::path::Path;
 

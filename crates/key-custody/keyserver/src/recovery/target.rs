@@ -1,12 +1,16 @@
-//! A backup into a server that is not serving: staged in a store file beside the present one, which then takes its place.
+//! A backup into a server that is not serving: staged in a store file beside the present one, which
+//! then takes its place.
 //!
-//! 1. The present store is opened, and with that locked: no server starts meanwhile, and no other restore.
-//! 2. The backup's records go into `store.redb.restoring`, sealed under this server's root. What is found of an earlier restore is
-//!    removed first; so does the server that starts without one.
-//! 3. What the present server has to tell is added ([`present`](super::present)), and that it was restored.
+//! 1. The present store is opened, and with that locked: no server starts meanwhile, and no other
+//!    restore.
+//! 2. The backup's records go into `store.redb.restoring`, sealed under this server's root. What is
+//!    found of an earlier restore is removed first; so does the server that starts without one.
+//! 3. What the present server has to tell is added ([`present`](super::present)), and that it was
+//!    restored.
 //! 4. One rename makes it the server's store.
 //!
-//! Killed before the last step, the server is as it was; after it, it is the restored one and nothing else.
+//! Killed before the last step, the server is as it was; after it, it is the restored one and
+//! nothing else.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -33,9 +37,11 @@ use crate::root::RootKey;
 
 /// The store that is staged.
 const STAGED_FILE: &str = "store.redb.restoring";
-/// Transactions that may wait for the device together: within the store's queue, however large they are.
+/// Transactions that may wait for the device together: within the store's queue, however large they
+/// are.
 const PENDING_MAX: usize = 32;
-/// Operations in one transaction; within the store's limits, as the records here have a few kilobytes.
+/// Operations in one transaction; within the store's limits, as the records here have a few
+/// kilobytes.
 const OPERATIONS_PER_TRANSACTION: usize = 32;
 
 /// A restore's transaction found what it did not expect.
@@ -59,8 +65,8 @@ pub struct ServerTarget {
 }
 
 impl ServerTarget {
-    /// Opens the state in `directory`, whose root key is `root`, and keeps others from it. What the server has not made yet, it does
-    /// without.
+    /// Opens the state in `directory`, whose root key is `root`, and keeps others from it. What the
+    /// server has not made yet, it does without.
     ///
     /// # Errors
     /// [`StateError`]; [`StateError::Store`] while a server has it open.

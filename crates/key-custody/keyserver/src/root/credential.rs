@@ -1,8 +1,10 @@
-//! The root under a systemd credential (systemd.exec(5), *Credentials*): systemd decrypts it, with the machine's TPM
-//! or a key of its own, and shows it to this service alone, in memory that is not swapped.
+//! The root under a systemd credential (systemd.exec(5), *Credentials*): systemd decrypts it, with
+//! the machine's TPM or a key of its own, and shows it to this service alone, in memory that is not
+//! swapped.
 //!
-//! The credential is a key, not a passphrase: at least 32 bytes, and nothing slows down a guess. A passphrase can come
-//! as a credential too; that is [`SecretSource::Credential`](super::SecretSource::Credential).
+//! The credential is a key, not a passphrase: at least 32 bytes, and nothing slows down a guess. A
+//! passphrase can come as a credential too; that is
+//! [`SecretSource::Credential`](super::SecretSource::Credential).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,8 +30,8 @@ const INFO: &[u8] = b"strongroom key server root v1: credential";
 pub struct CredentialName(String);
 
 impl CredentialName {
-    /// Checks a name as systemd's `credential_name_valid` does: a file's name without a directory or a colon, of
-    /// printable ASCII, up to 255 bytes.
+    /// Checks a name as systemd's `credential_name_valid` does: a file's name without a directory
+    /// or a colon, of printable ASCII, up to 255 bytes.
     ///
     /// # Errors
     /// [`RootError::CredentialName`].

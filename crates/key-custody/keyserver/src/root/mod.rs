@@ -1,7 +1,7 @@
 //! The root key: 32 random bytes that everything else of the key server's state is sealed under.
 //!
-//! It is made once, lives in memory while the server runs, and on the disk only sealed: `root.json` in the state
-//! directory says how, and holds no secret. One file here for each way of sealing:
+//! It is made once, lives in memory while the server runs, and on the disk only sealed: `root.json`
+//! in the state directory says how, and holds no secret. One file here for each way of sealing:
 //!
 //! | way | what opens it | status shows |
 //! |---|---|---|
@@ -11,12 +11,13 @@
 //! | [`passphrase`] | a passphrase, through Argon2id | `passphrase` |
 //! | [`plain_file`] | a file beside the data: whoever has the disk has the keys | `unprotected` |
 //!
-//! Every way seals the same root, so that the way can be changed ([`reseal`]) without touching what lies under it.
-//! The other side of that: who once had the root (a copy of a disk from the time when it was `unprotected`, say)
-//! has it still. A person who fears that makes a new server and restores a backup into it.
+//! Every way seals the same root, so that the way can be changed ([`reseal`]) without touching what
+//! lies under it. The other side of that: who once had the root (a copy of a disk from the time
+//! when it was `unprotected`, say) has it still. A person who fears that makes a new server and
+//! restores a backup into it.
 //!
-//! Nothing here asks, prints or logs; secrets come in and go out as [`SecretBytes`]. This module may use the crypto
-//! room and devices, and knows nothing of objects, clients or KMIP.
+//! Nothing here asks, prints or logs; secrets come in and go out as [`SecretBytes`]. This module
+//! may use the crypto room and devices, and knows nothing of objects, clients or KMIP.
 
 pub mod credential;
 mod error;
@@ -79,8 +80,8 @@ impl RootKey {
         Ok(Self { id: RootId(bytes), secret })
     }
 
-    /// A key for one purpose: HKDF-SHA256 of the root, [`DERIVED_BYTES`] long. Two labels never share a key; a label
-    /// names purpose and version, as in `objects v1`.
+    /// A key for one purpose: HKDF-SHA256 of the root, [`DERIVED_BYTES`] long. Two labels never
+    /// share a key; a label names purpose and version, as in `objects v1`.
     ///
     /// # Errors
     /// When the kernel gives no secret memory.
@@ -94,7 +95,8 @@ impl RootKey {
         self.id
     }
 
-    /// Whether the kernel keeps it from being swapped out. If not, `RLIMIT_MEMLOCK` is used up: a server warns.
+    /// Whether the kernel keeps it from being swapped out. If not, `RLIMIT_MEMLOCK` is used up: a
+    /// server warns.
     pub fn is_locked(&self) -> bool {
         self.secret.is_locked()
     }
@@ -175,8 +177,9 @@ pub enum Way {
 }
 
 impl Way {
-    /// What of `access` this way is sealed with, and so is what the next start will have: a passphrase that was typed to
-    /// open the former seal must not end up in place of the one in the file that the new seal names.
+    /// What of `access` this way is sealed with, and so is what the next start will have: a
+    /// passphrase that was typed to open the former seal must not end up in place of the one in the
+    /// file that the new seal names.
     fn access<'a>(&self, access: &Access<'a>) -> Access<'a> {
         let is_given = match self {
             Self::Passphrase(way) => matches!(way.source, SecretSource::Given {}),
@@ -194,8 +197,9 @@ impl Way {
 /// What a process has at hand to open a root with.
 #[derive(Debug, Default)]
 pub struct Access<'a> {
-    /// The passphrase or PIN that a person typed or a descriptor gave. To open, it takes precedence over the source on
-    /// record; to seal, it counts only where the way says [`SecretSource::Given`].
+    /// The passphrase or PIN that a person typed or a descriptor gave. To open, it takes precedence
+    /// over the source on record; to seal, it counts only where the way says
+    /// [`SecretSource::Given`].
     pub given: Option<&'a SecretBytes>,
     /// Where systemd put the service's credentials: `$CREDENTIALS_DIRECTORY`.
     pub credentials_directory: Option<PathBuf>,
@@ -216,8 +220,8 @@ impl Access<'_> {
 /// How freely a token's tries may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attempt {
-    /// Nobody watches: a service that is restarted over and over must not use up a token's tries, so nothing is tried
-    /// once the token says that the PIN was wrong before.
+    /// Nobody watches: a service that is restarted over and over must not use up a token's tries,
+    /// so nothing is tried once the token says that the PIN was wrong before.
     #[default]
     Unattended,
     /// A person gave the PIN just now. The token's last try is still refused.
@@ -248,7 +252,8 @@ pub struct Description {
 /// `state_directory` must exist. What a crash leaves is a whole root or none.
 ///
 /// # Errors
-/// [`RootError::Exists`] if it has a root; otherwise why the way did not work, and nothing has changed.
+/// [`RootError::Exists`] if it has a root; otherwise why the way did not work, and nothing has
+/// changed.
 pub fn create(state_directory: &Path, way: &Way, access: &Access<'_>) -> Result<RootKey, RootError> {
     let place = Place::lock(state_directory)?;
     if place.has_record()? {
@@ -270,10 +275,11 @@ pub fn open(state_directory: &Path, access: &Access<'_>) -> Result<RootKey, Root
     unseal(&place, &record, access)
 }
 
-/// Seals the root of `state_directory` in another way, or in the same way anew (another passphrase, other PCRs).
+/// Seals the root of `state_directory` in another way, or in the same way anew (another passphrase,
+/// other PCRs).
 ///
-/// `root` shows that the caller may: it is what [`open`] gave. The new seal is opened once before it takes the old
-/// one's place, in one step; a crash leaves the one or the other.
+/// `root` shows that the caller may: it is what [`open`] gave. The new seal is opened once before
+/// it takes the old one's place, in one step; a crash leaves the one or the other.
 ///
 /// # Errors
 /// Why the new way did not work; the old one then stands.

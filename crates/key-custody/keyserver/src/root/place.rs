@@ -1,7 +1,8 @@
 //! The root's files in the state directory, and the order in which they change.
 //!
-//! A new seal is written beside the old one, made durable, opened once, and only then renamed into place. So a crash
-//! leaves the old seal or the new one, each whole, and perhaps a file that nobody names, which the next start removes.
+//! A new seal is written beside the old one, made durable, opened once, and only then renamed into
+//! place. So a crash leaves the old seal or the new one, each whole, and perhaps a file that nobody
+//! names, which the next start removes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,7 +21,8 @@ const RECORD: &str = "root.json";
 const RECORD_STAGED: &str = "root.json.new";
 const LOCK: &str = "root.lock";
 
-/// The state directory as far as the root is concerned; locked against another process that changes the seal.
+/// The state directory as far as the root is concerned; locked against another process that changes
+/// the seal.
 pub(super) struct Place {
     directory: PathBuf,
     lock: Option<File>,
@@ -99,8 +101,9 @@ impl Place {
 
     /// Puts `record` in place of whatever is there, after `check` found that it opens.
     ///
-    /// An error leaves what was there before. The order is: key file, record beside, check, record in place, and last
-    /// the key file of the seal before; so at each moment the record in place names a key that is there.
+    /// An error leaves what was there before. The order is: key file, record beside, check, record
+    /// in place, and last the key file of the seal before; so at each moment the record in place
+    /// names a key that is there.
     pub fn publish(
         &self,
         record: &Root,
@@ -110,8 +113,8 @@ impl Place {
         self.publish_until(record, key_file, check, &|_| Ok(()))
     }
 
-    /// As [`publish`](Self::publish); an error of `before`, which is called before each step, stops it there without
-    /// tidying up, as a crash would.
+    /// As [`publish`](Self::publish); an error of `before`, which is called before each step, stops
+    /// it there without tidying up, as a crash would.
     pub(super) fn publish_until(
         &self,
         record: &Root,
@@ -132,7 +135,8 @@ impl Place {
         self.write_durably(&staged, &text)?;
         before(Step::Check)?;
         if let Err(error) = check(self) {
-            // What stands is whole without these; if they cannot be removed now, the next start does it.
+            // What stands is whole without these; if they cannot be removed now, the next start
+            // does it.
             let _ = fs::remove_file(&staged);
             if let Some(KeyFile { name, .. }) = key_file {
                 let _ = fs::remove_file(self.directory.join(name));
@@ -148,8 +152,8 @@ impl Place {
         Ok(())
     }
 
-    /// Removes what an interrupted or a former seal left. Key files are overwritten first, which on most disks of
-    /// today is no promise that the bytes are gone.
+    /// Removes what an interrupted or a former seal left. Key files are overwritten first, which on
+    /// most disks of today is no promise that the bytes are gone.
     pub fn remove_leftovers(&self, record: &Root) {
         let named = match &record.seal {
             Seal::PlainFile(seal) => Some(seal.file_name()),
@@ -191,7 +195,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // By word: closing alone would leave it locked while a child that another thread starts has not yet run exec.
+        // By word: closing alone would leave it locked while a child that another thread starts has
+        // not yet run exec.
         if let Some(lock) = &self.lock {
             let _ = rustix::fs::flock(lock, FlockOperation::Unlock);
         }

@@ -1,8 +1,9 @@
-//! The root under a key that lies beside it: whoever reads the disk reads the keys. For trying things out, and shown
-//! as `unprotected` wherever the server shows its status.
+//! The root under a key that lies beside it: whoever reads the disk reads the keys. For trying
+//! things out, and shown as `unprotected` wherever the server shows its status.
 //!
-//! It is sealed like any other way, so that changing to a real one later is the same step. Each seal has a key file
-//! of its own name, so that the record in place always names a key that is there.
+//! It is sealed like any other way, so that changing to a real one later is the same step. Each
+//! seal has a key file of its own name, so that the record in place always names a key that is
+//! there.
 
 use std::fmt;
 use std::path::Path;

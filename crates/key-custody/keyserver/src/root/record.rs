@@ -1,7 +1,7 @@
 //! `root.json`: how the root is sealed. Nothing in it is secret.
 //!
-//! A digest over the rest tells a damaged record from a wrong passphrase, credential or PIN. It is no protection
-//! against somebody who edits the file on purpose: the seals are.
+//! A digest over the rest tells a damaged record from a wrong passphrase, credential or PIN. It is
+//! no protection against somebody who edits the file on purpose: the seals are.
 
 use std::fmt;
 

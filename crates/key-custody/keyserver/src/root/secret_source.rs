@@ -1,5 +1,5 @@
-//! Where a passphrase, a PIN or a credential comes from: never arguments or environment, which others can read, and
-//! wherever it comes from, straight into secret memory.
+//! Where a passphrase, a PIN or a credential comes from: never arguments or environment, which
+//! others can read, and wherever it comes from, straight into secret memory.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,8 @@ use super::Access;
 use super::credential::CredentialName;
 use super::error::RootError;
 
-/// Longest passphrase, PIN or credential, in bytes: beyond what is typed or made, small enough to lock in memory.
+/// Longest passphrase, PIN or credential, in bytes: beyond what is typed or made, small enough to
+/// lock in memory.
 pub const SECRET_BYTES_MAX: usize = 1024;
 
 /// Where a passphrase or PIN is found at each start.
@@ -64,7 +65,8 @@ impl fmt::Display for SecretSource {
     }
 }
 
-/// Reads a passphrase or PIN from file descriptor `number`, to its end; one line end after it is left out.
+/// Reads a passphrase or PIN from file descriptor `number`, to its end; one line end after it is
+/// left out.
 ///
 /// # Errors
 /// [`RootError::Unreadable`]; [`RootError::SecretLength`] above [`SECRET_BYTES_MAX`].
@@ -80,12 +82,13 @@ pub fn read_descriptor(number: u32) -> Result<SecretBytes, RootError> {
 pub(super) enum Reader {
     /// The file's owner alone.
     Owner,
-    /// A file in a credentials directory: there the group's read bit is the mask of the access list by which systemd
-    /// lets the service read root's file.
+    /// A file in a credentials directory: there the group's read bit is the mask of the access list
+    /// by which systemd lets the service read root's file.
     SystemdService,
 }
 
-/// Reads a file of secrets. Refuses a link, another kind of file, one of another user's, or one that others may read.
+/// Reads a file of secrets. Refuses a link, another kind of file, one of another user's, or one
+/// that others may read.
 pub(super) fn read_file(path: &Path, reader: Reader) -> Result<SecretBytes, RootError> {
     let unreadable = |error| RootError::Unreadable { path: path.to_owned(), error };
     // A FIFO would otherwise hold the start up until somebody writes to it.
@@ -111,7 +114,8 @@ pub(super) fn read_file(path: &Path, reader: Reader) -> Result<SecretBytes, Root
 }
 
 fn read_to_end(mut file: File, path: &Path) -> Result<SecretBytes, RootError> {
-    // Room for a line end, and one byte more, so that a longer secret is noticed without reading it all.
+    // Room for a line end, and one byte more, so that a longer secret is noticed without reading it
+    // all.
     let mut content = SecretBytes::zeroed(SECRET_BYTES_MAX + 3)?;
     let mut length = 0;
     while length < content.len() {

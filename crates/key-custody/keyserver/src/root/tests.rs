@@ -254,7 +254,8 @@ fn a_crash_in_any_step_of_a_new_seal_leaves_the_old_one_or_the_new_one() {
             assert_eq!(open(state.path(), &access).unwrap().id(), root.id(), "{crash:?}");
             let generation = describe(state.path(), None).unwrap().generation;
             assert_eq!(generation, if crash == Step::RemoveLeftovers { 2 } else { 1 });
-            // The start removed what the crash left: one record, and a key file only where the record names one.
+            // The start removed what the crash left: one record, and a key file only where the
+            // record names one.
             let sealed_plainly = if generation == 2 { to_plain } else { matches!(from, Way::PlainFile) };
             assert_eq!(names(&state).len(), if sealed_plainly { 2 } else { 1 }, "{:?}", names(&state));
         }

@@ -1,10 +1,12 @@
-//! The root under an AES-256 key that lives in a PKCS#11 token and never leaves it (PKCS #11 3.0, `CKM_AES_GCM`).
+//! The root under an AES-256 key that lives in a PKCS#11 token and never leaves it (PKCS #11 3.0,
+//! `CKM_AES_GCM`).
 //!
-//! The token's maker gives the module, a library that is loaded at run time. What is loaded runs inside the key server:
-//! the module's path is the operator's word, and only root or the server's user can write it into the record.
+//! The token's maker gives the module, a library that is loaded at run time. What is loaded runs
+//! inside the key server: the module's path is the operator's word, and only root or the server's
+//! user can write it into the record.
 //!
-//! The root itself passes through the module for a moment, when it is sealed and at each start. A wrong PIN counts down
-//! a token's tries; [`login`] says when it would rather not try.
+//! The root itself passes through the module for a moment, when it is sealed and at each start. A
+//! wrong PIN counts down a token's tries; [`login`] says when it would rather not try.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,8 @@ use super::wrapped::associated_data;
 use super::{Access, Attempt, RootId, RootKey, hex};
 
 const WAY: &str = "token";
-/// The label of wrapping keys, for a person who looks into the token; they are found by their random id.
+/// The label of wrapping keys, for a person who looks into the token; they are found by their
+/// random id.
 const KEY_LABEL: &[u8] = b"strongroom key server root";
 const KEY_ID_BYTES: usize = 16;
 const KEY_BYTES: u64 = 32;

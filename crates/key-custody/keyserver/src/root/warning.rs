@@ -20,7 +20,8 @@ pub enum Warning {
         /// The key file.
         path: PathBuf,
     },
-    /// What opens the root lies on the same file system as what the root protects: a copy of one is a copy of both.
+    /// What opens the root lies on the same file system as what the root protects: a copy of one is
+    /// a copy of both.
     SameFileSystem {
         /// What it is: `passphrase`, `PIN`, `credential`.
         what: &'static str,

@@ -19,7 +19,8 @@ pub(super) struct WrappedRoot {
     sealed: Vec<u8>,
 }
 
-/// Seals `root` under `key`. `way` and the root's id are authenticated with it, so that a seal cannot pass for another.
+/// Seals `root` under `key`. `way` and the root's id are authenticated with it, so that a seal
+/// cannot pass for another.
 pub(super) fn wrap(root: &RootKey, key: &SecretBytes, way: &str) -> Result<WrappedRoot, RootError> {
     let sealed = aead::seal(key, associated_data(root.id, way).as_bytes(), &root.secret)?;
     Ok(WrappedRoot { nonce: sealed.nonce, sealed: sealed.ciphertext_and_tag })

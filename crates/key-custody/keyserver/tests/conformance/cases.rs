@@ -30,7 +30,8 @@ impl Case {
         }
     }
 
-    /// What the case says in words that there is before it begins: a fresh object in the default group.
+    /// What the case says in words that there is before it begins: a fresh object in the default
+    /// group.
     pub fn assumed(&self) -> Vec<Exchange> {
         if self.name != "TC-151" {
             return Vec::new();
@@ -67,7 +68,8 @@ impl Case {
     }
 }
 
-/// All cases of a version in the order of their names, which is the order that those that build on each other have.
+/// All cases of a version in the order of their names, which is the order that those that build on
+/// each other have.
 ///
 /// # Panics
 ///
@@ -90,7 +92,8 @@ pub fn of_version(version: &'static str) -> Vec<Case> {
 fn read(path: &Path, version: &'static str) -> Case {
     let stem = path.file_stem().unwrap().to_string_lossy().replace('_', "-");
     let words: Vec<&str> = stem.split('-').collect();
-    // The version stands between name and title, `-12` or `-12-`; a few cases of one version are filed under another.
+    // The version stands between name and title, `-12` or `-12-`; a few cases of one version are
+    // filed under another.
     let number = version.replace('.', "");
     let place = words
         .iter()

@@ -1,14 +1,20 @@
-//! Whether a response is the one that a case shows, in all that the standard does not leave to the server.
+//! Whether a response is the one that a case shows, in all that the standard does not leave to the
+//! server.
 //!
 //! The rule, which `docs/KMIP.md` gives in words:
-//! - Fields must be there with the same tag, type, number and value; order counts only among fields of one tag that are no
-//!   attributes. Result Message, Time Stamp and Server Correlation Value are the server's own.
-//! - A date is compared if it is `$NOW` (to within [`NOW_TOLERANCE_SECONDS`]) or one that the client had sent.
-//! - Bytes that come from a key which the server made itself (or from its random source) are compared in their presence.
+//! - Fields must be there with the same tag, type, number and value; order counts only among fields
+//!   of one tag that are no attributes. Result Message, Time Stamp and Server Correlation Value are
+//!   the server's own.
+//! - A date is compared if it is `$NOW` (to within [`NOW_TOLERANCE_SECONDS`]) or one that the
+//!   client had sent.
+//! - Bytes that come from a key which the server made itself (or from its random source) are
+//!   compared in their presence.
 //! - Lease Time is policy; so is Random Number Generator, unless the client had set it.
-//! - Identifiers that a file spells out are not compared; the versions in Discover Versions may be more.
-//! - A list of all attributes may have more than the case shows. What a server says in Query is its own; but of operations
-//!   and object types that the case shows, it must name those within its scope.
+//! - Identifiers that a file spells out are not compared; the versions in Discover Versions may be
+//!   more.
+//! - A list of all attributes may have more than the case shows. What a server says in Query is its
+//!   own; but of operations and object types that the case shows, it must name those within its
+//!   scope.
 
 use std::collections::HashSet;
 
@@ -190,7 +196,8 @@ impl Comparison<'_, '_> {
     }
 }
 
-/// A Query's answer: every kind of field that the case shows, and of what it lists, all that is in scope.
+/// A Query's answer: every kind of field that the case shows, and of what it lists, all that is in
+/// scope.
 fn query(expected: &Element, actual: &Item) -> Result<(), String> {
     for child in &expected.children {
         let tag = tag_of(child)?;

@@ -1,9 +1,11 @@
-//! The OASIS test cases of KMIP 1.0 to 1.4 against the key server, through the bytes of its messages.
+//! The OASIS test cases of KMIP 1.0 to 1.4 against the key server, through the bytes of its
+//! messages.
 //!
-//! The cases come out of a Go module, which `scripts/fetch-kmip-cases` fetches. One server, with everything switched on, plays all
-//! cases of one version in the order of their names. [`cases`] says which are within its scope, [`compare`] what of a response is
-//! compared, and [`table`] which ones it does not pass, each with the reason; the result is the table in `docs/KMIP.md`, and the test
-//! fails if the table is not what happens. `STRONGROOM_WRITE_TABLES=1` writes it.
+//! The cases come out of a Go module, which `scripts/fetch-kmip-cases` fetches. One server, with
+//! everything switched on, plays all cases of one version in the order of their names. [`cases`]
+//! says which are within its scope, [`compare`] what of a response is compared, and [`table`] which
+//! ones it does not pass, each with the reason; the result is the table in `docs/KMIP.md`, and the
+//! test fails if the table is not what happens. `STRONGROOM_WRITE_TABLES=1` writes it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod cases;

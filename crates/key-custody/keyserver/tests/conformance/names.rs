@@ -3,7 +3,8 @@
 use strongroom_kmip::protocol::{enumeration_number, mask_bits};
 use strongroom_kmip::ttlv::Tag;
 
-/// Operations and object types of public keys, certificates and split keys, and what a server does to a client of its own accord.
+/// Operations and object types of public keys, certificates and split keys, and what a server does
+/// to a client of its own accord.
 pub const OUT_OF_SCOPE: &[&str] = &[
     "CreateKeyPair",
     "ReKeyKeyPair",

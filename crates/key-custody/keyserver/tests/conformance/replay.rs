@@ -16,8 +16,8 @@ const REPEAT_EVERY_SECONDS: i64 = 3600;
 
 /// What is tested.
 pub trait Server {
-    /// Answers a request of the client of that name. The client's certificate says who it is; the credentials in messages
-    /// stand for different clients, so each has a certificate of its own.
+    /// Answers a request of the client of that name. The client's certificate says who it is; the
+    /// credentials in messages stand for different clients, so each has a certificate of its own.
     fn answer(&mut self, client: &str, request: &[u8]) -> Vec<u8>;
     /// The time that the server believes in.
     fn now_seconds(&self) -> i64;
@@ -51,7 +51,8 @@ pub fn replay(case: &Case, server: &mut impl Server, server_made: &mut ServerMad
         exchange.request.walk(&mut |element| {
             sent.insert(element.value.clone());
         });
-        // In one file the remark stands one exchange too early, so it holds for what comes after it, too.
+        // In one file the remark stands one exchange too early, so it holds for what comes after
+        // it, too.
         repeats |= exchange.repeats;
         let mut repeats_left = if repeats { REPEATS_MAX } else { 0 };
         loop {
@@ -102,8 +103,9 @@ fn note_server_made(request: &Element, response: &Item, server_made: &mut HashSe
     }
 }
 
-/// Some cases send what a response has given, which their files show as a value and not as a variable: `$DATA_0` is the first
-/// Data that a response had, `$MAC_DATA` and `$IV_COUNTER_NONCE` are the last of their kind.
+/// Some cases send what a response has given, which their files show as a value and not as a
+/// variable: `$DATA_0` is the first Data that a response had, `$MAC_DATA` and `$IV_COUNTER_NONCE`
+/// are the last of their kind.
 fn bind_results(response: &Item, variables: &mut Variables) {
     let Value::Structure(fields) = &response.value else { return };
     for payload in fields.iter().filter_map(|field| field.field(Tag::RESPONSE_PAYLOAD)) {

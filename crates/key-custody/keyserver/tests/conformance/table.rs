@@ -9,7 +9,8 @@ use crate::cases::VERSIONS;
 const BEGIN: &str = "<!-- conformance table: written by crates/key-custody/keyserver/tests/conformance -->";
 const END: &str = "<!-- end of the conformance table -->";
 
-/// Cases within scope that the server does not pass: name, version (all where it is empty), and why.
+/// Cases within scope that the server does not pass: name, version (all where it is empty), and
+/// why.
 const NOT_PASSED: &[(&str, &str, &str)] = &[
     ("TC-101", "", ASYNCHRONOUS),
     ("TC-32", "", ASYNCHRONOUS),
@@ -74,7 +75,8 @@ pub struct Result {
 ///
 /// # Panics
 ///
-/// If a case fails that is not known to, or passes that is said not to, or if the document says something else.
+/// If a case fails that is not known to, or passes that is said not to, or if the document says
+/// something else.
 pub fn check(results: &[Result]) {
     let mut wrong = String::new();
     for result in results {

@@ -28,7 +28,8 @@ impl Variables {
     ///
     /// # Errors
     ///
-    /// What cannot be said: a variable that no response has bound, or a name that KMIP 1.4 does not have.
+    /// What cannot be said: a variable that no response has bound, or a name that KMIP 1.4 does not
+    /// have.
     pub fn message(&self, element: &Element, now_seconds: i64) -> Result<Item, String> {
         self.item(element, None, now_seconds)
     }

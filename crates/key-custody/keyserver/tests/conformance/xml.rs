@@ -1,4 +1,5 @@
-//! The OASIS XML of a test case: exchanges of a request and the response that the standard's authors saw.
+//! The OASIS XML of a test case: exchanges of a request and the response that the standard's
+//! authors saw.
 
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};

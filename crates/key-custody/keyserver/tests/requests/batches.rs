@@ -96,7 +96,8 @@ fn what_is_no_message_or_too_much_of_one_is_refused() {
     }
 }
 
-/// Sixteen clients' requests at once for the same limit: what is given out is the limit, to the byte.
+/// Sixteen clients' requests at once for the same limit: what is given out is the limit, to the
+/// byte.
 #[test]
 fn usage_limits_are_given_out_once_however_many_ask_at_a_time() {
     let (fixture, owner) = (Fixture::new(), client("owner"));

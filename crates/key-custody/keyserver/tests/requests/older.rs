@@ -24,8 +24,8 @@ fn send_as_1_0(fixture: &Fixture, client: &Identity, payload: RequestPayload) ->
     item.payload.clone().unwrap_or_else(|| panic!("{item:?}"))
 }
 
-/// Percona's keyring pages through its keys with Offset Items, which came with 1.3, under a header of 1.0. What it was refused
-/// looked to it like a server without keys.
+/// Percona's keyring pages through its keys with Offset Items, which came with 1.3, under a header
+/// of 1.0. What it was refused looked to it like a server without keys.
 #[test]
 fn a_client_of_1_0_pages_with_offset_items() {
     let fixture = Fixture::new();

@@ -11,7 +11,8 @@ pub const KMIP_PORT: u16 = 5696;
 /// The longest name of a host, in bytes (RFC 1035, 2.3.4).
 const HOST_BYTES_MAX: usize = 253;
 
-/// A server by name or address, and its port: `kms1`, `kms1.corp.example:5696`, `192.0.2.1:5696`, `[2001:db8::1]:5696`.
+/// A server by name or address, and its port: `kms1`, `kms1.corp.example:5696`, `192.0.2.1:5696`,
+/// `[2001:db8::1]:5696`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerAddress {
     host: String,

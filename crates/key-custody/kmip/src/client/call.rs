@@ -23,7 +23,8 @@ pub struct Refusal {
     pub operation: Operation,
     /// Why it was refused.
     pub reason: ResultReason,
-    /// The same in the server's words, shortened. They come from elsewhere: whoever shows them escapes what steers.
+    /// The same in the server's words, shortened. They come from elsewhere: whoever shows them
+    /// escapes what steers.
     pub message: String,
 }
 
@@ -47,17 +48,19 @@ impl fmt::Display for Refusal {
 }
 
 impl Client {
-    /// Sends several requests in one message, in order. The server stops after the first that it refuses. The answers
-    /// are in the order of the requests; none for those that came after a refusal.
+    /// Sends several requests in one message, in order. The server stops after the first that it
+    /// refuses. The answers are in the order of the requests; none for those that came after a
+    /// refusal.
     ///
     /// # Errors
-    /// Whatever keeps the message from being answered. A refusal of one item is in its place among the answers.
+    /// Whatever keeps the message from being answered. A refusal of one item is in its place among
+    /// the answers.
     pub fn batch(&self, payloads: Vec<RequestPayload>) -> Result<Vec<Answer>, ClientError> {
         self.batch_as(None, payloads)
     }
 
-    /// The same, with what says who asks or what is granted, beyond the certificate. A message with such a thing is never
-    /// sent twice: a grant may be good for one.
+    /// The same, with what says who asks or what is granted, beyond the certificate. A message with
+    /// such a thing is never sent twice: a grant may be good for one.
     ///
     /// # Errors
     /// As [`batch`](Self::batch).

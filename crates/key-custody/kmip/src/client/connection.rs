@@ -94,8 +94,8 @@ impl Connection {
         Arc::ptr_eq(&self.config, config)
     }
 
-    /// Looks whether the server has left it alone since the last answer. One that the server closed while nobody looked is
-    /// found out here, before a request is lost to it.
+    /// Looks whether the server has left it alone since the last answer. One that the server closed
+    /// while nobody looked is found out here, before a request is lost to it.
     pub(super) fn check_quiet(&mut self) -> bool {
         self.look().unwrap_or(false)
     }
@@ -121,7 +121,8 @@ impl Connection {
         Ok(quiet)
     }
 
-    /// Sends a request and waits for the whole answer. The answer's buffer is made once, of its final size, and wiped.
+    /// Sends a request and waits for the whole answer. The answer's buffer is made once, of its
+    /// final size, and wiped.
     pub(super) fn exchange(
         &mut self,
         request: &[u8],
@@ -182,8 +183,8 @@ fn connect(address: &ServerAddress, deadline: Deadline) -> Result<TcpStream, Con
     }
 }
 
-/// The addresses of a host. The system's resolver knows no deadline, so a name is resolved by a thread that is left
-/// behind when it takes too long, and ends with the resolver's own time-out.
+/// The addresses of a host. The system's resolver knows no deadline, so a name is resolved by a
+/// thread that is left behind when it takes too long, and ends with the resolver's own time-out.
 fn resolve(address: &ServerAddress, deadline: Deadline) -> Result<Vec<SocketAddr>, ConnectFailure> {
     if let Ok(ip) = address.host().parse() {
         return Ok(vec![SocketAddr::new(ip, address.port())]);
@@ -206,7 +207,8 @@ fn resolve(address: &ServerAddress, deadline: Deadline) -> Result<Vec<SocketAddr
 /// The shortest time-out given to the kernel, which takes zero for "none".
 const SOCKET_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
-/// A socket whose every call ends at the deadline, so that a server cannot stretch an answer by dripping it.
+/// A socket whose every call ends at the deadline, so that a server cannot stretch an answer by
+/// dripping it.
 struct DeadlineSocket {
     stream: TcpStream,
     deadline: Deadline,

@@ -15,8 +15,8 @@ pub struct NewKey {
     pub bits: u16,
     /// What it may be used for.
     pub mask: CryptographicUsageMask,
-    /// A name that no other object has: by it the key is found when the answer is lost. None for servers that take no
-    /// names; a lost answer leaves a key there that nobody knows.
+    /// A name that no other object has: by it the key is found when the answer is lost. None for
+    /// servers that take no names; a lost answer leaves a key there that nobody knows.
     pub unique_name: Option<String>,
     /// Further attributes.
     pub attributes: Vec<AttributeValue>,
@@ -54,9 +54,10 @@ fn name_attribute(name: &str) -> AttributeValue {
 }
 
 impl Client {
-    /// Makes an AES key and returns what the server calls it. One with a unique name is looked for first, and again if the
-    /// answer to its making is lost or the server says that the name is taken: it is made only if it is not there. So the
-    /// same call may be made again after any error. Up to four requests, each with its own time.
+    /// Makes an AES key and returns what the server calls it. One with a unique name is looked for
+    /// first, and again if the answer to its making is lost or the server says that the name is
+    /// taken: it is made only if it is not there. So the same call may be made again after any
+    /// error. Up to four requests, each with its own time.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -96,5 +97,6 @@ impl Client {
     }
 }
 
-/// How many objects of one name are looked at. More than one takes two answers lost, or servers out of step.
+/// How many objects of one name are looked at. More than one takes two answers lost, or servers out
+/// of step.
 const NAMESAKES_MAX: u16 = 16;

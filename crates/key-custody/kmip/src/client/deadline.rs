@@ -3,7 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-/// By when. Every wait within one request is cut to what is left until then, so that their sum cannot exceed it.
+/// By when. Every wait within one request is cut to what is left until then, so that their sum
+/// cannot exceed it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     begun: Instant,

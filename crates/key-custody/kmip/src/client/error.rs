@@ -71,7 +71,8 @@ pub enum ClientError {
         /// How long it was waited.
         waited: Duration,
     },
-    /// The connection broke before the answer was there. Whether the request was carried out is not known.
+    /// The connection broke before the answer was there. Whether the request was carried out is not
+    /// known.
     #[error("{server}: the connection broke before the answer came ({source}); the server's log may say why")]
     Lost {
         /// Where.

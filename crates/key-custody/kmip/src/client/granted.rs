@@ -12,13 +12,14 @@ use crate::ttlv::ByteString;
 pub struct GrantedKey {
     /// What the server says of the key.
     pub attributes: Vec<AttributeValue>,
-    /// The key, or why it is not given: the server may say that it was destroyed, and then that it does not give it.
+    /// The key, or why it is not given: the server may say that it was destroyed, and then that it
+    /// does not give it.
     pub key: Result<GotKey, Refusal>,
 }
 
 impl Client {
-    /// What is known of a symmetric key, and the key, in one message that shows a grant. It is sent once: where no answer
-    /// comes, the grant may be used up ([`ClientError::is_uncertain`]).
+    /// What is known of a symmetric key, and the key, in one message that shows a grant. It is sent
+    /// once: where no answer comes, the grant may be used up ([`ClientError::is_uncertain`]).
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::Refused`] if the grant is refused.

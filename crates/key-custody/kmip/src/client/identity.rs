@@ -14,10 +14,12 @@ use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// The longest PEM file that is read, in bytes: a bundle of every public authority has a quarter of it.
+/// The longest PEM file that is read, in bytes: a bundle of every public authority has a quarter of
+/// it.
 pub const PEM_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The files of mutual TLS. Only their paths are kept; each new connection uses what they hold by then.
+/// The files of mutual TLS. Only their paths are kept; each new connection uses what they hold by
+/// then.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TlsFiles {
     /// Certificates of the authorities that a server's certificate may come from.
@@ -133,7 +135,8 @@ impl TlsFiles {
             .with_root_certificates(roots)
             .with_client_auth_cert(certificates(&self.certificate)?, key)
             .map_err(pair)?;
-        // Every connection shows its certificate: a resumed session would outlive the certificate's replacement.
+        // Every connection shows its certificate: a resumed session would outlive the certificate's
+        // replacement.
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     }
@@ -146,8 +149,8 @@ impl Identity {
         Ok(Self { files, read: Mutex::new(Loaded { stamps, config }) })
     }
 
-    /// What the files hold now. Files that cannot be used, as in the middle of their replacement, leave what they held
-    /// before in use.
+    /// What the files hold now. Files that cannot be used, as in the middle of their replacement,
+    /// leave what they held before in use.
     pub(super) fn current(&self) -> Arc<ClientConfig> {
         let stamps = self.files.stamps();
         let mut read = self.read.lock();

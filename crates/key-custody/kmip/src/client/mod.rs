@@ -1,12 +1,15 @@
 //! A client of one KMIP server: blocking calls, each with a deadline.
 //!
-//! - Connections are TLS 1.2 or 1.3 with a client certificate, kept open between calls and shared by threads. One that
-//!   the server closed meanwhile is noticed before a request is lost to it; one over which a request failed is dropped.
-//! - A request is sent once. Only if it went over a connection that was open before, changes nothing at the server, and no
-//!   byte of an answer came, it is sent once more over a new one.
+//! - Connections are TLS 1.2 or 1.3 with a client certificate, kept open between calls and shared
+//!   by threads. One that the server closed meanwhile is noticed before a request is lost to it;
+//!   one over which a request failed is dropped.
+//! - A request is sent once. Only if it went over a connection that was open before, changes
+//!   nothing at the server, and no byte of an answer came, it is sent once more over a new one.
 //! - The protocol version is agreed on at the first call and remembered.
-//! - Keys go from the answer, whose buffer is wiped, straight into [`SecretBytes`](strongroom_memory::secret::SecretBytes).
-//! - Errors name the server and what to do. What a server says in words is quoted; what a client sends never is.
+//! - Keys go from the answer, whose buffer is wiped, straight into
+//!   [`SecretBytes`](strongroom_memory::secret::SecretBytes).
+//! - Errors name the server and what to do. What a server says in words is quoted; what a client
+//!   sends never is.
 //!
 //! Which of several servers to ask is not decided here.
 

@@ -219,7 +219,8 @@ impl Client {
     /// Adds an attribute to an object.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ResultReason::OperationNotSupported`](crate::protocol::ResultReason::OperationNotSupported)
+    /// [`ClientError`];
+    /// [`ResultReason::OperationNotSupported`](crate::protocol::ResultReason::OperationNotSupported)
     /// by servers that do not offer it.
     pub fn add_attribute(&self, id: &str, attribute: AttributeValue) -> Result<(), ClientError> {
         let request =
@@ -245,7 +246,8 @@ impl Client {
         Ok(answer_of!(self, Locate, request).unique_identifiers)
     }
 
-    /// Takes an object out of use. For a compromise, the time since when it may have been one is now.
+    /// Takes an object out of use. For a compromise, the time since when it may have been one is
+    /// now.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -18,11 +18,13 @@ pub struct ClientOptions {
     pub tls: TlsFiles,
     /// Time to connect and shake hands; part of the request's own time.
     pub connect_timeout: Duration,
-    /// Time for a whole call: waiting for a connection, connecting, agreeing on a version, sending and the answer.
+    /// Time for a whole call: waiting for a connection, connecting, agreeing on a version, sending
+    /// and the answer.
     pub request_timeout: Duration,
     /// The most connections at a time. Calls beyond wait for one.
     pub connections_max: usize,
-    /// After which time a connection that nobody used is closed. Firewalls forget connections after some minutes.
+    /// After which time a connection that nobody used is closed. Firewalls forget connections after
+    /// some minutes.
     pub idle_limit: Duration,
     /// The longest answer that is read, in bytes. The server is told.
     pub response_max_bytes: usize,
@@ -31,7 +33,8 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Two seconds to connect, five for a call, eight connections, closed after a minute, and every version.
+    /// Two seconds to connect, five for a call, eight connections, closed after a minute, and every
+    /// version.
     pub fn new(server: ServerAddress, tls: TlsFiles) -> Self {
         Self {
             server,

@@ -32,8 +32,9 @@ impl Pool {
         Self { state: Mutex::default(), returned: Condvar::new(), connections_max, idle_limit }
     }
 
-    /// Waits until fewer connections than allowed are in use. With the right comes an open connection that passes
-    /// `fits`, if there is one; those that do not, and those that were idle for too long, are closed.
+    /// Waits until fewer connections than allowed are in use. With the right comes an open
+    /// connection that passes `fits`, if there is one; those that do not, and those that were idle
+    /// for too long, are closed.
     ///
     /// # Errors
     /// `TimedOut` at the deadline.

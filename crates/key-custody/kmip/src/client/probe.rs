@@ -18,8 +18,8 @@ pub struct Probe {
 }
 
 impl Client {
-    /// Makes a connection of its own and closes it. In TLS 1.3 a server says whether it takes the client's certificate
-    /// only when it is asked something.
+    /// Makes a connection of its own and closes it. In TLS 1.3 a server says whether it takes the
+    /// client's certificate only when it is asked something.
     ///
     /// # Errors
     /// Why none comes about.

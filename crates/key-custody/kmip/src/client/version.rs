@@ -6,8 +6,8 @@ use super::error::ClientError;
 use crate::message::{DiscoverVersionsRequest, QueryRequest, RequestPayload, ResponsePayload};
 use crate::protocol::{ProtocolVersion, QueryFunction, ResultReason};
 
-/// In which versions to ask which versions there are: first in the oldest that has the question, which most servers
-/// speak, then in those that a server may have given up the older ones for.
+/// In which versions to ask which versions there are: first in the oldest that has the question,
+/// which most servers speak, then in those that a server may have given up the older ones for.
 const ASKED_IN: [ProtocolVersion; 4] =
     [ProtocolVersion::V1_1, ProtocolVersion::V1_4, ProtocolVersion::V1_3, ProtocolVersion::V1_2];
 
@@ -24,7 +24,8 @@ impl Client {
         if let Some(version) = *self.version.lock() {
             return Ok(version);
         }
-        // Without the lock: a server that is silent must not make others wait for more than their own time.
+        // Without the lock: a server that is silent must not make others wait for more than their
+        // own time.
         let theirs = self.ask_versions(deadline)?;
         let common = |version: &&ProtocolVersion| theirs.contains(version);
         let Some(version) = self.options.versions.iter().filter(common).max().copied() else {

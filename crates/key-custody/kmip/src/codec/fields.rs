@@ -6,8 +6,9 @@ use crate::ttlv::{Field, Structure, Tag, Type};
 
 /// The fields of one structure that have not been taken yet.
 ///
-/// They are found by tag. Peers disagree about the order of optional fields (correlation values in headers, the parts
-/// of Query's answers), and no structure of KMIP changes its meaning with it; only fields of one tag keep their order.
+/// They are found by tag. Peers disagree about the order of optional fields (correlation values in
+/// headers, the parts of Query's answers), and no structure of KMIP changes its meaning with it;
+/// only fields of one tag keep their order.
 pub struct Fields<'a> {
     structure: Tag,
     rules: Rules,

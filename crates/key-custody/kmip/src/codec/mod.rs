@@ -1,8 +1,9 @@
 //! Between TTLV fields and typed values: who has which fields, since which version.
 //!
-//! [`Codec`] is a type that is one field; [`Member`] says how often a field may stand in a structure: a `Codec` itself
-//! exactly once, `Option` at most once, `Vec` any number of times. The `structure!` macro makes both directions of a
-//! structure from one list, so that request and response types serve client and server alike.
+//! [`Codec`] is a type that is one field; [`Member`] says how often a field may stand in a
+//! structure: a `Codec` itself exactly once, `Option` at most once, `Vec` any number of times. The
+//! `structure!` macro makes both directions of a structure from one list, so that request and
+//! response types serve client and server alike.
 
 mod error;
 mod fields;
@@ -20,7 +21,8 @@ use crate::ttlv::{Field, Tag, Writer};
 /// What reading goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// The version in the message's header. A field that came later is one that this message cannot have.
+    /// The version in the message's header. A field that came later is one that this message cannot
+    /// have.
     pub version: ProtocolVersion,
     /// What becomes of a field that a structure does not have.
     pub unknown_fields: UnknownFields,

@@ -77,8 +77,8 @@ macro_rules! structure {
         $crate::codec::Member::take($crate::ttlv::Tag::$tag, $fields)?
     };
     (@take $fields:ident, $tag:ident, $since:ident) => {
-        // Clients of 1.0 send fields of later versions (Percona's keyring pages with Offset Items), and mean what
-        // those say. What we send keeps to the version.
+        // Clients of 1.0 send fields of later versions (Percona's keyring pages with Offset Items),
+        // and mean what those say. What we send keeps to the version.
         if $fields.version() >= $crate::protocol::ProtocolVersion::$since
             || $fields.has($crate::ttlv::Tag::$tag)
         {

@@ -11,7 +11,8 @@ use crate::protocol::{
 use crate::ttlv::{ByteString, DateTime, Field, Limits, Structure, Tag, Writer, write_exactly};
 
 structure! {
-    /// What a request says about itself (section 7.2). The batch count is that of [`RequestMessage::items`].
+    /// What a request says about itself (section 7.2). The batch count is that of
+    /// [`RequestMessage::items`].
     pub struct RequestHeader {
         /// In which version the message is, and the response must be.
         protocol_version: ProtocolVersion = PROTOCOL_VERSION,
@@ -60,7 +61,8 @@ impl RequestHeader {
 /// One thing that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestItem {
-    /// What the client calls this item. Needed where there are several, which whoever answers them sees to.
+    /// What the client calls this item. Needed where there are several, which whoever answers them
+    /// sees to.
     pub unique_batch_item_id: Option<ByteString>,
     /// The operation and its parameters.
     pub payload: RequestPayload,
@@ -137,8 +139,8 @@ impl RequestMessage {
     }
 }
 
-/// Opens a message: its fields and those of its header, both by the rules of the version that the header has.
-/// `answer_in` becomes the version to answer in, also where this fails.
+/// Opens a message: its fields and those of its header, both by the rules of the version that the
+/// header has. `answer_in` becomes the version to answer in, also where this fails.
 pub(super) fn open<'a>(
     message: Structure<'a>,
     header: Tag,
@@ -181,7 +183,8 @@ pub(super) fn check_batch_count(announced: i32, found: usize) -> Result<(), Deco
     }
 }
 
-/// A batch count for the wire. A message has at most [`ITEMS_MAX`](crate::ttlv::ITEMS_MAX) fields to be read at all.
+/// A batch count for the wire. A message has at most [`ITEMS_MAX`](crate::ttlv::ITEMS_MAX) fields
+/// to be read at all.
 pub(super) fn batch_count(items: usize) -> i32 {
     i32::try_from(items).unwrap_or(i32::MAX)
 }

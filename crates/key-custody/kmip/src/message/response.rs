@@ -11,7 +11,8 @@ use crate::protocol::{
 use crate::ttlv::{ByteString, DateTime, Field, Limits, Structure, Tag, Writer, write_exactly};
 
 structure! {
-    /// What a response says about itself (section 7.2). The batch count is that of [`ResponseMessage::items`].
+    /// What a response says about itself (section 7.2). The batch count is that of
+    /// [`ResponseMessage::items`].
     pub struct ResponseHeader {
         /// In which version the message is.
         protocol_version: ProtocolVersion = PROTOCOL_VERSION,
@@ -120,7 +121,8 @@ impl ResponseMessage {
         }
     }
 
-    /// Reads a response. Fields that are not known are skipped, and a payload that cannot be read spoils its own item.
+    /// Reads a response. Fields that are not known are skipped, and a payload that cannot be read
+    /// spoils its own item.
     ///
     /// # Errors
     /// [`DecodeError`] if nothing of it can be used.

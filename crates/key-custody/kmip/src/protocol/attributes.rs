@@ -41,7 +41,8 @@ macro_rules! attributes {
                 }
             }
 
-            /// The tag that the attribute has by itself, which names the enumeration or mask that its value is of.
+            /// The tag that the attribute has by itself, which names the enumeration or mask that
+            /// its value is of.
             pub fn tag(&self) -> Option<Tag> {
                 match self {
                     $(Self::$variant => Some(Tag::$tag),)*
@@ -167,8 +168,8 @@ attributes! {
 }
 
 impl AttributeName {
-    /// Whether a client may make attributes of this name up: the specification leaves `x-` to clients and `y-` to
-    /// servers.
+    /// Whether a client may make attributes of this name up: the specification leaves `x-` to
+    /// clients and `y-` to servers.
     pub fn is_clients_own(&self) -> bool {
         matches!(self, Self::Other(name) if name.starts_with("x-"))
     }

@@ -4,7 +4,8 @@ use super::{AttestationType, CredentialType, Nonce, ProtocolVersion};
 use crate::codec::{Codec, DecodeError, Fields, Member, Rules, structure};
 use crate::ttlv::{ByteString, Field, SecretText, Tag, Value, Writer};
 
-/// The credential type of a signed grant of this program, from the range that KMIP leaves to vendors.
+/// The credential type of a signed grant of this program, from the range that KMIP leaves to
+/// vendors.
 pub const STRONGROOM_GRANT: CredentialType = CredentialType::Other(0x8000_0001);
 
 /// The byte string in such a credential's value that is the signed grant.
@@ -127,7 +128,8 @@ impl Codec for Credential {
 structure! {
     /// The credentials of a request. Versions before 1.2 have one.
     pub struct Authentication {
-        /// All of them; a request with this structure must have one at least, which whoever checks them sees to.
+        /// All of them; a request with this structure must have one at least, which whoever checks
+        /// them sees to.
         credentials: Vec<Credential> = CREDENTIAL,
     }
 }

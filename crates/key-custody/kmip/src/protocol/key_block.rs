@@ -15,7 +15,8 @@ pub struct KeyBlock {
     pub key_format_type: KeyFormatType,
     /// How a point of a curve in it is encoded.
     pub key_compression_type: Option<KeyCompressionType>,
-    /// The key itself. Absent only where a server keeps the attributes of a key that it does not have (KMIP 1.2).
+    /// The key itself. Absent only where a server keeps the attributes of a key that it does not
+    /// have (KMIP 1.2).
     pub key_value: Option<KeyValue>,
     /// What the key is for.
     pub cryptographic_algorithm: Option<CryptographicAlgorithm>,
@@ -28,10 +29,11 @@ pub struct KeyBlock {
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyValue {
-    /// Material that can be seen as such. With Key Wrapping Data beside it, it is the material alone that is wrapped
-    /// (the encoding option "no encoding").
+    /// Material that can be seen as such. With Key Wrapping Data beside it, it is the material
+    /// alone that is wrapped (the encoding option "no encoding").
     Content(KeyContent),
-    /// A whole encoded [`KeyContent`] under a wrap: nothing in it can be seen before it is unwrapped.
+    /// A whole encoded [`KeyContent`] under a wrap: nothing in it can be seen before it is
+    /// unwrapped.
     WrappedContent(ByteString),
 }
 

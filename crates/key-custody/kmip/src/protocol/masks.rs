@@ -90,7 +90,8 @@ mask! {
     }
 }
 
-/// The bits that the OASIS XML encoding spells as `names`, separated by blanks, in the mask of the field `tag`.
+/// The bits that the OASIS XML encoding spells as `names`, separated by blanks, in the mask of the
+/// field `tag`.
 pub fn mask_bits(tag: Tag, names: &str) -> Option<i32> {
     let bit = |name: &str| match tag {
         Tag::CRYPTOGRAPHIC_USAGE_MASK => CryptographicUsageMask::from_name(name).map(|mask| mask.0),

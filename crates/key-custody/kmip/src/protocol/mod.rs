@@ -1,4 +1,5 @@
-//! The words of KMIP 1.0 to 1.4: versions, enumerations, masks, attributes, managed objects, credentials.
+//! The words of KMIP 1.0 to 1.4: versions, enumerations, masks, attributes, managed objects,
+//! credentials.
 
 mod attributes;
 mod credentials;

@@ -87,7 +87,8 @@ impl ManagedObject {
         }
     }
 
-    /// Takes the object of that type out of the fields of a payload, after all other fields have been taken.
+    /// Takes the object of that type out of the fields of a payload, after all other fields have
+    /// been taken.
     pub(crate) fn take(object_type: ObjectType, fields: &mut Fields<'_>) -> Result<Self, DecodeError> {
         let rules = fields.rules();
         let field = match tag_of(object_type) {

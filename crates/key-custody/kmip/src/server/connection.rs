@@ -25,8 +25,8 @@ use crate::protocol::ProtocolVersion;
 use crate::tls_residue::wipe_received;
 use crate::ttlv::{HEADER_BYTES, Tag, message_length_bytes};
 
-/// How much of what a refused client still sends is read and thrown away, so that the kernel does not reset the
-/// connection before the client has read why.
+/// How much of what a refused client still sends is read and thrown away, so that the kernel does
+/// not reset the connection before the client has read why.
 const LINGER_BYTES: usize = 256 * 1024;
 
 /// How long that may take.
@@ -173,7 +173,8 @@ impl<S: Service> Conversation<'_, S> {
 
     /// Waits until the server has so much memory for requests.
     async fn memory_for(&self, length_bytes: usize) -> Result<SemaphorePermit<'_>, End> {
-        // A server that has less in all than one request may be long still takes them, one at a time.
+        // A server that has less in all than one request may be long still takes them, one at a
+        // time.
         let kib = length_bytes.div_ceil(1024).min(self.shared.limits.requests_kib);
         let permits = u32::try_from(kib).unwrap_or(u32::MAX);
         // The semaphore is never closed.
@@ -192,7 +193,8 @@ impl<S: Service> Conversation<'_, S> {
         }
     }
 
-    /// Says what is wrong with a request. The conversation goes on if it is known where the next one starts.
+    /// Says what is wrong with a request. The conversation goes on if it is known where the next
+    /// one starts.
     async fn refuse_request(
         &self,
         stream: &mut TlsStream<TcpStream>,

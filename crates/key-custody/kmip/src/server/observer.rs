@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use super::Peer;
 use crate::codec::DecodeError;
 
-/// Someone who is told of every connection or request that the transport refused, before the client is: the audit
-/// log. Called on the task of that connection, so it must not block for long.
+/// Someone who is told of every connection or request that the transport refused, before the client
+/// is: the audit log. Called on the task of that connection, so it must not block for long.
 pub trait Observer: Send + Sync + 'static {
     /// Something was refused.
     fn refused(&self, refusal: &Refusal<'_>);
@@ -32,7 +32,8 @@ pub enum RefusalReason {
     /// There are as many connections with this certificate as there may be.
     #[error("there are {0} connections with this certificate already")]
     ConnectionsOfOnePeer(usize),
-    /// The handshake failed: no certificate, or an expired, revoked or foreign one, or no TLS at all.
+    /// The handshake failed: no certificate, or an expired, revoked or foreign one, or no TLS at
+    /// all.
     #[error("the TLS handshake failed: {0}")]
     Handshake(String),
     /// The handshake took too long.

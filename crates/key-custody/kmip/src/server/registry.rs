@@ -100,7 +100,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Returns once another connection has its place. Nothing has come out of its handshake until then.
+    /// Returns once another connection has its place. Nothing has come out of its handshake until
+    /// then.
     pub async fn displaced(&self) {
         self.place.displaced().await;
     }

@@ -50,8 +50,9 @@ pub struct ServerHandle {
 impl<S: Service> Server<S> {
     /// A server on that listener.
     ///
-    /// `tls` must ask for client certificates and verify them. Sessions are never resumed, whatever it says: a resumed
-    /// session would not verify the certificate again, which may have expired or been revoked meanwhile.
+    /// `tls` must ask for client certificates and verify them. Sessions are never resumed, whatever
+    /// it says: a resumed session would not verify the certificate again, which may have expired or
+    /// been revoked meanwhile.
     pub fn new(
         listener: TcpListener,
         tls: ServerConfig,
@@ -90,7 +91,8 @@ impl<S: Service> Server<S> {
         self.listener.local_addr()
     }
 
-    /// Serves until [`ServerHandle::shut_down`], then until the last response is read or the time for that is over.
+    /// Serves until [`ServerHandle::shut_down`], then until the last response is read or the time
+    /// for that is over.
     pub async fn run(self) {
         let mut shutdown = self.handle.shutdown.subscribe();
         let mut connections = Connections::new("KMIP");
@@ -115,14 +117,15 @@ impl<S: Service> Server<S> {
 }
 
 impl ServerHandle {
-    /// Serves new connections by that configuration from now on, for example with a new certificate. Connections that
-    /// there are keep theirs.
+    /// Serves new connections by that configuration from now on, for example with a new
+    /// certificate. Connections that there are keep theirs.
     pub fn replace_tls(&self, tls: ServerConfig) {
         self.tls.send_replace(without_resumption(tls));
     }
 
-    /// Closes the connections of chosen peers and returns how many those are. A request that is under way runs to its
-    /// end, unanswered. See [`Service::admits`] for how to withdraw a certificate.
+    /// Closes the connections of chosen peers and returns how many those are. A request that is
+    /// under way runs to its end, unanswered. See [`Service::admits`] for how to withdraw a
+    /// certificate.
     pub fn close_peers(&self, chosen: impl Fn(&Peer) -> bool) -> usize {
         self.registry.order_peers(Order::Close, chosen)
     }
@@ -132,7 +135,8 @@ impl ServerHandle {
         self.registry.len()
     }
 
-    /// Ends the server: nobody new gets in, idle connections are closed, requests that are under way are answered.
+    /// Ends the server: nobody new gets in, idle connections are closed, requests that are under
+    /// way are answered.
     pub fn shut_down(&self) {
         self.shutdown.send_replace(true);
     }

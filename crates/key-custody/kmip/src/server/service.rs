@@ -10,13 +10,14 @@ use crate::message::{RequestMessage, ResponseMessage};
 
 /// What answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// Answers a request. It runs to its end even if the client goes away or its certificate is withdrawn meanwhile;
-    /// only a shutdown that takes longer than its time drops it.
+    /// Answers a request. It runs to its end even if the client goes away or its certificate is
+    /// withdrawn meanwhile; only a shutdown that takes longer than its time drops it.
     fn handle(&self, peer: &Peer, request: RequestMessage) -> impl Future<Output = ResponseMessage> + Send;
 
-    /// Whether a client whose handshake succeeded may stay. It is asked after the connection can be closed by
-    /// [`ServerHandle::close_peers`](super::ServerHandle::close_peers), so whoever withdraws a certificate first says
-    /// no here and then closes its connections, and none slips through between the two.
+    /// Whether a client whose handshake succeeded may stay. It is asked after the connection can be
+    /// closed by [`ServerHandle::close_peers`](super::ServerHandle::close_peers), so whoever
+    /// withdraws a certificate first says no here and then closes its connections, and none slips
+    /// through between the two.
     fn admits(&self, _peer: &Peer) -> bool {
         true
     }

@@ -8,8 +8,8 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// The value of a byte string.
 ///
-/// Any of them may be a key or data under one, so all are wiped when dropped, compared in a time that depends on
-/// their lengths only, and shown by their length only.
+/// Any of them may be a key or data under one, so all are wiped when dropped, compared in a time
+/// that depends on their lengths only, and shown by their length only.
 #[derive(Clone, Default)]
 pub struct ByteString(Zeroizing<Vec<u8>>);
 
@@ -119,13 +119,14 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// A big integer: two's complement, big end first, a multiple of eight bytes. It may be a private exponent, so it is
-/// kept like a [`ByteString`]; nothing here computes with it.
+/// A big integer: two's complement, big end first, a multiple of eight bytes. It may be a private
+/// exponent, so it is kept like a [`ByteString`]; nothing here computes with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BigInteger(ByteString);
 
 impl BigInteger {
-    /// A big integer of the bytes of a two's complement, big end first, sign-extended to a multiple of eight bytes.
+    /// A big integer of the bytes of a two's complement, big end first, sign-extended to a multiple
+    /// of eight bytes.
     pub fn from_twos_complement(bytes: &[u8]) -> Self {
         let padding_bytes = bytes.len().next_multiple_of(8) - bytes.len();
         let negative = bytes.first().is_some_and(|first| first & 0x80 != 0);

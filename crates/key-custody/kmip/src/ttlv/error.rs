@@ -53,7 +53,8 @@ pub enum TtlvError {
     /// A text string is no UTF-8.
     #[error("{0} is not text in UTF-8")]
     Text(Tag),
-    /// The message, or its announced length, is above [`Limits::message_bytes`](super::Limits::message_bytes).
+    /// The message, or its announced length, is above
+    /// [`Limits::message_bytes`](super::Limits::message_bytes).
     #[error("a message of {length_bytes} bytes is longer than the {limit_bytes} bytes that one may have")]
     MessageTooLong {
         /// The length, announced or real.

@@ -1,4 +1,5 @@
-//! Any TTLV as a tree of its own: for what has no type here, and for tests that build messages field by field.
+//! Any TTLV as a tree of its own: for what has no type here, and for tests that build messages
+//! field by field.
 
 use super::{
     BigInteger, ByteString, DateTime, Field, Interval, Limits, Structure, Tag, TtlvError, Type, Writer,

@@ -1,25 +1,28 @@
 //! What is refused before memory is taken for it.
 
-/// Most bytes of one message, header of the outermost structure included, unless a caller asks for another limit.
+/// Most bytes of one message, header of the outermost structure included, unless a caller asks for
+/// another limit.
 ///
-/// The largest honest message is a batch of registered certificates or a long answer to Locate: some hundred
-/// kilobytes. Eight connections that each send this much cost 8 MiB.
+/// The largest honest message is a batch of registered certificates or a long answer to Locate:
+/// some hundred kilobytes. Eight connections that each send this much cost 8 MiB.
 pub const MESSAGE_MAX_BYTES: usize = 1 << 20;
 
-/// The most that [`Limits::message_bytes`] can be raised to. Lengths below it fit every integer type that they pass
-/// through, on 32-bit machines too.
+/// The most that [`Limits::message_bytes`] can be raised to. Lengths below it fit every integer
+/// type that they pass through, on 32-bit machines too.
 pub const MESSAGE_MAX_BYTES_CEILING: usize = 1 << 28;
 
-/// Deepest nesting of structures. KMIP's own deepest message nests nine (a digest's fields in an attribute in a
-/// wrapped key's value); vendor extensions may add some. It bounds the stack that reading needs.
+/// Deepest nesting of structures. KMIP's own deepest message nests nine (a digest's fields in an
+/// attribute in a wrapped key's value); vendor extensions may add some. It bounds the stack that
+/// reading needs.
 pub const DEPTH_MAX: usize = 32;
 
-/// Most fields in one message, counted through all levels. A field costs at least 8 bytes on the wire and some 32 in
-/// memory, so that the smallest fields cannot multiply the memory that a message takes.
+/// Most fields in one message, counted through all levels. A field costs at least 8 bytes on the
+/// wire and some 32 in memory, so that the smallest fields cannot multiply the memory that a
+/// message takes.
 pub const ITEMS_MAX: usize = 16 * 1024;
 
-/// Longest text string in bytes. Names, identifiers and messages are far shorter; text is copied, validated and
-/// compared more often than anything else.
+/// Longest text string in bytes. Names, identifiers and messages are far shorter; text is copied,
+/// validated and compared more often than anything else.
 pub const TEXT_MAX_BYTES: usize = 64 * 1024;
 
 /// Longest big integer in bytes: an RSA modulus of 32,768 bits. Nothing here computes with them.
@@ -53,7 +56,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The default limits, with messages of up to `message_bytes` (at most [`MESSAGE_MAX_BYTES_CEILING`]).
+    /// The default limits, with messages of up to `message_bytes` (at most
+    /// [`MESSAGE_MAX_BYTES_CEILING`]).
     pub fn with_message_bytes(message_bytes: usize) -> Self {
         Self { message_bytes: message_bytes.min(MESSAGE_MAX_BYTES_CEILING), ..Self::default() }
     }

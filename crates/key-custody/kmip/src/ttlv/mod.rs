@@ -1,10 +1,11 @@
-//! TTLV, the binary encoding of KMIP (KMIP 1.4, section 9.1): every field is a three-byte tag, a one-byte type, a
-//! four-byte length and a value that is padded with zeroes to a multiple of eight bytes.
+//! TTLV, the binary encoding of KMIP (KMIP 1.4, section 9.1): every field is a three-byte tag, a
+//! one-byte type, a four-byte length and a value that is padded with zeroes to a multiple of eight
+//! bytes.
 //!
-//! Reading has two steps. [`Structure::parse`] walks everything once and checks what holds for any TTLV: types,
-//! exact lengths, zero padding, and the [`Limits`], before memory is taken for anything. What it hands out is
-//! borrowed from the input and needs no more checks of form; which fields a structure must have is the business of
-//! the `protocol` and `message` modules.
+//! Reading has two steps. [`Structure::parse`] walks everything once and checks what holds for any
+//! TTLV: types, exact lengths, zero padding, and the [`Limits`], before memory is taken for
+//! anything. What it hands out is borrowed from the input and needs no more checks of form; which
+//! fields a structure must have is the business of the `protocol` and `message` modules.
 //!
 //! Nothing here knows KMIP's messages. No input panics.
 

@@ -5,12 +5,12 @@ use super::{DateTime, Interval, Limits, Tag, TtlvError, Type};
 /// Tag, type and length in front of every value.
 pub const HEADER_BYTES: usize = 8;
 
-/// The length in bytes, this header included, of the message whose first [`HEADER_BYTES`] are `header`: for a
-/// transport that reads a header first and must know how much to wait for.
+/// The length in bytes, this header included, of the message whose first [`HEADER_BYTES`] are
+/// `header`: for a transport that reads a header first and must know how much to wait for.
 ///
 /// # Errors
-/// [`TtlvError::NotTheMessage`] if it is no structure of that tag, [`TtlvError::MessageTooLong`] above the limit:
-/// both before memory is taken.
+/// [`TtlvError::NotTheMessage`] if it is no structure of that tag, [`TtlvError::MessageTooLong`]
+/// above the limit: both before memory is taken.
 pub fn message_length_bytes(
     header: [u8; HEADER_BYTES],
     expected: Tag,
@@ -100,7 +100,8 @@ impl<'a> Field<'a> {
         self.kind
     }
 
-    /// Splits the first field off checked bytes; none if there is none, or were the bytes not checked, no whole one.
+    /// Splits the first field off checked bytes; none if there is none, or were the bytes not
+    /// checked, no whole one.
     fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let (tag, kind, length_bytes) = split_header(*header).ok()?;

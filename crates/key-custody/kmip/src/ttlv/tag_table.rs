@@ -1,5 +1,5 @@
-//! The tags of KMIP 1.0 to 1.4 (KMIP 1.4, section 9.1.3.1), each with its number and the name that the OASIS XML
-//! encoding gives it.
+//! The tags of KMIP 1.0 to 1.4 (KMIP 1.4, section 9.1.3.1), each with its number and the name that
+//! the OASIS XML encoding gives it.
 
 use super::tag::{Tag, tags};
 

@@ -7,8 +7,8 @@ use strongroom_keys::{ProviderKey, RevokedHow};
 /// Something that happened to a key that is held or waited for. Each is told once, when it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HolderEvent {
-    /// The provider does not answer for the key, or refuses to: a key that is held is held on, one that is waited for
-    /// cannot be had.
+    /// The provider does not answer for the key, or refuses to: a key that is held is held on, one
+    /// that is waited for cannot be had.
     Outage {
         /// The key.
         key: ProviderKey,
@@ -34,7 +34,8 @@ pub enum HolderEvent {
         /// Since when, if the provider says.
         since: Option<SystemTime>,
     },
-    /// An outage outlasted lease and allowance, or a refusal the lease: the key was wiped. It is waited for from now on.
+    /// An outage outlasted lease and allowance, or a refusal the lease: the key was wiped. It is
+    /// waited for from now on.
     LeaseEnded {
         /// The key.
         key: ProviderKey,

@@ -1,11 +1,12 @@
 //! Whoever uses a KEK for longer than a moment holds it here: in memory only, under a lease.
 //!
-//! - A key that is held is good for `lease` after its provider last said so. Every `renew_period` the provider is asked
-//!   for the key's state, without the key.
-//! - While the provider cannot be reached, the key is held on until lease *and* outage allowance have passed: an outage
-//!   is an event, not an accident. A provider that answers and refuses to say gets no allowance.
-//! - A key that was revoked as compromised, or destroyed, is wiped at once and told of: at the latest
-//!   [`REVOCATION_NOTICE_MAX`] after the provider has it on record, if it can be reached.
+//! - A key that is held is good for `lease` after its provider last said so. Every `renew_period`
+//!   the provider is asked for the key's state, without the key.
+//! - While the provider cannot be reached, the key is held on until lease *and* outage allowance
+//!   have passed: an outage is an event, not an accident. A provider that answers and refuses to
+//!   say gets no allowance.
+//! - A key that was revoked as compromised, or destroyed, is wiped at once and told of: at the
+//!   latest [`REVOCATION_NOTICE_MAX`] after the provider has it on record, if it can be reached.
 //! - A key that cannot be had yet can be waited for: [`Holder::hold_when_back`].
 //!
 //! Time is that of `CLOCK_BOOTTIME`: leases go on while a machine sleeps.
@@ -30,14 +31,16 @@ use crate::config::LeaseConfig;
 use crate::error::ProviderError;
 use crate::provider::KeyProvider;
 
-/// How often a provider is asked for the state of the keys that are held, unless it is set otherwise.
+/// How often a provider is asked for the state of the keys that are held, unless it is set
+/// otherwise.
 pub const RENEW_PERIOD: Duration = Duration::from_secs(30);
 
 /// How often a provider is asked for a key that is waited for.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// Within which time a revocation reaches whoever holds the key: one [`RENEW_PERIOD`], and one call to a provider whose
-/// preferred servers are silent. [`LeaseConfig::revocation_notice_max`] says it for another period.
+/// Within which time a revocation reaches whoever holds the key: one [`RENEW_PERIOD`], and one call
+/// to a provider whose preferred servers are silent. [`LeaseConfig::revocation_notice_max`] says it
+/// for another period.
 pub const REVOCATION_NOTICE_MAX: Duration =
     Duration::from_secs(RENEW_PERIOD.as_secs() + crate::CALL_LIMIT.as_secs());
 
@@ -65,8 +68,8 @@ impl From<LeaseConfig> for LeaseTerms {
     }
 }
 
-/// The keys of one provider that are held. Dropped, it wipes them; a call to the provider that is under way is not waited
-/// for, and what it brings is wiped.
+/// The keys of one provider that are held. Dropped, it wipes them; a call to the provider that is
+/// under way is not waited for, and what it brings is wiped.
 pub struct Holder {
     shared: Arc<Shared>,
 }
@@ -116,9 +119,9 @@ struct Outage {
 }
 
 impl Holder {
-    /// A holder of nothing yet. `provider` is asked each time for the provider as it is set up then; `on_event` is called
-    /// by the thread that renews, without any lock held. Either may use the holder, and must not block for long, for
-    /// nothing is renewed meanwhile.
+    /// A holder of nothing yet. `provider` is asked each time for the provider as it is set up
+    /// then; `on_event` is called by the thread that renews, without any lock held. Either may use
+    /// the holder, and must not block for long, for nothing is renewed meanwhile.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -153,8 +156,8 @@ impl Holder {
         Ok(())
     }
 
-    /// Holds a key that the provider has just handed out, from now on. It is confirmed at once, in the background. A key
-    /// that is no provider's is dropped.
+    /// Holds a key that the provider has just handed out, from now on. It is confirmed at once, in
+    /// the background. A key that is no provider's is dropped.
     pub fn adopt(&self, kek: Kek) {
         let KekSource::Provider(key) = kek.source().clone() else { return };
         let mut state = self.shared.state.lock();
@@ -164,8 +167,9 @@ impl Holder {
         self.shared.changed.notify_all();
     }
 
-    /// Holds a key as soon as it can be had: asks for it in the background until then. [`HolderEvent::Outage`] says once
-    /// why it cannot be had, [`HolderEvent::Back`] that it is held. Does nothing for a key that is held, or was revoked.
+    /// Holds a key as soon as it can be had: asks for it in the background until then.
+    /// [`HolderEvent::Outage`] says once why it cannot be had, [`HolderEvent::Back`] that it is
+    /// held. Does nothing for a key that is held, or was revoked.
     pub fn hold_when_back(&self, key: &ProviderKey) {
         let mut state = self.shared.state.lock();
         state.keys.entry(key.clone()).or_insert_with(|| Entry::Waiting(Waiting::begins()));
@@ -173,7 +177,8 @@ impl Holder {
         self.shared.changed.notify_all();
     }
 
-    /// A key for one use, if it is held. It is wiped when it is given up here, and whoever has it lets go of it.
+    /// A key for one use, if it is held. It is wiped when it is given up here, and whoever has it
+    /// lets go of it.
     pub fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
         match self.shared.state.lock().keys.get(key) {
             // Between its end and the round that finds it, a lease is over all the same.

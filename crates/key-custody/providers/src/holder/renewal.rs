@@ -20,8 +20,8 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Waits for the next renewal or, while a key is waited for, the next try: whether it is time to renew, or none if the
-/// holder ended.
+/// Waits for the next renewal or, while a key is waited for, the next try: whether it is time to
+/// renew, or none if the holder ended.
 fn wait(shared: &Shared, renewal_due: Duration) -> Option<bool> {
     let mut state = shared.state.lock();
     let retry_due = boot_time() + shared.terms.retry_period;
@@ -60,8 +60,8 @@ fn renew_all(shared: &Shared) {
     }
 }
 
-/// One round of questions. A provider without a server that can be reached is not asked for every key in turn, for
-/// each call would wait as long as the first.
+/// One round of questions. A provider without a server that can be reached is not asked for every
+/// key in turn, for each call would wait as long as the first.
 #[derive(Default)]
 struct Round {
     unreachable: Option<String>,

@@ -228,7 +228,8 @@ fn a_lease_ends_after_the_allowance_and_the_key_comes_back_with_the_provider() {
     // A lease of nothing: what is held is good only while an outage allows it.
     stage.holder.hold(&key("1")).unwrap();
     stage.now_says(Says::Nothing);
-    // A lease of nothing may have ended, and the key been had again, before the provider fell silent.
+    // A lease of nothing may have ended, and the key been had again, before the provider fell
+    // silent.
     stage.rounds(2);
     let mut events = std::iter::repeat_with(|| stage.event());
     let ended = |event: &HolderEvent| matches!(event, HolderEvent::LeaseEnded { .. });

@@ -1,10 +1,11 @@
 //! Which server is asked, and when the next one is.
 //!
-//! Servers are asked in the order of preference, those that something is known against last. One that refuses a
-//! connection, or breaks it, hands over to the next at once. One that is silent is not waited for: after
-//! [`HEDGE_AFTER`] the next is asked as well, and whoever answers first has answered. So a call is answered within
-//! [`FAILOVER_LIMIT`] as long as one server answers within 600 ms. Servers are looked at in the background, so that the
-//! calls that follow do not even wait that long, and return to the preferred one when it has been well for a while.
+//! Servers are asked in the order of preference, those that something is known against last. One
+//! that refuses a connection, or breaks it, hands over to the next at once. One that is silent is
+//! not waited for: after [`HEDGE_AFTER`] the next is asked as well, and whoever answers first has
+//! answered. So a call is answered within [`FAILOVER_LIMIT`] as long as one server answers within
+//! 600 ms. Servers are looked at in the background, so that the calls that follow do not even wait
+//! that long, and return to the preferred one when it has been well for a while.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -23,15 +24,15 @@ use crate::provider::{ServerHealth, ServerState};
 /// Within which time a call is answered although preferred servers are silent or gone.
 pub const FAILOVER_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a silent server is waited for before the next is asked as well, in clusters of up to three; larger ones
-/// share twice this time.
+/// How long a silent server is waited for before the next is asked as well, in clusters of up to
+/// three; larger ones share twice this time.
 pub const HEDGE_AFTER: Duration = Duration::from_millis(700);
 
 /// How often a server that is well is looked at; one that is not, five times as often.
 pub const HEALTH_PERIOD: Duration = Duration::from_secs(5);
 
-/// What the message of the embedded key server begins with when it is the broker of a provider that cannot be reached: the
-/// key is away, and nobody has said no.
+/// What the message of the embedded key server begins with when it is the broker of a provider that
+/// cannot be reached: the key is away, and nobody has said no.
 const UPSTREAM_UNAVAILABLE: &str = "upstream-unavailable: ";
 
 /// Whether a question that failed came to a server.
@@ -77,8 +78,8 @@ impl Cluster {
         })
     }
 
-    /// Looks at every server from now on, in threads of their own that end with the cluster. A single server is not looked
-    /// at: whatever is known of it, it is asked.
+    /// Looks at every server from now on, in threads of their own that end with the cluster. A
+    /// single server is not looked at: whatever is known of it, it is asked.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -102,11 +103,13 @@ impl Cluster {
         self.members.iter().map(|member| member.health()).collect()
     }
 
-    /// Asks one server after the other until there is an answer. That a server does not know the object is believed when
-    /// all say so: one that was just restored, or lags behind, knows less than the others.
+    /// Asks one server after the other until there is an answer. That a server does not know the
+    /// object is believed when all say so: one that was just restored, or lags behind, knows less
+    /// than the others.
     ///
     /// # Errors
-    /// [`ProviderError::Unavailable`] with what each server did, [`ProviderError::NoSuchKey`], or what a server refused.
+    /// [`ProviderError::Unavailable`] with what each server did, [`ProviderError::NoSuchKey`], or
+    /// what a server refused.
     pub fn call<Answer: Send + 'static>(
         &self,
         question: impl Fn(&Client) -> Result<Answer, ClientError> + Send + Sync + 'static,
@@ -163,9 +166,9 @@ impl Cluster {
         Err(unavailable(&failures))
     }
 
-    /// Asks one server after the other until one may have taken up the question, in the order of preference: what must be
-    /// asked once is never asked beside another try. Blocks as long as the servers' own deadlines let it, and begins no
-    /// call that could outlast [`CALL_LIMIT`].
+    /// Asks one server after the other until one may have taken up the question, in the order of
+    /// preference: what must be asked once is never asked beside another try. Blocks as long as the
+    /// servers' own deadlines let it, and begins no call that could outlast [`CALL_LIMIT`].
     ///
     /// # Errors
     /// As [`call`](Self::call); with each, whether the question was surely taken up by nobody.
@@ -216,8 +219,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Asks a server in a thread of its own, which ends with the server's answer or its deadline; nobody may be waiting by
-/// then. Calls are rare, a handful for each VM that starts.
+/// Asks a server in a thread of its own, which ends with the server's answer or its deadline;
+/// nobody may be waiting by then. Calls are rare, a handful for each VM that starts.
 fn start<Answer: Send + 'static>(
     member: &Arc<Member>,
     question: &Arc<impl Fn(&Client) -> Result<Answer, ClientError> + Send + Sync + 'static>,

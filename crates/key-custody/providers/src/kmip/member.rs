@@ -7,8 +7,8 @@ use strongroom_kmip::client::{Client, ClientError};
 
 use crate::provider::{ServerHealth, ServerState};
 
-/// For how long a server must answer after a failure before it is preferred again: one that comes and goes must not take
-/// every other request with it.
+/// For how long a server must answer after a failure before it is preferred again: one that comes
+/// and goes must not take every other request with it.
 pub const RECOVERY_PERIOD: Duration = Duration::from_secs(3);
 
 pub(super) struct Member {

@@ -1,4 +1,5 @@
-//! A cluster of KMIP servers that have the same keys, and the embedded key server, which is one of one server.
+//! A cluster of KMIP servers that have the same keys, and the embedded key server, which is one of
+//! one server.
 //!
 //! - `member`: what is known of one server.
 //! - `cluster`: which server is asked, and when the next one is.

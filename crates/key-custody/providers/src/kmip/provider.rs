@@ -1,5 +1,5 @@
-//! Keys, by KMIP's operations. Re-key is not among them: a new key is created, and what the old one protects is wrapped
-//! anew, so that every server will do.
+//! Keys, by KMIP's operations. Re-key is not among them: a new key is created, and what the old one
+//! protects is wrapped anew, so that every server will do.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -80,7 +80,8 @@ impl KmipProvider {
         let id = key.key.to_string();
         self.cluster.call(move |client| {
             let facts = facts_of(client, &id)?;
-            // The key of an object that is gone is not asked for: what is refused then depends on the server.
+            // The key of an object that is gone is not asked for: what is refused then depends on
+            // the server.
             let secret = match facts.state {
                 KeyState::Destroyed => SecretBytes::zeroed(0)?,
                 _ => client.get(&id)?.secret,
@@ -229,8 +230,8 @@ fn created(client: &Client, wanted: &NewKmipKey) -> Result<String, ClientError> 
     Ok(id)
 }
 
-/// What a server refuses may have been done before: by the same call at a server that was silent then, or by the same
-/// request before a crash.
+/// What a server refuses may have been done before: by the same call at a server that was silent
+/// then, or by the same request before a crash.
 fn done_before(client: &Client, id: &str, error: ClientError, outcome: &[State]) -> Result<(), ClientError> {
     let done = error.refusal().is_some() && outcome.contains(&client.state(id)?);
     if done { Ok(()) } else { Err(error) }
@@ -304,7 +305,8 @@ fn key_state(state: State) -> KeyState {
         State::Deactivated => KeyState::Deactivated,
         State::Destroyed | State::DestroyedCompromised => KeyState::Destroyed,
         State::Compromised => KeyState::Compromised,
-        // A state that is not known here is none to begin using a key in, and no reason to give one up.
+        // A state that is not known here is none to begin using a key in, and no reason to give one
+        // up.
         _ => KeyState::PreActive,
     }
 }

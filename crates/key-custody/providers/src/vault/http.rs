@@ -57,7 +57,8 @@ impl Http {
             .max_redirects(0)
             .proxy(None)
             .http_status_as_error(false)
-            // What came over a connection, which may be a key, is in its buffers for as long as it is open.
+            // What came over a connection, which may be a key, is in its buffers for as long as it
+            // is open.
             .max_idle_connections(0)
             .max_idle_connections_per_host(0)
             .timeout_global(Some(Duration::from_millis(config.request_timeout_ms)))
@@ -94,7 +95,8 @@ impl Http {
             |reason: String| ProviderError::Unavailable { reason: format!("{}: {reason}", self.url) };
         let mut answer = answer.map_err(|error| unavailable(error.to_string()))?;
         let status = answer.status().as_u16();
-        // Made once and never grown, so that no copy is left behind; one byte more shows a longer answer.
+        // Made once and never grown, so that no copy is left behind; one byte more shows a longer
+        // answer.
         let mut body = Zeroizing::new(vec![0; ANSWER_BYTES_MAX + 1]);
         let mut reader = answer.body_mut().as_reader();
         let mut length_bytes = 0;
@@ -151,8 +153,8 @@ impl Answer {
                 reason: format!("{url}: {doing} was refused{quoted}; check the token and its policy"),
             },
             404 => ProviderError::NoSuchKey,
-            // 412: a standby lags behind; 429: too many requests; 472, 473: a standby of replication; 5xx: sealed, or
-            // without a leader.
+            // 412: a standby lags behind; 429: too many requests; 472, 473: a standby of
+            // replication; 5xx: sealed, or without a leader.
             412 | 429 | 472 | 473 | 500..=599 => {
                 ProviderError::Unavailable { reason: format!("{url}: {doing}: status {status}{quoted}") }
             }

@@ -14,7 +14,8 @@ use super::http::Http;
 use crate::config::{VaultLogin, misconfigured};
 use crate::error::ProviderError;
 
-/// The longest token or secret id, in bytes. Vault's have about a hundred, batch tokens some hundred.
+/// The longest token or secret id, in bytes. Vault's have about a hundred, batch tokens some
+/// hundred.
 const TOKEN_BYTES_MAX: usize = 2048;
 
 /// How long before its end a token is not used any more.
@@ -87,7 +88,8 @@ fn app_role(http: &Http, mount: &str, role_id: &str, secret_id_file: &Path) -> R
     let answer = http.post(&format!("auth/{mount}/login"), None, &body)?;
     if !answer.is_success() {
         return Err(match answer.error(http.url(), "login by AppRole") {
-            // A wrong role or secret id is a bad request to Vault, and a mount that is not there one that is not found.
+            // A wrong role or secret id is a bad request to Vault, and a mount that is not there
+            // one that is not found.
             ProviderError::NoSuchKey => misconfigured(format!("{}: there is no auth/{mount}", http.url())),
             other => other,
         });

@@ -30,7 +30,8 @@ struct Envelope<Data> {
     data: Data,
 }
 
-/// The answer of `datakey/plaintext` and `decrypt`. The plain text is borrowed from the answer's buffer, which is wiped.
+/// The answer of `datakey/plaintext` and `decrypt`. The plain text is borrowed from the answer's
+/// buffer, which is wiped.
 #[derive(Deserialize)]
 struct Plain<'a> {
     plaintext: &'a str,
@@ -79,7 +80,8 @@ impl VaultProvider {
         })
     }
 
-    /// Whether the Vault is initialised, unsealed and active, and our login good for the transit key.
+    /// Whether the Vault is initialised, unsealed and active, and our login good for the transit
+    /// key.
     ///
     /// # Errors
     /// What is not so.
@@ -87,7 +89,8 @@ impl VaultProvider {
         self.transit_key().map(drop)
     }
 
-    /// The same KEK under the newest version of the engine's key. It does not pass through here in the plain.
+    /// The same KEK under the newest version of the engine's key. It does not pass through here in
+    /// the plain.
     ///
     /// # Errors
     /// [`ProviderError`].
@@ -203,7 +206,8 @@ impl KeyProvider for VaultProvider {
     fn facts(&self, key: &ProviderKey) -> Result<KeyFacts, ProviderError> {
         let version = version_of(ciphertext_of(key)?);
         let transit = self.transit_key()?;
-        // A version below the least that may be decrypted with is what transit has for a key taken out of use.
+        // A version below the least that may be decrypted with is what transit has for a key taken
+        // out of use.
         let gone =
             transit.soft_deleted || version.is_some_and(|version| version < transit.min_decryption_version);
         let state = if gone { KeyState::Destroyed } else { KeyState::Active };

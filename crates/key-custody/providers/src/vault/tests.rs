@@ -1,6 +1,6 @@
-//! Against a stand-in: an HTTPS server in this process that answers as Vault's documentation says ("Transit secrets
-//! engine (API)", "AppRole auth method (API)", "Error response format"), with real AES-256-GCM behind it. No Vault or
-//! OpenBao ran: neither is packaged where these tests run.
+//! Against a stand-in: an HTTPS server in this process that answers as Vault's documentation says
+//! ("Transit secrets engine (API)", "AppRole auth method (API)", "Error response format"), with
+//! real AES-256-GCM behind it. No Vault or OpenBao ran: neither is packaged where these tests run.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

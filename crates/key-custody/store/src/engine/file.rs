@@ -13,9 +13,10 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 use crate::error::StoreError;
 
-/// Most bytes by which the file grows that are written with zeroes at once. A commit that overwrites them
-/// takes no space, so its syncs are flushes of the device and not commits of the file system's journal, which
-/// wait for what others wrote. More of them would have the commit that grows the file wait too long.
+/// Most bytes by which the file grows that are written with zeroes at once. A commit that
+/// overwrites them takes no space, so its syncs are flushes of the device and not commits of the
+/// file system's journal, which wait for what others wrote. More of them would have the commit that
+/// grows the file wait too long.
 const FILLED_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// An open file that nobody else has open as a store. The lock (`flock`) ends with it.
@@ -41,7 +42,8 @@ impl LockedFile {
         if (named.dev(), named.ino()) != (held.dev(), held.ino()) {
             return Err(StoreError::InUse { store: Arc::clone(name) });
         }
-        // Whoever gave it its name may have been killed before that was durable: a power cut would take all of it back.
+        // Whoever gave it its name may have been killed before that was durable: a power cut would
+        // take all of it back.
         sync_directory_of(path).map_err(failed)?;
         Ok(Self(file))
     }

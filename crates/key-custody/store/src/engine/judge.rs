@@ -1,5 +1,5 @@
-//! What one transaction does: its conditions are judged against everything before it, those before it in its
-//! group included.
+//! What one transaction does: its conditions are judged against everything before it, those before
+//! it in its group included.
 
 use std::time::Duration;
 

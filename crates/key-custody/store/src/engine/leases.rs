@@ -1,5 +1,5 @@
-//! When leases end. What they are stands in the tables; when they end is known here alone, so an engine that
-//! was closed gives each its whole life again.
+//! When leases end. What they are stands in the tables; when they end is known here alone, so an
+//! engine that was closed gives each its whole life again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

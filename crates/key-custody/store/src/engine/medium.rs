@@ -37,8 +37,8 @@ impl Medium {
         }))
     }
 
-    /// Whether all that went wrong was a write without room, since it was asked last. Then what was durable
-    /// before still is, and the database on it may be opened anew.
+    /// Whether all that went wrong was a write without room, since it was asked last. Then what was
+    /// durable before still is, and the database on it may be opened anew.
     pub(super) fn take_full(&self) -> bool {
         let full = self.0.full.swap(false, Ordering::SeqCst);
         full && !self.0.doubtful.load(Ordering::SeqCst)

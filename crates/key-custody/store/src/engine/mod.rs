@@ -1,19 +1,21 @@
 //! The embedded engine: a store in one file, through redb, for one process.
 //!
-//! - [`writer`]: the one thread that writes. It takes all that waits, up to a limit, judges one transaction
-//!   after the other on the same redb transaction, makes them durable with one commit and answers each.
+//! - [`writer`]: the one thread that writes. It takes all that waits, up to a limit, judges one
+//!   transaction after the other on the same redb transaction, makes them durable with one commit
+//!   and answers each.
 //! - [`tables`]: what is kept, byte by byte. [`judge`]: what one transaction does to it.
 //! - [`leases`]: when keys vanish. [`watch`], [`snapshot`]: reading.
-//! - [`medium`]: what redb stands on, and what went wrong there. [`file`](mod@file): a file and its lock.
+//! - [`medium`]: what redb stands on, and what went wrong there. [`file`](mod@file): a file and its
+//!   lock.
 //!
 //! # Why nothing that was acknowledged is lost
-//! Each commit has two phases (redb's `set_two_phase_commit`): everything new is written and made durable,
-//! then one byte of the header names it, and that is made durable. So a power cut leaves the old or the new
-//! state whole, and a state that does not verify was damaged by something else. With one phase redb would
-//! take that for a cut and go back to the commit before, which had been acknowledged. On opening, every page
-//! that the header leads to is read and its checksum verified; the store is refused if one does not. After a
-//! failed sync no write is taken until the store is opened again, because the page cache may hold what the
-//! device does not.
+//! Each commit has two phases (redb's `set_two_phase_commit`): everything new is written and made
+//! durable, then one byte of the header names it, and that is made durable. So a power cut leaves
+//! the old or the new state whole, and a state that does not verify was damaged by something else.
+//! With one phase redb would take that for a cut and go back to the commit before, which had been
+//! acknowledged. On opening, every page that the header leads to is read and its checksum verified;
+//! the store is refused if one does not. After a failed sync no write is taken until the store is
+//! opened again, because the page cache may hold what the device does not.
 
 mod file;
 mod judge;
@@ -47,7 +49,8 @@ use self::tables::Opened;
 use self::watch::EngineWatch;
 use self::writer::{Queue, Request};
 
-/// Memory that redb may use for pages, in bytes. Stores are small; those that are not live in the page cache.
+/// Memory that redb may use for pages, in bytes. Stores are small; those that are not live in the
+/// page cache.
 const CACHE_BYTES: usize = 64 * 1024 * 1024;
 
 /// A store in one file. It is closed, with everything that waits done, when it is dropped.
@@ -81,8 +84,8 @@ struct State {
 }
 
 impl Engine {
-    /// Makes an empty store in a file that must not exist, readable by its owner alone, and opens it. The
-    /// file appears whole and durable or not at all.
+    /// Makes an empty store in a file that must not exist, readable by its owner alone, and opens
+    /// it. The file appears whole and durable or not at all.
     ///
     /// # Errors
     /// [`StoreError::Open`].
@@ -102,7 +105,8 @@ impl Engine {
     /// Opens a store.
     ///
     /// # Errors
-    /// [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::UnknownFormat`], [`StoreError::Open`].
+    /// [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::UnknownFormat`],
+    /// [`StoreError::Open`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let name = name_of(path);
         let file = file::LockedFile::open(path, &name)?;
@@ -112,8 +116,8 @@ impl Engine {
         Self::with_backend(file, name)
     }
 
-    /// Opens what lies on a backend, or makes an empty store there if it has no bytes. The backend's lock, if
-    /// it has one, is the caller's.
+    /// Opens what lies on a backend, or makes an empty store there if it has no bytes. The
+    /// backend's lock, if it has one, is the caller's.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -214,8 +218,8 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.queue.finish();
         if let Some(writer) = self.writer.take() {
-            // A panic of the writer has been told by the panic hook, and everybody who waited by their
-            // answers.
+            // A panic of the writer has been told by the panic hook, and everybody who waited by
+            // their answers.
             let _ = writer.join();
         }
         // Snapshots may outlive the engine; its lock does not.

@@ -60,7 +60,8 @@ impl EngineSnapshot {
         Ok(first.map_or(self.revision.next(), |(revision, _)| Revision(revision.value())))
     }
 
-    /// The changes in a range from a revision on, up to `most` revisions; and the revision to go on from.
+    /// The changes in a range from a revision on, up to `most` revisions; and the revision to go on
+    /// from.
     pub(super) fn changes(
         &self,
         range: &KeyRange,

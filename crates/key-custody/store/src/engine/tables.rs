@@ -87,7 +87,8 @@ fn begin(database: &Database) -> Result<Begun, redb::Error> {
     Ok(begun)
 }
 
-/// A transaction whose commit is durable when it returns, in two phases. Why two: see [the engine](super).
+/// A transaction whose commit is durable when it returns, in two phases. Why two: see [the
+/// engine](super).
 pub(super) fn durable(database: &Database) -> Result<WriteTransaction, redb::Error> {
     // Its durability is redb's `Immediate` from the outset.
     let mut transaction = database.begin_write()?;

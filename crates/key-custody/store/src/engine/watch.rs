@@ -1,5 +1,5 @@
-//! Watching: the history is read on, whenever there is more of it. Nothing is queued for a watch, so a slow
-//! one costs nothing.
+//! Watching: the history is read on, whenever there is more of it. Nothing is queued for a watch,
+//! so a slow one costs nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
 //! The one thread that writes: it puts whatever waits into one commit and answers each by itself.
 //!
-//! While a commit is under way the next group gathers, so a store under load pays for its syncs once for many
-//! transactions, and one that is idle commits at once. Nobody is answered before what the answer rests upon
-//! is durable: also a conflict may have been found against a transaction of the same group.
+//! While a commit is under way the next group gathers, so a store under load pays for its syncs
+//! once for many transactions, and one that is idle commits at once. Nobody is answered before what
+//! the answer rests upon is durable: also a conflict may have been found against a transaction of
+//! the same group.
 
 use std::collections::VecDeque;
 use std::io;
@@ -149,7 +150,8 @@ impl Queue {
 /// Why a group was not committed.
 struct Failed {
     error: redb::Error,
-    /// The revision that it would have reached, if it was on its way to the device: it may be there.
+    /// The revision that it would have reached, if it was on its way to the device: it may be
+    /// there.
     committing: Option<(Revision, Vec<Verdict>)>,
 }
 
@@ -274,8 +276,8 @@ impl Writer {
         })
     }
 
-    /// After a write without room, and nothing worse, the store goes on from what is durable. Otherwise it
-    /// ends here.
+    /// After a write without room, and nothing worse, the store goes on from what is durable.
+    /// Otherwise it ends here.
     fn recover(&self, failed: Failed) -> Result<(Revision, Vec<Verdict>), StoreError> {
         let reason: Arc<str> = failed.error.to_string().into();
         tracing::error!(store = %self.shared.name, %reason, "a write failed");
@@ -295,7 +297,8 @@ impl Writer {
         }
     }
 
-    /// Opens the database again after the medium was full. Where it still is, the next group tries again.
+    /// Opens the database again after the medium was full. Where it still is, the next group tries
+    /// again.
     fn open_anew(&self) -> Result<Revision, StoreError> {
         let mut database = self.shared.database.write();
         drop(database.take());
@@ -360,8 +363,8 @@ impl Request {
             (Self::Transaction { answer, .. }, Verdict::Transaction(outcome)) => answer.answer(outcome),
             (Self::Lease { answer, .. }, Verdict::Lease(lease)) => answer.answer(lease),
             (Self::Revoke { answer, .. }, Verdict::Revoked(revoked)) => answer.answer(revoked),
-            // Nobody waits for an expiry. A verdict is made of its request's kind, so there is no other case;
-            // it would leave the answer to its drop, which says that nothing is known.
+            // Nobody waits for an expiry. A verdict is made of its request's kind, so there is no
+            // other case; it would leave the answer to its drop, which says that nothing is known.
             _ => {}
         }
     }

@@ -72,7 +72,8 @@ pub fn rows(form: Form, groups: &[Group]) -> Vec<DiskWorkload> {
     rows
 }
 
-/// Of these the quick form has nothing, or no more than what others are compared with: who asks for them gets all.
+/// Of these the quick form has nothing, or no more than what others are compared with: who asks for
+/// them gets all.
 const SLOW_GROUPS: [Group; 2] = [Group::Scaling, Group::Once];
 
 const BRIEF_ROWS: [&str; 2] =
@@ -197,8 +198,8 @@ fn settings(config: &ComparisonConfig) -> BTreeMap<String, String> {
     ])
 }
 
-/// With whom everybody is compared: the file itself, the best of the others, ourselves without encryption, and the
-/// other build where there is one.
+/// With whom everybody is compared: the file itself, the best of the others, ourselves without
+/// encryption, and the other build where there is one.
 pub fn report_settings(config: &ComparisonConfig) -> ReportSettings {
     let (ours, others): (Vec<_>, Vec<_>) = servers(config).into_iter().partition(Server::is_ours);
     let names = |servers: &[&Server]| servers.iter().map(|server| server.name()).collect::<Vec<_>>();

@@ -1,9 +1,11 @@
-//! The disks that are measured: made once, written all over with random content, and kept for the next run.
+//! The disks that are measured: made once, written all over with random content, and kept for the
+//! next run.
 //!
-//! Disks whose block N lies at offset N of a file share one file, by hard links: the raw file, and the layers of our volumes. What is
-//! behind a file system need not be equally fast everywhere (a virtual disk wrote one file at 102,000 operations a second, and
-//! another of the same size at 48,000), and so the comparison is of programs and not of places. To each of them the content is what the
-//! last one wrote: noise. LUKS has a header in its file and a place of its own.
+//! Disks whose block N lies at offset N of a file share one file, by hard links: the raw file, and
+//! the layers of our volumes. What is behind a file system need not be equally fast everywhere (a
+//! virtual disk wrote one file at 102,000 operations a second, and another of the same size at
+//! 48,000), and so the comparison is of programs and not of places. To each of them the content is
+//! what the last one wrote: noise. LUKS has a header in its file and a place of its own.
 
 use std::fs::{self, File};
 use std::io;
@@ -134,7 +136,8 @@ impl Disks {
         server.has_no_file() || self.path(server, wanted).with_extension("ready").exists()
     }
 
-    /// The disk that `server` serves for this; what is missing is made, and what is there already is taken as it is.
+    /// The disk that `server` serves for this; what is missing is made, and what is there already
+    /// is taken as it is.
     pub fn prepare(&self, server: &Server, wanted: Use) -> Result<PathBuf, SubjectError> {
         let path = self.path(server, wanted);
         if self.is_prepared(server, wanted) {

@@ -1,8 +1,9 @@
 //! fio, as the load of files and NBD servers.
 //!
-//! fio warms up by itself (`ramp_time`), and nobody is told when it begins to count. So the processor time of the server,
-//! or of fio where that is all there is, is noted in short steps, and its rate is taken from a part of the run that lies
-//! within what fio counts for sure: that ends when fio does.
+//! fio warms up by itself (`ramp_time`), and nobody is told when it begins to count. So the
+//! processor time of the server, or of fio where that is all there is, is noted in short steps, and
+//! its rate is taken from a part of the run that lies within what fio counts for sure: that ends
+//! when fio does.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -79,7 +80,8 @@ impl Target<'_> {
             Self::File(path, buffers) => {
                 command.args(["--ioengine=io_uring", "--direct=1"]).arg(filename(path));
                 if *buffers == Buffers::Huge {
-                    // fio can only take huge pages that were reserved. The C library can have its memory of any.
+                    // fio can only take huge pages that were reserved. The C library can have its
+                    // memory of any.
                     command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
                     command.arg("--iomem_align=2m");
                 }
@@ -287,8 +289,8 @@ mod tests {
     fn rates_are_of_the_counted_time_alone() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        // fio works for 3 s: a second in which it gets ready, one to warm up, one that is counted. The server is busy from
-        // the second one on, and in the last one twice as much.
+        // fio works for 3 s: a second in which it gets ready, one to warm up, one that is counted.
+        // The server is busy from the second one on, and in the last one twice as much.
         let steps = (0..=300_u64).map(|step| {
             let ms = 10 * step;
             let server = ms.saturating_sub(1000) / 4 + ms.saturating_sub(2000) / 4;

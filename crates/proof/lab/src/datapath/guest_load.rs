@@ -1,8 +1,10 @@
-//! Guests that load disks which are served over vhost-user, and take little of the processor for it.
+//! Guests that load disks which are served over vhost-user, and take little of the processor for
+//! it.
 //!
-//! Each queue has a thread, as a guest's processor has. It submits all that it may, tells the device of it once, takes all
-//! answers that are there, and sleeps until it is called if there are none; what it asks of the device is what Linux's
-//! driver asks. The one who waits for the threads watches the server meanwhile.
+//! Each queue has a thread, as a guest's processor has. It submits all that it may, tells the
+//! device of it once, takes all answers that are there, and sleeps until it is called if there are
+//! none; what it asks of the device is what Linux's driver asks. The one who waits for the threads
+//! watches the server meanwhile.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -60,7 +62,8 @@ pub enum LoadError {
 pub enum Order {
     /// At random, any block at any time.
     Random,
-    /// One block after another, from the start again behind the end. Each queue has a part of the disk.
+    /// One block after another, from the start again behind the end. Each queue has a part of the
+    /// disk.
     Sequential,
 }
 
@@ -162,8 +165,8 @@ impl GuestLoad {
         FrontEnd::connect(socket, settings(pattern, guests))
     }
 
-    /// Loads the disks for `warm_up`, which is not counted, and then for `duration`, which is. `at_edge` is called when
-    /// that begins, and when it ends.
+    /// Loads the disks for `warm_up`, which is not counted, and then for `duration`, which is.
+    /// `at_edge` is called when that begins, and when it ends.
     pub fn run<T>(
         &mut self,
         warm_up: Duration,
@@ -174,7 +177,8 @@ impl GuestLoad {
         self.drive(asked, &mut |watch| watch.through(warm_up, duration, at_edge))
     }
 
-    /// Writes each block of the disks once, or of `stride` blocks that follow each other only the first.
+    /// Writes each block of the disks once, or of `stride` blocks that follow each other only the
+    /// first.
     pub fn fill(&mut self, stride: u64) -> Result<(), LoadError> {
         let pattern = Pattern { order: Order::Sequential, reads_percent: 0, ..self.pattern };
         let asked = Asked { pattern, stride, count_max: self.blocks_max().div_ceil(stride) };
@@ -247,8 +251,8 @@ impl GuestLoad {
     }
 }
 
-/// A guest as Linux is on a disk of QEMU's: contents lie side by side, as buffers of a program that asks for direct I/O
-/// do.
+/// A guest as Linux is on a disk of QEMU's: contents lie side by side, as buffers of a program that
+/// asks for direct I/O do.
 fn settings(pattern: Pattern, guests: Guests) -> Settings {
     let queue_size = (2 * pattern.depth).next_power_of_two().max(128);
     Settings {

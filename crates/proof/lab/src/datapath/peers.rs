@@ -122,8 +122,8 @@ impl Server {
         }
     }
 
-    /// The command line that serves one disk at `socket` until it is told to end. `image` is the file or volume, where
-    /// there is one, and `bytes` the size of one in memory.
+    /// The command line that serves one disk at `socket` until it is told to end. `image` is the
+    /// file or volume, where there is one, and `bytes` the size of one in memory.
     pub fn serve(&self, disk: &ServedDisk<'_>) -> Command {
         match self {
             Self::StorageDaemon(content) => storage_daemon(*content, disk),
@@ -205,7 +205,8 @@ fn nbdkit(content: Content, disk: &ServedDisk<'_>) -> Command {
     }
     command.arg("file").arg(disk.image).arg("fadvise=random");
     if disk.medium == Medium::Disk {
-        // Its plugin knows no O_DIRECT. So the page cache does not serve what is to come from the disk.
+        // Its plugin knows no O_DIRECT. So the page cache does not serve what is to come from the
+        // disk.
         command.arg("cache=none");
     }
     if content == Content::Encrypted {
@@ -252,8 +253,8 @@ pub fn create_volume(
     run(&mut command).map(drop)
 }
 
-/// Makes a LUKS image: as qemu-img has it by itself, or with all its space, and with a key that takes `derivation_ms` to
-/// derive in place of two seconds.
+/// Makes a LUKS image: as qemu-img has it by itself, or with all its space, and with a key that
+/// takes `derivation_ms` to derive in place of two seconds.
 pub fn create_luks(
     path: &Path,
     bytes: u64,

@@ -124,7 +124,8 @@ pub struct ServedDisks<'study> {
 }
 
 impl<'study> ServedDisks<'study> {
-    /// What `server` serves. Guests' memory consists of `pages`, and they look for answers for `spin` before they sleep.
+    /// What `server` serves. Guests' memory consists of `pages`, and they look for answers for
+    /// `spin` before they sleep.
     pub fn new(server: Server, disks: &'study Disks, pages: Pages, spin: Duration) -> io::Result<Self> {
         let device = Disk::under(disks.directory())?;
         Ok(Self { name: server.name(), server, disks, device, pages, spin })
@@ -268,8 +269,8 @@ fn uses(task: Task) -> Vec<Use> {
     }
 }
 
-/// Servers that run; they are asked to end when they are not needed any more, so that the next one finds its volume in
-/// order.
+/// Servers that run; they are asked to end when they are not needed any more, so that the next one
+/// finds its volume in order.
 pub(super) struct Running(pub(super) Vec<Service>);
 
 impl Running {

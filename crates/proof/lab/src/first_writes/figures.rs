@@ -23,7 +23,8 @@ pub struct Figures {
     pub p99_us: f64,
     /// The longest.
     pub longest_us: f64,
-    /// Processor time of all the server's processes per request, the kernel's part included, in microseconds.
+    /// Processor time of all the server's processes per request, the kernel's part included, in
+    /// microseconds.
     pub processor_us: f64,
 }
 

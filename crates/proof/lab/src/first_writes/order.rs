@@ -5,7 +5,8 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use strongroom_types::Extent;
 
-/// The most blocks of a random order, which is kept whole: 64 GiB of blocks of 4 KiB, in 64 MiB of memory.
+/// The most blocks of a random order, which is kept whole: 64 GiB of blocks of 4 KiB, in 64 MiB of
+/// memory.
 pub const BLOCKS_MAX: u32 = 1 << 24;
 
 /// Every block of a disk once, in random order.
@@ -33,7 +34,8 @@ impl Iterator for Shuffled {
     }
 }
 
-/// An area from its beginning to its end, in requests of `request_bytes`; what is left over at the end is left out.
+/// An area from its beginning to its end, in requests of `request_bytes`; what is left over at the
+/// end is left out.
 pub fn sequential(area: Extent, request_bytes: u64) -> impl Iterator<Item = Extent> {
     let starts = (area.offset()..area.end()).step_by(request_bytes as usize);
     let extents = starts.map(move |start| Extent::between(start, start + request_bytes));

@@ -1,4 +1,5 @@
-//! What is measured: programs that make disks and serve them over vhost-user, by their command lines.
+//! What is measured: programs that make disks and serve them over vhost-user, by their command
+//! lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ pub trait Product {
     /// What serves the disk at `place` to one guest at a time, until it is told to end.
     fn serve(&self, place: &Path, socket: &Path, queues: u16) -> Command;
 
-    /// Whether writes that were answered, and not flushed, outlive its processes when these are killed.
+    /// Whether writes that were answered, and not flushed, outlive its processes when these are
+    /// killed.
     fn outlives_kill(&self) -> bool;
 
     /// Its first-write log, if it has one that it tells of.

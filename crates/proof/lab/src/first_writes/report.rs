@@ -128,7 +128,8 @@ fn opening_row(subject: &SubjectResult) -> Vec<Row> {
     ]]
 }
 
-/// The first product beside those that are overwritten only: what it costs to be thin once all is written.
+/// The first product beside those that are overwritten only: what it costs to be thin once all is
+/// written.
 fn thick_ratio(f: &mut Formatter<'_>, subjects: &[SubjectResult]) -> fmt::Result {
     let Some((first, others)) = subjects.split_first() else { return Ok(()) };
     for thick in others.iter().filter(|subject| subject.rounds(Phase::FirstAll).is_empty()) {

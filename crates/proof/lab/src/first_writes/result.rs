@@ -48,7 +48,8 @@ pub struct SubjectResult {
     pub memory_full: Vec<Memory>,
     /// The same of all processes of the server.
     pub memory_full_all: Vec<Memory>,
-    /// Of the process that serves, after ten times the log's size, and everything brought to its place.
+    /// Of the process that serves, after ten times the log's size, and everything brought to its
+    /// place.
     pub memory_settled: Vec<Memory>,
 }
 

@@ -22,7 +22,8 @@ use crate::vhost_user::front_end::{FrontEnd, Settings};
 pub const BLOCK_BYTES: u64 = 4096;
 /// Reads before anything is timed: each buffer and page of both sides was touched then.
 const WARM_UP_READS: usize = 2048;
-/// A server that took less than [`QUIET_PROCESSOR`] of processor time in this has nothing left to do.
+/// A server that took less than [`QUIET_PROCESSOR`] of processor time in this has nothing left to
+/// do.
 const QUIET_PERIOD: Duration = Duration::from_millis(200);
 const QUIET_PROCESSOR: Duration = Duration::from_millis(1);
 /// How often in a row a server may be quiet, though it says that its log holds something.
@@ -115,7 +116,8 @@ impl<'study> Session<'study> {
         self.writer.set_pass(pass);
     }
 
-    /// Writes the next `count` of `extents`: how long it took, and how much processor time of the server.
+    /// Writes the next `count` of `extents`: how long it took, and how much processor time of the
+    /// server.
     pub fn write(
         &mut self,
         extents: &mut dyn Iterator<Item = Extent>,
@@ -135,7 +137,8 @@ impl<'study> Session<'study> {
         self.write(extents, count).map(|(timed, processor)| Figures::of(&timed, processor))
     }
 
-    /// Reads some of `written` again, from all over it, and looks whether they hold what was written.
+    /// Reads some of `written` again, from all over it, and looks whether they hold what was
+    /// written.
     pub fn verify(&mut self, written: impl Iterator<Item = Extent>, count: u64) -> Result<(), StudyError> {
         let step = (count as usize / SAMPLES).max(1);
         let mut samples = written.take(count as usize).step_by(step);

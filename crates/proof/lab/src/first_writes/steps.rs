@@ -148,7 +148,8 @@ impl Study<'_> {
         session.close().map(drop)
     }
 
-    /// Kills the server with a full log, and opens the disk again, and once more after an orderly end.
+    /// Kills the server with a full log, and opens the disk again, and once more after an orderly
+    /// end.
     fn reopen(
         &self,
         index: usize,

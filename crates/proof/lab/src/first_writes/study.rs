@@ -1,7 +1,8 @@
 //! The study itself: what is done in which order on one file system.
 //!
-//! A round does each step with each product, the next round in the opposite order, so that what changes on the machine
-//! meanwhile meets all of them. Only one server runs at a time, and the file system is synced before each step.
+//! A round does each step with each product, the next round in the opposite order, so that what
+//! changes on the machine meanwhile meets all of them. Only one server runs at a time, and the file
+//! system is synced before each step.
 
 use std::fs;
 use std::ops::Range;
@@ -31,7 +32,8 @@ const OVERHEAD_PART: u64 = 16;
 pub struct StudyConfig {
     /// Of each disk.
     pub volume_bytes: u64,
-    /// How much of first writes counts as "until the log is full"; by default what the log says of itself.
+    /// How much of first writes counts as "until the log is full"; by default what the log says of
+    /// itself.
     pub log_bytes: Option<u64>,
     /// How much each sequential phase writes.
     pub sequential_bytes: u64,

@@ -1,7 +1,8 @@
 //! Writes to a server as a guest does, and times each answer.
 //!
-//! Less than [`crate::vhost_user::verify`] does, so that the load takes little of the processor that the server needs
-//! as well: a block says which it is and in which pass it was written, and only samples are read again.
+//! Less than [`crate::vhost_user::verify`] does, so that the load takes little of the processor
+//! that the server needs as well: a block says which it is and in which pass it was written, and
+//! only samples are read again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

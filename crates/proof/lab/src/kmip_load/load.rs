@@ -43,7 +43,8 @@ pub struct LoadResult {
     pub longest_ms: f64,
 }
 
-/// Creates a key and gets it over and over. Every answer must have the key: the first that has not ends the load.
+/// Creates a key and gets it over and over. Every answer must have the key: the first that has not
+/// ends the load.
 ///
 /// # Errors
 /// [`LoadError`].

@@ -1,6 +1,8 @@
-//! The three requests of the load, and as much of their answers as it takes to tell a key from a refusal.
+//! The three requests of the load, and as much of their answers as it takes to tell a key from a
+//! refusal.
 //!
-//! TTLV (KMIP 1.2, section 9.1): three bytes of tag, one of type, four of length, the value padded to eight.
+//! TTLV (KMIP 1.2, section 9.1): three bytes of tag, one of type, four of length, the value padded
+//! to eight.
 
 const STRUCTURE: u8 = 0x01;
 const INTEGER: u8 = 0x02;

@@ -126,7 +126,8 @@ fn delay(store: &Store, injected: Duration) -> Claim {
     near(format!("a delay of {injected_us:.0} us is found"), Interval::of(&differences), injected_us, "us")
 }
 
-/// The transfer of the limited server; and that its load is seen to have driven nothing to its limit.
+/// The transfer of the limited server; and that its load is seen to have driven nothing to its
+/// limit.
 fn rate(workload: &WorkloadReport, injected_bits: u64) -> Vec<Claim> {
     let injected = injected_bits as f64 / 8e6;
     let interval = |row: &Row| row.metrics.get(&Metric::MegabytesPerSecond).map(|figures| figures.interval);

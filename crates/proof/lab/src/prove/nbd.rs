@@ -21,7 +21,8 @@ pub(super) struct NbdServer {
     pub command: Box<dyn Fn(&Path) -> Command>,
     /// Names of the workloads that it is for.
     pub workloads: Vec<String>,
-    /// Whether its disk is to be written before it is read: what was never written is not deciphered either.
+    /// Whether its disk is to be written before it is read: what was never written is not
+    /// deciphered either.
     pub is_to_be_written: bool,
     /// Whether it listens before all its processes are there; with its first answer, they are.
     pub has_late_processes: bool,
@@ -74,7 +75,8 @@ struct Loaded {
 
 impl Session for Loaded {
     fn measure(&mut self, warm_up: Duration, duration: Duration) -> Result<Sample, SubjectError> {
-        // On its own, so that what the server takes is counted for the same requests as all the rest.
+        // On its own, so that what the server takes is counted for the same requests as all the
+        // rest.
         if !warm_up.is_zero() {
             self.load(warm_up)?;
         }

@@ -144,7 +144,8 @@ fn workloads() -> Vec<Known> {
 
 fn servers(directory: &Path, config: &ProofConfig, stop: &Arc<AtomicBool>) -> Vec<Box<dyn Subject<Known>>> {
     let delay = vec!["--filter=delay".to_owned(), format!("rdelay={}ms", config.delay.as_millis())];
-    // What a server may save up while nobody asks: little beside a measurement, and more than it is late at times.
+    // What a server may save up while nobody asks: little beside a measurement, and more than it is
+    // late at times.
     let rate = [format!("rate={}", config.rate_bits), "burstiness=0.02".to_owned()];
     let rate: Vec<String> = ["--filter=rate".to_owned()].into_iter().chain(rate).collect();
     type Of = &'static [(Proof, &'static str)];

@@ -1,4 +1,5 @@
-//! Has the schedule happen to the volumes, one thing after the other, and waits after each until the load goes on.
+//! Has the schedule happen to the volumes, one thing after the other, and waits after each until
+//! the load goes on.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,13 +1,14 @@
 //! Whether what processes take stays as it is.
 //!
-//! A process takes more at first: its buffers are touched, its caches fill. So each is judged after a warm-up, by the
-//! medians of the first and the last quarter of the rest of its life, which single peaks do not move. Two things may
-//! grow:
+//! A process takes more at first: its buffers are touched, its caches fill. So each is judged after
+//! a warm-up, by the medians of the first and the last quarter of the rest of its life, which
+//! single peaks do not move. Two things may grow:
 //!
-//! - **within a life**, beside one step: the worst of a few lives, the median of many. That finds a leak of 2 KiB a second in a process
-//!   that lives for an hour, and one of some 8 KiB a second in workers that are replaced every few minutes.
-//! - **over successors**: what each took at the same age, the first quarter of them against the last. That finds what
-//!   is handed from one to the next and grows.
+//! - **within a life**, beside one step: the worst of a few lives, the median of many. That finds a
+//!   leak of 2 KiB a second in a process that lives for an hour, and one of some 8 KiB a second in
+//!   workers that are replaced every few minutes.
+//! - **over successors**: what each took at the same age, the first quarter of them against the
+//!   last. That finds what is handed from one to the next and grows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,25 +21,30 @@ use super::meter::{Role, Sample};
 /// What is allowed, with the reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Limits {
-    /// The part of a process's life that is not judged. Workers have touched all of their buffers and their guest's
-    /// rings within seconds of load, supervisors all of their code in the first round of events.
+    /// The part of a process's life that is not judged. Workers have touched all of their buffers
+    /// and their guest's rings within seconds of load, supervisors all of their code in the first
+    /// round of events.
     pub warm_up_seconds: f64,
-    /// What a worker takes at once, one time: when a front end comes back, its session and queues run on threads that have
-    /// not run any yet, which touch their stacks and an arena of the allocator. Then it stays there. An hour of five
-    /// kinds of volumes showed 0.8 to 2.2 MiB, between the 12th second of a life and the 320th.
+    /// What a worker takes at once, one time: when a front end comes back, its session and queues
+    /// run on threads that have not run any yet, which touch their stacks and an arena of the
+    /// allocator. Then it stays there. An hour of five kinds of volumes showed 0.8 to 2.2 MiB,
+    /// between the 12th second of a life and the 320th.
     pub step_bytes: (f64, f64),
     /// Within a life beside that, where few are judged: rarely there is a second one.
     pub allowance_bytes: f64,
     /// Within the median life of four or more.
     pub median_allowance_bytes: f64,
-    /// Within a life, beyond these: a quarter of the smallest leak that must be found in an hour, 2 KiB a second.
+    /// Within a life, beyond these: a quarter of the smallest leak that must be found in an hour, 2
+    /// KiB a second.
     pub rate_bytes: f64,
-    /// Buffers for I/O, within a life in the mean: the pool of each thread takes and gives back chunks of 2 MiB as the
-    /// sizes of requests have it, by some of them up and down at any time.
+    /// Buffers for I/O, within a life in the mean: the pool of each thread takes and gives back
+    /// chunks of 2 MiB as the sizes of requests have it, by some of them up and down at any time.
     pub allowance_pool_bytes: f64,
-    /// Descriptors within a life: a sample may meet a command's connection and the pipe of a key, one of each.
+    /// Descriptors within a life: a sample may meet a command's connection and the pipe of a key,
+    /// one of each.
     pub allowance_descriptors: f64,
-    /// Threads within a life: io_uring's workers come and go, by load; they are counted as the process's.
+    /// Threads within a life: io_uring's workers come and go, by load; they are counted as the
+    /// process's.
     pub allowance_threads: f64,
     /// Over successors at the same age: one is under other load than another.
     pub successor_bytes: f64,
@@ -66,7 +72,8 @@ impl Limits {
 
 /// Fewer samples of a life after the warm-up say nothing.
 const SAMPLES_MIN: usize = 8;
-/// A quarter of less than this may be one command, with the descriptors that it takes, on a busy machine.
+/// A quarter of less than this may be one command, with the descriptors that it takes, on a busy
+/// machine.
 const JUDGED_SECONDS_MIN: f64 = 60.0;
 /// A step is between the medians of so many samples on each side.
 const STEP_SAMPLES: usize = 3;
@@ -100,8 +107,8 @@ pub struct Verdict {
     pub threads: (f64, f64),
     /// By how much buffers grew within a life, in the mean.
     pub growth_pool_bytes: f64,
-    /// By how much other memory grew, beside a step, within the worst of a few lives, or the median of many, and what is
-    /// allowed.
+    /// By how much other memory grew, beside a step, within the worst of a few lives, or the median
+    /// of many, and what is allowed.
     pub growth_bytes: f64,
     /// As above.
     pub allowed_bytes: f64,
@@ -244,7 +251,8 @@ fn growth_beside_a_step(life: &Life<'_>, allowed_bytes: RangeInclusive<f64>) -> 
     last - first
 }
 
-/// From the least in the first quarter to the least in the last: whatever comes and goes is not in it.
+/// From the least in the first quarter to the least in the last: whatever comes and goes is not in
+/// it.
 fn low_growth(life: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
     let quarter = life.len().div_ceil(4);
     let least = |part: &[&Sample]| part.iter().map(|sample| of(sample)).reduce(f64::min).unwrap_or_default();
@@ -261,7 +269,8 @@ fn quarters_of(values: &[f64]) -> (f64, f64) {
     (median(values[..quarter].to_vec()), median(values[values.len() - quarter..].to_vec()))
 }
 
-/// At the age of the warm-up: the median of the last quarter of lives that came to it, less that of the first.
+/// At the age of the warm-up: the median of the last quarter of lives that came to it, less that of
+/// the first.
 fn over_successors(lives: &[Life<'_>], limits: &Limits, of: fn(&Sample) -> f64) -> Option<f64> {
     let at_age = |life: &Life<'_>| after(life, limits.warm_up_seconds).first().map(|sample| of(sample));
     let values: Vec<f64> = lives.iter().filter_map(at_age).collect();

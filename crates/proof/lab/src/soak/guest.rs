@@ -1,4 +1,5 @@
-//! The load on one volume: verified, held back to a rate, and gone on with whatever becomes of its server.
+//! The load on one volume: verified, held back to a rate, and gone on with whatever becomes of its
+//! server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use crate::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
 const SLICE: Duration = Duration::from_millis(3);
 /// How long a guest rests at most before it looks for what is to happen.
 const REST_MAX: Duration = Duration::from_millis(10);
-/// No answer for so long is a violation. A machine under load, a full disk and a frozen worker together take a part of it.
+/// No answer for so long is a violation. A machine under load, a full disk and a frozen worker
+/// together take a part of it.
 const STALL_TIMEOUT: Duration = Duration::from_secs(180);
 const QUEUES: u16 = 2;
 const DEPTH: u16 = 8;

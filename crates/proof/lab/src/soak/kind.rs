@@ -76,7 +76,8 @@ pub enum Event {
     Requeue,
     /// The process that exposes it ends, the volume is checked, and exposed anew.
     Restart,
-    /// Its file system is full until its guest waits, and has room again after something else has happened.
+    /// Its file system is full until its guest waits, and has room again after something else has
+    /// happened.
     Full,
 }
 

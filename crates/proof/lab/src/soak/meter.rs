@@ -39,7 +39,8 @@ pub struct Sample {
     pub birth_ticks: u64,
     /// Memory that is its own alone.
     pub anonymous_bytes: u64,
-    /// Of these, in huge pages: the buffers for I/O, which come and go with the load. Nothing where only root may know.
+    /// Of these, in huge pages: the buffers for I/O, which come and go with the load. Nothing where
+    /// only root may know.
     pub huge_bytes: Option<u64>,
     /// Its share of all memory that it uses (PSS).
     pub proportional_bytes: u64,
@@ -54,7 +55,8 @@ pub struct Sample {
 /// Who is looked at: volumes, and the process that exposes each, which is zero while there is none.
 pub type Watched = Vec<(Kind, Arc<AtomicU32>)>;
 
-/// Looks every `period` until `stop`, and writes a line of JSON for each process; all of them in the end.
+/// Looks every `period` until `stop`, and writes a line of JSON for each process; all of them in
+/// the end.
 pub fn watch(
     watched: &Watched,
     period: Duration,

@@ -1,5 +1,6 @@
-//! A soak: volumes of several kinds under verified load for an hour, while whatever serves them is killed, replaced,
-//! stopped, grown, re-keyed, disconnected and starved of room; and memory and descriptors must stay flat.
+//! A soak: volumes of several kinds under verified load for an hour, while whatever serves them is
+//! killed, replaced, stopped, grown, re-keyed, disconnected and starved of room; and memory and
+//! descriptors must stay flat.
 //!
 //! - [`kind`]: which volumes there are, and what happens to each.
 //! - [`schedule`]: what happens next, by chance from a seed.
@@ -9,8 +10,8 @@
 //! - [`meter`]: what the processes take, again and again; [`flat`]: whether that stays so.
 //! - [`run`]: all of it; [`report`]: what came of it.
 //!
-//! **Promise:** a soak that reports no violation has had every answer verified, every volume read whole and checked at
-//! its end, and found nothing left of it: no process, no socket, no file.
+//! **Promise:** a soak that reports no violation has had every answer verified, every volume read
+//! whole and checked at its end, and found nothing left of it: no process, no socket, no file.
 //!
 //! **May not enter:** anything of the program but its command line and its vhost-user socket.
 

@@ -52,7 +52,8 @@ pub struct SoakConfig {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Does it. What went wrong is in the report; an error says that it could not be begun, or not be ended.
+/// Does it. What went wrong is in the report; an error says that it could not be begun, or not be
+/// ended.
 pub fn run(config: &SoakConfig, progress: &(dyn Fn(&str) + Sync)) -> Result<SoakReport, SoakError> {
     let directory = config.directory.join(format!("soak-{}", std::process::id()));
     fs::create_dir_all(&directory).map_err(|error| SoakError::file("make", &directory, error))?;

@@ -1,5 +1,5 @@
-//! What happens next, by chance from a seed: in each round everything once, in any order, to any volume that it may
-//! happen to; so that a short soak has some of everything too.
+//! What happens next, by chance from a seed: in each round everything once, in any order, to any
+//! volume that it may happen to; so that a short soak has some of everything too.
 
 use std::time::Duration;
 

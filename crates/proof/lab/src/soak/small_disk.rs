@@ -1,5 +1,5 @@
-//! A file system that can be filled and emptied: a tmpfs in a mount namespace of its own, which is nobody else's and ends
-//! with whoever holds it.
+//! A file system that can be filled and emptied: a tmpfs in a mount namespace of its own, which is
+//! nobody else's and ends with whoever holds it.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -22,7 +22,8 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Makes one, over the empty directory `below`. Who is not root is root in a user namespace there.
+    /// Makes one, over the empty directory `below`. Who is not root is root in a user namespace
+    /// there.
     pub fn new(below: &Path) -> Result<Self, SoakError> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "unshare", "--mount", "--propagation", "private"]);

@@ -52,7 +52,8 @@ pub fn line_of(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Sends a signal to a worker of `supervisor`; whether it was there. Its number alone might be another's by now.
+/// Sends a signal to a worker of `supervisor`; whether it was there. Its number alone might be
+/// another's by now.
 pub fn signal_worker(supervisor: u32, worker: u32, signal: Signal) -> io::Result<bool> {
     let Some(pid) = Pid::from_raw(worker.cast_signed()) else { return Ok(false) };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(false) };
@@ -74,8 +75,8 @@ fn children_of(parent: u32) -> Vec<u32> {
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// When a process started, in ticks since the machine did: with its number, who it is. Nothing of one that is gone or
-/// a zombie.
+/// When a process started, in ticks since the machine did: with its number, who it is. Nothing of
+/// one that is gone or a zombie.
 pub fn birth_of(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

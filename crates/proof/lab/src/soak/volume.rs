@@ -39,8 +39,9 @@ pub struct Volume {
     supervisor: Arc<AtomicU32>,
     starts: u32,
     first_files: usize,
-    /// How a command comes to where the volume lies, and its path there, if that is a mount namespace of its own: paths
-    /// through /proc are not for commands that note which volume it was.
+    /// How a command comes to where the volume lies, and its path there, if that is a mount
+    /// namespace of its own: paths through /proc are not for commands that note which volume it
+    /// was.
     inside: Option<(Vec<String>, PathBuf)>,
 }
 

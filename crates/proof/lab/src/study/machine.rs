@@ -13,7 +13,8 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{Disk, StudyError};
 
-/// Flags of processors that decide how fast a cipher, a hash or a copy is, as `/proc/cpuinfo` names them.
+/// Flags of processors that decide how fast a cipher, a hash or a copy is, as `/proc/cpuinfo` names
+/// them.
 const FLAGS: [&str; 16] = [
     "aes",
     "pclmulqdq",
@@ -117,8 +118,9 @@ impl Machine {
     }
 }
 
-/// Which program that is: the first line that it answers to `--version`, its size, and when it was written. Two builds
-/// of the same version differ in these. A name without a slash is looked for where the shell looks.
+/// Which program that is: the first line that it answers to `--version`, its size, and when it was
+/// written. Two builds of the same version differ in these. A name without a slash is looked for
+/// where the shell looks.
 pub fn version_of(program: &Path) -> io::Result<String> {
     let is_name = program.components().count() == 1;
     let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::StudyError;
 
-/// The fewest rounds of which a verdict can come: with five, a signed-rank test finds nothing below 0.06.
+/// The fewest rounds of which a verdict can come: with five, a signed-rank test finds nothing below
+/// 0.06.
 pub(super) const ROUNDS_FOR_A_VERDICT: u32 = 6;
 /// A warm-up is so much of what is counted, unless a plan says otherwise.
 const WARM_UP_PART: u32 = 4;
@@ -81,7 +82,8 @@ impl Pace {
         Self { rounds, warm_up: duration / WARM_UP_PART, duration }
     }
 
-    /// How long all rounds of one subject at one workload take, where it takes `open` to begin and to end.
+    /// How long all rounds of one subject at one workload take, where it takes `open` to begin and
+    /// to end.
     pub fn time(&self, open: Duration) -> Duration {
         (self.warm_up + self.duration + open).saturating_mul(self.rounds)
     }

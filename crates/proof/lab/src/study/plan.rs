@@ -1,9 +1,10 @@
 //! What is measured in which order.
 //!
-//! A round measures every subject at every workload; a workload's subjects follow one another, so that what is compared
-//! is measured at nearly the same time. Each second round is the mirror image of the one before (A B C, then C B A): a
-//! machine that slowly becomes faster or slower favours nobody. Each pair of rounds begins with another subject, so that
-//! in the end each was at each place: what one leaves behind does not always meet the same.
+//! A round measures every subject at every workload; a workload's subjects follow one another, so
+//! that what is compared is measured at nearly the same time. Each second round is the mirror image
+//! of the one before (A B C, then C B A): a machine that slowly becomes faster or slower favours
+//! nobody. Each pair of rounds begins with another subject, so that in the end each was at each
+//! place: what one leaves behind does not always meet the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -113,7 +114,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a run of this plan goes on where `begun` stopped, or what differs. There may be more rounds than at first.
+    /// Whether a run of this plan goes on where `begun` stopped, or what differs. There may be more
+    /// rounds than at first.
     pub(super) fn goes_on(&self, begun: &Self) -> Result<(), String> {
         let setting = |key: &&String| self.settings.get(*key) != begun.settings.get(*key);
         if self.study != begun.study {

@@ -1,8 +1,9 @@
 //! Measures what a plan says, step by step, from wherever it stopped before.
 //!
-//! Every measurement has a subject of its own, started for it and ended after it. That takes time, and it is why the
-//! spread of the rounds is honest: where a program's memory and threads happen to lie differs from start to start, and
-//! a single start measured ten times would hide it. It also leaves nobody else running beside the one that is measured.
+//! Every measurement has a subject of its own, started for it and ended after it. That takes time,
+//! and it is why the spread of the rounds is honest: where a program's memory and threads happen to
+//! lie differs from start to start, and a single start measured ten times would hide it. It also
+//! leaves nobody else running beside the one that is measured.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +19,16 @@ use super::{
     Measurement, Pace, Plan, PlannedWorkload, Sample, Store, StudyError, Subject, SubjectError, Workload,
 };
 
-/// How often a measurement is tried: what fails once may be chance, and is told; what fails twice is not.
+/// How often a measurement is tried: what fails once may be chance, and is told; what fails twice
+/// is not.
 const ATTEMPTS: u32 = 2;
 
 /// Subjects and workloads, and how they are measured.
 pub struct Study<'a, W> {
     /// Its name.
     pub name: String,
-    /// What else matters and is the same in all rounds: sizes, seeds. A study does not go on with others.
+    /// What else matters and is the same in all rounds: sizes, seeds. A study does not go on with
+    /// others.
     pub settings: BTreeMap<String, String>,
     /// Who is compared.
     pub subjects: Vec<Box<dyn Subject<W> + 'a>>,
@@ -56,7 +59,8 @@ impl<W: Workload> Study<'_, W> {
         }
     }
 
-    /// Measures what is not in the store yet, and keeps it there. The store must have been opened with [`Self::plan`].
+    /// Measures what is not in the store yet, and keeps it there. The store must have been opened
+    /// with [`Self::plan`].
     pub fn run(
         &mut self,
         store: &mut Store,
@@ -75,7 +79,8 @@ impl<W: Workload> Study<'_, W> {
                 return Err(StudyError::Stopped { done: store.measurements().len(), of });
             }
             let measured = self.step(step, stop);
-            // Who is asked to end often ends what is measured as well, and that is no fault of the subject.
+            // Who is asked to end often ends what is measured as well, and that is no fault of the
+            // subject.
             if measured.is_err() && stop.load(Ordering::Relaxed) {
                 return Err(StudyError::Stopped { done: store.measurements().len(), of });
             }

@@ -22,8 +22,8 @@ pub enum Metric {
     LatencyP999Us,
     /// Longest latency, in microseconds.
     LatencyMaxUs,
-    /// Processor time that the server took for each operation, in microseconds: all its processes and threads, the
-    /// kernel's work in their name included.
+    /// Processor time that the server took for each operation, in microseconds: all its processes
+    /// and threads, the kernel's work in their name included.
     ServerCpuUsPerOperation,
     /// Processor time that the load took for each operation, in microseconds.
     ClientCpuUsPerOperation,

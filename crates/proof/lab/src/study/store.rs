@@ -1,8 +1,9 @@
-//! What a study has measured so far, in a directory: `machine.json`, `plan.json`, and a line of `samples.jsonl` for each
-//! measurement.
+//! What a study has measured so far, in a directory: `machine.json`, `plan.json`, and a line of
+//! `samples.jsonl` for each measurement.
 //!
-//! A line is on the disk before the next measurement begins. A run that is killed loses the measurement that it was at,
-//! and the next one with the same plan goes on from there. The last line may be torn by that; no other may.
+//! A line is on the disk before the next measurement begins. A run that is killed loses the
+//! measurement that it was at, and the next one with the same plan goes on from there. The last
+//! line may be torn by that; no other may.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -59,8 +60,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Begins a study in `directory`, which is made if need be, or goes on with the one that is there; that must have
-    /// the same plan (but may have had fewer rounds) and the same machine.
+    /// Begins a study in `directory`, which is made if need be, or goes on with the one that is
+    /// there; that must have the same plan (but may have had fewer rounds) and the same machine.
     pub fn open(directory: &Path, plan: &Plan, machine: &Machine) -> Result<Self, StudyError> {
         plan.check()?;
         fs::create_dir_all(directory).map_err(failed("make", directory))?;

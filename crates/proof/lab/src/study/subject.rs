@@ -8,7 +8,8 @@ use super::{Metric, Sample};
 /// Why a subject cannot be measured, told so that a person can act on it.
 pub type SubjectError = Box<dyn Error + Send + Sync>;
 
-/// What a study asks of all its subjects: a name for records and tables, which says all that matters.
+/// What a study asks of all its subjects: a name for records and tables, which says all that
+/// matters.
 pub trait Workload {
     /// Its name, unique within the study, such as `4 KiB random read, depth 32`.
     fn name(&self) -> &str;
@@ -18,8 +19,8 @@ pub trait Workload {
         Metric::OperationsPerSecond
     }
 
-    /// Whether the load is to drive something to its limit. One operation at a time does not, and is not to: it measures
-    /// latency.
+    /// Whether the load is to drive something to its limit. One operation at a time does not, and
+    /// is not to: it measures latency.
     fn must_saturate(&self) -> bool {
         false
     }
@@ -33,8 +34,8 @@ pub trait Subject<W: Workload> {
     /// Whether it can do this at all. What it cannot is left out of the table, not counted as slow.
     fn supports(&self, workload: &W) -> bool;
 
-    /// Gets ready: files, servers and clients, and whatever the first operations would pay for the rest. What it started
-    /// ends with the session.
+    /// Gets ready: files, servers and clients, and whatever the first operations would pay for the
+    /// rest. What it started ends with the session.
     fn open(&mut self, workload: &W) -> Result<Box<dyn Session + '_>, SubjectError>;
 }
 

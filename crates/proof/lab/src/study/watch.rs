@@ -39,7 +39,8 @@ impl Disk {
         if let Some(disk) = Self::of(device)? {
             return Ok(Some(disk));
         }
-        // A file system with device numbers of its own, such as btrfs, names its disk among the mounts.
+        // A file system with device numbers of its own, such as btrfs, names its disk among the
+        // mounts.
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let wanted = format!("{}:{}", device.major, device.minor);
         let Some(source) = mounts.lines().find_map(|line| source_in(line, &wanted)) else { return Ok(None) };
@@ -68,8 +69,8 @@ impl Disk {
     }
 }
 
-/// The fields of a device's line in `/proc/diskstats` (Documentation/admin-guide/iostats.rst): io_ticks is the tenth
-/// after the name.
+/// The fields of a device's line in `/proc/diskstats` (Documentation/admin-guide/iostats.rst):
+/// io_ticks is the tenth after the name.
 fn disk_line(statistics: &str, device: DeviceNumber) -> Option<Vec<&str>> {
     let (major, minor) = (device.major.to_string(), device.minor.to_string());
     let fields = statistics.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -155,8 +156,8 @@ impl Watch {
         Ok(Self { disk: disk.cloned(), start: Reading::now(disk)? })
     }
 
-    /// Ends now, and adds what it saw to the sample: [`Metric::MachineBusyShare`], [`Metric::StolenShare`] and, if there
-    /// is a disk, [`Metric::DiskBusyShare`].
+    /// Ends now, and adds what it saw to the sample: [`Metric::MachineBusyShare`],
+    /// [`Metric::StolenShare`] and, if there is a disk, [`Metric::DiskBusyShare`].
     pub fn stop(self, sample: &mut Sample) -> io::Result<()> {
         let end = Reading::now(self.disk.as_ref())?;
         self.start.until(&end, sample);
@@ -180,7 +181,8 @@ pub struct TimedWatch {
 }
 
 impl TimedWatch {
-    /// Adds what it saw to the sample, as [`Watch::stop`] does; if its time is not over, what it saw until now.
+    /// Adds what it saw to the sample, as [`Watch::stop`] does; if its time is not over, what it
+    /// saw until now.
     pub fn stop(self, sample: &mut Sample) -> io::Result<()> {
         // Whose time is over does not listen.
         let _ = self.end.send(());

@@ -1,7 +1,8 @@
 //! Messages to a server, and its answers.
 //!
-//! Each message is a call, in `connection/messages.rs`. Where the two sides agreed on REPLY_ACK, each that has no
-//! answer of its own is acknowledged before its call returns, so that a refusal names the message that was refused.
+//! Each message is a call, in `connection/messages.rs`. Where the two sides agreed on REPLY_ACK,
+//! each that has no answer of its own is acknowledged before its call returns, so that a refusal
+//! names the message that was refused.
 
 mod messages;
 

@@ -1,6 +1,8 @@
-//! A whole front end: memory, queues and a session with a server, and with its successor after it died.
+//! A whole front end: memory, queues and a session with a server, and with its successor after it
+//! died.
 //!
-//! The order of the messages is QEMU's (`vhost_user_backend_init`, `vhost_user_blk_start`, `vhost_dev_start`).
+//! The order of the messages is QEMU's (`vhost_user_backend_init`, `vhost_user_blk_start`,
+//! `vhost_dev_start`).
 
 mod wait;
 
@@ -30,7 +32,8 @@ pub const CONTENT_BYTES_MAX: u64 = 1 << 20;
 /// Memory of a slot's content: gaps between its pieces take some.
 const SLOT_CONTENT_BYTES: u64 = CONTENT_BYTES_MAX + (64 << 10);
 
-/// Bytes of the configuration space that are read (`struct virtio_blk_config` up to `write_zeroes_may_unmap`).
+/// Bytes of the configuration space that are read (`struct virtio_blk_config` up to
+/// `write_zeroes_may_unmap`).
 const CONFIG_BYTES: u32 = 60;
 
 const PAGE_BYTES: u64 = 4096;
@@ -108,10 +111,11 @@ pub struct Settings {
     pub without_features: u64,
     /// Protocol features not to agree on.
     pub without_protocol_features: u64,
-    /// Some descriptor's memory goes on from one region into the next. libvhost-user (QEMU 7.2) takes such a chain for
-    /// a circle where it fills its indirect table.
+    /// Some descriptor's memory goes on from one region into the next. libvhost-user (QEMU 7.2)
+    /// takes such a chain for a circle where it fills its indirect table.
     pub splits_regions: bool,
-    /// Memory of a request's content, in bytes: [`CONTENT_BYTES_MAX`] and room for gaps, for who uses [`Queue`].
+    /// Memory of a request's content, in bytes: [`CONTENT_BYTES_MAX`] and room for gaps, for who
+    /// uses [`Queue`].
     pub slot_content_bytes: u64,
     /// What the guest's memory consists of.
     pub pages: Pages,
@@ -153,7 +157,8 @@ impl fmt::Debug for FrontEnd {
 }
 
 impl FrontEnd {
-    /// Connects to the server at `socket`, as a new guest that finds its disk and starts its queues.
+    /// Connects to the server at `socket`, as a new guest that finds its disk and starts its
+    /// queues.
     pub fn connect(socket: &Path, settings: Settings) -> Result<Self, FrontEndError> {
         let guest = Guest::new(&regions(settings), settings.pages).map_err(FrontEndError::Guest)?;
         let mut connection = Connection::open(socket)?;
@@ -175,8 +180,9 @@ impl FrontEnd {
         Ok(front_end)
     }
 
-    /// Connects to a server after the last one died: everything is said anew, the memory and the area of what is in
-    /// flight are the same, and each ring begins at its used index, as QEMU has it.
+    /// Connects to a server after the last one died: everything is said anew, the memory and the
+    /// area of what is in flight are the same, and each ring begins at its used index, as QEMU has
+    /// it.
     pub fn reconnect(&mut self) -> Result<(), FrontEndError> {
         let mut connection = Connection::open(&self.socket)?;
         let greeting = greet(&mut connection, self.settings)?;
@@ -190,7 +196,8 @@ impl FrontEnd {
         self.start()
     }
 
-    /// Ends the session as a guest does that shuts down: each queue has answered everything when this returns.
+    /// Ends the session as a guest does that shuts down: each queue has answered everything when
+    /// this returns.
     pub fn stop(&mut self) -> Result<Vec<u16>, FrontEndError> {
         let indices = 0..u32::from(self.settings.queues);
         Ok(indices.map(|index| self.connection.stop_ring(index)).collect::<Result<_, _>>()?)
@@ -273,7 +280,8 @@ impl FrontEnd {
         DriverRing::new(self.guest.memory(), RingPlace::at(start, queue_size), queue_size, event_index)
     }
 
-    /// Where the memory of a queue's slots begins: [`SLOT_META_BYTES`] for each, and that of their contents.
+    /// Where the memory of a queue's slots begins: [`SLOT_META_BYTES`] for each, and that of their
+    /// contents.
     fn slot_memory(&self, index: u16) -> (GuestAddress, GuestAddress) {
         let Settings { queue_size, depth, slot_content_bytes, .. } = self.settings;
         let start = u64::from(index) * queue_bytes(self.settings);
@@ -282,8 +290,8 @@ impl FrontEnd {
         (GuestAddress(metas), GuestAddress(contents))
     }
 
-    /// A driver of a queue in which nothing is in flight, which from here on belongs to it, and not to
-    /// [`Self::queues`].
+    /// A driver of a queue in which nothing is in flight, which from here on belongs to it, and not
+    /// to [`Self::queues`].
     pub fn prepare(&self, index: u16, content_bytes: u32) -> Result<PreparedQueue, FrontEndError> {
         if self.features & feature::RING_INDIRECT_DESC == 0 {
             return Err(FrontEndError::NotOffered("indirect descriptors"));
@@ -344,8 +352,8 @@ impl FrontEnd {
 /// Where the content of slots begins. The rings lie in memory of their own, below.
 const CONTENT_START: u64 = 1 << 32;
 
-/// The regions of the guest's memory: one for rings, headers and tables; and one for content, or two, one right behind
-/// the other.
+/// The regions of the guest's memory: one for rings, headers and tables; and one for content, or
+/// two, one right behind the other.
 fn regions(settings: Settings) -> Vec<(GuestAddress, u64)> {
     let low = u64::from(settings.queues) * queue_bytes(settings);
     let content = u64::from(settings.queues) * u64::from(settings.depth) * settings.slot_content_bytes;

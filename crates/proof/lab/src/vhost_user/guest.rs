@@ -11,8 +11,8 @@ use strongroom_memory::{GuestError, GuestMemory, GuestRegion, GuestSlice};
 
 use super::connection::RegionDescription;
 
-/// Where the front end says that it sees the first region; the others follow, far apart. No server may take it for an
-/// address of its own.
+/// Where the front end says that it sees the first region; the others follow, far apart. No server
+/// may take it for an address of its own.
 const USER_START: u64 = 0x5_0000_0000_0000;
 const USER_STEP: u64 = 1 << 40;
 
@@ -49,7 +49,8 @@ impl fmt::Debug for Guest {
 }
 
 impl Guest {
-    /// New memory, zeroed, in regions given by their address and count of bytes, which are rounded up to whole pages.
+    /// New memory, zeroed, in regions given by their address and count of bytes, which are rounded
+    /// up to whole pages.
     pub fn new(regions: &[(GuestAddress, u64)], pages: Pages) -> io::Result<Self> {
         let mut described = Vec::new();
         let mut mapped = Vec::new();

@@ -1,5 +1,6 @@
-//! The area in which a server keeps what it has taken from the rings and not answered ("Inflight I/O tracking" of the
-//! vhost-user specification). The front end holds it, and gives it to the server's successor.
+//! The area in which a server keeps what it has taken from the rings and not answered ("Inflight
+//! I/O tracking" of the vhost-user specification). The front end holds it, and gives it to the
+//! server's successor.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -166,8 +167,8 @@ impl QueueArea<'_> {
         self.memory.write(self.entry_at(head), &word.to_le_bytes())
     }
 
-    /// What a successor will find in flight, if the used ring's index is `used_index`: the heads, in the order in which
-    /// they were taken.
+    /// What a successor will find in flight, if the used ring's index is `used_index`: the heads,
+    /// in the order in which they were taken.
     pub fn in_flight(&self, used_index: u16) -> Result<Vec<u16>, GuestError> {
         let mut heads = Vec::new();
         for head in 0..self.size {

@@ -4,8 +4,8 @@
 //! - [`connection`]: messages and their answers; [`protocol`]: their numbers;
 //! - [`disk_config`]: what a device says of its disk;
 //! - [`inflight`]: the area in which a server keeps what it has taken, for its successor;
-//! - [`guest`]: memory, as a guest has it; [`ring`]: the driver's half of a split virtqueue; [`queue`]: block requests; [`prepared`]:
-//!   those that are written once and sent again and again;
+//! - [`guest`]: memory, as a guest has it; [`ring`]: the driver's half of a split virtqueue;
+//!   [`queue`]: block requests; [`prepared`]: those that are written once and sent again and again;
 //! - [`front_end`]: all of it together: connects, and comes back after the server died;
 //! - [`verify`]: load whose every sector says what it is.
 //!

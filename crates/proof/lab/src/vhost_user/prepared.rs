@@ -1,9 +1,10 @@
-//! A queue whose requests are written once and sent again and again: a guest that takes little of the processor, so that
-//! what is measured is the server.
+//! A queue whose requests are written once and sent again and again: a guest that takes little of
+//! the processor, so that what is measured is the server.
 //!
-//! Each slot has a read and a write, with tables of their own, as Linux's driver has its requests; the ring's descriptors
-//! point to them for good. A request costs the sector, an entry of the available ring, and later one of the used ring
-//! and the status. What a write transfers is random, and says how often it was sent.
+//! Each slot has a read and a write, with tables of their own, as Linux's driver has its requests;
+//! the ring's descriptors point to them for good. A request costs the sector, an entry of the
+//! available ring, and later one of the used ring and the status. What a write transfers is random,
+//! and says how often it was sent.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use super::protocol::{DESCRIPTOR_BYTES, STATUS_OK, block_request, descriptor_fla
 use super::queue::{Queue, STATUS_UNWRITTEN};
 use super::ring::{DriverRing, RingError};
 
-/// Memory of a slot beside its content. Slots that were a page apart would all fall on the same lines of the
-/// processor's first cache.
+/// Memory of a slot beside its content. Slots that were a page apart would all fall on the same
+/// lines of the processor's first cache.
 const STEP_BYTES: u64 = 256;
 const HEADER_BYTES: u32 = 16;
 /// Within a slot: the header of the read, that of the write, the status, and a table for each.
@@ -150,7 +151,8 @@ impl PreparedQueue {
         GuestAddress(self.shape.contents.0 + u64::from(slot) * self.shape.step_bytes)
     }
 
-    /// Makes a slot's request available, which is not in flight. The device sees it after [`Self::publish`].
+    /// Makes a slot's request available, which is not in flight. The device sees it after
+    /// [`Self::publish`].
     pub fn submit(&mut self, slot: u16, kind: Kind, sector: u64) -> Result<(), PreparedError> {
         let header = self.meta(slot, HEADERS_AT[kind as usize]);
         self.memory.store_u64(GuestAddress(header.0 + SECTOR_AT), sector)?;
@@ -181,7 +183,8 @@ impl PreparedQueue {
             }
             match self.memory.load_u8(self.meta(slot, STATUS_AT))? {
                 STATUS_OK => slots.push(slot),
-                // The device says that it has used it, and has not written it: it was not in flight, or is not done.
+                // The device says that it has used it, and has not written it: it was not in
+                // flight, or is not done.
                 STATUS_UNWRITTEN => return Err(RingError::NotInFlight(head).into()),
                 status => return Err(PreparedError::Status(status)),
             }
@@ -194,8 +197,8 @@ impl PreparedQueue {
         Ok(self.ring.used_ahead()? > 0)
     }
 
-    /// Asks to be called for the next answer, and sleeps until that comes, or until somebody else calls
-    /// ([`Self::call_file`]). Does not sleep if there is an answer.
+    /// Asks to be called for the next answer, and sleeps until that comes, or until somebody else
+    /// calls ([`Self::call_file`]). Does not sleep if there is an answer.
     pub fn sleep(&mut self) -> Result<(), PreparedError> {
         if !self.ring.listen()? {
             self.sleeps += 1;

@@ -76,7 +76,8 @@ pub mod feature {
     pub const LOG_ALL: u64 = 1 << 26;
     pub const RING_INDIRECT_DESC: u64 = 1 << 28;
     pub const RING_EVENT_IDX: u64 = 1 << 29;
-    /// Not a feature of virtio: the front end knows protocol features, and enables each ring by a message.
+    /// Not a feature of virtio: the front end knows protocol features, and enables each ring by a
+    /// message.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
 }

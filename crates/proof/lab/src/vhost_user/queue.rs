@@ -215,8 +215,8 @@ impl Queue {
         self.kicks
     }
 
-    /// New files, as QEMU makes them for a server that has come back: kicked already, since nobody knows which kicks
-    /// the last one took along.
+    /// New files, as QEMU makes them for a server that has come back: kicked already, since nobody
+    /// knows which kicks the last one took along.
     pub fn renew_files(&mut self) -> Result<(), QueueError> {
         (self.kick, self.call, self.error) = (event(1)?, event(0)?, event(0)?);
         Ok(())
@@ -229,8 +229,8 @@ impl Queue {
         self.ring.free_descriptors() >= if shape.indirect { 1 } else { parts }
     }
 
-    /// Makes a request available. The device sees it after [`Self::publish`]. What a write transfers is `content`; a
-    /// read's memory becomes that before.
+    /// Makes a request available. The device sees it after [`Self::publish`]. What a write
+    /// transfers is `content`; a read's memory becomes that before.
     pub fn submit(
         &mut self,
         slot: usize,

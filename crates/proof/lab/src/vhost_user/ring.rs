@@ -1,5 +1,5 @@
-//! A split virtqueue as its driver sees it (VIRTIO 1.2, 2.7): free descriptors, chains that are in flight, and what of
-//! them was used.
+//! A split virtqueue as its driver sees it (VIRTIO 1.2, 2.7): free descriptors, chains that are in
+//! flight, and what of them was used.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -118,8 +118,8 @@ impl DriverRing {
         self.memory.load_u16(at(self.place.used, 2))
     }
 
-    /// Makes a chain available, in a table of its own if a place for one is given: its head, or `None` if not enough
-    /// descriptors are free. The device sees it after [`Self::publish`].
+    /// Makes a chain available, in a table of its own if a place for one is given: its head, or
+    /// `None` if not enough descriptors are free. The device sees it after [`Self::publish`].
     pub fn put(
         &mut self,
         parts: &[Descriptor],
@@ -194,7 +194,8 @@ impl DriverRing {
         }
         self.memory.store_u16(at(self.place.available, 2), new)?;
         self.published = new;
-        // Our index first, then its wish; the device does the two the other way round, so that one sees the other's.
+        // Our index first, then its wish; the device does the two the other way round, so that one
+        // sees the other's.
         fence(Ordering::SeqCst);
         if self.event_index {
             let event = self.memory.load_u16(at(self.place.used, 4 + 8 * u64::from(self.size)))?;
@@ -211,8 +212,9 @@ impl DriverRing {
         if ahead > self.size { Err(RingError::Index(ahead)) } else { Ok(ahead) }
     }
 
-    /// Takes an entry of the used ring, which the device has made before: a head, and how many bytes it wrote. It is for
-    /// whoever puts heads in with [`Self::make_available`], and knows which are in flight.
+    /// Takes an entry of the used ring, which the device has made before: a head, and how many
+    /// bytes it wrote. It is for whoever puts heads in with [`Self::make_available`], and knows
+    /// which are in flight.
     pub fn take_entry(&mut self) -> Result<(u32, u32), RingError> {
         let entry = self.next_entry()?;
         self.next_used = self.next_used.wrapping_add(1);
@@ -240,7 +242,8 @@ impl DriverRing {
         Ok(Some(Used { head: head as u16, written_bytes }))
     }
 
-    /// Asks the device to call for the next used chain, before the driver sleeps; `true` if there is one already.
+    /// Asks the device to call for the next used chain, before the driver sleeps; `true` if there
+    /// is one already.
     pub fn listen(&mut self) -> Result<bool, RingError> {
         if self.event_index {
             self.memory.store_u16(at(self.place.available, 4 + 2 * u64::from(self.size)), self.next_used)?;

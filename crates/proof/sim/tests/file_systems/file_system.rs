@@ -20,8 +20,8 @@ pub struct FileSystem {
     device_mib: u64,
     make: &'static [&'static str],
     mount_options: &'static str,
-    /// Whether a block of the device, with what is written there, has to persist as a whole if at all: what the file
-    /// system does not stand to have torn, whoever uses it.
+    /// Whether a block of the device, with what is written there, has to persist as a whole if at
+    /// all: what the file system does not stand to have torn, whoever uses it.
     pub stays_whole: fn(u64, &[u8]) -> bool,
     /// Whether a block that is written again stays where it is.
     pub overwrites_in_place: bool,
@@ -74,8 +74,8 @@ pub const BTRFS_NODATACOW: FileSystem = FileSystem {
     ..BTRFS
 };
 
-/// Its 1024 bytes have one checksum, which is wrong when they are torn, and the journal is found through them. `e2fsck`
-/// mends that from a copy.
+/// Its 1024 bytes have one checksum, which is wrong when they are torn, and the journal is found
+/// through them. `e2fsck` mends that from a copy.
 fn holds_superblock_of_ext4(offset: u64, _content: &[u8]) -> bool {
     offset == 0
 }
@@ -85,11 +85,13 @@ fn is_superblock_of_btrfs(offset: u64, _content: &[u8]) -> bool {
     offset == 64 << 10
 }
 
-/// Recovery replays the log into a block unless the block's own header, in its first sector, says that it has been
-/// (`xlog_recover_get_buf_lsn` in the kernel's `xfs_buf_item_recover.c`). A block whose first sector alone is new is
-/// taken for done, and its checksum is wrong. The log itself and inodes, of one sector each, may be torn.
+/// Recovery replays the log into a block unless the block's own header, in its first sector, says
+/// that it has been (`xlog_recover_get_buf_lsn` in the kernel's `xfs_buf_item_recover.c`). A block
+/// whose first sector alone is new is taken for done, and its checksum is wrong. The log itself and
+/// inodes, of one sector each, may be torn.
 fn is_metadata_of_xfs(_offset: u64, content: &[u8]) -> bool {
-    // Of xfs_format.h and xfs_da_format.h: B+trees of extents, space, inodes, references and owners; directories.
+    // Of xfs_format.h and xfs_da_format.h: B+trees of extents, space, inodes, references and
+    // owners; directories.
     const MAGIC: [&[u8; 4]; 11] =
         [b"BMA3", b"AB3B", b"AB3C", b"IAB3", b"FIB3", b"R3FC", b"RMB3", b"XDB3", b"XDD3", b"XDF3", b"XSLM"];
     // Leaves and nodes of directories and attributes.

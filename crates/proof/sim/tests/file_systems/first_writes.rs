@@ -1,9 +1,11 @@
-//! Whether a file system makes first writes atomic by itself: 4096 bytes at a time, on a device that tears them at 512.
+//! Whether a file system makes first writes atomic by itself: 4096 bytes at a time, on a device
+//! that tears them at 512.
 //!
-//! Many direct writes of 4096 bytes to 1 MiB go where nothing was written before: into holes, and into space that was
-//! allocated, zeroed or punched. None is flushed; but the file system is made to commit its journal all the time, as
-//! any other file on it would. After a cut each block is nothing or whole, because an extent becomes readable only
-//! after its data is on the device. A file of written zeroes shows what happens where that does not hold.
+//! Many direct writes of 4096 bytes to 1 MiB go where nothing was written before: into holes, and
+//! into space that was allocated, zeroed or punched. None is flushed; but the file system is made
+//! to commit its journal all the time, as any other file on it would. After a cut each block is
+//! nothing or whole, because an extent becomes readable only after its data is on the device. A
+//! file of written zeroes shows what happens where that does not hold.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

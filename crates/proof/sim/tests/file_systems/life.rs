@@ -1,8 +1,9 @@
 //! The life of a volume on a recorded file system.
 //!
-//! It is created, written on several queues, grown while it is in use, closed and opened again, renamed, and at last
-//! perhaps deleted. At every moment of the device it is known which of its names may exist, how large it may be, and
-//! what it may hold. The stages are the product's, from the guest's bytes down to io_uring.
+//! It is created, written on several queues, grown while it is in use, closed and opened again,
+//! renamed, and at last perhaps deleted. At every moment of the device it is known which of its
+//! names may exist, how large it may be, and what it may hold. The stages are the product's, from
+//! the guest's bytes down to io_uring.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -99,13 +100,15 @@ pub struct Life<'a> {
     size_bytes: u64,
     account: Account,
     open: Option<OpenStack>,
-    /// One for each queue of the guest, as long as the volume is open: a ring that stands still holds on to files.
+    /// One for each queue of the guest, as long as the volume is open: a ring that stands still
+    /// holds on to files.
     rings: Vec<Ring>,
     guest: Guest,
 }
 
 impl<'a> Life<'a> {
-    /// A life of so many steps from creation on. A broken rule, if there is one, is broken all along.
+    /// A life of so many steps from creation on. A broken rule, if there is one, is broken all
+    /// along.
     pub fn of(
         bench: &'a Bench,
         recorder: &'a Recorder,

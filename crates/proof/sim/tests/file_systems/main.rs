@@ -1,21 +1,23 @@
 //! Power cuts beneath ext4, XFS and btrfs themselves.
 //!
-//! A volume lives on a real file system, whose device writes down every request. The device is then cut at any moment
-//! of that: everything before the last flush is on it, and of the rest any part, torn at 512 bytes. The file system is
-//! mounted again, which replays its journal, and the volume is held against what was acknowledged.
+//! A volume lives on a real file system, whose device writes down every request. The device is then
+//! cut at any moment of that: everything before the last flush is on it, and of the rest any part,
+//! torn at 512 bytes. The file system is mounted again, which replays its journal, and the volume
+//! is held against what was acknowledged.
 //!
-//! A slice on ext4 is run with every other test where that is possible (`slice`): what has been acknowledged, cut at
-//! that very moment, and then a hundred cuts at random. `scripts/test-power-cuts` runs all of it: it needs root for the
-//! mounts, and the programs that the script names.
-//! `POWER_CUTS` is the number of cuts for each file system, and `POWER_CUTS_SEED` the first seed. A seed draws the same
-//! requests and cuts again, but the kernel's threads take their own order; so the image that is wrong is kept where
-//! `POWER_CUTS_KEEP` says.
+//! A slice on ext4 is run with every other test where that is possible (`slice`): what has been
+//! acknowledged, cut at that very moment, and then a hundred cuts at random.
+//! `scripts/test-power-cuts` runs all of it: it needs root for the mounts, and the programs that
+//! the script names. `POWER_CUTS` is the number of cuts for each file system, and `POWER_CUTS_SEED`
+//! the first seed. A seed draws the same requests and cuts again, but the kernel's threads take
+//! their own order; so the image that is wrong is kept where `POWER_CUTS_KEEP` says.
 //!
-//! The guest, the oracle and what is known of a life are those of the simulated power cuts, `tests/power_cuts`. From
-//! the bottom up: `write_log` reads what a device was asked to do, `image` is what it holds, `cut` what is left of
-//! that; `file_system` makes and mounts one, and `recorder` records it; `life` is what a volume goes through, `survey`
-//! looks at what is left, and `trial` does it again and again; `promises` takes acknowledgements one by one. `first_writes` and `syncs` ask the file systems alone
-//! what they promise.
+//! The guest, the oracle and what is known of a life are those of the simulated power cuts,
+//! `tests/power_cuts`. From the bottom up: `write_log` reads what a device was asked to do, `image`
+//! is what it holds, `cut` what is left of that; `file_system` makes and mounts one, and `recorder`
+//! records it; `life` is what a volume goes through, `survey` looks at what is left, and `trial`
+//! does it again and again; `promises` takes acknowledgements one by one. `first_writes` and
+//! `syncs` ask the file systems alone what they promise.
 
 #![allow(
     clippy::unwrap_used,

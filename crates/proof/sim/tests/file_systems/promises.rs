@@ -1,9 +1,10 @@
-//! Each acknowledgement by itself: when it has come, the power is cut, and of all that the device was not asked to flush
-//! nothing is left. What the product says it has made durable is there all the same.
+//! Each acknowledgement by itself: when it has come, the power is cut, and of all that the device
+//! was not asked to flush nothing is left. What the product says it has made durable is there all
+//! the same.
 //!
-//! A cut at random hardly ever falls between an acknowledgement and the next flush, whatever asked for that. Here every
-//! one does, so a system call that does not do what it is called for (a write without `RWF_DSYNC`, a directory that is
-//! not synced) is found at once.
+//! A cut at random hardly ever falls between an acknowledgement and the next flush, whatever asked
+//! for that. Here every one does, so a system call that does not do what it is called for (a write
+//! without `RWF_DSYNC`, a directory that is not synced) is found at once.
 
 use std::path::Path;
 use std::rc::Rc;

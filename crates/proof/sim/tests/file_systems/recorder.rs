@@ -4,10 +4,10 @@
 //! file system -> loop device -> FUSE -> qemu-storage-daemon: blklogwrites -> an image and a log
 //! ```
 //!
-//! An entry is written when its request has taken effect, and before that is reported, so the log has the requests in
-//! an order in which they took effect. A flush of the loop device is an fsync of the file below it, a discard is a
-//! punched hole, and both arrive in the log as what they are; the loop device has no FUA, so the kernel makes of it a
-//! write and a flush.
+//! An entry is written when its request has taken effect, and before that is reported, so the log
+//! has the requests in an order in which they took effect. A flush of the loop device is an fsync
+//! of the file below it, a discard is a punched hole, and both arrive in the log as what they are;
+//! the loop device has no FUA, so the kernel makes of it a write and a flush.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -105,8 +105,8 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Asks it to end until it does. One signal is not enough: its handler sets a flag, and one that comes between the
-    /// daemon's look at the flag and its sleep wakes nobody.
+    /// Asks it to end until it does. One signal is not enough: its handler sets a flag, and one
+    /// that comes between the daemon's look at the flag and its sleep wakes nobody.
     fn end(&self) -> Result<usize, Errno> {
         let daemon = pidfd_open(self.0, PidfdFlags::empty())?;
         let until = Instant::now() + PATIENCE;
@@ -141,8 +141,8 @@ mod tests {
     use crate::file_system::{BTRFS, EXT4, XFS};
     use crate::write_log::Change;
 
-    /// What all of this rests on: an fsync that has returned lies within the moment as a write and then a flush, and
-    /// freed space arrives as a discard.
+    /// What all of this rests on: an fsync that has returned lies within the moment as a write and
+    /// then a flush, and freed space arrives as a discard.
     #[test]
     #[cfg_attr(not(feature = "file-systems"), ignore = "scripts/test-power-cuts runs it")]
     fn writes_flushes_and_discards_reach_the_log_in_order() {

@@ -1,5 +1,5 @@
-//! A slice of all this, on ext4, with every other test: in mount and process namespaces of its own, where there is root
-//! for them. Whatever it mounts or starts is gone with them.
+//! A slice of all this, on ext4, with every other test: in mount and process namespaces of its own,
+//! where there is root for them. Whatever it mounts or starts is gone with them.
 
 use std::path::Path;
 use std::process::Command;

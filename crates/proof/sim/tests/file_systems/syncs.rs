@@ -1,12 +1,13 @@
-//! Whether a sync that has returned has flushed the device, also when several syncs of one file run together.
-//!
-//! Threads write blocks of a file and sync each before the next, as the queues of a volume do with durable writes.
-//! Whoever's sync returns must find, in what the device was asked to do so far, its own block and then a flush. No
-//! power is cut: the recording alone tells.
-//!
-//! btrfs breaks it (Linux 6.18): shortly after the commit of a transaction, some of the syncs that run together return
-//! at once, while another has only begun to write the log tree. It holds there when no two syncs of a file run
+//! Whether a sync that has returned has flushed the device, also when several syncs of one file run
 //! together.
+//!
+//! Threads write blocks of a file and sync each before the next, as the queues of a volume do with
+//! durable writes. Whoever's sync returns must find, in what the device was asked to do so far, its
+//! own block and then a flush. No power is cut: the recording alone tells.
+//!
+//! btrfs breaks it (Linux 6.18): shortly after the commit of a transaction, some of the syncs that
+//! run together return at once, while another has only begun to write the log tree. It holds there
+//! when no two syncs of a file run together.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,7 +33,8 @@ const WRITES_PER_ROUND: usize = 4;
 enum Syncs {
     Together,
     OneAtATime,
-    /// The same, and beside them all of the file system is synced again and again (`syncfs`), as when a volume grows.
+    /// The same, and beside them all of the file system is synced again and again (`syncfs`), as
+    /// when a volume grows.
     OneAtATimeBesideSyncfs,
     /// Together, but each of a file of its own, as a layer's and its log's.
     OfTheirOwnFiles,
@@ -143,8 +145,8 @@ fn syncs_one_at_a_time_have_all_flushed_on_every_file_system() {
     assert_eq!([&EXT4, &XFS, &BTRFS].map(|file_system| told(file_system, Syncs::OneAtATime)), [0; 3]);
 }
 
-/// What a volume on btrfs relies on besides: its files are synced beside each other, and another process makes it
-/// larger.
+/// What a volume on btrfs relies on besides: its files are synced beside each other, and another
+/// process makes it larger.
 #[test]
 #[cfg_attr(not(feature = "file-systems"), ignore = "scripts/test-power-cuts runs it")]
 fn syncs_beside_those_of_other_files_and_of_all_have_flushed_on_btrfs() {

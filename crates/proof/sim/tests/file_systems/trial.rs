@@ -79,7 +79,8 @@ impl Trial {
         Self { file_system, bench: Bench::new(), fresh, place, count: Count::default() }
     }
 
-    /// A volume's short life, replayed prefix by prefix. An error says what was found wrong, and how it came about.
+    /// A volume's short life, replayed prefix by prefix. An error says what was found wrong, and
+    /// how it came about.
     pub fn live_prefix_by_prefix(&mut self, seed: u64) -> Result<(), String> {
         let (history, entries) = self.record(seed, SHORT_LIFE_STEPS, None)?;
         let first = self.fresh.clone();
@@ -164,8 +165,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The life goes on after the cut, from the mounting on, and is cut again: also while the file system and the
-    /// volume recover.
+    /// The life goes on after the cut, from the mounting on, and is cut again: also while the file
+    /// system and the volume recover.
     fn go_on(&mut self, cut: &Cut<'_>, knowledge: &mut Knowledge<'_>) -> Result<(), String> {
         let recorder = Recorder::start(self.file_system, &cut.image)?;
         let allowed = knowledge.go_to(cut.moment);

@@ -1,9 +1,9 @@
 //! What a device was asked to do, in order: the log that QEMU's `blklogwrites` writes.
 //!
-//! The format is dm-log-writes' (Linux, `Documentation/admin-guide/device-mapper/log-writes.rst`, and `struct
-//! log_write_super` and `log_write_entry` of `drivers/md/dm-log-writes.c`), little-endian: a first sector
-//! with magic, version, number of entries and sector size; then each entry in a sector of its own, followed by its
-//! data.
+//! The format is dm-log-writes' (Linux, `Documentation/admin-guide/device-mapper/log-writes.rst`,
+//! and `struct log_write_super` and `log_write_entry` of `drivers/md/dm-log-writes.c`),
+//! little-endian: a first sector with magic, version, number of entries and sector size; then each
+//! entry in a sector of its own, followed by its data.
 
 use std::cell::Cell;
 use std::fmt;
@@ -80,11 +80,13 @@ impl fmt::Display for Entry {
     }
 }
 
-/// How many entries a log has while it is being written: the moment, as far as the device is concerned.
+/// How many entries a log has while it is being written: the moment, as far as the device is
+/// concerned.
 ///
-/// QEMU writes an entry before it reports the request as done. Where requests are under way together, the count in the
-/// first sector may be behind that (seen on btrfs, by up to 18), and an entry may be written while the one before it is
-/// not yet. So the entries are counted, and the greater count holds.
+/// QEMU writes an entry before it reports the request as done. Where requests are under way
+/// together, the count in the first sector may be behind that (seen on btrfs, by up to 18), and an
+/// entry may be written while the one before it is not yet. So the entries are counted, and the
+/// greater count holds.
 pub struct Clock {
     log: File,
     seen: Cell<(u64, usize)>,

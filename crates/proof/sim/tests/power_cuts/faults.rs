@@ -1,4 +1,5 @@
-//! A device that fails, is full, hangs or vanishes: right data or a typed error, always; and a power cut on top of it.
+//! A device that fails, is full, hangs or vanishes: right data or a typed error, always; and a
+//! power cut on top of it.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -161,7 +162,8 @@ fn a_durable_write_without_room_does_not_end_all_flushes() {
     assert_eq!(used.run(second), Ok(()), "there is room again");
 }
 
-/// A channel goes away with a flush under way: nobody hears how that ends, and another flush does not rely on it.
+/// A channel goes away with a flush under way: nobody hears how that ends, and another flush does
+/// not rely on it.
 #[test]
 fn a_flush_does_not_rely_on_one_that_was_abandoned() {
     for seed in 0..40 {
@@ -215,7 +217,8 @@ fn a_flush_does_not_rely_on_one_that_was_abandoned() {
     }
 }
 
-/// The kernel tells a failure once. Seen first, the success of the other flush must not be believed.
+/// The kernel tells a failure once. Seen first, the success of the other flush must not be
+/// believed.
 #[test]
 fn of_two_flushes_at_a_time_none_succeeds_if_one_fails() {
     let mut failed = 0;
@@ -308,7 +311,8 @@ fn a_device_that_vanishes_and_comes_back_has_what_was_flushed() {
     }
 }
 
-/// What a device does wrong without saying so is not noticed: XTS detects nothing. Tags are to change that.
+/// What a device does wrong without saying so is not noticed: XTS detects nothing. Tags are to
+/// change that.
 #[test]
 fn silent_corruption_and_misdirected_writes_go_unnoticed_without_tags() {
     let corrupt = Faults { corrupt_one_in: 1, ..Faults::default() };
@@ -329,7 +333,8 @@ fn silent_corruption_and_misdirected_writes_go_unnoticed_without_tags() {
     }
 }
 
-/// Names: whatever fails, there is the volume as it was or as it was to be, and no rest that cannot be deleted.
+/// Names: whatever fails, there is the volume as it was or as it was to be, and no rest that cannot
+/// be deleted.
 #[test]
 fn creating_growing_and_deleting_on_a_failing_device() {
     let bench = Bench::new();

@@ -1,4 +1,5 @@
-//! A guest with several queues, which writes what can be told apart, and logs what it asked for and what it was told.
+//! A guest with several queues, which writes what can be told apart, and logs what it asked for and
+//! what it was told.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -205,7 +206,8 @@ impl Guest {
         Extent::between(first * unit, (first + count) * unit)
     }
 
-    /// What a write of its own pattern leaves; nothing where a sector is in use, or is changed in part and not known.
+    /// What a write of its own pattern leaves; nothing where a sector is in use, or is changed in
+    /// part and not known.
     fn content(&self, oracle: &Oracle, extent: Extent, id: RequestId) -> Option<(Vec<u8>, Effects)> {
         let mut bytes = vec![0; extent.length() as usize];
         for (at, word) in bytes.chunks_mut(8).enumerate() {
@@ -232,7 +234,8 @@ impl Guest {
         self.is_free(&effects).then_some(effects)
     }
 
-    /// No two requests in flight touch one sector, and none is in flight in a block that becomes nothing.
+    /// No two requests in flight touch one sector, and none is in flight in a block that becomes
+    /// nothing.
     fn is_free(&self, effects: &[(usize, Effect)]) -> bool {
         let becomes_nothing = |(block, effect): &(usize, Effect)| {
             matches!(effect, Effect::Nothing) && self.written.contains(block)

@@ -1,7 +1,8 @@
 //! The life of a volume on a simulated file system, recorded moment by moment.
 //!
-//! It is created, written, grown while it is in use, closed and opened again, renamed, and at last perhaps deleted. At
-//! every moment it is known which of its names may exist, how large it may be, and what it may hold.
+//! It is created, written, grown while it is in use, closed and opened again, renamed, and at last
+//! perhaps deleted. At every moment it is known which of its names may exist, how large it may be,
+//! and what it may hold.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ pub const DATASTORE: &str = "/ds";
 
 /// More layers show nothing that these do not.
 const LAYERS_MAX: usize = 5;
-/// A life begins with fewer than so many layers on the first, each over what that many steps left below.
+/// A life begins with fewer than so many layers on the first, each over what that many steps left
+/// below.
 const LAYERS_AT_START_MAX: usize = 3;
 const STEPS_PER_LAYER: usize = 40;
 
@@ -143,7 +145,8 @@ impl History {
             Some(mutation) => mutation.storage(fs.clone()),
             None => Box::new(fs.clone()),
         };
-        // A thick volume has no log: it takes a file system that makes first blocks whole, as the supported ones do.
+        // A thick volume has no log: it takes a file system that makes first blocks whole, as the
+        // supported ones do.
         fs.set_fills_whole(sort.provisioning == Provisioning::Thick || random.random());
         fs.set_skips_overlapping_syncs(random.random_ratio(1, 3) || rule == Some(Rule::SyncsSideBySide));
         fs.record();
@@ -184,8 +187,9 @@ impl History {
         life.unwrap().lived(steps)
     }
 
-    /// The life goes on after whoever used the volume was killed, for so many steps. All that was `allowed` before may be
-    /// found after a power cut, until the successor has opened the volume. An error says what he found wrong.
+    /// The life goes on after whoever used the volume was killed, for so many steps. All that was
+    /// `allowed` before may be found after a power cut, until the successor has opened the volume.
+    /// An error says what he found wrong.
     pub fn after_kill(
         bench: &Bench,
         fs: SimFs,
@@ -492,8 +496,8 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Puts a new top on the volume while it is in use, and has a successor go on with that, who finds the layer below
-    /// it as it was left.
+    /// Puts a new top on the volume while it is in use, and has a successor go on with that, who
+    /// finds the layer below it as it was left.
     fn change_over(&mut self) {
         self.open();
         if self.layers >= LAYERS_MAX {

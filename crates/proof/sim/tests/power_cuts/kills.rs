@@ -1,6 +1,6 @@
-//! Whoever uses a volume is killed, a successor opens it and acknowledges what rests upon all that he finds, and only then
-//! the power is cut. What was visible and not durable must be made durable before anything is acknowledged upon it: cuts
-//! alone, however many, do not show whether it is.
+//! Whoever uses a volume is killed, a successor opens it and acknowledges what rests upon all that
+//! he finds, and only then the power is cut. What was visible and not durable must be made durable
+//! before anything is acknowledged upon it: cuts alone, however many, do not show whether it is.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,8 @@ use super::{Count, campaign, cut_at, steps};
 const CUTS: usize = if cfg!(feature = "full") { 50_000 } else { 5_000 };
 /// Of each history.
 const KILLS: usize = 24;
-/// After each kill: most successors do not live long, as it is soon after the opening that something can be missing.
+/// After each kill: most successors do not live long, as it is soon after the opening that
+/// something can be missing.
 const CUTS_PER_KILL: usize = 8;
 const STEPS_MAX: usize = 60;
 
@@ -32,8 +33,9 @@ fn visible(fs: &SimFs) -> Option<&'static str> {
     })
 }
 
-/// So many random moments of a history, in order. A quarter of them are while names or sizes change, a quarter while what
-/// says where a log or discards stand is on its way, and one while both superblocks of a log are.
+/// So many random moments of a history, in order. A quarter of them are while names or sizes
+/// change, a quarter while what says where a log or discards stand is on its way, and one while
+/// both superblocks of a log are.
 fn kills(random: &mut StdRng, history: &History) -> Vec<usize> {
     let spans: Vec<_> = history.additions.iter().chain(&history.changes).cloned().collect();
     among(random, KILLS, &history.fs, &spans)

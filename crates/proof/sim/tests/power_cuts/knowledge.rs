@@ -1,5 +1,5 @@
-//! What is known of a volume at each moment of its life: what was acknowledged, what it may be called and how large it
-//! may be.
+//! What is known of a volume at each moment of its life: what was acknowledged, what it may be
+//! called and how large it may be.
 
 use std::collections::BTreeSet;
 
@@ -145,7 +145,8 @@ impl<'a> Knowledge<'a> {
         &allowed[self.allowed].1
     }
 
-    /// For a person: what a sector shows of this content, and what has happened to its block so far.
+    /// For a person: what a sector shows of this content, and what has happened to its block so
+    /// far.
     pub fn tell(&self, sector: usize, content: &[u8]) -> String {
         let shown = &content[sector * SECTOR..content.len().min((sector + 1) * SECTOR)];
         let mut told = format!("sector {sector} shows {:02x?}", &shown[..8]);

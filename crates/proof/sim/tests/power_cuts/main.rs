@@ -1,10 +1,11 @@
-//! Power cuts beneath the `file` datastore, at every moment of a volume's life: every image opens, holds what was
-//! acknowledged and flushed, and shows each sector old or new.
+//! Power cuts beneath the `file` datastore, at every moment of a volume's life: every image opens,
+//! holds what was acknowledged and flushed, and shows each sector old or new.
 //!
-//! The stages are the product's (bytes and sectors, cipher, file volume), the file system and the disk are simulated.
-//! `cargo test -p strongroom-sim --test power_cuts -- --nocapture` prints what was done; with `--features full` it does
-//! 100,000 cuts. `POWER_CUTS_SEED` is the first history's seed, otherwise 1: other seeds are other lives, and the seed
-//! that a failure prints is that life again.
+//! The stages are the product's (bytes and sectors, cipher, file volume), the file system and the
+//! disk are simulated. `cargo test -p strongroom-sim --test power_cuts -- --nocapture` prints what
+//! was done; with `--features full` it does 100,000 cuts. `POWER_CUTS_SEED` is the first history's
+//! seed, otherwise 1: other seeds are other lives, and the seed that a failure prints is that life
+//! again.
 
 #![allow(
     clippy::unwrap_used,
@@ -60,8 +61,8 @@ struct Count {
 /// Moments after the addition of a layer in which guests first flush over it.
 const AFTER_ADDITION: usize = 60;
 
-/// So many random ones of a history, in order; one in four is in the middle of adding a layer, which is over soon, or
-/// shortly after it.
+/// So many random ones of a history, in order; one in four is in the middle of adding a layer,
+/// which is over soon, or shortly after it.
 fn moments(random: &mut StdRng, history: &History, count: usize) -> Vec<usize> {
     let last = history.fs.moments() - 1;
     let mut moments = campaign::moments(random, count, last);

@@ -1,5 +1,5 @@
-//! A file system that breaks one rule of the datastore on purpose: the datastore that breaks it, as its disk sees it.
-//! Each has to be caught. What a thread's queues break is in `broken_queue`.
+//! A file system that breaks one rule of the datastore on purpose: the datastore that breaks it, as
+//! its disk sees it. Each has to be caught. What a thread's queues break is in `broken_queue`.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -289,7 +289,8 @@ impl BrokenFile {
         self.name.starts_with("layer-")
     }
 
-    /// Whether whoever opens the volume should write the same once more into it, and sync it, and does neither.
+    /// Whether whoever opens the volume should write the same once more into it, and sync it, and
+    /// does neither.
     fn leaves_as_it_is(&self) -> bool {
         let log = if self.is_closed_log() { Rule::ClosedLogNotSynced } else { Rule::FoundLogNotSynced };
         self.name.starts_with("log-") && self.mutation.is_broken_by_opening(log)

@@ -1,10 +1,12 @@
 //! What a volume may hold after a power cut: the slow, obvious oracle.
 //!
-//! For each sector of 512 bytes it keeps every content that the sector may show: the last one that is known to be
-//! durable, and all newer ones. A write joins when it is submitted. A flush that succeeds makes durable what had ended
-//! before it was submitted, and a durable write itself; then whatever is older leaves.
+//! For each sector of 512 bytes it keeps every content that the sector may show: the last one that
+//! is known to be durable, and all newer ones. A write joins when it is submitted. A flush that
+//! succeeds makes durable what had ended before it was submitted, and a durable write itself; then
+//! whatever is older leaves.
 //!
-//! No two requests that are in flight together touch the same sector, so the versions of a sector have an order.
+//! No two requests that are in flight together touch the same sector, so the versions of a sector
+//! have an order.
 
 use std::sync::Arc;
 
@@ -119,7 +121,8 @@ impl Oracle {
         self.blocks.resize(blocks, block);
     }
 
-    /// What a sector holds once everything in flight has ended; nothing where a failure leaves that open.
+    /// What a sector holds once everything in flight has ended; nothing where a failure leaves that
+    /// open.
     pub fn latest(&self, sector: usize) -> Option<SectorBytes> {
         let versions = &self.blocks[sector / SECTORS_PER_BLOCK].sectors[sector % SECTORS_PER_BLOCK];
         let last_good = versions.iter().rposition(|version| !version.failed)?;
@@ -204,11 +207,13 @@ impl Oracle {
         }
     }
 
-    /// Whoever wrote was killed, and this is what a successor sees: all that had ended, and what was in flight by sectors,
-    /// done or not. Nothing of it is durable, and nothing is in flight any more. An error is the first sector that is wrong.
+    /// Whoever wrote was killed, and this is what a successor sees: all that had ended, and what
+    /// was in flight by sectors, done or not. Nothing of it is durable, and nothing is in flight
+    /// any more. An error is the first sector that is wrong.
     ///
-    /// What was in flight and is not seen may be done in part, beneath what is: a discard is on record before its block is
-    /// nothing. So a power cut may show it as long as nothing newer is durable.
+    /// What was in flight and is not seen may be done in part, beneath what is: a discard is on
+    /// record before its block is nothing. So a power cut may show it as long as nothing newer is
+    /// durable.
     #[allow(dead_code, reason = "the real file systems' tests kill nobody")]
     pub fn killed(&mut self, shown: &[u8]) -> Result<(), usize> {
         self.now += 1;

@@ -22,8 +22,8 @@ pub fn first_seed() -> u64 {
     number("POWER_CUTS_SEED", 1) as u64
 }
 
-/// Runs lives until there were so many cuts: `live` takes a seed and says how many it did, or what was wrong. Says what
-/// was done.
+/// Runs lives until there were so many cuts: `live` takes a seed and says how many it did, or what
+/// was wrong. Says what was done.
 pub fn until(cuts: usize, mut live: impl FnMut(u64) -> Result<usize, String>) -> String {
     let begun = Instant::now();
     let (mut done, mut seed) = (0, first_seed());

@@ -1,5 +1,5 @@
-//! Power cuts at every moment: every flushed block verifies and reads right, what was in flight is adopted, and nothing
-//! is ever taken for damage that is none.
+//! Power cuts at every moment: every flushed block verifies and reads right, what was in flight is
+//! adopted, and nothing is ever taken for damage that is none.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -141,8 +141,8 @@ fn no_power_cut_makes_a_false_alarm() {
     assert!(count.adopted > 0 && count.unsettled > 0 && count.unsettled < count.cuts, "{count:?}");
 }
 
-/// A disk that fails requests now and then, and of a write that failed has done a part: that is no damage, before and
-/// after a cut.
+/// A disk that fails requests now and then, and of a write that failed has done a part: that is no
+/// damage, before and after a cut.
 #[test]
 fn no_failure_makes_a_false_alarm() {
     let kek = kek();
@@ -163,8 +163,8 @@ fn no_failure_makes_a_false_alarm() {
     assert!(count.adopted > 0);
 }
 
-/// A datastore that fills up: writes fail that find no room, for their blocks or for their tags, and no flush of what
-/// was acknowledged does.
+/// A datastore that fills up: writes fail that find no room, for their blocks or for their tags,
+/// and no flush of what was acknowledged does.
 #[test]
 fn a_full_datastore_fails_writes_and_no_flush() {
     let kek = kek();
@@ -180,8 +180,9 @@ fn a_full_datastore_fails_writes_and_no_flush() {
     println!("{refused} refused, {count:?}");
 }
 
-/// A disk that changes bits of what it writes, or writes it elsewhere, in the layer and in the sidecar: whatever is
-/// read is right, or fails. The same life without tags reads what was never written there.
+/// A disk that changes bits of what it writes, or writes it elsewhere, in the layer and in the
+/// sidecar: whatever is read is right, or fails. The same life without tags reads what was never
+/// written there.
 #[test]
 fn a_lying_disk_is_never_believed() {
     let kek = kek();

@@ -1,5 +1,5 @@
-//! What tags detect, and what goes unnoticed without: each kind of damage is done to a volume with tags and to one
-//! without.
+//! What tags detect, and what goes unnoticed without: each kind of damage is done to a volume with
+//! tags and to one without.
 
 use std::sync::Arc;
 
@@ -35,7 +35,8 @@ impl Damage {
     }
 }
 
-/// Thick: what lies in a thin volume's first-write log is checked by that, and is not in its place yet.
+/// Thick: what lies in a thin volume's first-write log is checked by that, and is not in its place
+/// yet.
 const PROVISIONING: Provisioning = Provisioning::Thick;
 
 /// A volume whose blocks 0 to 15 are written, 8 of them twice, and which is closed in order.
@@ -88,7 +89,8 @@ fn failing(fs: &SimFs, integrity: bool, access: Access) -> (Vec<u64>, Option<Tag
     (failing.collect(), tags.map(|tags| tags.counts()))
 }
 
-/// With tags these blocks fail to be read, and no others; without, all are read as if nothing had been.
+/// With tags these blocks fail to be read, and no others; without, all are read as if nothing had
+/// been.
 fn detects(what: &str, wrong: impl IntoIterator<Item = u64>, damage: impl Fn(&Damage)) {
     let wrong: Vec<u64> = wrong.into_iter().collect();
     for access in [Access::ReadWrite, Access::ReadOnly] {
@@ -168,7 +170,8 @@ fn changed_tags_are_detected() {
     detects("another tag of nothing", [20], |files| tag(files, 20, &[9; 16]));
     detects("a tag in a page that is not there", [], |files| tag(files, 600, &[9; 16]));
     detects("marks without a tag of theirs", [5], |files| {
-        // As if the region had been in use when power failed; without the key that is not to be had.
+        // As if the region had been in use when power failed; without the key that is not to be
+        // had.
         if let Some(tags) = &files.tags {
             let mut sector = [0; 512];
             sector[..16].fill(0x5A);
@@ -219,8 +222,8 @@ fn what_is_erased_together_with_its_tag_is_detected() {
     });
 }
 
-/// What says which pages of tags there are is believed with its own tag only; where it is not, nothing is taken for
-/// absent.
+/// What says which pages of tags there are is believed with its own tag only; where it is not,
+/// nothing is taken for absent.
 #[test]
 fn changed_presence_is_detected() {
     let damages: [(&str, &[u8]); 3] = [("zeroes", &[0; 512]), ("a bit less", &[0]), ("a bit more", &[3])];
@@ -237,7 +240,8 @@ fn changed_presence_is_detected() {
     });
 }
 
-/// What is written anew in such a place is whole again, and what is not stays damaged: nothing is vouched for by and by.
+/// What is written anew in such a place is whole again, and what is not stays damaged: nothing is
+/// vouched for by and by.
 #[test]
 fn what_was_erased_stays_damaged_until_it_is_written_anew() {
     let (fs, files) = volume(true);
@@ -262,8 +266,8 @@ fn what_was_erased_stays_damaged_until_it_is_written_anew() {
     }
 }
 
-/// What the documentation says is not detected: that what there was is put back, block and tag and presence together.
-/// Each alone is.
+/// What the documentation says is not detected: that what there was is put back, block and tag and
+/// presence together. Each alone is.
 #[test]
 fn absence_put_back_is_detected_unless_all_of_it_is() {
     let kek = kek();

@@ -1,5 +1,5 @@
-//! Writes that fail while the volume is in use: what they have left is known before they are answered, so nothing of
-//! their region is taken for it later.
+//! Writes that fail while the volume is in use: what they have left is known before they are
+//! answered, so nothing of their region is taken for it later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -194,7 +194,8 @@ fn a_write_that_found_no_room_leaves_nothing_to_adopt() {
     }
 }
 
-/// What a failed write has left is known, be it what there was or what was to be there, and nothing else is taken for it.
+/// What a failed write has left is known, be it what there was or what was to be there, and nothing
+/// else is taken for it.
 #[test]
 fn a_write_that_failed_when_it_was_done_is_known() {
     let mut subject = Subject::new(Provisioning::Thick);

@@ -1,4 +1,5 @@
-//! A volume whose tags are of the former format: used as it was by readers, and given new tags by the first writer.
+//! A volume whose tags are of the former format: used as it was by readers, and given new tags by
+//! the first writer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ const SIZE: u64 = 3 << 20;
 
 const NONE: [u64; 0] = [];
 
-/// A volume as a program of format version 3 has left it: blocks 0 to 15 and 300 are written, and 3 is discarded.
+/// A volume as a program of format version 3 has left it: blocks 0 to 15 and 300 are written, and 3
+/// is discarded.
 fn former(kek: &Kek, provisioning: Provisioning) -> SimFs {
     let fs = SimFs::new(1);
     create_volume(&fs, kek, SIZE, provisioning, true);

@@ -1,5 +1,5 @@
-//! The life of a volume with tags, recorded moment by moment: written, discarded, flushed, closed in order and opened
-//! again.
+//! The life of a volume with tags, recorded moment by moment: written, discarded, flushed, closed
+//! in order and opened again.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -239,7 +239,8 @@ impl<'a> Life<'a> {
         self.disk = Some((tags, disk, volume));
     }
 
-    /// Whether the disk says that it has done what it has not: then nothing is adopted that anybody would notice.
+    /// Whether the disk says that it has done what it has not: then nothing is adopted that anybody
+    /// would notice.
     fn lies(&self) -> bool {
         self.faults.corrupt_one_in > 0 || self.faults.misdirect_one_in > 0
     }

@@ -1,8 +1,9 @@
-//! Tags on a simulated file system: what they detect, what goes unnoticed without, and that no power cut makes them cry
-//! wolf.
+//! Tags on a simulated file system: what they detect, what goes unnoticed without, and that no
+//! power cut makes them cry wolf.
 //!
-//! `cargo test -p strongroom-sim --test tags -- --nocapture` prints what was done; with `--features full` it does
-//! 20,000 cuts. `POWER_CUTS_SEED` is the first history's seed, otherwise 1.
+//! `cargo test -p strongroom-sim --test tags -- --nocapture` prints what was done; with
+//! `--features full` it does 20,000 cuts. `POWER_CUTS_SEED` is the first history's seed,
+//! otherwise 1.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! The stage with one of its rules broken, as its files and the disk below see it. Each has to be caught.
+//! The stage with one of its rules broken, as its files and the disk below see it. Each has to be
+//! caught.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,7 +35,8 @@ pub enum Rule {
     PresenceNotDurable,
     /// It is not told that what was discarded has none any more.
     PresenceKeptByDiscard,
-    /// Syncs of the sidecar run beside each other where the file system acknowledges some of them early.
+    /// Syncs of the sidecar run beside each other where the file system acknowledges some of them
+    /// early.
     SyncsSideBySide,
 }
 
@@ -71,8 +73,8 @@ struct Broken {
     said: SaidAt,
 }
 
-/// The moments at which a file was told which pages of tags there are: few in a life, and cuts at random seldom come
-/// between one and the next.
+/// The moments at which a file was told which pages of tags there are: few in a life, and cuts at
+/// random seldom come between one and the next.
 #[derive(Clone)]
 pub struct SaidAt {
     pub fs: SimFs,

@@ -1,5 +1,5 @@
-//! What each sector of a few blocks may show, the slow and obvious way: the last version that is known to be durable,
-//! and every newer one.
+//! What each sector of a few blocks may show, the slow and obvious way: the last version that is
+//! known to be durable, and every newer one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -13,8 +13,8 @@ use super::volume::*;
 /// Two pieces for whoever settles, and one transfer.
 const BYTES: u64 = 96 * BLOCK as u64;
 
-/// A read takes its tags, the settling adopts the blocks meanwhile and is through with the region, and then the read
-/// compares.
+/// A read takes its tags, the settling adopts the blocks meanwhile and is through with the region,
+/// and then the read compares.
 #[test]
 fn a_read_that_began_before_its_region_was_settled_is_no_false_alarm() {
     for seed in 0..300 {

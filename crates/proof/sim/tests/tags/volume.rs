@@ -1,5 +1,5 @@
-//! A volume on a simulated file system, its sealed blocks with their tags, and a queue that is driven one request after
-//! another.
+//! A volume on a simulated file system, its sealed blocks with their tags, and a queue that is
+//! driven one request after another.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -20,7 +20,8 @@ use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, SECTOR_BYTES, VolumeSize};
 pub const BLOCK: usize = BLOCK_BYTES as usize;
 pub const SECTOR: usize = SECTOR_BYTES as usize;
 pub const PATH: &str = "/ds/vm1";
-/// Where the marks begin in the file of the tags, the presence of pages of tags, and the tags (`docs/ON_DISK.md`).
+/// Where the marks begin in the file of the tags, the presence of pages of tags, and the tags
+/// (`docs/ON_DISK.md`).
 pub const MARKS: u64 = 4096;
 pub const PRESENCE: u64 = 1 << 20;
 pub const TAGS: u64 = 16 << 20;

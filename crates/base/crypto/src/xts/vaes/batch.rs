@@ -1,16 +1,17 @@
 //! A batch of units that are whole strides, in one piece of assembly: the data path.
 //!
-//! A *stride* is as many blocks as the processor's AES units work at together. The numbers of a batch's units are encrypted side by
-//! side. While the rounds of a stride run, the tweaks of the next are made ready by the processor's other vector units, and what
-//! lies 2 KiB ahead in the source is fetched.
+//! A *stride* is as many blocks as the processor's AES units work at together. The numbers of a
+//! batch's units are encrypted side by side. While the rounds of a stride run, the tweaks of the
+//! next are made ready by the processor's other vector units, and what lies 2 KiB ahead in the
+//! source is fetched.
 //!
 //! Assembly, and not the compiler's intrinsics, for three reasons:
-//! - The compiler may move what a register holds to the stack. Here round keys, tweaks and data are in registers and in the
-//!   places that are meant for them, however this is built.
-//! - A guest can change a source while it is read. Assembly reads each byte once, which the language promises of no access of its
-//!   own to memory that others write.
-//! - The compiler sorts instructions by its own lights: it undid the interleaving, and a quarter of the speed of 512-byte units
-//!   with it.
+//! - The compiler may move what a register holds to the stack. Here round keys, tweaks and data are
+//!   in registers and in the places that are meant for them, however this is built.
+//! - A guest can change a source while it is read. Assembly reads each byte once, which the
+//!   language promises of no access of its own to memory that others write.
+//! - The compiler sorts instructions by its own lights: it undid the interleaving, and a quarter of
+//!   the speed of 512-byte units with it.
 //!
 //! Time does not depend on secrets: no branch and no address comes from a key, a tweak or data.
 
@@ -19,8 +20,8 @@ use std::mem::offset_of;
 
 use super::state::{BATCH_MAX, Numbers, RoundKeys};
 
-/// How far ahead of a stride memory is fetched. Farther is better for long calls on cold data, and worse for single pages, which
-/// then fetch more of what lies behind them than of themselves.
+/// How far ahead of a stride memory is fetched. Farther is better for long calls on cold data, and
+/// worse for single pages, which then fetch more of what lies behind them than of themselves.
 const AHEAD_BYTES: usize = 2048;
 
 /// Blocks of the longest stride.
@@ -155,10 +156,11 @@ macro_rules! width {
             const STRIDE_BYTES: usize = $stride_bytes;
 
             unsafe fn encrypt(batch: Batch<'_>) {
-                // SAFETY: reads `units` times `strides` strides of the source and writes as many of the destination, which the
-                // batch promises. Writes up to four registers of numbers, for which there is room, as the widest are 64 bytes,
-                // and reads as many as there are units and one more. Reads round keys and constants, aligned for any width.
-                // What it fetches ahead is not read.
+                // SAFETY: reads `units` times `strides` strides of the source and writes as many of
+                // the destination, which the batch promises. Writes up to four registers of
+                // numbers, for which there is room, as the widest are 64 bytes, and reads as many
+                // as there are units and one more. Reads round keys and constants, aligned for any
+                // width. What it fetches ahead is not read.
                 unsafe { run!("vaesenc", batch) }
             }
 
@@ -169,8 +171,8 @@ macro_rules! width {
 
             #[inline]
             unsafe fn clear_registers() {
-                // SAFETY: changes vector registers only. Each of these instructions also clears the rest of its register;
-                // the last tells the processor that there is no rest.
+                // SAFETY: changes vector registers only. Each of these instructions also clears the
+                // rest of its register; the last tells the processor that there is no rest.
                 unsafe {
                     asm!(
                         $(concat!("vpxor xmm", $register, ", xmm", $register, ", xmm", $register),)*

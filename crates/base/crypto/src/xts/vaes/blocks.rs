@@ -1,8 +1,9 @@
-//! Units of any other length, block by block, with ciphertext stealing for a last, partial block (IEEE 1619-2018, 5.3.2 and
-//! 5.4.2).
+//! Units of any other length, block by block, with ciphertext stealing for a last, partial block
+//! (IEEE 1619-2018, 5.3.2 and 5.4.2).
 //!
-//! The data path has none: this is here so that a kernel answers for all that the standard knows, and runs its published
-//! vectors. Tweaks and blocks pass through compiled code here, which may leave them on the stack; round keys do not.
+//! The data path has none: this is here so that a kernel answers for all that the standard knows,
+//! and runs its published vectors. Tweaks and blocks pass through compiled code here, which may
+//! leave them on the stack; round keys do not.
 
 use std::arch::asm;
 use std::ptr;
@@ -65,7 +66,8 @@ unsafe fn process_unit(
     }
     if partial_bytes > 0 {
         let at = plain_blocks * BLOCK_BYTES;
-        // The last two tweaks are used in order for encryption and the other way round for decryption.
+        // The last two tweaks are used in order for encryption and the other way round for
+        // decryption.
         let (first, second) = if decrypting { (times_x(tweak), tweak) } else { (tweak, times_x(tweak)) };
         // SAFETY: one whole block and `partial_bytes` more lie in the unit from `at` on.
         unsafe {

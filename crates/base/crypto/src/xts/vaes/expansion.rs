@@ -1,11 +1,12 @@
-//! The key expansion of AES-256 (FIPS 197, 5.2 and 5.3.5), with the processor's own S-box and in its registers: no round key
-//! passes through compiled code.
+//! The key expansion of AES-256 (FIPS 197, 5.2 and 5.3.5), with the processor's own S-box and in
+//! its registers: no round key passes through compiled code.
 
 use std::arch::asm;
 
 use super::state::RoundKeys;
 
-/// The round key in register `$from`, as often as the widest register has room for it, as that of round `$round`.
+/// The round key in register `$from`, as often as the widest register has room for it, as that of
+/// round `$round`.
 macro_rules! keep {
     ($from:literal, $round:literal) => {
         concat!(
@@ -16,9 +17,9 @@ macro_rules! keep {
     };
 }
 
-/// The round key after next in register `$of`: each of its words, and a word made of the round key between, in register
-/// `$between`, are added to all words after it. The instruction leaves that word, through the S-box, rotated in word 3 and as it is
-/// in word 2; `$word` says which is meant.
+/// The round key after next in register `$of`: each of its words, and a word made of the round key
+/// between, in register `$between`, are added to all words after it. The instruction leaves that
+/// word, through the S-box, rotated in word 3 and as it is in word 2; `$word` says which is meant.
 macro_rules! next {
     ($of:literal, $between:literal, $constant:literal, $word:literal, $round:literal) => {
         concat!(
@@ -51,7 +52,8 @@ macro_rules! odd {
 /// # Safety
 /// The processor has AES and AVX2.
 pub(super) unsafe fn expand(key: &[u8; 32], encryption: &mut RoundKeys) {
-    // SAFETY: reads the key, writes the 15 round keys, which are aligned, and leaves none in a register.
+    // SAFETY: reads the key, writes the 15 round keys, which are aligned, and leaves none in a
+    // register.
     unsafe {
         asm!(
             "vmovdqu xmm0, [{key}]",
@@ -73,7 +75,8 @@ pub(super) unsafe fn expand(key: &[u8; 32], encryption: &mut RoundKeys) {
     }
 }
 
-/// The round keys for decryption: those for encryption the other way round, all but the outer two through InvMixColumns.
+/// The round keys for decryption: those for encryption the other way round, all but the outer two
+/// through InvMixColumns.
 ///
 /// # Safety
 /// The processor has AES and AVX2.

@@ -1,8 +1,9 @@
-//! AES-256-XTS of our own, for x86-64 processors with VAES: several blocks in a register, many units in a call.
+//! AES-256-XTS of our own, for x86-64 processors with VAES: several blocks in a register, many
+//! units in a call.
 //!
-//! Two kernels from one text: [`VAES_512`] has four blocks in a register and needs AVX-512, [`VAES_256`] has two and needs AVX2.
-//! The processor's AES units do the rounds and the S-box of the key expansion. `docs/decisions/0015-vaes-kernel.md` has the
-//! reasons and the measurements.
+//! Two kernels from one text: [`VAES_512`] has four blocks in a register and needs AVX-512,
+//! [`VAES_256`] has two and needs AVX2. The processor's AES units do the rounds and the S-box of
+//! the key expansion. `docs/decisions/0015-vaes-kernel.md` has the reasons and the measurements.
 //!
 //! | file | its story |
 //! |---|---|
@@ -12,10 +13,11 @@
 //! | `text` | the lines of its assembly |
 //! | `blocks` | units of other lengths, block by block, with ciphertext stealing |
 //!
-//! What it promises, however it is built, since all of it is assembly: round keys, and the tweaks and data of units that are whole
-//! strides, are in the pages of a `SecretBytes`, in source and destination, and in registers, which are cleared before a call
-//! returns. What it cannot promise: while a call runs, an interrupt saves its registers in the kernel's memory, and a signal on
-//! the thread's stack, as with any cipher.
+//! What it promises, however it is built, since all of it is assembly: round keys, and the tweaks
+//! and data of units that are whole strides, are in the pages of a `SecretBytes`, in source and
+//! destination, and in registers, which are cleared before a call returns. What it cannot promise:
+//! while a call runs, an interrupt saves its registers in the kernel's memory, and a signal on the
+//! thread's stack, as with any cipher.
 
 // A line of text is a line here, which the formatter does not know.
 #[macro_use]
@@ -66,8 +68,8 @@ pub(super) struct Vaes {
     process: Process,
 }
 
-/// Encrypts, or with `true` decrypts. Asks of its caller what [`KeyedXts::encrypt`] asks, and a processor that has what the
-/// kernel needs.
+/// Encrypts, or with `true` decrypts. Asks of its caller what [`KeyedXts::encrypt`] asks, and a
+/// processor that has what the kernel needs.
 type Process = unsafe fn(&mut State, bool, DataUnits, *const u8, *mut u8);
 
 impl XtsKernel for Vaes {
@@ -88,7 +90,8 @@ impl XtsKernel for Vaes {
     }
 }
 
-/// A key with the code of one kernel. There is one only where the processor has what the code needs.
+/// A key with the code of one kernel. There is one only where the processor has what the code
+/// needs.
 struct Keyed {
     state: SecretState,
     process: Process,
@@ -160,8 +163,8 @@ unsafe fn process_batches<W: Width>(
         let first = units.first() + done as u128;
         let count = batch_units::<W>(first, units.count() - done);
         let offset = done * units.unit_bytes();
-        // SAFETY: the batch's units are among the caller's, so that source and destination have room for them; `batch_units`
-        // keeps to the other bounds.
+        // SAFETY: the batch's units are among the caller's, so that source and destination have
+        // room for them; `batch_units` keeps to the other bounds.
         unsafe {
             let batch = Batch {
                 keys: if decrypting { decryption } else { encryption },
@@ -183,8 +186,8 @@ unsafe fn process_batches<W: Width>(
     }
 }
 
-/// How many of `left` units, the first of them with the number `first`, make a batch: as many as four registers have room for,
-/// and none behind a carry into the upper half of the number.
+/// How many of `left` units, the first of them with the number `first`, make a batch: as many as
+/// four registers have room for, and none behind a carry into the upper half of the number.
 fn batch_units<W: Width>(first: u128, left: usize) -> usize {
     let before_carry = usize::try_from(u64::MAX - first as u64).unwrap_or(usize::MAX).saturating_add(1);
     left.min(BATCH_MAX.min(4 * W::BLOCKS)).min(before_carry)
@@ -215,8 +218,9 @@ mod tests {
         }};
     }
 
-    /// Compiled code uses the lower halves of registers 0 to 15 between the call and the look, so that only what it does not
-    /// touch can be looked at: all of registers 16 to 31, and the upper halves of the others.
+    /// Compiled code uses the lower halves of registers 0 to 15 between the call and the look, so
+    /// that only what it does not touch can be looked at: all of registers 16 to 31, and the upper
+    /// halves of the others.
     #[test]
     fn no_call_leaves_anything_in_registers() {
         let key = SecretBytes::random(64).unwrap();

@@ -11,8 +11,8 @@ const ROUNDS: usize = 14;
 /// Most units of a batch: four of the widest registers.
 pub(super) const BATCH_MAX: usize = 16;
 
-/// The round keys of one AES key in the order of their use, each as often as the widest register has room for it, so that one
-/// plain load fills a register.
+/// The round keys of one AES key in the order of their use, each as often as the widest register
+/// has room for it, so that one plain load fills a register.
 #[repr(C, align(64))]
 pub(super) struct RoundKeys([[u128; 4]; ROUNDS + 1]);
 
@@ -55,8 +55,8 @@ impl SecretState {
 
     pub(super) fn expose_mut(&mut self) -> &mut State {
         let state: *mut State = self.0.expose_mut().as_mut_ptr().cast();
-        // SAFETY: the secret is as long as a `State`, starts on a page boundary and is initialised, any bits are a valid
-        // `State`, and the borrow of `self` makes this the only access.
+        // SAFETY: the secret is as long as a `State`, starts on a page boundary and is initialised,
+        // any bits are a valid `State`, and the borrow of `self` makes this the only access.
         unsafe { &mut *state }
     }
 }

@@ -1,13 +1,15 @@
-//! The lines of the assembly for a batch of units: macros that write a line for each register of a row, so that one text serves
-//! both widths.
+//! The lines of the assembly for a batch of units: macros that write a line for each register of a
+//! row, so that one text serves both widths.
 //!
-//! A *row* is a register of a stride: the number of the register with data, of that with its tweaks, of that with its tweaks and
-//! the last round key, and the offset of the data. Beside rows, register 12 has a round key, 13 and 14 are to work with, and 15
-//! has a unit's tweak. rdi is the destination, rsi the source, rdx the round keys, rcx the encrypted numbers, r8 the constants,
-//! r9 the units left, r10 the strides of a unit, r11 those left.
+//! A *row* is a register of a stride: the number of the register with data, of that with its
+//! tweaks, of that with its tweaks and the last round key, and the offset of the data. Beside rows,
+//! register 12 has a round key, 13 and 14 are to work with, and 15 has a unit's tweak. rdi is the
+//! destination, rsi the source, rdx the round keys, rcx the encrypted numbers, r8 the constants, r9
+//! the units left, r10 the strides of a unit, r11 those left.
 //!
-//! A *dialect* is what the widths differ in: the registers' prefix; how to XOR two, and three; how to repeat a block from memory,
-//! and from a register; by how many bytes tweaks are shifted from one stride to the next, and 16 less that.
+//! A *dialect* is what the widths differ in: the registers' prefix; how to XOR two, and three; how
+//! to repeat a block from memory, and from a register; by how many bytes tweaks are shifted from
+//! one stride to the next, and 16 less that.
 
 /// `$to` XOR `$one` XOR `$two` to `$to`, as AVX-512 has it.
 macro_rules! xor3_by_ternary {
@@ -64,8 +66,8 @@ macro_rules! last_key {
     };
 }
 
-/// A row's tweaks in the next stride of the unit: times x as often as a stride has blocks, a whole number of bytes. What is
-/// carried out comes back reduced.
+/// A row's tweaks in the next stride of the unit: times x as often as a stride has blocks, a whole
+/// number of bytes. What is carried out comes back reduced.
 macro_rules! next_stride {
     ({$r:literal $xor:literal $xor3:ident $repeat:literal $spread:literal $up:literal $down:literal},
         ($data:literal $tweaks:literal $last:literal $at:literal)) => {
@@ -78,8 +80,9 @@ macro_rules! next_stride {
     };
 }
 
-/// A row's tweaks in the first stride of the unit whose tweak is in register 15: times x as often as there are blocks before.
-/// What is carried out of the lower half goes to the upper, what is carried out of the upper comes back reduced.
+/// A row's tweaks in the first stride of the unit whose tweak is in register 15: times x as often
+/// as there are blocks before. What is carried out of the lower half goes to the upper, what is
+/// carried out of the upper comes back reduced.
 macro_rules! first_stride {
     ({$r:literal $xor:literal $xor3:ident $($_:literal)*}, ($data:literal $tweaks:literal $last:literal $at:literal)) => {
         concat!(
@@ -92,8 +95,8 @@ macro_rules! first_stride {
     };
 }
 
-/// One stride, and beside its rounds, by `$next`, the tweaks of the one after it. To fetch is no access: what lies ahead need not
-/// be the source any more, nor anything.
+/// One stride, and beside its rounds, by `$next`, the tweaks of the one after it. To fetch is no
+/// access: what lies ahead need not be the source any more, nor anything.
 macro_rules! stride {
     ($round:literal, $next:ident, $stride_bytes:literal, $dialect:tt, $rows:tt, [$($row:tt)*],
         [$($beside_tweaks:literal)*], [$($alone:literal)*], [$($line:literal)*]) => {
@@ -113,7 +116,8 @@ macro_rules! stride {
     };
 }
 
-/// The numbers of the units from that in register 15 on, a register of them for each row, encrypted.
+/// The numbers of the units from that in register 15 on, a register of them for each row,
+/// encrypted.
 macro_rules! numbers {
     ({$r:literal $xor:literal $($_:tt)*}, $rows:tt, [$(($data:literal $tweaks:literal $last:literal $at:literal))*],
         [$($number:literal)*]) => {
@@ -128,7 +132,8 @@ macro_rules! numbers {
     };
 }
 
-/// A batch of units, whose first has the number in rax (lower half) and r11; rdx has the round keys for tweaks at first.
+/// A batch of units, whose first has the number in rax (lower half) and r11; rdx has the round keys
+/// for tweaks at first.
 macro_rules! batch {
     ($round:literal, $stride_bytes:literal,
         {$r:literal $xor:literal $xor3:ident $repeat:literal $spread:literal $up:literal $down:literal}, $dialect:tt,
@@ -158,7 +163,8 @@ macro_rules! batch {
             stride!($round, next_stride, $stride_bytes, $dialect, $rows, [$($row)*], $beside_tweaks, $alone, $lines),
             "dec r11\n",
             "jnz 5b\n",
-            // The last, beside the first tweaks of the unit that follows; after the batch's last unit, of none, in vain.
+            // The last, beside the first tweaks of the unit that follows; after the batch's last
+            // unit, of none, in vain.
             "6:\n",
             "add rcx, 16\n",
             $repeat, " ", $r, "15, [rcx]\n",

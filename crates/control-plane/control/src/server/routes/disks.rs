@@ -23,7 +23,8 @@ pub async fn vm_add_disk(State(api): State<Api>, Named(vm): Named<String>, wish:
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Takes a disk out of a VM and deletes its volume. A guest that runs is asked to let go of it, and has a minute.
+/// Takes a disk out of a VM and deletes its volume. A guest that runs is asked to let go of it, and
+/// has a minute.
 #[utoipa::path(delete, path = "/v1/vms/{vm}/disks/{disk}", operation_id = "vm_remove_disk", tag = "vm",
     params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk1` and so on.")),
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]

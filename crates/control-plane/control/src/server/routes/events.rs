@@ -23,7 +23,8 @@ use crate::engine::views::{limit, page_of};
 use crate::problems;
 use crate::records::{alarm_id, event_id};
 
-/// Longest wait for the end of a task, in seconds: below what proxies and clients take for a dead server.
+/// Longest wait for the end of a task, in seconds: below what proxies and clients take for a dead
+/// server.
 const WAIT_MAX_S: u32 = 60;
 
 /// Tasks, newest first.
@@ -108,8 +109,8 @@ pub async fn event_list(
     Ok(Json(Page { items, total: total as u64, next }))
 }
 
-/// Events as they happen (server-sent events). `Last-Event-ID` goes on where a stream was cut off; an event `reset` says that
-/// some in between are not kept any more.
+/// Events as they happen (server-sent events). `Last-Event-ID` goes on where a stream was cut off;
+/// an event `reset` says that some in between are not kept any more.
 #[utoipa::path(get, path = "/v1/events/stream", operation_id = "event_stream", tag = "event", params(EventStreamQuery),
     responses((status = 200, description = "The `data` of each is an Event.", content_type = "text/event-stream", body = String),
         (status = "4XX", body = ErrorBody)))]

@@ -84,7 +84,8 @@ pub async fn policy_show(State(api): State<Api>, Named(policy): Named<String>) -
     Ok(Json(api.control.show_policy(&policy)?))
 }
 
-/// What lies in a datastore, and how it stands to the inventory: VMs that are registered, orphans, copies.
+/// What lies in a datastore, and how it stands to the inventory: VMs that are registered, orphans,
+/// copies.
 #[utoipa::path(get, path = "/v1/datastores/{datastore}/contents", operation_id = "datastore_scan", tag = "datastore",
     params(("datastore" = String, Path, description = "Name or id."), ListQuery),
     responses((status = 200, body = Page<Found>), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]

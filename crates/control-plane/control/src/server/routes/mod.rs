@@ -1,4 +1,5 @@
-//! The operations. Which there are, and what each touches, says `strongroom_api::OPERATIONS`; a test compares.
+//! The operations. Which there are, and what each touches, says `strongroom_api::OPERATIONS`; a
+//! test compares.
 
 mod disks;
 mod events;

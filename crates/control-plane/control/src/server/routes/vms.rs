@@ -53,8 +53,8 @@ pub async fn vm_stats(State(api): State<Api>, Named(vm): Named<String>) -> Answe
     blocking(api, move |control| control.vm_stats(&vm)).await.map(Json)
 }
 
-/// Moves a VM, running or off, to a new key: every volume of it. No data is copied, and the guest notices nothing. The key that it
-/// leaves is taken out of use.
+/// Moves a VM, running or off, to a new key: every volume of it. No data is copied, and the guest
+/// notices nothing. The key that it leaves is taken out of use.
 #[utoipa::path(post, path = "/v1/vms/{vm}/key/rotate", operation_id = "vm_rotate_key", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<RotateKey>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -67,8 +67,8 @@ pub async fn vm_rotate_key(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// A ticket for one connection to the guest, or for an image into a disk. It is shown to the host: guest data does not pass
-/// here.
+/// A ticket for one connection to the guest, or for an image into a disk. It is shown to the host:
+/// guest data does not pass here.
 #[utoipa::path(post, path = "/v1/vms/{vm}/tickets", operation_id = "vm_ticket", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = TicketUse,
     responses((status = 201, body = Ticket), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -97,7 +97,8 @@ pub async fn vm_register(State(api): State<Api>, wish: Wish<RegisterVm>) -> Acce
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Changes a VM that is off. `If-Match` with its version refuses the change if somebody else made one.
+/// Changes a VM that is off. `If-Match` with its version refuses the change if somebody else made
+/// one.
 #[utoipa::path(patch, path = "/v1/vms/{vm}", operation_id = "vm_set", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = PatchVm,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -188,7 +189,8 @@ pub async fn vm_pause(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Seals the memory of a VM in a volume of its own, and ends it. Its next start goes on with it. If it fails, the guest goes on.
+/// Seals the memory of a VM in a volume of its own, and ends it. Its next start goes on with it. If
+/// it fails, the guest goes on.
 #[utoipa::path(post, path = "/v1/vms/{vm}/suspend", operation_id = "vm_suspend", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -201,8 +203,8 @@ pub async fn vm_suspend(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Dumps what the guest of a VM has in its memory into a sealed volume of the VM's own, as a core file (ELF). The guest stands still
-/// meanwhile and goes on then, whatever becomes of it.
+/// Dumps what the guest of a VM has in its memory into a sealed volume of the VM's own, as a core
+/// file (ELF). The guest stands still meanwhile and goes on then, whatever becomes of it.
 #[utoipa::path(post, path = "/v1/vms/{vm}/dumps", operation_id = "vm_dump", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<DumpVm>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]

@@ -123,7 +123,8 @@ impl ChainChannel {
         Some(())
     }
 
-    /// Takes a change of the top, of which these blocks may become "nothing here" where a lower layer has something.
+    /// Takes a change of the top, of which these blocks may become "nothing here" where a lower
+    /// layer has something.
     fn change(&mut self, io: Io<Sealed>, blocks: Range<u64>) {
         let rest = blocks.start..blocks.end.min(self.shared.lower_end_block());
         let recording = Recording { io, rest, asked: None };
@@ -144,7 +145,8 @@ impl ChainChannel {
             match self.shared.discards.ask(blocks.clone(), asked, &self.waker) {
                 Ok(Answer::Recorded) => recording.rest.start = blocks.end,
                 Ok(Answer::Waits(now)) => {
-                    // What was asked for before is on its way: whoever records it wakes this thread.
+                    // What was asked for before is on its way: whoever records it wakes this
+                    // thread.
                     self.unkicked |= asked.is_none();
                     recording.asked = Some((blocks, now));
                     return self.recording.push_back(recording);
@@ -205,8 +207,8 @@ impl ChainChannel {
         }
     }
 
-    /// Whether there is anything to record: else nobody need look whether a round can begin, under the lock that all
-    /// channels share.
+    /// Whether there is anything to record: else nobody need look whether a round can begin, under
+    /// the lock that all channels share.
     fn records(&self) -> bool {
         !self.recording.is_empty() || self.recorder.is_in_round()
     }
@@ -289,7 +291,8 @@ impl Channel<Sealed> for ChainChannel {
                 }
             }
             self.returned = returned;
-            // First, because what is asked for anew, of a channel that went away, is begun with what is wanted.
+            // First, because what is asked for anew, of a channel that went away, is begun with
+            // what is wanted.
             self.look_again();
             moved |= self.records() && self.recorder.poll(&self.pool);
             if self.unkicked {

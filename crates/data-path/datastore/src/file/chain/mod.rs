@@ -6,12 +6,13 @@
 //!            \---> the layer below, and the next   read where those above have nothing
 //! ```
 //!
-//! A read goes to the top, and where that has nothing, and has not recorded that it hides what is below, to the next
-//! layer. A write goes to the top alone. What becomes zeroes there is recorded first ([`discards`](super::discards)).
-//! A flush goes to the top, and to the layer below it as long as that is not complete ([`LowerFlushes`]).
+//! A read goes to the top, and where that has nothing, and has not recorded that it hides what is
+//! below, to the next layer. A write goes to the top alone. What becomes zeroes there is recorded
+//! first ([`discards`](super::discards)). A flush goes to the top, and to the layer below it as
+//! long as that is not complete ([`LowerFlushes`]).
 //!
-//! The stage keeps nothing of blocks in memory: what a layer has is what reading it shows, so nothing can be out of
-//! date.
+//! The stage keeps nothing of blocks in memory: what a layer has is what reading it shows, so
+//! nothing can be out of date.
 
 mod channel;
 mod closing;

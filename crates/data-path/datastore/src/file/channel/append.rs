@@ -36,7 +36,8 @@ struct Asked {
 enum What {
     /// This content.
     Write { from: Buffer },
-    /// Nothing, for these blocks that the log holds something of; and then all of it in its place too.
+    /// Nothing, for these blocks that the log holds something of; and then all of it in its place
+    /// too.
     Clear { may_unmap: bool, runs_left: VecDeque<Run> },
 }
 
@@ -105,7 +106,8 @@ impl Appender {
         self.ask(tag, extent, durable, What::Write { from });
     }
 
-    /// Takes a clearing of blocks, and the runs of them that the log holds something of: at least one.
+    /// Takes a clearing of blocks, and the runs of them that the log holds something of: at least
+    /// one.
     pub(super) fn clear(
         &mut self,
         tag: u64,
@@ -139,8 +141,8 @@ impl Appender {
                 false => {
                     drop(memory);
                     let Some(smaller) = self.pool.take(reservation.blocks as usize * BLOCK) else {
-                        // There was memory for more; if this is none all the same, the space is lost until it is
-                        // trimmed.
+                        // There was memory for more; if this is none all the same, the space is
+                        // lost until it is trimmed.
                         return log.ended(&reservation, &[], false);
                     };
                     smaller
@@ -248,7 +250,8 @@ impl Appender {
         });
     }
 
-    /// What waits for room goes on waiting, but for what an attempt that began after it found none for.
+    /// What waits for room goes on waiting, but for what an attempt that began after it found none
+    /// for.
     fn wait_for_room(&mut self, begun: Attempts, failed: Attempts, log: &Log) {
         for slot in std::mem::take(&mut self.waiting) {
             let Some(asked) = self.asked.get_mut(slot) else { continue };

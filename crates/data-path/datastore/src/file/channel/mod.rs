@@ -1,8 +1,8 @@
 //! One queue's way into a file volume.
 //!
-//! A request is one operation on the layer's file, or several: what goes through the first-write log is appended in
-//! records ([`append`]), what the log answers for is read from there ([`read`]), and a flush syncs every file that has
-//! something to sync.
+//! A request is one operation on the layer's file, or several: what goes through the first-write
+//! log is appended in records ([`append`]), what the log answers for is read from there ([`read`]),
+//! and a flush syncs every file that has something to sync.
 
 mod append;
 mod read;
@@ -30,8 +30,8 @@ use super::syncs::{SyncTicket, Unsynced};
 enum Step {
     /// A read of the layer, as the whole of a request.
     Read { tag: u64, epoch: Option<Epoch> },
-    /// A write of the layer. `fills` names blocks that were "nothing here". A durable one is an fsync of its own
-    /// blocks.
+    /// A write of the layer. `fills` names blocks that were "nothing here". A durable one is an
+    /// fsync of its own blocks.
     Write { tag: u64, epoch: Option<Epoch>, fills: Option<Extent>, sync: Option<SyncTicket> },
     /// A change of the layer's allocation; a durable one is followed by a flush.
     Space { tag: u64, extent: Extent, durable: bool },
@@ -165,7 +165,8 @@ impl FileChannel {
         self.files.send(self.files.layer, Step::Write { tag, epoch: in_epoch, fills, sync }, operation);
     }
 
-    /// Makes blocks "nothing here": in the log too, where it holds anything of them, and there first.
+    /// Makes blocks "nothing here": in the log too, where it holds anything of them, and there
+    /// first.
     fn clear(&mut self, tag: u64, extent: Extent, may_unmap: bool, durable: bool) {
         if let Some(LogSide { log, append, .. }) = &mut self.log {
             let runs = log.runs(extent);
@@ -176,8 +177,8 @@ impl FileChannel {
         self.clear_in_place(tag, extent, may_unmap, durable);
     }
 
-    /// Zeroes read as "nothing here" in the lowest layer, so freeing the space is writing zeroes. A thick volume keeps
-    /// its space.
+    /// Zeroes read as "nothing here" in the lowest layer, so freeing the space is writing zeroes. A
+    /// thick volume keeps its space.
     fn clear_in_place(&mut self, tag: u64, extent: Extent, may_unmap: bool, durable: bool) {
         let operation = match self.shared.provisioning {
             Provisioning::Thin if may_unmap => FileOperation::Punch { extent },
@@ -189,7 +190,8 @@ impl FileChannel {
         self.files.send(self.files.layer, Step::Space { tag, extent, durable }, operation);
     }
 
-    /// Syncs what has anything to sync. What another flush has taken upon itself it waits for when it settles.
+    /// Syncs what has anything to sync. What another flush has taken upon itself it waits for when
+    /// it settles.
     fn flush(&mut self, tag: u64) {
         let abandoned = self.shared.syncs.abandoned();
         let (ticket, [layer, log]) = self.shared.syncs.begin_for(self.unsynced());

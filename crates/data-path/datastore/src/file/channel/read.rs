@@ -1,7 +1,8 @@
 //! Reading blocks that the first-write log answers for.
 //!
-//! A read whose blocks lie in the log one after the other is a read of the log. Any other one reads the layer, and
-//! beside it from the log what is newer there; when all parts have come, the newer blocks are put over the older ones.
+//! A read whose blocks lie in the log one after the other is a read of the log. Any other one reads
+//! the layer, and beside it from the log what is newer there; when all parts have come, the newer
+//! blocks are put over the older ones.
 
 use std::collections::VecDeque;
 
@@ -205,7 +206,8 @@ impl LogReads {
     }
 }
 
-/// The runs of what the log answers for, and the blocks of the read of which it says that there is nothing.
+/// The runs of what the log answers for, and the blocks of the read of which it says that there is
+/// nothing.
 fn runs_of(live: &[LogBlock], first_block: u64) -> (Vec<Run>, Vec<usize>) {
     let (mut runs, mut nothing): (Vec<Run>, Vec<usize>) = (Vec::new(), Vec::new());
     for LogBlock { block, content } in live {

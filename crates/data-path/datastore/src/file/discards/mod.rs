@@ -1,22 +1,25 @@
 //! What a layer says of its "nothing here": that it hides the layers below.
 //!
-//! A block of zeroes in a layer means "nothing here, look below". Where a guest has discarded or zeroed a block that a
-//! lower layer has something of, it must read as zeroes instead; that is recorded in a file of its own,
-//! `discards-<layer id>`, a bit a block. The bit only says what a block of zeroes means: over a block that is there it
-//! says nothing. So it is set before the block becomes "nothing here", durably, and need never be taken back: what is
-//! written later is there, and hides the layers below anyway.
+//! A block of zeroes in a layer means "nothing here, look below". Where a guest has discarded or
+//! zeroed a block that a lower layer has something of, it must read as zeroes instead; that is
+//! recorded in a file of its own, `discards-<layer id>`, a bit a block. The bit only says what a
+//! block of zeroes means: over a block that is there it says nothing. So it is set before the block
+//! becomes "nothing here", durably, and need never be taken back: what is written later is there,
+//! and hides the layers below anyway.
 //!
-//! That makes everything else simple. Bits are only ever added, so a torn write of a page leaves sectors old or new,
-//! both of which are right; a flush has nothing to do, because no bit that anything rests upon is not durable; and the
-//! file never needs compaction: it is a 32,768th of the layer, all of it allocated when the layer is made, so that a
-//! discard never fails for want of room.
+//! That makes everything else simple. Bits are only ever added, so a torn write of a page leaves
+//! sectors old or new, both of which are right; a flush has nothing to do, because no bit that
+//! anything rests upon is not durable; and the file never needs compaction: it is a 32,768th of the
+//! layer, all of it allocated when the layer is made, so that a discard never fails for want of
+//! room.
 //!
 //! ```text
 //! offset 512 S: sector S, which bears a tag ([`tagging`](super::tagging)); the numbers are those of blocks
 //! ```
 //!
 //! Channels ask for bits ([`Discards::ask`]). One of them writes what all have asked for, as a
-//! [`round`](round::Recorder): a few pages, and one sync. What is asked for meanwhile is the next round's.
+//! [`round`](round::Recorder): a few pages, and one sync. What is asked for meanwhile is the next
+//! round's.
 
 pub mod round;
 mod set;
@@ -62,7 +65,8 @@ pub struct DiscardsFacts {
     pub volume: VolumeId,
     /// The layer that it is bound to.
     pub layer: LayerId,
-    /// Nobody has written to it since it was durable, or whoever had it before has left it in order.
+    /// Nobody has written to it since it was durable, or whoever had it before has left it in
+    /// order.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_durable: bool,
 }
@@ -131,11 +135,12 @@ pub(super) enum Answer {
 }
 
 impl Discards {
-    /// Reads what a layer of so many bytes has recorded, from a file that another process may have opened.
+    /// Reads what a layer of so many bytes has recorded, from a file that another process may have
+    /// opened.
     ///
     /// # Errors
-    /// If it cannot be read. Sectors that do not vouch for themselves are logged, and what depends on them fails when
-    /// it is asked for.
+    /// If it cannot be read. Sectors that do not vouch for themselves are logged, and what depends
+    /// on them fails when it is asked for.
     pub fn open(
         file: OwnedFd,
         facts: DiscardsFacts,

@@ -157,8 +157,9 @@ impl Drop for Recorder {
     }
 }
 
-/// The file as one recorder has it below. What is under way holds on to it, also when the recorder is gone: so a round
-/// whose end nobody hears of has ended when this is dropped, and writes nothing over the next one.
+/// The file as one recorder has it below. What is under way holds on to it, also when the recorder
+/// is gone: so a round whose end nobody hears of has ended when this is dropped, and writes nothing
+/// over the next one.
 #[derive(Debug)]
 struct RoundFile {
     discards: Arc<Discards>,

@@ -1,5 +1,5 @@
-//! A set of blocks that costs as little as it says: a bit for each 3968 blocks that are all in it, 496 bytes for those
-//! of which only some are.
+//! A set of blocks that costs as little as it says: a bit for each 3968 blocks that are all in it,
+//! 496 bytes for those of which only some are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,10 +1,10 @@
 //! Which transfers in place began before a moment, and whether they have ended.
 //!
-//! A read that began while a block was "nothing here" must not be under way when the block's first content
-//! is brought to its place: of the halves that it saw, the one would be zeroes and the other ciphertext, and
-//! zeroes decrypt to noise. Transfers in place are counted in two epochs in turn. Who looks a block up does
-//! it after it entered an epoch, so who has not seen the block's entry in the log is in an epoch that began
-//! before it.
+//! A read that began while a block was "nothing here" must not be under way when the block's first
+//! content is brought to its place: of the halves that it saw, the one would be zeroes and the
+//! other ciphertext, and zeroes decrypt to noise. Transfers in place are counted in two epochs in
+//! turn. Who looks a block up does it after it entered an epoch, so who has not seen the block's
+//! entry in the log is in an epoch that began before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,8 @@ pub(in crate::file) struct Epoch(usize);
 
 #[derive(Debug, Default)]
 pub(in crate::file) struct Epochs {
-    /// Read by each transfer and written once a round of the destager, so it is apart from what each transfer writes.
+    /// Read by each transfer and written once a round of the destager, so it is apart from what
+    /// each transfer writes.
     turns: Padded<AtomicUsize>,
     /// Transfers under way of even and of odd epochs.
     under_way: [Padded<AtomicUsize>; 2],
@@ -52,8 +53,8 @@ impl Epochs {
         }
     }
 
-    /// Begins another epoch. The one before the last must be [over](Self::is_over). `waker` is woken when
-    /// the last one is.
+    /// Begins another epoch. The one before the last must be [over](Self::is_over). `waker` is
+    /// woken when the last one is.
     pub fn turn(&self, waker: &Arc<Waker>) {
         *self.waiting.lock() = Some(Arc::clone(waker));
         self.turns.fetch_add(1, Ordering::SeqCst);

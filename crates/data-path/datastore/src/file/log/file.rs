@@ -18,8 +18,8 @@ use crate::file::storage::StoredFile;
 
 /// A log is so much smaller than its volume: a small volume is not mostly log,
 const VOLUME_SHARE: u64 = 64;
-/// and within these bounds: what fills between two flushes of a busy guest, and what a host of a thousand
-/// volumes can spare.
+/// and within these bounds: what fills between two flushes of a busy guest, and what a host of a
+/// thousand volumes can spare.
 const DEFAULT_BYTES_MIN: u64 = 1 << 20;
 const DEFAULT_BYTES_MAX: u64 = 64 << 20;
 
@@ -43,7 +43,8 @@ pub enum LogError {
     Memory,
 }
 
-/// Bytes of a new volume's log: what was asked for, as near as can be, or what suits a volume of this size.
+/// Bytes of a new volume's log: what was asked for, as near as can be, or what suits a volume of
+/// this size.
 pub(in crate::file) fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
     let bytes =
         asked.unwrap_or_else(|| (size.bytes() / VOLUME_SHARE).clamp(DEFAULT_BYTES_MIN, DEFAULT_BYTES_MAX));
@@ -59,8 +60,8 @@ pub(in crate::file) enum FileState {
     InUse,
 }
 
-/// Makes the log of a new layer, durably. All of it is written once: what is appended later takes no new
-/// space, and no metadata with it.
+/// Makes the log of a new layer, durably. All of it is written once: what is appended later takes
+/// no new space, and no metadata with it.
 pub(in crate::file) fn create(
     directory: &VolumeDirectory,
     layer: LayerId,
@@ -132,8 +133,8 @@ pub struct LogUse {
     pub used_bytes: u64,
 }
 
-/// Looks at the log of a layer, which may be in use; nothing if it has none. All of it is read, unless it
-/// was closed empty.
+/// Looks at the log of a layer, which may be in use; nothing if it has none. All of it is read,
+/// unless it was closed empty.
 pub(in crate::file) fn describe(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,

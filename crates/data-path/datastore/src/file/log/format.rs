@@ -7,9 +7,9 @@
 //!   8192  16 x segment          segments, used in turn; records lie in them one after the other, none across a border
 //! ```
 //!
-//! Everything is little-endian, and every part lies on a 4096-byte boundary. Checks are XXH3-64: they tell a
-//! torn write from a whole one, and no more. Who can write to the datastore can forge them, as he can
-//! overwrite any block.
+//! Everything is little-endian, and every part lies on a 4096-byte boundary. Checks are XXH3-64:
+//! they tell a torn write from a whole one, and no more. Who can write to the datastore can forge
+//! them, as he can overwrite any block.
 //!
 //! Superblock:
 //! ```text
@@ -141,7 +141,8 @@ pub(super) fn encode_record(into: &mut [u8], log: &LogId, sequence: u64, entries
     seal(into);
 }
 
-/// The sequence number and entries of a record of this log, if a block is the header of one and whole.
+/// The sequence number and entries of a record of this log, if a block is the header of one and
+/// whole.
 pub(super) fn decode_record(block: &[u8], log: &LogId) -> Option<(u64, Vec<LogEntry>)> {
     if block.get(..8)? != RECORD_MAGIC || block[8..24] != *log || !is_sealed(block) {
         return None;
@@ -159,7 +160,8 @@ pub(super) fn decode_record(block: &[u8], log: &LogId) -> Option<(u64, Vec<LogEn
 
 /// The check of a block's content: another one in every record and for every block.
 pub(super) fn content_check(content: &[u8], sequence: u64, block: u64) -> u64 {
-    // An odd constant spreads the sequence number, so that no two pairs in use have a seed in common.
+    // An odd constant spreads the sequence number, so that no two pairs in use have a seed in
+    // common.
     xxh3_64_with_seed(content, sequence.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ block)
 }
 

@@ -1,9 +1,9 @@
 //! Which blocks are known to be written: those are overwritten in place.
 //!
-//! The truth is the file system's map of the layer (`SEEK_DATA`); this is a cache of it, a bit a block,
-//! loaded when a block of a chunk is first written. It errs to one side: what is not known to be written
-//! goes through the log, which is always right. So an entry is forgotten where a discard may have changed
-//! the map while it was read.
+//! The truth is the file system's map of the layer (`SEEK_DATA`); this is a cache of it, a bit a
+//! block, loaded when a block of a chunk is first written. It errs to one side: what is not known
+//! to be written goes through the log, which is always right. So an entry is forgotten where a
+//! discard may have changed the map while it was read.
 
 use std::ops::Range;
 
@@ -52,8 +52,8 @@ pub(super) enum Knowledge {
 }
 
 pub(super) struct Known {
-    /// By place, the chunk that has it, counted from 1: a chunk has one place, by its number, and shares it
-    /// with others. What was never touched takes no memory.
+    /// By place, the chunk that has it, counted from 1: a chunk has one place, by its number, and
+    /// shares it with others. What was never touched takes no memory.
     chunks: Vec<u64>,
     written: Vec<Written>,
     /// A bit a region: space was taken for all of it.
@@ -87,7 +87,8 @@ impl Known {
         if all { Knowledge::Written } else { Knowledge::NotAll }
     }
 
-    /// Remembers what the map said, unless that may have changed since. The chunks that follow are remembered where there is place.
+    /// Remembers what the map said, unless that may have changed since. The chunks that follow are
+    /// remembered where there is place.
     pub fn insert(&mut self, loaded: &Loaded, changes: u64) {
         if changes != self.changes {
             return;
@@ -123,8 +124,8 @@ impl Known {
         }
     }
 
-    /// Whether space should be taken for a region in which so many blocks are about to be written; it counts
-    /// as taken then. A lone block is not worth it: where a second one comes, more will.
+    /// Whether space should be taken for a region in which so many blocks are about to be written;
+    /// it counts as taken then. A lone block is not worth it: where a second one comes, more will.
     pub fn should_reserve(&mut self, region: u64, blocks: u64) -> bool {
         let (chunk, bit) = (region / 8, region % 8);
         let Some(place) = self.place(chunk) else { return blocks > 1 };
@@ -149,8 +150,8 @@ impl Known {
 
 /// Asks the file system which blocks of a chunk are written. A block that is data in part is not.
 ///
-/// An answer is where data ends, however far that is; on tmpfs, which looks at every page until there, it can take a
-/// millisecond. So all that it says is kept.
+/// An answer is where data ends, however far that is; on tmpfs, which looks at every page until
+/// there, it can take a millisecond. So all that it says is kept.
 pub(super) fn load(file: &dyn StoredFile, chunk: u64) -> Result<Loaded, Errno> {
     let start = chunk * CHUNK_BYTES;
     let end = start + CHUNK_BYTES;

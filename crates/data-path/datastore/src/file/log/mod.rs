@@ -1,10 +1,11 @@
 //! The first-write log of a thin layer: what makes first writes whole, and fast.
 //!
-//! A first write has no old content to fall back on: torn by a power cut it would leave a block that is part
-//! ciphertext and part zeroes, and decrypts to noise. It is also slow, because the file system finds space
-//! for it. So blocks that are "nothing here" are written into a log first: a file that was written before,
-//! to which records of many blocks are appended, each block with a check. They are acknowledged from there,
-//! and brought to the layer later, sorted by address ([`destage`]).
+//! A first write has no old content to fall back on: torn by a power cut it would leave a block
+//! that is part ciphertext and part zeroes, and decrypts to noise. It is also slow, because the
+//! file system finds space for it. So blocks that are "nothing here" are written into a log first:
+//! a file that was written before, to which records of many blocks are appended, each block with a
+//! check. They are acknowledged from there, and brought to the layer later, sorted by address
+//! ([`destage`]).
 //!
 //! ```text
 //!             route                    append                       destage
@@ -17,14 +18,15 @@
 //! ```
 //!
 //! What may not be:
-//! - a block's content is brought to its place before its record is durable: torn there, it would be nowhere;
-//! - a block is overwritten in place while the log could still be read after a crash: its old entry would
-//!   win;
+//! - a block's content is brought to its place before its record is durable: torn there, it would
+//!   be nowhere;
+//! - a block is overwritten in place while the log could still be read after a crash: its old entry
+//!   would win;
 //! - a segment's space is used again before the tail has durably passed it, or while it is read;
 //! - a tail passes an entry that a newer one has replaced which is not durable yet.
 //!
-//! Bounded memory: an index entry for each block of a log of at most 64 MiB, 640 KiB for what is known of
-//! the layer's map, and a few MiB of buffers while something is appended or destaged.
+//! Bounded memory: an index entry for each block of a log of at most 64 MiB, 640 KiB for what is
+//! known of the layer's map, and a few MiB of buffers while something is appended or destaged.
 
 pub(super) mod destage;
 pub(super) mod epochs;
@@ -61,8 +63,8 @@ pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
 pub(super) use state::{Attempts, LogBlock, Reservation, Route, Run};
 
-/// The most blocks of a record, which with its header make 256 KiB: with more, the first of them would wait
-/// for the last.
+/// The most blocks of a record, which with its header make 256 KiB: with more, the first of them
+/// would wait for the last.
 pub(super) const RECORD_BLOCKS_MAX: u32 = 63;
 
 /// So many segments in use, and the log is emptied although the guest is busy.
@@ -78,8 +80,8 @@ pub(super) struct Log {
     bytes: u64,
     /// From how many bytes on a first write goes in place.
     fill_bytes_min: Option<u64>,
-    /// Count of blocks in the index: most of the time none, and then no lock is taken to read. Every read looks at it, so it is
-    /// apart from the lock that every append takes.
+    /// Count of blocks in the index: most of the time none, and then no lock is taken to read.
+    /// Every read looks at it, so it is apart from the lock that every append takes.
     entries: Padded<AtomicUsize>,
     state: Mutex<State>,
     superblock: Mutex<Superblock>,
@@ -104,8 +106,8 @@ pub(super) enum Room {
 }
 
 impl Log {
-    /// Opens the log of a layer that is locked. Whoever may write takes the mark away that it was closed
-    /// empty.
+    /// Opens the log of a layer that is locked. Whoever may write takes the mark away that it was
+    /// closed empty.
     pub(super) fn open(
         file: Arc<dyn StoredFile>,
         facts: LogFacts,
@@ -125,7 +127,8 @@ impl Log {
             }
             Some(_) if read_only => {}
             Some(next) => {
-                // Whoever wrote it may have been killed before it was durable. Were the other place torn then, there would be none.
+                // Whoever wrote it may have been killed before it was durable. Were the other place
+                // torn then, there would be none.
                 write_superblock(&*file, &superblock, &pool)?;
                 let generation = superblock.generation + 1;
                 superblock = Superblock { generation, tail: next, next: None, ..superblock };
@@ -211,8 +214,8 @@ impl Log {
         if self.answers_for_nothing() { VecDeque::new() } else { self.state.lock().runs(blocks) }
     }
 
-    /// The blocks of an extent that it answers for, in order. Each with content is to be let go of by
-    /// [`Self::release`].
+    /// The blocks of an extent that it answers for, in order. Each with content is to be let go of
+    /// by [`Self::release`].
     pub(super) fn pin(&self, blocks: Extent, live: &mut Vec<LogBlock>) {
         self.state.lock().pin(blocks, live);
     }
@@ -231,8 +234,9 @@ impl Log {
 
     /// Takes space for a record; see [`State::reserve`]. An error if none will come by itself.
     ///
-    /// Where the last attempt to empty the log failed for want of space, the file system may have some by now. So a write is told
-    /// that there is none only by an attempt that began after it: [`Room::Later`] says which those are.
+    /// Where the last attempt to empty the log failed for want of space, the file system may have
+    /// some by now. So a write is told that there is none only by an attempt that began after it:
+    /// [`Room::Later`] says which those are.
     pub(super) fn reserve(&self, payload: u32, waker: &Arc<Waker>) -> Result<Room, IoError> {
         let mut state = self.state.lock();
         if state.is_closed {

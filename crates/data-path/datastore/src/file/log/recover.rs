@@ -1,8 +1,9 @@
 //! Opening a log: finding what it holds.
 //!
-//! Every record of a sequence number from the tail on is looked for, wherever it lies: records are written
-//! side by side, so after a power cut one can be there and an earlier one not. A block whose content does
-//! not fit its check was on its way, and is passed over; the others of its record hold.
+//! Every record of a sequence number from the tail on is looked for, wherever it lies: records are
+//! written side by side, so after a power cut one can be there and an earlier one not. A block
+//! whose content does not fit its check was on its way, and is passed over; the others of its
+//! record hold.
 
 use strongroom_memory::BufferPool;
 use strongroom_types::{BLOCK_BYTES, VolumeSize};
@@ -54,9 +55,9 @@ pub(super) fn recover(
     Ok(())
 }
 
-/// Writes the segments that hold records once more, the same and in the same places; a sync is to follow.
-/// What is found need not be durable, and after a sync that failed no later one need make it so. Blocks may
-/// not be torn in the layer while it is not.
+/// Writes the segments that hold records once more, the same and in the same places; a sync is to
+/// follow. What is found need not be durable, and after a sync that failed no later one need make
+/// it so. Blocks may not be torn in the layer while it is not.
 pub(super) fn rewrite(file: &dyn StoredFile, state: &State, pool: &BufferPool) -> Result<(), LogError> {
     for segment in state.segments_with_records() {
         for first in (0..state.used_blocks(segment)).step_by(PIECE_BLOCKS as usize) {

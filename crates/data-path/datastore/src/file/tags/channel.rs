@@ -20,13 +20,15 @@ use super::request::{Active, Asker, Freeing, Step, Work};
 use super::settle::{Doubt, Settler};
 use crate::file::tagging::{PAGE_BYTES, Tag};
 
-/// Pages that are sent to the file at a time, to make room or by a pass: enough to keep a device busy.
+/// Pages that are sent to the file at a time, to make room or by a pass: enough to keep a device
+/// busy.
 pub const STORES_AT_ONCE: u32 = 32;
 
 /// The tag below of a pass's flush. Those of requests are slots, of 32 bits.
 const PASS_TAG: u64 = 1 << 32;
 
-/// Requests below that are the stage's own: a pass's flush, a read that settles, and one of what a failure has left.
+/// Requests below that are the stage's own: a pass's flush, a read that settles, and one of what a
+/// failure has left.
 const OWN_DEPTH: usize = 3;
 
 pub struct TagsChannel {
@@ -363,8 +365,8 @@ impl TagsChannel {
             FileWork::Mark => {
                 state.regions.end_marking(result.is_ok());
                 if let Err(error) = result {
-                    // A durable write that found no room has failed alone; any other may have taken writes of others
-                    // with it.
+                    // A durable write that found no room has failed alone; any other may have taken
+                    // writes of others with it.
                     if error != IoError::NoSpace {
                         state.passes.fail();
                     }
@@ -409,7 +411,8 @@ impl TagsChannel {
         }
     }
 
-    /// Fails the requests of this channel that wait for what has failed. Other channels try for themselves.
+    /// Fails the requests of this channel that wait for what has failed. Other channels try for
+    /// themselves.
     fn fail_those(&mut self, error: IoError, which: impl Fn(&Active) -> bool) {
         for slot in &self.stalled {
             if let Some(active) = self.active.get_mut(*slot).filter(|active| which(active)) {
@@ -489,8 +492,8 @@ impl Channel<Sealed> for TagsChannel {
 }
 
 impl Drop for TagsChannel {
-    /// Nobody will hear how that ends which is under way. What was read does no harm. What was being written may land
-    /// at any time: its locks stay held, and no flush succeeds any more.
+    /// Nobody will hear how that ends which is under way. What was read does no harm. What was
+    /// being written may land at any time: its locks stay held, and no flush succeeds any more.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();

@@ -17,11 +17,12 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 pub struct TagCounts {
     /// Blocks that matched their tags when they were read.
     pub verified: u64,
-    /// Blocks that did not, and could not be expected to: they were in flight when power or process failed. They were
-    /// taken as they are, and tagged anew unless the volume is open for reading only.
+    /// Blocks that did not, and could not be expected to: they were in flight when power or process
+    /// failed. They were taken as they are, and tagged anew unless the volume is open for reading
+    /// only.
     pub adopted: u64,
-    /// Blocks that a change which failed while the volume was in use has left otherwise than they were; they were tagged
-    /// anew.
+    /// Blocks that a change which failed while the volume was in use has left otherwise than they
+    /// were; they were tagged anew.
     pub left_by_failures: u64,
     /// Reads of blocks that are not what was last written there.
     pub mismatched: u64,
@@ -34,7 +35,8 @@ pub struct TagCounts {
 pub struct TagsWatch(pub(super) Arc<Counts>);
 
 impl TagsWatch {
-    /// Blocks that were adopted ([`TagCounts::adopted`]), and reads that failed ([`TagCounts::mismatched`]).
+    /// Blocks that were adopted ([`TagCounts::adopted`]), and reads that failed
+    /// ([`TagCounts::mismatched`]).
     pub fn adopted_and_mismatched(&self) -> (u64, u64) {
         let TagCounts { adopted, mismatched, .. } = self.0.now(0);
         (adopted, mismatched)

@@ -29,12 +29,12 @@ use crate::file::storage::StoredFile;
 use crate::file::tagging::{Binding, NUMBERS_PER_SECTOR, PAGE_BYTES, SECTORS_PER_PAGE, bits_mut};
 use crate::file::turns::SyncOrder;
 
-/// Pages of tags in memory: 16 MiB at most, which vouch for 4 GiB. What is read and written beyond that reads its tags
-/// too.
+/// Pages of tags in memory: 16 MiB at most, which vouch for 4 GiB. What is read and written beyond
+/// that reads its tags too.
 const PAGES_MAX: usize = 4096;
 
-/// How long a region must be left alone for its mark to be taken away. Each first write after that waits for a mark
-/// again.
+/// How long a region must be left alone for its mark to be taken away. Each first write after that
+/// waits for a mark again.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// What has to be known of a sidecar to use it.
@@ -45,11 +45,12 @@ pub struct TagsFacts {
     pub volume: VolumeId,
     /// The layer that its tags are bound to.
     pub layer: LayerId,
-    /// The epoch whose key vouches for what is not there; nothing in the former format, in which nothing does.
+    /// The epoch whose key vouches for what is not there; nothing in the former format, in which
+    /// nothing does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absence: Option<KeyEpoch>,
-    /// Whoever had it before has written all tags and names nothing unsettled: marks say only what a flush has to
-    /// cover.
+    /// Whoever had it before has written all tags and names nothing unsettled: marks say only what
+    /// a flush has to cover.
     pub handed_over: bool,
     /// Whether no two syncs of its file may be under way at once, as of the layer's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -71,7 +72,8 @@ impl Default for TagsTuning {
     }
 }
 
-/// A disk of which every block that is read is the one that was last written there, or the read fails.
+/// A disk of which every block that is read is the one that was last written there, or the read
+/// fails.
 #[derive(Clone)]
 pub struct TagsDisk {
     pub(super) shared: Arc<Shared>,
@@ -86,7 +88,8 @@ pub(super) struct Shared {
     pub absence: Option<KeyEpoch>,
     pub layout: Layout,
     pub read_only: bool,
-    /// Block by block, reads beside reads, and a change alone: so that block and tag agree whenever they are compared.
+    /// Block by block, reads beside reads, and a change alone: so that block and tag agree whenever
+    /// they are compared.
     pub locks: Arc<RangeLocks>,
     pub counts: Arc<Counts>,
     /// Where queues to the file come from.
@@ -154,7 +157,8 @@ impl State {
 }
 
 impl TagsDisk {
-    /// Puts the stage over `inner`, whose tags are in the file that another process may have opened.
+    /// Puts the stage over `inner`, whose tags are in the file that another process may have
+    /// opened.
     ///
     /// # Errors
     /// If the marks cannot be read.
@@ -236,22 +240,25 @@ impl TagsDisk {
         self.shared.counts.now(unsettled)
     }
 
-    /// Wakes `reader` whenever a block did not match its tag. What it reads then keeps nothing open.
+    /// Wakes `reader` whenever a block did not match its tag. What it reads then keeps nothing
+    /// open.
     pub fn watch(&self, reader: Arc<Waker>) -> TagsWatch {
         self.shared.counts.set_reader(reader);
         TagsWatch(Arc::clone(&self.shared.counts))
     }
 
-    /// Whether a flush has failed in the sidecar, after which none succeeds until the volume is opened anew.
+    /// Whether a flush has failed in the sidecar, after which none succeeds until the volume is
+    /// opened anew.
     pub fn has_failed_flush(&self) -> bool {
         self.shared.state().passes.have_failed()
     }
 
-    /// Leaves the sidecar as whoever comes next must find it: all tags in the file, and no mark on what a flush has
-    /// covered. It waits for the file. No channel may have anything in flight; one that is used afterwards fails its
-    /// flushes.
+    /// Leaves the sidecar as whoever comes next must find it: all tags in the file, and no mark on
+    /// what a flush has covered. It waits for the file. No channel may have anything in flight; one
+    /// that is used afterwards fails its flushes.
     ///
-    /// It says whether a successor need not take anything for unsettled ([`TagsFacts::handed_over`]).
+    /// It says whether a successor need not take anything for unsettled
+    /// ([`TagsFacts::handed_over`]).
     pub fn close(&self) -> bool {
         self.shared.close()
     }
@@ -412,8 +419,8 @@ impl Disk<Sealed> for TagsDisk {
         Ok(Box::new(TagsChannel::open(Arc::clone(&self.shared), thread, depth)?))
     }
 
-    /// What the disk below says; but where there are tags, nobody may take a hole for granted: what is read there is
-    /// compared.
+    /// What the disk below says; but where there are tags, nobody may take a hole for granted: what
+    /// is read there is compared.
     fn allocation(
         &self,
         extent: Extent,
@@ -440,8 +447,8 @@ impl Disk<Sealed> for TagsDisk {
     }
 }
 
-/// Whether nothing is marked: whoever had the sidecar last has closed it in order, so that each block is the one its
-/// tag fits.
+/// Whether nothing is marked: whoever had the sidecar last has closed it in order, so that each
+/// block is the one its tag fits.
 pub(in crate::file) fn marks_nothing(
     file: &dyn StoredFile,
     facts: TagsFacts,
@@ -465,7 +472,8 @@ fn extent_of(pages: &std::ops::Range<u64>) -> Extent {
     Extent::between(pages.start * PAGE_DATA_BYTES, pages.end * PAGE_DATA_BYTES)
 }
 
-/// Reads sectors of bits: reports the bits of each, by the number of the first one, or that they say nothing.
+/// Reads sectors of bits: reports the bits of each, by the number of the first one, or that they
+/// say nothing.
 fn read_sectors(
     file: &dyn StoredFile,
     binding: &Binding,
@@ -492,8 +500,8 @@ fn set_bits(first: u64, bits: &[u8]) -> impl Iterator<Item = u64> + '_ {
         .map(move |at| first + at)
 }
 
-/// Reports the regions that are marked. A sector whose tag does not match marks nothing: whoever writes to the
-/// datastore could otherwise have anything adopted.
+/// Reports the regions that are marked. A sector whose tag does not match marks nothing: whoever
+/// writes to the datastore could otherwise have anything adopted.
 fn read_marks(
     file: &dyn StoredFile,
     binding: &Binding,
@@ -519,8 +527,8 @@ fn read_marks(
     Ok(())
 }
 
-/// Reads which pages of tags there are. Where that is damaged, or gone, all are: then blocks without a tag are damaged
-/// too, and not nothing.
+/// Reads which pages of tags there are. Where that is damaged, or gone, all are: then blocks
+/// without a tag are damaged too, and not nothing.
 fn read_presence(
     file: &dyn StoredFile,
     binding: &Binding,
@@ -554,7 +562,8 @@ fn read_presence(
     Ok(presence)
 }
 
-/// Says that nothing is there yet, in the part of a new sidecar by which a layer has grown from so many bytes.
+/// Says that nothing is there yet, in the part of a new sidecar by which a layer has grown from so
+/// many bytes.
 pub(in crate::file) fn say_nothing_is_there(
     file: &dyn StoredFile,
     binding: &Binding,

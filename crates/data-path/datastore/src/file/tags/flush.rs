@@ -5,9 +5,10 @@
 //! -> now and then: marks taken away from what has been quiet -> all who wait are answered
 //! ```
 //!
-//! Data and tags of what has ended before the pass became durable in any order; the marks that were there before it,
-//! and are taken away after it, cover that. Presence comes after the tags that it speaks of: the other way round, a
-//! power cut could leave a page that is there without a tag for each block, none of which anybody was writing.
+//! Data and tags of what has ended before the pass became durable in any order; the marks that were
+//! there before it, and are taken away after it, cover that. Presence comes after the tags that it
+//! speaks of: the other way round, a power cut could leave a page that is there without a tag for
+//! each block, none of which anybody was writing.
 
 use strongroom_io::{FileOperation, IoError};
 
@@ -117,7 +118,8 @@ impl TagsChannel {
             if let Some(presence) = &mut state.presence {
                 pass.to_be_said = presence.take_unsaid();
             }
-            // What others are writing now is not covered, and says so again when it has been written.
+            // What others are writing now is not covered, and says so again when it has been
+            // written.
             match std::mem::take(&mut state.unsynced) {
                 true => self.send(FileWork::Sync, FileOperation::SyncData),
                 false => pass.synced = Some(Ok(())),
@@ -139,7 +141,8 @@ impl TagsChannel {
         Some(result)
     }
 
-    /// Tells the file which pages there are; whether that is done. If the tags are not durable nothing is told.
+    /// Tells the file which pages there are; whether that is done. If the tags are not durable
+    /// nothing is told.
     fn say(&mut self, pass: &mut Pass, state: &mut State, are_durable: bool) -> bool {
         while let Some(page) = pass.to_be_said.pop() {
             let sent = match are_durable && pass.error.is_none() {
@@ -182,8 +185,8 @@ impl TagsChannel {
         }
     }
 
-    /// Writes a page of marks that says more than is so; `true` while one is on its way. What is not written now is the
-    /// next time, and harms nothing meanwhile.
+    /// Writes a page of marks that says more than is so; `true` while one is on its way. What is
+    /// not written now is the next time, and harms nothing meanwhile.
     fn unmark(&mut self, state: &mut State) -> bool {
         if self.unmarking {
             return true;

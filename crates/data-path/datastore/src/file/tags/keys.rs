@@ -34,7 +34,8 @@ impl Sectors {
         }
     }
 
-    /// Without a mark nothing is adopted, so taking marks away gains nobody anything. Taking presence away would erase.
+    /// Without a mark nothing is adopted, so taking marks away gains nobody anything. Taking
+    /// presence away would erase.
     fn empty(self) -> EmptySector {
         match self {
             Self::Marks => EmptySector::Zeroes,
@@ -87,7 +88,8 @@ impl TagKeys {
         for ((block, seal), number) in bytes.chunks(BLOCK_BYTES as usize).zip(seals).zip(first..) {
             tags.push(match seal {
                 None => NOTHING,
-                // Written as zeroes is nothing there, whatever the seal says. Ciphertext is told by its first bytes.
+                // Written as zeroes is nothing there, whatever the seal says. Ciphertext is told by
+                // its first bytes.
                 Some(_) if block.iter().all(|byte| *byte == 0) => NOTHING,
                 Some(epoch) => match self.tagger.of(*epoch) {
                     Some(key) => of_something(key.tag(&binding.of_block(epoch.number(), number), block)?),
@@ -98,7 +100,8 @@ impl TagKeys {
         Ok(())
     }
 
-    /// The tag of a block that is "nothing here", in a page of tags that is there; nothing without a key of the epoch.
+    /// The tag of a block that is "nothing here", in a page of tags that is there; nothing without
+    /// a key of the epoch.
     pub(super) fn nothing(
         &self,
         binding: &Binding,

@@ -8,13 +8,14 @@
 //! 16 MiB         tags: that of block N, 16 bytes, at 16 MiB + 16 N
 //! ```
 //!
-//! A region is 16 MiB of the layer. Marks and presence have room for the largest volume, so that a tag's place never
-//! changes. A sector of marks that is zeroes marks nothing. A page of tags whose presence bit is not set says "nothing
-//! here" of all its blocks, whatever lies in its place; in one whose bit is set every block has a tag, also one that
-//! is "nothing here".
+//! A region is 16 MiB of the layer. Marks and presence have room for the largest volume, so that a
+//! tag's place never changes. A sector of marks that is zeroes marks nothing. A page of tags whose
+//! presence bit is not set says "nothing here" of all its blocks, whatever lies in its place; in
+//! one whose bit is set every block has a tag, also one that is "nothing here".
 //!
-//! In the former format ([`Layout::FORMER`]) there is no presence, the tags begin at 1 MiB, and a tag of zeroes, or a
-//! hole, says "nothing here": which whoever writes to the datastore can say too.
+//! In the former format ([`Layout::FORMER`]) there is no presence, the tags begin at 1 MiB, and a
+//! tag of zeroes, or a hole, says "nothing here": which whoever writes to the datastore can say
+//! too.
 
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, MAX_VOLUME_BYTES};
 
@@ -26,8 +27,8 @@ pub const TAGS_PER_PAGE: u64 = (PAGE_BYTES / TAG_BYTES) as u64;
 /// What one page of tags vouches for.
 pub const PAGE_DATA_BYTES: u64 = TAGS_PER_PAGE * BLOCK_BYTES;
 
-/// What is marked as a whole. Larger regions are marked less often, smaller ones leave less unsettled after a power
-/// cut.
+/// What is marked as a whole. Larger regions are marked less often, smaller ones leave less
+/// unsettled after a power cut.
 pub const REGION_BYTES: u64 = 16 << 20;
 
 /// Where the marks begin.

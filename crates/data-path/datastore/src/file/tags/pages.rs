@@ -97,7 +97,8 @@ impl Pages {
         }
     }
 
-    /// Takes a place for an absent page, which the caller loads; `None` while every page is dirty or on its way.
+    /// Takes a place for an absent page, which the caller loads; `None` while every page is dirty
+    /// or on its way.
     pub fn claim(&mut self, page: u64) -> Option<PageSlot> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -187,7 +188,8 @@ impl Pages {
         &mut self.entries[slot].content
     }
 
-    /// Zeroes whatever is here, or on its way here, of these pages, as they are being zeroed in the file.
+    /// Zeroes whatever is here, or on its way here, of these pages, as they are being zeroed in the
+    /// file.
     pub fn zero(&mut self, pages: std::ops::Range<u64>) {
         for (slot, entry) in self.entries.iter_mut().enumerate() {
             if !pages.contains(&entry.page) {
@@ -222,7 +224,8 @@ impl Pages {
         2 * self.dirty.count() > self.pages_max
     }
 
-    /// A dirty page that is not on its way, from the hand on: the one that is used least, more or less.
+    /// A dirty page that is not on its way, from the hand on: the one that is used least, more or
+    /// less.
     pub fn next_dirty(&self) -> Option<PageSlot> {
         let hand = self.hand as u64;
         let mut slots = self.dirty.within(hand..u64::MAX).chain(self.dirty.within(0..hand));
@@ -257,7 +260,8 @@ impl Pages {
         (self.entries[slot].page, &self.entries[slot].content)
     }
 
-    /// A page has reached the file, or not. Says which page is in the file now; none if it was zeroed meanwhile.
+    /// A page has reached the file, or not. Says which page is in the file now; none if it was
+    /// zeroed meanwhile.
     pub fn end_writing(&mut self, slot: PageSlot, written: bool) -> Option<u64> {
         self.writing.remove(slot as u64);
         let entry = &mut self.entries[slot];

@@ -1,7 +1,7 @@
 //! Flushes of a volume: one pass at a time makes everything durable, for all who wait for one.
 //!
-//! A pass covers what had ended before it began, on all channels, and so it answers every flush that was asked for
-//! before it began. Those that come while it is under way share the next one.
+//! A pass covers what had ended before it began, on all channels, and so it answers every flush
+//! that was asked for before it began. Those that come while it is under way share the next one.
 
 use strongroom_io::IoError;
 
@@ -12,7 +12,8 @@ pub struct Passes {
     ended: u64,
     running: bool,
     last: Result<(), IoError>,
-    /// Of the sidecar: an fsync has failed, or nobody knows how something ended. No pass succeeds any more.
+    /// Of the sidecar: an fsync has failed, or nobody knows how something ended. No pass succeeds
+    /// any more.
     failed: bool,
 }
 

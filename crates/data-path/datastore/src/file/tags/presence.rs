@@ -1,9 +1,10 @@
 //! Which pages of tags there are, and what the file has to be told of it.
 //!
-//! A page that is not there says "nothing here" of all its blocks, so who may say that must hold the key: the bits lie
-//! in tagged sectors, and one that does not verify takes nothing away (all of its pages are taken to be there, and
-//! their blocks must show their tags). A bit is set in the file only when the page's tags are durable; a pass sees to
-//! that, and until its end the region's mark covers whatever a power cut leaves of the two.
+//! A page that is not there says "nothing here" of all its blocks, so who may say that must hold
+//! the key: the bits lie in tagged sectors, and one that does not verify takes nothing away (all of
+//! its pages are taken to be there, and their blocks must show their tags). A bit is set in the
+//! file only when the page's tags are durable; a pass sees to that, and until its end the region's
+//! mark covers whatever a power cut leaves of the two.
 
 use std::ops::Range;
 
@@ -107,7 +108,8 @@ impl Presence {
     }
 }
 
-/// The pages of tags that one sector of presence speaks of, as far as a layer of so many bytes has them.
+/// The pages of tags that one sector of presence speaks of, as far as a layer of so many bytes has
+/// them.
 pub fn pages_of_sector(first: u64, count: u64, layer_bytes: u64) -> Range<u64> {
     let pages = layer_bytes.div_ceil(PAGE_DATA_BYTES);
     first.min(pages)..(first + count).min(pages)

@@ -1,11 +1,13 @@
 //! Which regions of a layer may disagree with their tags on disk, and which may disagree for good.
 //!
-//! - **Marked**: the file says durably that blocks of the region, or their tags, may be on their way. A region is
-//!   marked before anything in it changes, and the mark is taken away when a flush has covered all of it and it has
-//!   been quiet since.
-//! - **Unsettled**: it was marked when the volume was opened after a crash. A block whose tag does not match may then be
-//!   what was in flight, which cannot be told from tampering: it is taken as it is (*adopted*).
-//! - **In doubt** are the blocks of a change that has failed, and no others, until they have been read or written again.
+//! - **Marked**: the file says durably that blocks of the region, or their tags, may be on their
+//!   way. A region is marked before anything in it changes, and the mark is taken away when a flush
+//!   has covered all of it and it has been quiet since.
+//! - **Unsettled**: it was marked when the volume was opened after a crash. A block whose tag does
+//!   not match may then be what was in flight, which cannot be told from tampering: it is taken as
+//!   it is (*adopted*).
+//! - **In doubt** are the blocks of a change that has failed, and no others, until they have been
+//!   read or written again.
 
 use std::ops::Range;
 
@@ -46,7 +48,8 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// A region that the file says is marked. After a crash it is unsettled; after a hand-over it is only marked.
+    /// A region that the file says is marked. After a crash it is unsettled; after a hand-over it
+    /// is only marked.
     pub fn found_marked(&mut self, region: u64, unsettled: bool) {
         self.marked.add(region);
         if unsettled {
@@ -186,7 +189,8 @@ impl Regions {
                 .count()
     }
 
-    /// All blocks of a region match their tags, as far as is known since there were so many failures.
+    /// All blocks of a region match their tags, as far as is known since there were so many
+    /// failures.
     pub fn settle(&mut self, region: u64, failures: u64) {
         if self.failures == failures {
             self.unsettled.remove(region);
@@ -208,7 +212,8 @@ impl Regions {
         self.era += 1;
     }
 
-    /// Takes the mark from what was last written before the era before this one, all of which a flush has made durable.
+    /// Takes the mark from what was last written before the era before this one, all of which a
+    /// flush has made durable.
     pub fn unmark_quiet(&mut self) {
         let line = self.era.saturating_sub(1);
         let is_quiet = |region: &u64| {

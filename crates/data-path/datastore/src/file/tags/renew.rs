@@ -1,8 +1,8 @@
 //! Tags of the former format, written anew in one that vouches for what is not there.
 //!
-//! What the former format says of absent blocks nobody vouches for, so it is taken as it is found: what was erased
-//! before is not noticed later either. Marks are taken along: a block that need not match its tag need not match it
-//! afterwards.
+//! What the former format says of absent blocks nobody vouches for, so it is taken as it is found:
+//! what was erased before is not noticed later either. Marks are taken along: a block that need not
+//! match its tag need not match it afterwards.
 
 use strongroom_io::IoError;
 use strongroom_types::KeyEpoch;
@@ -16,7 +16,8 @@ use crate::file::sidecar_pages::{self, Found};
 use crate::file::storage::StoredFile;
 use crate::file::tagging::{Binding, NOTHING, PAGE_BYTES};
 
-/// Fills the empty sidecar `to` with what the one of the former format says; not durably. `epoch` is the layer's.
+/// Fills the empty sidecar `to` with what the one of the former format says; not durably. `epoch`
+/// is the layer's.
 pub(in crate::file) fn renew(
     from: &dyn StoredFile,
     to: &dyn StoredFile,

@@ -8,7 +8,8 @@ use super::layout::{PAGE_DATA_BYTES, REGION_BYTES, TAGS_PER_PAGE, blocks, pages,
 use super::passes::PassNumber;
 use crate::file::tagging::{NOTHING, Tag};
 
-/// How much of a zeroing is done at a time: 1 GiB, so that a discard of the whole disk does not mark all of it at once.
+/// How much of a zeroing is done at a time: 1 GiB, so that a discard of the whole disk does not
+/// mark all of it at once.
 const ZERO_AT_ONCE: u64 = 64 * REGION_BYTES;
 
 /// Who has asked for something.
@@ -139,7 +140,8 @@ impl Active {
         }
     }
 
-    /// The next page of tags that has not been seen to, and its place among those that have to be: at most three.
+    /// The next page of tags that has not been seen to, and its place among those that have to be:
+    /// at most three.
     pub fn next_page(&self) -> Option<(u8, u64)> {
         let (all, whole) = (pages(self.extent), self.whole_pages());
         let (before, after) =
@@ -194,7 +196,8 @@ impl Active {
         pairs.all(|(at, place)| tag_at(content, place) == self.tags.get(at).copied().unwrap_or(NOTHING))
     }
 
-    /// Puts its blocks' tags into a page; those of a zeroing are `nothing`, as that of any block that is not there.
+    /// Puts its blocks' tags into a page; those of a zeroing are `nothing`, as that of any block
+    /// that is not there.
     pub fn put_tags(
         &self,
         page: u64,

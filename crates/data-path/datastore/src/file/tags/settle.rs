@@ -1,11 +1,12 @@
-//! Settling: after a crash every block of the unsettled regions is read once, and adopted where it does not match, so
-//! that from then on all of them are verified.
+//! Settling: after a crash every block of the unsettled regions is read once, and adopted where it
+//! does not match, so that from then on all of them are verified.
 //!
-//! It reads beside the guest, one transfer at a time, on one channel. Whatever it has not come to yet is adopted when
-//! the guest reads it.
+//! It reads beside the guest, one transfer at a time, on one channel. Whatever it has not come to
+//! yet is adopted when the guest reads it.
 //!
-//! And while the volume is in use the blocks of a change that has failed are read at once, on its channel, before whoever
-//! asked for it hears of the failure: most are what they were, and match the tags that they have.
+//! And while the volume is in use the blocks of a change that has failed are read at once, on its
+//! channel, before whoever asked for it hears of the failure: most are what they were, and match
+//! the tags that they have.
 
 use strongroom_io::{IoError, Request, Slot};
 use strongroom_types::Extent;
@@ -126,7 +127,8 @@ impl TagsChannel {
         }
     }
 
-    /// Goes to the next region. One that cannot be read stays unsettled until the volume is opened again.
+    /// Goes to the next region. One that cannot be read stays unsettled until the volume is opened
+    /// again.
     fn end_region(&mut self) {
         let Some(Settler { region, failures, failed, .. }) = self.settler.take() else { return };
         let mut state = self.shared.state();

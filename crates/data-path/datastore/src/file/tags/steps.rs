@@ -1,7 +1,8 @@
-//! How far a request can go: places for its tags and marks, then the data, then its tags, then the comparison.
+//! How far a request can go: places for its tags and marks, then the data, then its tags, then the
+//! comparison.
 //!
-//! The tags of a change are put into their pages when the data is there. Were it not to get there, the pages still say
-//! what was there before, and a look at the blocks tells what became of them.
+//! The tags of a change are put into their pages when the data is there. Were it not to get there,
+//! the pages still say what was there before, and a look at the blocks tells what became of them.
 
 use strongroom_io::{FileOperation, IoError, Request, Slot};
 use strongroom_memory::Buffer;
@@ -141,7 +142,8 @@ impl TagsChannel {
         Ok(wrong)
     }
 
-    /// A block that does not match fails the read, unless it may be what was in flight when things went wrong.
+    /// A block that does not match fails the read, unless it may be what was in flight when things
+    /// went wrong.
     pub(super) fn judge(
         &mut self,
         slot: Slot,
@@ -155,7 +157,8 @@ impl TagsChannel {
         };
         let mut settled = wrong.iter().filter(|block| !state.regions.is_unsettled(**block));
         if let Some(block) = settled.next().copied() {
-            // Its tags may have been taken before the region was settled, and by another read that adopted the block.
+            // Its tags may have been taken before the region was settled, and by another read that
+            // adopted the block.
             if !std::mem::replace(&mut request.looked_again, true) {
                 request.placed = 0;
                 return self.step_read(slot, request, state);
@@ -201,7 +204,8 @@ impl TagsChannel {
         }
     }
 
-    /// Nothing is written before its tags have their places: there would be no room to say what has been written.
+    /// Nothing is written before its tags have their places: there would be no room to say what has
+    /// been written.
     fn step_reserving(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Next {
         let placed = match request.error {
             None => self.place(Aim::Reserve, slot, request, state),
@@ -251,8 +255,8 @@ impl TagsChannel {
         self.step_changing(slot, request, state)
     }
 
-    /// The data goes its way, and pages that are missing come meanwhile; then the tags are put in. A mark says that block
-    /// and tag may be apart.
+    /// The data goes its way, and pages that are missing come meanwhile; then the tags are put in.
+    /// A mark says that block and tag may be apart.
     fn step_changing(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Next {
         let is_there = request.returned == Some(Ok(()));
         if is_there && request.error.is_none() {
@@ -317,8 +321,9 @@ impl TagsChannel {
         self.send(FileWork::Free { request: slot }, free);
     }
 
-    /// Nobody knows what is in the blocks now. They are looked at before whoever has asked hears that it failed: then
-    /// it is known again, and nothing that somebody changes there later is taken for what the failure has left.
+    /// Nobody knows what is in the blocks now. They are looked at before whoever has asked hears
+    /// that it failed: then it is known again, and nothing that somebody changes there later is
+    /// taken for what the failure has left.
     fn fail_change(&mut self, slot: Slot, request: &mut Active, state: &mut State, error: IoError) -> Next {
         if matches!(request.work, Work::Zero { freeing: Freeing::Done, .. }) && state.presence.is_none() {
             // In the former format tags may lie in the file that memory has given up.
@@ -393,7 +398,8 @@ impl TagsChannel {
                 request.take_tags(page, state.pages.content(place));
                 true
             }
-            // In the former format tags of nothing, where there are none, need no place in the file.
+            // In the former format tags of nothing, where there are none, need no place in the
+            // file.
             Aim::Put if state.presence.is_none() && request.agrees(page, state.pages.content(place)) => true,
             Aim::Put => self.find_place(place, slot, request, state) && self.put(page, place, request, state),
         }
@@ -417,7 +423,8 @@ impl TagsChannel {
         request.error.is_none()
     }
 
-    /// Begins to load a page, if there is room for it; otherwise to make some. One that is not there need not come.
+    /// Begins to load a page, if there is room for it; otherwise to make some. One that is not
+    /// there need not come.
     fn fetch(
         &mut self,
         page: u64,
@@ -441,8 +448,8 @@ impl TagsChannel {
         None
     }
 
-    /// Has the file make a place for a page, unless it has one. Otherwise a flush would be the first to hear that there
-    /// is no room, and not the write.
+    /// Has the file make a place for a page, unless it has one. Otherwise a flush would be the
+    /// first to hear that there is no room, and not the write.
     fn find_place(&mut self, place: PageSlot, slot: Slot, request: &mut Active, state: &mut State) -> bool {
         // The sidecar of a layer that takes its space at once does too.
         if state.pages.has_place(place) || !self.shared.limits().discards {

@@ -10,8 +10,8 @@ use super::super::suspended::{Incoming, Outgoing, SessionState, SuspendedError};
 use super::{Place, Refusal, Session, map_log};
 
 impl Session {
-    /// Ends the queues, after they have answered what they took, and writes down everything that a successor needs, but
-    /// for the socket.
+    /// Ends the queues, after they have answered what they took, and writes down everything that a
+    /// successor needs, but for the socket.
     pub fn suspend(&mut self, socket: usize, files: &mut Outgoing) -> Result<SessionState, SuspendedError> {
         self.end();
         let regions = self.regions.iter();

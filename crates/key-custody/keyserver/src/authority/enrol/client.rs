@@ -131,8 +131,9 @@ impl Client {
         Ok(Self { server: server.to_owned(), name, local: None })
     }
 
-    /// By way of the server's socket on this machine, where whatever comes to its port is not in the way. Where nobody listens
-    /// there, or others may not connect, by way of the port. `name` is one of the server's certificate.
+    /// By way of the server's socket on this machine, where whatever comes to its port is not in
+    /// the way. Where nobody listens there, or others may not connect, by way of the port. `name`
+    /// is one of the server's certificate.
     ///
     /// # Errors
     /// [`ClientError::Server`].
@@ -141,9 +142,9 @@ impl Client {
         Ok(Self { local: Some(Local { socket: socket.to_owned(), name }), ..self })
     }
 
-    /// Redeems `token` for the key of `signing_request` (PEM). The server must prove to be of the token's
-    /// authority before the token is shown. Blocks for up to [`TIMEOUT`]; after an error other than
-    /// [`ClientError::Refused`] the same may be tried again.
+    /// Redeems `token` for the key of `signing_request` (PEM). The server must prove to be of the
+    /// token's authority before the token is shown. Blocks for up to [`TIMEOUT`]; after an error
+    /// other than [`ClientError::Refused`] the same may be tried again.
     ///
     /// # Errors
     /// Why there is no certificate.
@@ -175,7 +176,8 @@ impl Client {
         self.ask(config, names_of(authorities), RENEW_PATH, &request)
     }
 
-    /// Asks a question of those that administrators ask ([`management`](crate::management)), under one's certificate.
+    /// Asks a question of those that administrators ask ([`management`](crate::management)), under
+    /// one's certificate.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -190,8 +192,8 @@ impl Client {
         self.ask::<Q::Answer>(config, names_of(authorities), MANAGE_PATH, &question.into())
     }
 
-    /// On a thread of its own, so that it can be called from wherever one may block, whether a runtime is there
-    /// or not.
+    /// On a thread of its own, so that it can be called from wherever one may block, whether a
+    /// runtime is there or not.
     fn ask<Answer: DeserializeOwned + Send>(
         &self,
         config: ClientConfig,
@@ -279,8 +281,8 @@ impl Client {
         }
     }
 
-    /// In TLS 1.3 the server's word on the client's certificate comes after the client's handshake, with the
-    /// first answer.
+    /// In TLS 1.3 the server's word on the client's certificate comes after the client's handshake,
+    /// with the first answer.
     fn talk_failed(&self, error: &hyper::Error) -> ClientError {
         let mut reason = error.to_string();
         let mut cause = std::error::Error::source(error);
@@ -322,8 +324,8 @@ fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
     versions.expect("the library's own provider has suites for both versions")
 }
 
-/// Lets a server in that is of one authority, which is known by its fingerprint alone: the server sends the
-/// authority's certificate along.
+/// Lets a server in that is of one authority, which is known by its fingerprint alone: the server
+/// sends the authority's certificate along.
 struct OfAuthority {
     authority: CertificateSha256,
     algorithms: WebPkiSupportedAlgorithms,

@@ -11,7 +11,8 @@ use strongroom_serving::network_of;
 pub(super) const FAILURES_MAX: u32 = 10;
 /// How long failures count.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
-/// Most addresses that are remembered. One who has more has failed often enough to be forgotten among himself.
+/// Most addresses that are remembered. One who has more has failed often enough to be forgotten
+/// among himself.
 const ADDRESSES_MAX: usize = 4096;
 
 /// Who has failed lately.

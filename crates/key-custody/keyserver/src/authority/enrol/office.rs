@@ -42,7 +42,8 @@ pub(super) struct Asker {
     pub certificate: Option<CertificateDer<'static>>,
 }
 
-/// The operations: enrolment, renewal, and questions of administrators if there is anyone to answer them.
+/// The operations: enrolment, renewal, and questions of administrators if there is anyone to answer
+/// them.
 pub(super) fn router(office: &Arc<Office>, management: Option<Arc<dyn Management>>) -> Router {
     let mut router = Router::new().route(ENROL_PATH, post(enrol)).route(RENEW_PATH, post(renew));
     if let Some(management) = management {
@@ -207,7 +208,8 @@ impl Office {
     }
 }
 
-/// Reads the body, and does what it asks for on a thread that may block, as the store and the record do.
+/// Reads the body, and does what it asks for on a thread that may block, as the store and the
+/// record do.
 async fn done(
     body: Body,
     longest_bytes: usize,

@@ -1,4 +1,5 @@
-//! What goes over the enrolment port: HTTP/1.1 over TLS, one request on a connection, JSON both ways.
+//! What goes over the enrolment port: HTTP/1.1 over TLS, one request on a connection, JSON both
+//! ways.
 //!
 //! | request | by | body | answer |
 //! |---|---|---|---|
@@ -6,8 +7,8 @@
 //! | `POST /v1/renew` | a client that shows its certificate | [`RenewRequest`] | 200, [`CertificateResponse`] |
 //! | `POST /v1/manage` | a client that shows its certificate | a [question](crate::management::questions::Question) | 200, its answer |
 //!
-//! Whatever is refused is answered with 400, 401, 403, 404, 405, 409, 413, 422, 429 or 503 and an [`ErrorResponse`].
-//! Only 503 is worth trying again as it is.
+//! Whatever is refused is answered with 400, 401, 403, 404, 405, 409, 413, 422, 429 or 503 and an
+//! [`ErrorResponse`]. Only 503 is worth trying again as it is.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -22,11 +23,14 @@ pub const ENROL_PATH: &str = "/v1/enrol";
 pub const RENEW_PATH: &str = "/v1/renew";
 /// Where administrators' questions are answered.
 pub const MANAGE_PATH: &str = "/v1/manage";
-/// Longest body of a request, in bytes: the longest signing request in PEM, a token, and the JSON around them.
+/// Longest body of a request, in bytes: the longest signing request in PEM, a token, and the JSON
+/// around them.
 pub const REQUEST_MAX_BYTES: usize = 16 * 1024;
-/// Longest question of an administrator, in bytes: sixteen custodians' keys of RSA-8192 in PEM, twice over.
+/// Longest question of an administrator, in bytes: sixteen custodians' keys of RSA-8192 in PEM,
+/// twice over.
 pub const QUESTION_MAX_BYTES: usize = 64 * 1024;
-/// Longest body of an answer, in bytes: three certificates and the JSON around them, many times over.
+/// Longest body of an answer, in bytes: three certificates and the JSON around them, many times
+/// over.
 pub const RESPONSE_MAX_BYTES: usize = 64 * 1024;
 /// Longest answer to a question, in bytes: lists of some ten thousand clients.
 pub const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -60,7 +64,8 @@ pub struct CertificateResponse {
     pub role: Role,
     /// Its certificate, PEM.
     pub certificate: String,
-    /// The authority's certificates that the client shall trust, PEM, one after the other, the active one first.
+    /// The authority's certificates that the client shall trust, PEM, one after the other, the
+    /// active one first.
     pub authorities: String,
     /// The certificate's last moment (RFC 3339).
     #[serde(with = "time::serde::rfc3339")]

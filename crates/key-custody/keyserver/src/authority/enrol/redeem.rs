@@ -12,8 +12,8 @@ use super::super::signing_request::RequestedKey;
 use super::super::{Authority, ClientCertificate};
 use super::token::{EnrolmentToken, TokenRecord, UsedRecord, token_key};
 
-/// How often a redemption is tried again because the token was used or cancelled meanwhile: then the second
-/// look knows.
+/// How often a redemption is tried again because the token was used or cancelled meanwhile: then
+/// the second look knows.
 const ATTEMPTS: usize = 4;
 
 /// Why a token is not redeemed.
@@ -43,7 +43,8 @@ pub enum EnrolRefusal {
     /// The signing request is refused.
     #[error("the signing request is refused: {0}")]
     SigningRequest(#[from] SigningRequestError),
-    /// The authority could not do it now; the token is unused, or the same request is answered again.
+    /// The authority could not do it now; the token is unused, or the same request is answered
+    /// again.
     #[error("the server cannot do this now; try again with the same token and key")]
     Unavailable(#[source] AuthorityError),
 }
@@ -80,8 +81,8 @@ impl From<StoreError> for EnrolRefusal {
 }
 
 impl Authority {
-    /// Redeems a token: its user becomes the client that the token was made for. With the same key again, the
-    /// same certificate again.
+    /// Redeems a token: its user becomes the client that the token was made for. With the same key
+    /// again, the same certificate again.
     ///
     /// # Errors
     /// Why it is not redeemed.

@@ -1,8 +1,10 @@
-//! Enrolment and administration: HTTP/1.1 over TLS by hyper, at a port and at a socket of this machine.
+//! Enrolment and administration: HTTP/1.1 over TLS by hyper, at a port and at a socket of this
+//! machine.
 //!
-//! The port is open to everybody who can reach it, so that each thing a stranger can take has a limit. The socket is for the
-//! server's own user and root, and has places of its own: whatever strangers do at the port, this machine's administration
-//! goes on. Who asks is told by certificates at either.
+//! The port is open to everybody who can reach it, so that each thing a stranger can take has a
+//! limit. The socket is for the server's own user and root, and has places of its own: whatever
+//! strangers do at the port, this machine's administration goes on. Who asks is told by
+//! certificates at either.
 
 use std::fmt;
 use std::future::Future;
@@ -25,8 +27,8 @@ use super::super::{Authority, AuthorityError};
 use super::office::{self, Asker, Office};
 use crate::access::{CertificateSha256, ClientId, Identity};
 
-/// Most connections at a time. A machine that is set up needs one for a second, and so does each question of those who have a
-/// certificate: whoever has none cannot keep them out.
+/// Most connections at a time. A machine that is set up needs one for a second, and so does each
+/// question of those who have a certificate: whoever has none cannot keep them out.
 const PLACES: Limits = Limits { strangers: 64, known: 64, of_one: 32 };
 /// The same of the socket, where everybody is of this machine.
 const SOCKET_PLACES: Limits = Limits { strangers: 32, known: 64, of_one: 64 };
@@ -34,7 +36,8 @@ const SOCKET_PLACES: Limits = Limits { strangers: 32, known: 64, of_one: 64 };
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a connection after its handshake, which is one request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// One request a connection. hyper's least buffer is 8 KiB, and libraries send a dozen header lines.
+/// One request a connection. hyper's least buffer is 8 KiB, and libraries send a dozen header
+/// lines.
 const HTTP: HttpLimits = HttpLimits {
     head_bytes: 8 * 1024,
     head_lines: 32,
@@ -84,7 +87,8 @@ pub struct NotRecorded(pub String);
 
 /// Where events are written down.
 pub trait EnrolmentRecord: Send + Sync {
-    /// Writes `event` down; blocks until it is durable. A certificate is handed out only afterwards.
+    /// Writes `event` down; blocks until it is durable. A certificate is handed out only
+    /// afterwards.
     ///
     /// # Errors
     /// [`NotRecorded`]: then it is not handed out, and whoever asks again gets the same one.
@@ -93,8 +97,8 @@ pub trait EnrolmentRecord: Send + Sync {
 
 /// Who answers administrators, under their certificates.
 pub trait Management: Send + Sync {
-    /// Answers a question, JSON to JSON; blocks. What it changes and what it refuses is on record when it returns. An answer
-    /// may hold a token.
+    /// Answers a question, JSON to JSON; blocks. What it changes and what it refuses is on record
+    /// when it returns. An answer may hold a token.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -126,7 +130,8 @@ pub struct Listeners {
     pub socket: Option<UnixListener>,
 }
 
-/// Serves enrolment, and management if there is any, until `shutdown` is ready, then finishes what is under way.
+/// Serves enrolment, and management if there is any, until `shutdown` is ready, then finishes what
+/// is under way.
 ///
 /// # Errors
 /// [`AuthorityError::Tls`] before the first connection; none afterwards.

@@ -1,8 +1,8 @@
 //! Enrolment tokens.
 //!
-//! A token is written as `strongroom-token-1.` and 168 hexadecimal digits: id (16 bytes), secret (32), SHA-256
-//! of the authority's certificate (32), and the first 4 bytes of the SHA-256 of all these, which tell a token
-//! that was mistyped from one that is not known.
+//! A token is written as `strongroom-token-1.` and 168 hexadecimal digits: id (16 bytes), secret
+//! (32), SHA-256 of the authority's certificate (32), and the first 4 bytes of the SHA-256 of all
+//! these, which tell a token that was mistyped from one that is not known.
 
 use std::fmt;
 use std::str::FromStr;
@@ -172,8 +172,8 @@ pub(super) struct UsedRecord {
 /// A token to be made.
 #[derive(Debug, Clone)]
 pub struct NewToken {
-    /// The client that its user becomes, of that role and name, if it is one that lost its certificates: those end when
-    /// the token is used. `None` for a new client.
+    /// The client that its user becomes, of that role and name, if it is one that lost its
+    /// certificates: those end when the token is used. `None` for a new client.
     pub client: Option<ClientId>,
     /// The role that its user will have.
     pub role: Role,
@@ -233,8 +233,9 @@ impl Authority {
     /// Makes a token. Its secret is in what is returned and nowhere else.
     ///
     /// # Errors
-    /// [`AuthorityError::Limit`] for a validity out of range or too many tokens; [`AuthorityError::Unknown`] for a client that
-    /// is not there, is revoked, or has another role or name; [`AuthorityError::Store`].
+    /// [`AuthorityError::Limit`] for a validity out of range or too many tokens;
+    /// [`AuthorityError::Unknown`] for a client that is not there, is revoked, or has another role
+    /// or name; [`AuthorityError::Store`].
     pub fn create_token(&self, new: NewToken, now: OffsetDateTime) -> Result<EnrolmentToken, AuthorityError> {
         if !(TOKEN_VALIDITY_MIN..=TOKEN_VALIDITY_MAX).contains(&new.validity) {
             return Err(AuthorityError::Limit {
@@ -314,8 +315,8 @@ impl Authority {
     /// Takes back a token that nobody has used. One that was used has made a client: revoke that.
     ///
     /// # Errors
-    /// [`AuthorityError::Unknown`] if there is none that is not used; [`AuthorityError::Contended`];
-    /// [`AuthorityError::Store`].
+    /// [`AuthorityError::Unknown`] if there is none that is not used;
+    /// [`AuthorityError::Contended`]; [`AuthorityError::Store`].
     pub fn cancel_token(&self, id: TokenId) -> Result<(), AuthorityError> {
         let key = token_key(id);
         let found = find::<TokenRecord>(self.store.snapshot()?.as_ref(), &key)?

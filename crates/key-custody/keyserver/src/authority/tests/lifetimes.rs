@@ -172,8 +172,8 @@ fn no_private_key_lies_open_in_the_store() {
     let place = Place::new();
     let authority = place.open();
     issue(&authority, Role::Host, &Peer::new(), noon());
-    // What every unsealed PKCS#8 of P-256 begins with: the OIDs of EC keys and of the curve, in a private-key
-    // frame.
+    // What every unsealed PKCS#8 of P-256 begins with: the OIDs of EC keys and of the curve, in a
+    // private-key frame.
     let marker = [0x02, 0x01, 0x00, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
     let (_, pkcs8) = PrivateKey::generate().unwrap();
     assert!(pkcs8.expose().windows(marker.len()).any(|window| window == marker));

@@ -98,7 +98,8 @@ fn a_key_that_was_made_for_a_vm_is_granted_to_no_other() {
     redeem(&store, &granted(1, 3, 0)).unwrap();
 }
 
-/// Two that looked at the same time, of a generation that the VM has reached: nothing but the grant's use tells them apart.
+/// Two that looked at the same time, of a generation that the VM has reached: nothing but the
+/// grant's use tells them apart.
 #[test]
 fn of_two_redemptions_that_were_prepared_at_a_time_one_is_committed() {
     let (_place, store) = Place::new();

@@ -1,4 +1,5 @@
-//! Messages to a TPM and from it (TPM 2.0 Library, Part 1, 18, and Part 3): big-endian fields, sized buffers.
+//! Messages to a TPM and from it (TPM 2.0 Library, Part 1, 18, and Part 3): big-endian fields,
+//! sized buffers.
 
 use zeroize::Zeroizing;
 
@@ -7,9 +8,11 @@ use super::session::Session;
 use super::transport::{HEADER_BYTES, Transport};
 use super::{PcrSelection, TpmDevice};
 
-/// Room for the longest command here (Load, with two blobs), so that a buffer with a secret never grows.
+/// Room for the longest command here (Load, with two blobs), so that a buffer with a secret never
+/// grows.
 const COMMAND_BYTES_MAX: usize = 2048;
-/// How often a command is sent again when the TPM asks for it; it does so while it tests itself or frees memory.
+/// How often a command is sent again when the TPM asks for it; it does so while it tests itself or
+/// frees memory.
 const RETRIES_MAX: u32 = 16;
 
 const TAG_NO_SESSIONS: u16 = 0x8001;
@@ -47,8 +50,8 @@ pub(super) enum Authorization<'a> {
     None,
     /// By the empty password.
     EmptyPassword,
-    /// By a session, which ends with the command. The first parameter of the command, if `true`, or else of the
-    /// response is encrypted.
+    /// By a session, which ends with the command. The first parameter of the command, if `true`, or
+    /// else of the response is encrypted.
     Session { session: &'a mut Session, encrypts_command: bool },
 }
 
@@ -77,7 +80,8 @@ impl Tpm {
         self.loaded.push(handle);
     }
 
-    /// Runs one command. `returns_handle` says whether its response has one. `pcrs` is for the message only.
+    /// Runs one command. `returns_handle` says whether its response has one. `pcrs` is for the
+    /// message only.
     pub fn run(
         &mut self,
         code: Code,
@@ -163,7 +167,8 @@ impl Drop for Tpm {
         for handle in std::mem::take(&mut self.loaded).into_iter().rev() {
             let mut parameters = Writer::new();
             parameters.u32(handle);
-            // A TPM that cannot unload is one that cannot be reached, or has been reset, which unloads too.
+            // A TPM that cannot unload is one that cannot be reached, or has been reset, which
+            // unloads too.
             let _ = self.run(FLUSH_CONTEXT, &[], Authorization::None, parameters, false, None);
         }
     }

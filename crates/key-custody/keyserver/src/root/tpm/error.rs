@@ -90,8 +90,8 @@ pub enum TpmError {
     },
 }
 
-/// Format-one codes are told apart by their low six bits and the format bit; the rest says which handle, session or
-/// parameter was meant.
+/// Format-one codes are told apart by their low six bits and the format bit; the rest says which
+/// handle, session or parameter was meant.
 const FORMAT_ONE: u32 = 0x080;
 const FORMAT_ONE_MASK: u32 = 0x0bf;
 

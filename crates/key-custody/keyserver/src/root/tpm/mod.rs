@@ -1,18 +1,20 @@
 //! The root under this machine's TPM 2.0 (TCG TPM 2.0 Library, revision 1.59).
 //!
-//! A sealed data object under the storage root key (SRK) of the owner hierarchy, which the TPM derives anew from its
-//! seed and a fixed template, so nothing has to be kept in it. The object has no password of its own: it opens on this
-//! machine, or, with PCRs named, on this machine in that boot state. Nothing here counts towards the TPM's lock-out.
+//! A sealed data object under the storage root key (SRK) of the owner hierarchy, which the TPM
+//! derives anew from its seed and a fixed template, so nothing has to be kept in it. The object has
+//! no password of its own: it opens on this machine, or, with PCRs named, on this machine in that
+//! boot state. Nothing here counts towards the TPM's lock-out.
 //!
-//! The bus is not trusted. Each exchange that carries the root runs in a session whose key is salted to the SRK's public
-//! key, and its parameter is encrypted (Part 1, 21). The SRK's name is on record, so that whoever sits on the bus later
-//! cannot put a key of its own in the SRK's place.
+//! The bus is not trusted. Each exchange that carries the root runs in a session whose key is
+//! salted to the SRK's public key, and its parameter is encrypted (Part 1, 21). The SRK's name is
+//! on record, so that whoever sits on the bus later cannot put a key of its own in the SRK's place.
 //!
-//! We speak the protocol ourselves, seven commands of it: the usual library is C, would be needed on every machine that
-//! runs any part of the program, and keeps the root in memory that nobody wipes.
+//! We speak the protocol ourselves, seven commands of it: the usual library is C, would be needed
+//! on every machine that runs any part of the program, and keeps the root in memory that nobody
+//! wipes.
 //!
-//! `transport` carries bytes; `command` builds and reads messages; `session` has the cryptography; `sealed_object` tells
-//! the story of sealing and unsealing.
+//! `transport` carries bytes; `command` builds and reads messages; `session` has the cryptography;
+//! `sealed_object` tells the story of sealing and unsealing.
 
 mod command;
 mod error;
@@ -38,7 +40,8 @@ use sealed_object::SealedObject;
 pub struct TpmWay {
     /// Which TPM.
     pub device: TpmDevice,
-    /// Which PCRs of the SHA-256 bank must have the values that they have now; none for any boot state.
+    /// Which PCRs of the SHA-256 bank must have the values that they have now; none for any boot
+    /// state.
     pub pcrs: PcrSelection,
 }
 
@@ -51,7 +54,8 @@ pub enum TpmDevice {
         /// Its path.
         path: PathBuf,
     },
-    /// A unix socket that carries plain TPM commands, as `swtpm socket --server type=unixio` serves.
+    /// A unix socket that carries plain TPM commands, as `swtpm socket --server type=unixio`
+    /// serves.
     Socket {
         /// Its path.
         path: PathBuf,

@@ -47,8 +47,9 @@ pub(super) struct SealedObject {
 }
 
 impl Tpm {
-    /// Makes the storage root key: ECC P-256, AES-128-CFB, as the TCG's TPM 2.0 Provisioning Guidance has it. The TPM
-    /// derives it from its owner seed and the template, so it is the same until the TPM is cleared.
+    /// Makes the storage root key: ECC P-256, AES-128-CFB, as the TCG's TPM 2.0 Provisioning
+    /// Guidance has it. The TPM derives it from its owner seed and the template, so it is the same
+    /// until the TPM is cleared.
     pub fn storage_root(&mut self) -> Result<StorageRoot, RootError> {
         let attributes =
             FIXED_TPM | FIXED_PARENT | SENSITIVE_DATA_ORIGIN | USER_WITH_AUTH | NO_DA | RESTRICTED | DECRYPT;

@@ -1,5 +1,6 @@
-//! A session salted to the storage root key: authorises a command, authenticates both directions, and encrypts one
-//! parameter (TPM 2.0 Library, Part 1, 19 and 21). SHA-256 and AES-128-CFB throughout, which every TPM 2.0 of a PC has.
+//! A session salted to the storage root key: authorises a command, authenticates both directions,
+//! and encrypts one parameter (TPM 2.0 Library, Part 1, 19 and 21). SHA-256 and AES-128-CFB
+//! throughout, which every TPM 2.0 of a PC has.
 
 use aws_lc_rs::agreement::{self, ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey};
 use aws_lc_rs::cipher::{
@@ -125,7 +126,8 @@ impl Session {
         Ok(area.as_bytes().to_vec())
     }
 
-    /// Checks the authorisation area of a response; decrypts its first parameter in place if it was asked for.
+    /// Checks the authorisation area of a response; decrypts its first parameter in place if it was
+    /// asked for.
     pub fn accept(
         &mut self,
         code: Code,
@@ -156,7 +158,8 @@ impl Session {
         Ok(())
     }
 
-    /// The objects here have empty passwords, so that the session's key is the whole key (Part 1, 19.6.5).
+    /// The objects here have empty passwords, so that the session's key is the whole key (Part 1,
+    /// 19.6.5).
     fn mac(&self, hash: &[u8], newer: &[u8], older: &[u8], attributes: u8) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, self.key.expose()));
         context.update(hash);
@@ -185,7 +188,8 @@ fn first_parameter(parameters: &mut [u8], code: Code) -> Result<&mut [u8], TpmEr
     parameters.get_mut(2..2 + length).ok_or(TpmError::Protocol { command: code.name, why })
 }
 
-/// A salt that only the TPM can compute too: ECDH with an ephemeral key, then KDFe (Part 1, C.6.1 and 11.4.10.3).
+/// A salt that only the TPM can compute too: ECDH with an ephemeral key, then KDFe (Part 1, C.6.1
+/// and 11.4.10.3).
 fn salt(parent: &Point) -> Result<(SecretBytes, Point), RootError> {
     let library = |call| move |_| RootError::from(TpmError::Library { call });
     let private = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new())

@@ -1,4 +1,5 @@
-//! The root key under a TPM 2.0: swtpm, the TPM of QEMU's guests, on a socket of its own for each test.
+//! The root key under a TPM 2.0: swtpm, the TPM of QEMU's guests, on a socket of its own for each
+//! test.
 
 use tempfile::TempDir;
 
@@ -104,12 +105,13 @@ fn an_answer_that_was_changed_on_the_bus_gives_no_other_root() {
         }
         tamperer.stop();
     }
-    // CreatePrimary's and Load's last bytes, of names that we compute, do not count; the session's nonce and Unseal's MAC are.
+    // CreatePrimary's and Load's last bytes, of names that we compute, do not count; the session's
+    // nonce and Unseal's MAC are.
     assert!(noticed.contains(&2) && noticed.contains(&4), "{noticed:?}");
 }
 
-/// The standard tools, whose library is another implementation of everything here, make the same storage root key and
-/// open what we seal: so a root can be had without us.
+/// The standard tools, whose library is another implementation of everything here, make the same
+/// storage root key and open what we seal: so a root can be had without us.
 #[test]
 fn the_standard_tools_open_the_sealed_root() {
     let (tpm, files) = (Swtpm::start(), TempDir::new().unwrap());

@@ -13,8 +13,8 @@ use super::TpmDevice;
 pub(super) const RESPONSE_BYTES_MAX: usize = 4096;
 /// Bytes of a header: tag, size, code.
 pub(super) const HEADER_BYTES: usize = 10;
-/// Longest wait for a TPM behind a socket. Making a primary key takes the slowest TPMs seconds; behind a device the
-/// kernel has its own limits.
+/// Longest wait for a TPM behind a socket. Making a primary key takes the slowest TPMs seconds;
+/// behind a device the kernel has its own limits.
 const SOCKET_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) enum Transport {

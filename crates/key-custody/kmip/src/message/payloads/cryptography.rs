@@ -1,5 +1,6 @@
-//! Operations that use keys at the server (KMIP 1.2). From 1.3 on they can come in parts: the first has the init
-//! indicator, the last the final indicator, and the correlation value ties them together.
+//! Operations that use keys at the server (KMIP 1.2). From 1.3 on they can come in parts: the first
+//! has the init indicator, the last the final indicator, and the correlation value ties them
+//! together.
 
 use crate::codec::structure;
 use crate::protocol::{CryptographicParameters, ValidityIndicator};

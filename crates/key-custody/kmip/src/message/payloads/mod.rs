@@ -20,7 +20,8 @@ structure! {
     /// The request of an operation that needs nothing but an object.
     #[derive(Default)]
     pub struct UniqueIdentifierRequest {
-        /// Which object; the one that the batch last had to do with where it is not said (the ID placeholder).
+        /// Which object; the one that the batch last had to do with where it is not said (the ID
+        /// placeholder).
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
     }
 }

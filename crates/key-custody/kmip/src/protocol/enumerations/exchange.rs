@@ -1,4 +1,5 @@
-//! Enumerations: operations, their results, and what messages say about themselves (KMIP 1.4, section 9.1.3.2).
+//! Enumerations: operations, their results, and what messages say about themselves (KMIP 1.4,
+//! section 9.1.3.2).
 
 use super::enumeration;
 

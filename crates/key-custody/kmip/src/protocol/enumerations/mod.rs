@@ -1,7 +1,8 @@
-//! Enumerations: every value that KMIP 1.0 to 1.4 has, by number and by the name that the OASIS XML encoding spells.
+//! Enumerations: every value that KMIP 1.0 to 1.4 has, by number and by the name that the OASIS XML
+//! encoding spells.
 //!
-//! All are open: a number that is not known is kept as `Other`, so that a message which has one can be answered, sent
-//! on or shown.
+//! All are open: a number that is not known is kept as `Other`, so that a message which has one can
+//! be answered, sent on or shown.
 
 mod cryptography;
 mod curves;
@@ -48,7 +49,8 @@ macro_rules! enumeration {
                 #[doc = concat!("`", $text, "`")]
                 $variant,
             )*
-            /// A number without a name: a vendor's, or of a later version. Never a number that has one.
+            /// A number without a name: a vendor's, or of a later version. Never a number that has
+            /// one.
             Other(u32),
         }
 
@@ -123,9 +125,11 @@ use enumeration;
 /// Lists the enumerations for what goes by tag.
 macro_rules! by_tag {
     ($($name:ident,)*) => {
-        /// The number that the OASIS XML encoding spells `name` in the enumeration of the field `tag`.
+        /// The number that the OASIS XML encoding spells `name` in the enumeration of the field
+        /// `tag`.
         ///
-        /// The value of an attribute goes by the tag that the attribute itself has, not by Attribute Value.
+        /// The value of an attribute goes by the tag that the attribute itself has, not by
+        /// Attribute Value.
         pub fn enumeration_number(tag: Tag, name: &str) -> Option<u32> {
             match tag {
                 $($name::TAG => $name::from_name(name).map($name::number),)*
@@ -135,7 +139,8 @@ macro_rules! by_tag {
             }
         }
 
-        /// The name that the OASIS XML encoding gives `number` in the enumeration of the field `tag`.
+        /// The name that the OASIS XML encoding gives `number` in the enumeration of the field
+        /// `tag`.
         pub fn enumeration_name(tag: Tag, number: u32) -> Option<&'static str> {
             match tag {
                 $($name::TAG => $name::from_number(number).name(),)*

@@ -31,8 +31,8 @@ async fn within<T>(event: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, event).await.expect("it happens before the deadline")
 }
 
-/// Answers Discover Versions with the client's fingerprint in the correlation value, RNG Retrieve with as many zeroes,
-/// and Query once the gate is opened.
+/// Answers Discover Versions with the client's fingerprint in the correlation value, RNG Retrieve
+/// with as many zeroes, and Query once the gate is opened.
 struct TestService {
     started: mpsc::UnboundedSender<()>,
     gate: Arc<Notify>,

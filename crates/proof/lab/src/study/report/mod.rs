@@ -1,4 +1,5 @@
-//! What a study says: medians with their intervals, ratios with their verdicts, and what to think of them.
+//! What a study says: medians with their intervals, ratios with their verdicts, and what to think
+//! of them.
 
 mod saturation;
 mod table;

@@ -42,8 +42,8 @@ pub struct Usage {
     pub server_processors: Option<f64>,
     /// How many the load used.
     pub client_processors: Option<f64>,
-    /// The share of the machine that neither of them used and that was busy or stolen: others, and work of the kernel
-    /// that it does in nobody's name, such as interrupts.
+    /// The share of the machine that neither of them used and that was busy or stolen: others, and
+    /// work of the kernel that it does in nobody's name, such as interrupts.
     pub foreign_share: f64,
     /// The same, round by round.
     pub foreign_shares: Vec<f64>,

@@ -25,8 +25,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Of these values; nothing if there are none. The interval is the percentile bootstrap's of 95 % for the median,
-    /// and from the lowest to the highest value where there are fewer than 6.
+    /// Of these values; nothing if there are none. The interval is the percentile bootstrap's of 95
+    /// % for the median, and from the lowest to the highest value where there are fewer than 6.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -51,7 +51,8 @@ impl Interval {
     }
 }
 
-/// The median of as many values drawn with return. The values are sorted, so it is enough to sort their places.
+/// The median of as many values drawn with return. The values are sorted, so it is enough to sort
+/// their places.
 fn drawn_median(sorted: &[f64], drawn: &mut [usize], random: &mut StdRng) -> f64 {
     drawn.iter_mut().for_each(|place| *place = random.random_range(0..sorted.len()));
     drawn.sort_unstable();

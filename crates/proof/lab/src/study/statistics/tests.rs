@@ -30,8 +30,8 @@ fn p_values_are_those_of_scipy() {
     }
 }
 
-/// Darwin's maize: crossed less self-fertilised, in eighths of an inch (The Effects of Cross and Self Fertilisation in
-/// the Vegetable Kingdom (1876); the test's example in many books).
+/// Darwin's maize: crossed less self-fertilised, in eighths of an inch (The Effects of Cross and
+/// Self Fertilisation in the Vegetable Kingdom (1876); the test's example in many books).
 #[test]
 fn darwins_maize_gives_its_known_p_value() {
     let differences =
@@ -39,7 +39,8 @@ fn darwins_maize_gives_its_known_p_value() {
     assert_close(signed_rank_p(&differences), 0.041_259_765_625, 1e-12);
 }
 
-/// The critical values of Wilcoxon's table, 5 % two-sided: the largest smaller sum of ranks that is significant.
+/// The critical values of Wilcoxon's table, 5 % two-sided: the largest smaller sum of ranks that is
+/// significant.
 #[test]
 fn critical_values_are_those_of_the_published_table() {
     for (pairs, critical) in [(6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (15, 25), (20, 52), (25, 89)] {
@@ -113,8 +114,8 @@ fn too_few_rounds_decide_nothing() {
     );
 }
 
-/// What one measurement is off by, as a part of it: normally distributed in its logarithm; and how many of a hundred are
-/// off by five times that, as on machines that others use too.
+/// What one measurement is off by, as a part of it: normally distributed in its logarithm; and how
+/// many of a hundred are off by five times that, as on machines that others use too.
 #[derive(Clone, Copy, Debug)]
 struct Noise(f64, u32);
 
@@ -211,9 +212,9 @@ fn intervals_hold_the_truth_about_as_often_as_they_say() {
     }
 }
 
-/// What `strongroom-lab prove` measured of work, of work that takes 5 % longer, and of the same work again, in twenty
-/// rounds on a machine that others kept half busy and more, each measurement off by 2 % at random: processor time for
-/// each operation, in microseconds.
+/// What `strongroom-lab prove` measured of work, of work that takes 5 % longer, and of the same
+/// work again, in twenty rounds on a machine that others kept half busy and more, each measurement
+/// off by 2 % at random: processor time for each operation, in microseconds.
 const RECORDED: [[f64; 3]; 20] = [
     [764.7, 784.4, 805.0],
     [697.5, 724.5, 682.9],

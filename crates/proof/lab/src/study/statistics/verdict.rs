@@ -22,7 +22,8 @@ pub enum Verdict {
     NoDifference,
     /// It cannot be told.
     Undecided {
-        /// How many more rounds would tell, if they are like those that there are; none if no reasonable number would.
+        /// How many more rounds would tell, if they are like those that there are; none if no
+        /// reasonable number would.
         rounds_more: Option<u32>,
     },
 }
@@ -49,15 +50,17 @@ pub struct Comparison {
     pub rounds: usize,
     /// The ratio of one to the other within a round.
     pub ratio: Interval,
-    /// How likely a ratio as far from 1 is, if there is no difference (Wilcoxon's signed-rank test, two-sided).
+    /// How likely a ratio as far from 1 is, if there is no difference (Wilcoxon's signed-rank test,
+    /// two-sided).
     pub p: f64,
     /// What follows.
     pub verdict: Verdict,
 }
 
 impl Comparison {
-    /// Compares, in each round, the first of a pair with the second. `least` is the least difference that matters, such
-    /// as 0.03. Nothing if there is no round in which both are more than zero.
+    /// Compares, in each round, the first of a pair with the second. `least` is the least
+    /// difference that matters, such as 0.03. Nothing if there is no round in which both are more
+    /// than zero.
     pub fn of(pairs: &[(f64, f64)], more_is_better: bool, least: f64) -> Option<Self> {
         let positive = pairs.iter().filter(|(one, other)| *one > 0.0 && *other > 0.0);
         let logarithms: Vec<f64> = positive.map(|(one, other)| (one / other).ln()).collect();
@@ -81,8 +84,8 @@ fn verdict(rounds: usize, logarithm: Interval, p: f64, more_is_better: bool, lea
     Verdict::Undecided { rounds_more: rounds_more(rounds, logarithm, least) }
 }
 
-/// An interval shrinks with the root of the number of rounds. It has shrunk enough when it no longer holds 1, for a
-/// difference that matters, or when it lies within the least that does.
+/// An interval shrinks with the root of the number of rounds. It has shrunk enough when it no
+/// longer holds 1, for a difference that matters, or when it lies within the least that does.
 fn rounds_more(rounds: usize, logarithm: Interval, least: f64) -> Option<u32> {
     let size = logarithm.median.abs();
     let half = (logarithm.high - logarithm.low) / 2.0;

@@ -1,9 +1,10 @@
 //! Wilcoxon's signed-rank test, its distribution counted out.
 //!
-//! Under the hypothesis that pairs do not differ, every difference is as likely to be positive as negative, whatever its
-//! size. So the probability of each sum of ranks is counted over all signs, which is exact for any number of pairs, and
-//! with ties too: equal differences share the mean of their ranks. Pairs that do not differ at all are left out, as
-//! Wilcoxon did. (Frank Wilcoxon, Individual Comparisons by Ranking Methods, Biometrics Bulletin 1 (1945).)
+//! Under the hypothesis that pairs do not differ, every difference is as likely to be positive as
+//! negative, whatever its size. So the probability of each sum of ranks is counted over all signs,
+//! which is exact for any number of pairs, and with ties too: equal differences share the mean of
+//! their ranks. Pairs that do not differ at all are left out, as Wilcoxon did. (Frank Wilcoxon,
+//! Individual Comparisons by Ranking Methods, Biometrics Bulletin 1 (1945).)
 
 /// The two-sided p-value for differences that lie around zero; 1 if none differs from it.
 pub(super) fn signed_rank_p(differences: &[f64]) -> f64 {
@@ -19,7 +20,8 @@ pub(super) fn signed_rank_p(differences: &[f64]) -> f64 {
     (2.0 * at_most.min(at_least)).min(1.0)
 }
 
-/// Twice the rank of each value, which is whole also where equal ones share the mean of theirs. Sorted by size.
+/// Twice the rank of each value, which is whole also where equal ones share the mean of theirs.
+/// Sorted by size.
 fn doubled_ranks(sorted: &[f64]) -> Vec<usize> {
     let mut ranks = Vec::with_capacity(sorted.len());
     for equal in sorted.chunk_by(|one, other| one.abs() == other.abs()) {

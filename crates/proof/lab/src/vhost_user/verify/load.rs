@@ -158,8 +158,8 @@ impl Load {
         }
     }
 
-    /// Goes on with a server's successor. Nothing is sent again: what was in flight, the successor finds in the area
-    /// and the rings.
+    /// Goes on with a server's successor. Nothing is sent again: what was in flight, the successor
+    /// finds in the area and the rings.
     pub fn reconnect(&mut self) -> Result<Reconnected, LoadError> {
         let mut taken = 0;
         for index in 0..self.queues.len() {

@@ -1,8 +1,9 @@
 //! Load that verifies every sector, on any vhost-user-blk server.
 //!
-//! Each sector that is written carries its number, the write's and the run's ([`stamp`]). An [`oracle`] knows what each
-//! sector may hold, whatever the order in which requests end; a [`plan`] says what to ask next; [`Load`] keeps the
-//! queues full, and tells what is wrong with a sector by name: a lost write, a stale read, torn, misdirected.
+//! Each sector that is written carries its number, the write's and the run's ([`stamp`]). An
+//! [`oracle`] knows what each sector may hold, whatever the order in which requests end; a [`plan`]
+//! says what to ask next; [`Load`] keeps the queues full, and tells what is wrong with a sector by
+//! name: a lost write, a stale read, torn, misdirected.
 
 mod config;
 mod error;

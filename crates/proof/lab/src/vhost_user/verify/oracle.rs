@@ -1,9 +1,10 @@
 //! What each sector may hold.
 //!
-//! Changes of one sector never overlap in time, so they have an order of their own, and no order between requests has
-//! to be known. A change never begins under a read, so a read may find in a sector: what had been acknowledged when the
-//! read began, or what was in flight there then; and zeroes, where one of these was a zeroing or a discard. After a
-//! discard that is what was there before, or zeroes, until the next write.
+//! Changes of one sector never overlap in time, so they have an order of their own, and no order
+//! between requests has to be known. A change never begins under a read, so a read may find in a
+//! sector: what had been acknowledged when the read began, or what was in flight there then; and
+//! zeroes, where one of these was a zeroing or a discard. After a discard that is what was there
+//! before, or zeroes, until the next write.
 
 use std::fmt;
 
@@ -205,8 +206,9 @@ impl Oracle {
         }));
     }
 
-    /// A read has ended with this content: what is wrong with it is added to `findings`. The count of sectors that were
-    /// a mixture of what they might be, as they may while a change is in flight.
+    /// A read has ended with this content: what is wrong with it is added to `findings`. The count
+    /// of sectors that were a mixture of what they might be, as they may while a change is in
+    /// flight.
     pub fn end_read(
         &mut self,
         extent: Extent,
@@ -268,8 +270,8 @@ impl Sector {
         }
     }
 
-    /// Whether a change was in flight when the read began, and each byte is of before or after it. No standard makes a
-    /// sector whole for a read that overlaps a write.
+    /// Whether a change was in flight when the read began, and each byte is of before or after it.
+    /// No standard makes a sector whole for a read that overlaps a write.
     fn is_mixture(&self, acknowledged: u64, stamp: impl Fn(u64) -> Stamp, bytes: &[u8; SECTOR]) -> bool {
         let was_changing = self.sent != acknowledged || self.zeroed > acknowledged;
         let zero = self.may_be_zero(acknowledged);

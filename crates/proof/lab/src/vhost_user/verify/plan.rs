@@ -1,4 +1,5 @@
-//! What to ask of the disk next, by chance from a seed: sizes from a sector to 1 MiB, any alignment, any shape.
+//! What to ask of the disk next, by chance from a seed: sizes from a sector to 1 MiB, any
+//! alignment, any shape.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

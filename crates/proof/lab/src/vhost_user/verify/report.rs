@@ -26,7 +26,8 @@ pub struct Report {
     pub written_bytes: u64,
     /// Requests that were answered before one that the same queue was given earlier.
     pub out_of_order: u64,
-    /// Sectors that were read while a change of them was in flight, and held some of before and some of after it.
+    /// Sectors that were read while a change of them was in flight, and held some of before and
+    /// some of after it.
     pub mixed_sectors: u64,
     /// How often the server was kicked.
     pub kicks: u64,

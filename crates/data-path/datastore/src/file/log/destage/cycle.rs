@@ -21,8 +21,8 @@ pub(super) struct Cycle {
     pub ahead: Vec<Extent>,
     /// Planned blocks that were sent.
     pub next: usize,
-    /// Its last sync is a success when those before this one have ended too. Later ones do not matter: a
-    /// guest may sync without a pause.
+    /// Its last sync is a success when those before this one have ended too. Later ones do not
+    /// matter: a guest may sync without a pause.
     pub settles_before: SyncTicket,
     pub failure: Option<IoError>,
 }
@@ -50,7 +50,8 @@ pub(super) enum Step {
 }
 
 impl Cycle {
-    /// One that has sent nothing yet, and whose first sync will have the ticket `next_sync`, or a later one.
+    /// One that has sent nothing yet, and whose first sync will have the ticket `next_sync`, or a
+    /// later one.
     pub fn new(
         segments: Vec<usize>,
         planned: Vec<Planned>,
@@ -66,8 +67,8 @@ impl Cycle {
         Self { step: Step::Closing, ..Self::new(Vec::new(), Vec::new(), Vec::new(), next_sync) }
     }
 
-    /// The blocks to go on with that lie one after the other and are all contents, at most `contents_max` of
-    /// them, or all "nothing here"; none when all were sent.
+    /// The blocks to go on with that lie one after the other and are all contents, at most
+    /// `contents_max` of them, or all "nothing here"; none when all were sent.
     pub fn next_run(&self, contents_max: usize) -> &[Planned] {
         let rest = &self.planned[self.next..];
         let Some(first) = rest.first() else { return rest };

@@ -1,11 +1,12 @@
 //! Bringing first writes from the log to the layer.
 //!
-//! A cycle takes the oldest segments, and goes through these steps, each of which needs the one before:
+//! A cycle takes the oldest segments, and goes through these steps, each of which needs the one
+//! before:
 //!
-//! 1. what the log holds is made durable (`fdatasync`), because from now on a block may be torn in its place; beside it
-//!    the segments are read, and transfers in place that began before end;
-//! 2. space is taken ahead where blocks gather, then the blocks are written to the layer, in the order of their
-//!    addresses, and what became "nothing here" is punched;
+//! 1. what the log holds is made durable (`fdatasync`), because from now on a block may be torn in
+//!    its place; beside it the segments are read, and transfers in place that began before end;
+//! 2. space is taken ahead where blocks gather, then the blocks are written to the layer, in the
+//!    order of their addresses, and what became "nothing here" is punched;
 //! 3. the layer is made durable, with no other sync failed beside;
 //! 4. a superblock with a tail beyond the segments is made durable;
 //! 5. the blocks are overwritten in place from now on, and the segments are free.
@@ -34,8 +35,8 @@ use crate::file::syncs::SyncTicket;
 
 /// The segments of a cycle, rounded up to what a pool gives, and the writes under way.
 const POOL_BYTES: usize = 4 * CHUNK_BYTES;
-/// Writes to the layer under way: enough that a cycle is over before writers stand still (`docs/decisions/0008` has the
-/// figures), and fewer than a thread's operations in flight.
+/// Writes to the layer under way: enough that a cycle is over before writers stand still
+/// (`docs/decisions/0008` has the figures), and fewer than a thread's operations in flight.
 const WRITES_MAX: usize = 48;
 /// A guest that has not written so long is not disturbed by a cycle.
 const QUIET: Duration = Duration::from_millis(250);
@@ -51,11 +52,12 @@ pub enum End {
     Now,
 }
 
-/// Empties the log of a layer while its channels fill it. It is run by a thread of its own, or beside
-/// channels: [`Self::poll`] does what there is to do, and the reactor wakes the thread when there is more.
+/// Empties the log of a layer while its channels fill it. It is run by a thread of its own, or
+/// beside channels: [`Self::poll`] does what there is to do, and the reactor wakes the thread when
+/// there is more.
 ///
-/// Dropped while it works, it leaves the log as it is, and no other one can be had until the volume is
-/// opened anew.
+/// Dropped while it works, it leaves the log as it is, and no other one can be had until the volume
+/// is opened anew.
 pub struct Destager {
     shared: Arc<Shared>,
     log: Arc<Log>,
@@ -120,13 +122,14 @@ impl Destager {
         })
     }
 
-    /// How long the guest must not have written before what is in the log is brought to the layer though
-    /// there is room.
+    /// How long the guest must not have written before what is in the log is brought to the layer
+    /// though there is room.
     pub fn set_quiet(&mut self, quiet: Duration) {
         self.quiet = quiet;
     }
 
-    /// Does what can be done now. Once it returns, whatever there will be to do wakes the thread's reactor.
+    /// Does what can be done now. Once it returns, whatever there will be to do wakes the thread's
+    /// reactor.
     pub fn poll(&mut self) {
         loop {
             let mut file_done = std::mem::take(&mut self.file_done);
@@ -144,8 +147,8 @@ impl Destager {
         }
     }
 
-    /// Whether it has ended, as [`FileDisk::end_destaging`](crate::file::FileDisk::end_destaging) asked; an
-    /// error says that the log is not empty.
+    /// Whether it has ended, as [`FileDisk::end_destaging`](crate::file::FileDisk::end_destaging)
+    /// asked; an error says that the log is not empty.
     pub fn ended(&self) -> Option<Result<(), IoError>> {
         self.ended
     }
@@ -213,8 +216,8 @@ impl Destager {
         }
     }
 
-    /// Whether what was synced is durable: of two syncs beside each other one can hear of the other's
-    /// failure.
+    /// Whether what was synced is durable: of two syncs beside each other one can hear of the
+    /// other's failure.
     fn syncs_are_over(&mut self) -> bool {
         let syncs = &self.shared.syncs;
         let Some(cycle) = &mut self.cycle else { return false };

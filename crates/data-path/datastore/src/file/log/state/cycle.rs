@@ -13,8 +13,8 @@ pub(in crate::file::log) struct Planned {
 }
 
 impl State {
-    /// The oldest full segments, of `blocks_max` blocks in all but at least one, and what of them still
-    /// holds, by block. With `all` the open one is closed too.
+    /// The oldest full segments, of `blocks_max` blocks in all but at least one, and what of them
+    /// still holds, by block. With `all` the open one is closed too.
     pub fn plan(&mut self, blocks_max: u32, all: bool) -> Option<(Vec<usize>, Vec<Planned>)> {
         if all && let Some(last) = self.in_use.back() {
             let last = &mut self.segments[*last];
@@ -45,8 +45,8 @@ impl State {
         Some((chosen, planned))
     }
 
-    /// Where space should be taken before these blocks are written, from the last to the first, up to the
-    /// layer's end.
+    /// Where space should be taken before these blocks are written, from the last to the first, up
+    /// to the layer's end.
     pub fn space_ahead(&mut self, planned: &[Planned], end_bytes: u64) -> Vec<Extent> {
         let mut ahead: Vec<Extent> = Vec::new();
         let contents = || planned.iter().filter(|planned| planned.live.at.is_some());

@@ -1,14 +1,14 @@
-//! What the log holds: which blocks, where, and which space is free. All channels of a volume share it,
-//! under one mutex.
+//! What the log holds: which blocks, where, and which space is free. All channels of a volume share
+//! it, under one mutex.
 //!
-//! A block has a *live* entry from the moment its record is in the log until it has been brought to the
-//! layer, the layer is durable, and the log's tail has durably passed the record. Until then the log is
-//! where it is read and overwritten. A block of which a record is on its way is *pending*, and is
-//! overwritten through the log too.
+//! A block has a *live* entry from the moment its record is in the log until it has been brought to
+//! the layer, the layer is durable, and the log's tail has durably passed the record. Until then
+//! the log is where it is read and overwritten. A block of which a record is on its way is
+//! *pending*, and is overwritten through the log too.
 //!
-//! Versions are sequence numbers of records, and the place in the record: a higher one is a later one, on
-//! whichever channel. Space is taken by the segment; each holds the records of a range of sequence numbers,
-//! so that the tail passes whole segments, oldest first.
+//! Versions are sequence numbers of records, and the place in the record: a higher one is a later
+//! one, on whichever channel. Space is taken by the segment; each holds the records of a range of
+//! sequence numbers, so that the tail passes whole segments, oldest first.
 
 mod cycle;
 mod reads;
@@ -52,8 +52,8 @@ pub(super) struct Live {
 #[derive(Debug, Default)]
 struct Entry {
     live: Option<Live>,
-    /// Entries for this block in records that are on their way, or of which nobody knows whether they
-    /// arrived.
+    /// Entries for this block in records that are on their way, or of which nobody knows whether
+    /// they arrived.
     pending: u32,
 }
 
@@ -76,8 +76,8 @@ struct Segment {
     records_under_way: u32,
     /// Blocks of it that are being read, counted once for each reader.
     readers: usize,
-    /// Blocks of records that failed, and may be found all the same after a crash: they stay pending while
-    /// they can be.
+    /// Blocks of records that failed, and may be found all the same after a crash: they stay
+    /// pending while they can be.
     doomed: Vec<u64>,
 }
 

@@ -35,8 +35,8 @@ impl State {
         runs
     }
 
-    /// The blocks of an extent that the log answers for, with where they are. Their segments stay as they
-    /// are until [`Self::release`].
+    /// The blocks of an extent that the log answers for, with where they are. Their segments stay
+    /// as they are until [`Self::release`].
     pub fn pin(&mut self, blocks: Extent, live: &mut Vec<LogBlock>) {
         let (first, end) = numbers(blocks);
         for (block, entry) in self.index.range(first..end) {

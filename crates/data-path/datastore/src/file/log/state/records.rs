@@ -60,8 +60,8 @@ impl State {
         Ok(Route::Log)
     }
 
-    /// Takes space for a record of a header and up to `payload` blocks; what there is at once may be less.
-    /// Nothing if the log is full: then `waker` is woken when that may have changed.
+    /// Takes space for a record of a header and up to `payload` blocks; what there is at once may
+    /// be less. Nothing if the log is full: then `waker` is woken when that may have changed.
     pub fn reserve(&mut self, payload: u32, waker: &Arc<Waker>) -> Option<Reservation> {
         let least = payload.min(1) + 1;
         let open = self.in_use.back().copied().filter(|last| self.segments[*last].state == Use::Open);
@@ -156,8 +156,8 @@ impl State {
         }
     }
 
-    /// Also of blocks that the log holds nothing of any more: an older content may have been on its way to
-    /// the layer when they were made "nothing here" there, and have come after.
+    /// Also of blocks that the log holds nothing of any more: an older content may have been on its
+    /// way to the layer when they were made "nothing here" there, and have come after.
     fn make_nothing(&mut self, first: u64, count: u64, version: Version, segment: usize) {
         for block in first..first.saturating_add(count) {
             let entry = self.index.entry(block).or_default();

@@ -128,8 +128,8 @@ fn what_a_failed_record_would_make_nothing_goes_through_the_log_until_it_is_trim
     let (segments, planned) = state.plan(u32::MAX, true).unwrap();
     let failed = state.reserve(0, &waker()).unwrap();
     state.fail(&failed, &[LogEntry::Nothing { first: 4, count: 1 }]);
-    // The content is in the layer by now. Written there anew, it would be nothing after a crash that finds
-    // the record.
+    // The content is in the layer by now. Written there anew, it would be nothing after a crash
+    // that finds the record.
     state.trim(&segments, &planned);
     assert_eq!(state.route(extent_of(4, 5), false), Ok(Route::Log));
     state.give_up(extent_of(4, 5));

@@ -275,8 +275,8 @@ fn noise_gets_nothing_and_the_noisy_wait() {
         let answer = port.talk(bytes);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
-    // Once there were too many failures it gets no answer, and nobody else at its address. They count for so long: on a slow machine
-    // it takes more of them.
+    // Once there were too many failures it gets no answer, and nobody else at its address. They
+    // count for so long: on a slow machine it takes more of them.
     let begun = Instant::now();
     let mut failures = 0;
     loop {
@@ -293,7 +293,8 @@ fn noise_gets_nothing_and_the_noisy_wait() {
     }
 }
 
-/// Connections come faster than a handshake takes, so that none gets through at the port: the socket has places of its own.
+/// Connections come faster than a handshake takes, so that none gets through at the port: the
+/// socket has places of its own.
 #[test]
 fn whatever_comes_to_the_port_is_not_in_the_way_of_the_socket() {
     let port = Port::new();

@@ -7,8 +7,8 @@ use crate::vhost_user::queue::{Operation, Shape};
 use crate::vhost_user::verify::error::{FINDINGS_MAX, LoadError};
 
 impl Load {
-    /// Reads wrong sectors once more, after everything has ended. What fails meanwhile says no more than what was
-    /// found.
+    /// Reads wrong sectors once more, after everything has ended. What fails meanwhile says no more
+    /// than what was found.
     pub(super) fn confirm(&mut self) -> LoadError {
         let mut first = std::mem::take(&mut self.findings);
         first.truncate(FINDINGS_MAX);

@@ -9,7 +9,8 @@ use crate::vhost_user::front_end::Wake;
 use crate::vhost_user::verify::error::LoadError;
 
 impl Load {
-    /// Sends nothing until then, and takes what is answered: the load's own pauses count as nobody's stall.
+    /// Sends nothing until then, and takes what is answered: the load's own pauses count as
+    /// nobody's stall.
     pub fn rest(&mut self, until: Instant) -> Result<(), LoadError> {
         while Instant::now() < until {
             if self.collect()? {
@@ -33,8 +34,8 @@ impl Load {
         if self.in_flight == 0 { Duration::ZERO } else { self.last_sign.elapsed() }
     }
 
-    /// Uses the disk from its beginning up to `area_bytes`, which it has by now, though it may not have said so when
-    /// the load began. What is new must hold zeroes.
+    /// Uses the disk from its beginning up to `area_bytes`, which it has by now, though it may not
+    /// have said so when the load began. What is new must hold zeroes.
     pub fn extend(&mut self, area_bytes: u64) {
         let sectors = area_bytes / SECTOR_BYTES;
         self.oracle.extend(sectors);
