@@ -16,7 +16,7 @@ pub struct AddDatastore {
     #[schema(min_length = 1, max_length = 4095, pattern = "^/")]
     pub path: String,
     /// The host that has it, by name or id; not needed if there is only one.
-    #[schema(max_length = 64)]
+    #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }

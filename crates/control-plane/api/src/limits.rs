@@ -7,9 +7,6 @@ pub const DESCRIPTION_MAX_BYTES: usize = 1024;
 /// have given up.
 pub const DISK_LATENCY_P99_MAX_MS: u32 = 60_000;
 
-/// Longest label of a dump, in bytes.
-pub const DUMP_LABEL_MAX_BYTES: usize = 64;
-
 /// Most entries of one page of a list.
 pub const PAGE_MAX: u32 = 1000;
 

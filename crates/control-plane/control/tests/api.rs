@@ -3,12 +3,17 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
+use strongroom_api::limits::{DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, STOP_TIMEOUT_MAX_S};
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState};
+use strongroom_types::{
+    MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, NAME_BYTES_MAX, PROVIDER_KEY_ID_BYTES_MAX, SECTOR_BYTES,
+};
+use strongroom_vm::limits::*;
 use support::client::Client;
 use support::server::Server;
 
@@ -215,6 +220,77 @@ fn the_document_has_every_operation_and_what_it_touches() {
         let name = part.split('"').next().unwrap();
         assert!(document["components"]["schemas"][name].is_object(), "{name}");
     }
+}
+
+/// Every bound that a schema states, by the schema's name, the property and the bound's name.
+fn bounds(schema: &Value, place: &str, found: &mut BTreeMap<String, u64>) {
+    const BOUNDS: [&str; 6] = ["minimum", "maximum", "multipleOf", "maxLength", "minLength", "maxItems"];
+    match schema {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if let (true, Some(number)) = (BOUNDS.contains(&name.as_str()), value.as_u64()) {
+                    found.insert(format!("{place} {name}"), number);
+                } else if name == "properties" {
+                    for (property, value) in value.as_object().unwrap() {
+                        bounds(value, &format!("{place}.{property}"), found);
+                    }
+                } else {
+                    bounds(value, place, found);
+                }
+            }
+        }
+        Value::Array(choices) => choices.iter().for_each(|choice| bounds(choice, place, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_documents_bounds_are_the_limits() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let document = server.client().get("/openapi.json").json();
+    let mut found = BTreeMap::new();
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        bounds(schema, name, &mut found);
+    }
+    // Of a number that cannot be negative, and of a text that cannot be empty.
+    found.retain(|_, number| *number > 1);
+    let text = |bytes: usize| u64::try_from(bytes).unwrap();
+    let mut expected = BTreeMap::new();
+    let mut bound = |place: &str, number: u64| expected.insert(place.to_owned(), number);
+    bound("AddDatastore.host maxLength", text(NAME_BYTES_MAX));
+    bound("AddDatastore.path maxLength", text(HOST_PATH_BYTES_MAX));
+    for place in ["Boot.kernel", "Boot.initrd", "Cdrom.path"] {
+        bound(&format!("{place} maxLength"), text(HOST_PATH_BYTES_MAX));
+    }
+    bound("Boot.arguments maxLength", text(KERNEL_ARGUMENTS_BYTES_MAX));
+    for place in ["Cpus.sockets", "Cpus.cores", "Cpus.threads"] {
+        bound(&format!("{place} maximum"), u64::from(CPUS_MAX));
+    }
+    for place in ["CreateVm.datastore", "CreateVm.policy", "RegisterVm.datastore", "Name"] {
+        bound(&format!("{place} maxLength"), text(NAME_BYTES_MAX));
+    }
+    bound("CreateVm.disks maxItems", text(DISKS_MAX));
+    bound("CreateVm.nics maxItems", text(NICS_MAX));
+    bound("PatchVm.nics maxItems", text(NICS_MAX));
+    for place in ["AddDisk.size_bytes", "ResizeDisk.size_bytes"] {
+        bound(&format!("{place} minimum"), MIN_VOLUME_BYTES);
+        bound(&format!("{place} maximum"), MAX_VOLUME_BYTES);
+        bound(&format!("{place} multipleOf"), SECTOR_BYTES);
+    }
+    bound("DumpVm.label maxLength", text(DUMP_LABEL_BYTES_MAX));
+    bound("EncryptionWish.key maxLength", text(PROVIDER_KEY_ID_BYTES_MAX));
+    bound("ImportDisk.ticket minLength", 32);
+    bound("ImportDisk.ticket maxLength", 32);
+    bound("Memory minimum", MEMORY_MIN_BYTES);
+    bound("Memory maximum", MEMORY_MAX_BYTES);
+    bound("Memory multipleOf", MEMORY_UNIT_BYTES);
+    bound("NicBackend.device maxLength", text(INTERFACE_NAME_BYTES_MAX));
+    bound("NicBackend.vlan maximum", u64::from(VLAN_MAX));
+    bound("PolicyRules.disk_latency_p99_ms maximum", u64::from(DISK_LATENCY_P99_MAX_MS));
+    bound("CreatePolicy.description maxLength", text(DESCRIPTION_MAX_BYTES));
+    bound("StopVm.timeout_s maximum", u64::from(STOP_TIMEOUT_MAX_S));
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use strongroom_datastore::file::{DatastoreError, delete as delete_volume, rename};
 
-use crate::protocol::{DUMP_MAKING, DUMPS_MAX, Dump, FILLING, OwnVolume, Problem, VmSpec};
+use strongroom_vm::limits::DUMPS_MAX;
+
+use crate::protocol::{DUMP_MAKING, Dump, FILLING, OwnVolume, Problem, VmSpec};
 use crate::vm_directory::{VmDirectoryError, VmRecord};
 
 /// How long whoever reads a dump that is to be deleted may take to let go of it.

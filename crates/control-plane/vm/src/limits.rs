@@ -33,5 +33,11 @@ pub const HOST_PATH_BYTES_MAX: usize = 4095;
 /// byte.
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
+/// Most dumps at a time: more than anybody looks at, and each report on the VM lists all of them.
+pub const DUMPS_MAX: usize = 64;
+
+/// Longest label of a dump, in bytes.
+pub const DUMP_LABEL_BYTES_MAX: usize = 64;
+
 /// Greatest VLAN (IEEE 802.1Q; 4095 is reserved).
 pub const VLAN_MAX: u16 = 4094;

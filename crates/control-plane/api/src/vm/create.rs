@@ -16,11 +16,11 @@ pub struct CreateVm {
     /// Its name.
     pub name: Name,
     /// The datastore, by name or id; not needed if there is only one.
-    #[schema(max_length = 64)]
+    #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
     /// The policy, by name or id.
-    #[schema(max_length = 64)]
+    #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
     /// The main board.
@@ -118,7 +118,7 @@ pub struct EncryptionWish {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Name>,
     /// A key that is there, by its id at its provider; without, a new one is made.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(min_length = 1, max_length = 1024)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -258,7 +258,7 @@ pub enum ImageFormat {
 #[serde(deny_unknown_fields)]
 pub struct RegisterVm {
     /// The datastore, by name or id; not needed if there is only one.
-    #[schema(max_length = 64)]
+    #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
     /// The directory's name in the datastore.

@@ -4,13 +4,14 @@
 use std::path::Path;
 
 use strongroom_api::datastore::AddDatastore;
-use strongroom_api::limits::{DUMP_LABEL_MAX_BYTES, STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
+use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::policy::CreatePolicy;
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{CreateVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm};
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Problem};
 use strongroom_host::protocol::{DatastoreRequest, Dump, ImageFormat};
 use strongroom_types::counted;
+use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
 use uuid::Uuid;
 
 use super::advance::done;
@@ -129,10 +130,10 @@ impl Control {
     /// Wishes for a dump of a VM's guest.
     pub fn dump_vm(&self, caller: &Caller, named: &str, wish: &DumpVm) -> Result<Task, Problem> {
         let fits = |label: &String| {
-            (1..=DUMP_LABEL_MAX_BYTES).contains(&label.len()) && !label.chars().any(char::is_control)
+            (1..=DUMP_LABEL_BYTES_MAX).contains(&label.len()) && !label.chars().any(char::is_control)
         };
         if !wish.label.as_ref().is_none_or(fits) {
-            let message = format!("a label has 1 to {DUMP_LABEL_MAX_BYTES} bytes, and no control characters");
+            let message = format!("a label has 1 to {DUMP_LABEL_BYTES_MAX} bytes, and no control characters");
             return Err(problems::invalid(message));
         }
         self.vm_wish(caller, named, TaskKind::VmDump, |vm, power| {

@@ -6,12 +6,6 @@ use strongroom_types::VolumeId;
 use super::names::OperationId;
 use super::problem::Problem;
 
-/// Dumps that a VM has at a time: more than anybody looks at, and all of them are told of whenever
-/// the VM is.
-pub const DUMPS_MAX: usize = 64;
-/// The longest label of a dump, in bytes.
-pub const DUMP_LABEL_BYTES_MAX: usize = 64;
-
 /// The memory of a guest as a core file (ELF), sealed in the VM's own volume `dump-NUMBER`. All of
 /// it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -44,7 +44,7 @@ mod ticket;
 
 pub use change::{Change, ChangedObject, Changes, Epoch};
 pub use disk_change::DiskChange;
-pub use dump::{DUMP_LABEL_BYTES_MAX, DUMPS_MAX, Dump, GuestEnd};
+pub use dump::{Dump, GuestEnd};
 pub use grant::Grant;
 pub use host::{
     Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Programs,

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use strongroom_host::dumps;
 use strongroom_host::orders::{Birth, Report, RequestKind, Task};
 use strongroom_host::protocol::{
-    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm,
-    OperationKind, OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm, OperationKind,
+    OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use strongroom_host::vm_directory::{VmDirectoryError, VmRecord, delete_vm};
 use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::facts;
 use strongroom_host::wire::{Wire, WireError};
 use strongroom_types::VmId;
+use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
