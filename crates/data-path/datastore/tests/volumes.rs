@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, in its helping functions too, and says why it is skipped"
 )]
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -597,6 +598,44 @@ fn a_datastore_cannot_lead_out_of_itself_by_links() {
         fs::remove_file(own.join(name)).unwrap();
     }
     assert!(scratch.state() == before, "something was changed through a link");
+}
+
+/// An attacker replaces a file of a volume by a link to that same file, elsewhere: all that it says
+/// is right. Spare descriptors are not opened until one is written, which leaves what they lead to.
+#[test]
+fn a_link_in_the_place_of_a_volumes_file_is_refused() {
+    let scratch = Datastore::new();
+    let path = scratch.path("ds/vm1");
+    create(&path, &clear(MIB)).unwrap();
+    let names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let is_spare = |name: &OsString| name.to_string_lossy().contains("spare");
+    assert_eq!(names.iter().filter(|name| is_spare(name)).count(), 4, "{names:?}");
+    for name in names.iter().filter(|name| !is_spare(name)) {
+        let (file, elsewhere) = (path.join(name), scratch.path("elsewhere"));
+        fs::rename(&file, &elsewhere).unwrap();
+        symlink(&elsewhere, &file).unwrap();
+        let opened = open(&path, &to_write(Protection::Unencrypted)).map(drop);
+        let refused = opened.expect_err(&format!("{name:?} is a link"));
+        assert!(refused.to_string().contains("vm1"), "{name:?}: {refused}");
+        fs::remove_file(&file).unwrap();
+        fs::rename(&elsewhere, &file).unwrap();
+    }
+    for name in names.iter().filter(|name| is_spare(name)) {
+        let (file, elsewhere) = (path.join(name), scratch.path("elsewhere"));
+        fs::rename(&file, &elsewhere).unwrap();
+        symlink(&elsewhere, &file).unwrap();
+        let before = fs::read(&elsewhere).unwrap();
+        let options = AddLayerOptions {
+            protection: Protection::Unencrypted,
+            log_bytes: None,
+            lock_wait: Duration::ZERO,
+            least_generation: 0,
+        };
+        add_layer(&path, &options).unwrap();
+        assert_eq!(fs::read(&elsewhere).unwrap(), before, "{name:?} was written through");
+        let _ = fs::remove_file(&file);
+    }
+    open(&path, &to_write(Protection::Unencrypted)).unwrap();
 }
 
 #[test]

@@ -147,6 +147,28 @@ impl Syncs {
 mod tests {
     use super::*;
 
+    /// The kernel tells the failure of an fsync once: a durable write may succeed beside the sync
+    /// that has failed for its blocks.
+    #[test]
+    fn a_durable_write_beside_a_failed_sync_is_not_acknowledged() {
+        let syncs = Syncs::default();
+        let (write, flush) = (syncs.begin(), syncs.begin());
+        syncs.end(flush, true);
+        assert_eq!(syncs.end_of_durable_write(write, Ok(())), Err(IoError::FlushFailed));
+        let later = syncs.begin();
+        assert_eq!(syncs.end_of_durable_write(later, Ok(())), Err(IoError::FlushFailed));
+    }
+
+    /// Without room nothing that was acknowledged is lost.
+    #[test]
+    fn a_durable_write_without_room_fails_alone() {
+        let syncs = Syncs::default();
+        let full = syncs.begin();
+        assert_eq!(syncs.end_of_durable_write(full, Err(IoError::NoSpace)), Err(IoError::NoSpace));
+        let later = syncs.begin();
+        assert_eq!(syncs.end_of_durable_write(later, Ok(())), Ok(()));
+    }
+
     /// Threads flush side by side, over and over: whoever finds nothing to sync waits for the one
     /// that has it.
     #[test]
