@@ -7,7 +7,9 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::host::Host;
-use strongroom_api::vm::{AddDisk, Cdrom, CreateVm, DiskKind, EncryptionWish, Firmware, MemorySize, VmView};
+use strongroom_api::vm::{
+    AddDisk, Board, Cdrom, CreateVm, DiskKind, EncryptionWish, Firmware, MemorySize, VmView,
+};
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::disk::{ImageArguments, Upload, bring};
@@ -216,7 +218,7 @@ impl CreateArguments {
             name: self.name.clone(),
             datastore: self.datastore.clone(),
             policy: self.policy.clone(),
-            machine: self.machine.into(),
+            board: Board { machine: self.machine.into(), ..Board::default() },
             firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },
             cpus: cpus(self.cpus)?,
             memory_bytes: self.memory,
@@ -227,8 +229,6 @@ impl CreateArguments {
             fill_seed: self.seed.is_wanted(),
             boot: self.boot.boot()?.unwrap_or_default(),
             cdrom: self.cdrom.clone().unwrap_or_default(),
-            vnc: true,
-            guest_agent: true,
             encryption: EncryptionWish {
                 encrypted: !self.unencrypted,
                 provider: self.key_provider.clone(),

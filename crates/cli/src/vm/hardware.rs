@@ -86,7 +86,7 @@ pub fn cdrom(vm: &VmView) -> Option<Line> {
 
 /// What its next start goes by: board, firmware, QEMU, TPM, kernel, screen.
 pub fn start(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
-    let board = match vm.machine {
+    let board = match vm.board.machine {
         MachineType::Q35 => "q35",
         MachineType::Pc => "pc",
     };
@@ -129,7 +129,7 @@ pub fn start(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
         }
     }
     let screen =
-        if vm.vnc { format!("`strongroom vm screen {}`", vm.summary.name) } else { "none".to_owned() };
+        if vm.board.vnc { format!("`strongroom vm screen {}`", vm.summary.name) } else { "none".to_owned() };
     lines.push(Line::new("screen", screen));
     lines
 }

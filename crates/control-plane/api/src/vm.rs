@@ -12,7 +12,7 @@ pub use create::{
     ResizeDisk, RotateKey, StartVm, StopVm,
 };
 pub use hardware::{
-    Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, NicBackend,
+    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, NicBackend,
     RestartPolicy,
 };
 pub use query::{VmListQuery, VmSort};

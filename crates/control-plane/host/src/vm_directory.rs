@@ -464,6 +464,7 @@ fn no_follow() -> i32 {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, identify};
     use strongroom_types::VolumeSize;
@@ -589,6 +590,29 @@ mod tests {
         let path = scratch.path().to_owned();
         std::thread::spawn(move || done.send(record.write(&path).is_ok()));
         assert_eq!(written.recv_timeout(Duration::from_secs(60)), Ok(true), "nobody reads the FIFO");
+    }
+
+    /// Between the removal of what lies there and the creation an attacker may put it back.
+    #[test]
+    fn a_file_that_is_linked_there_again_and_again_is_not_written_into() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (new, other) = (scratch.path().join(CONFIGURATION_NEW), scratch.path().join("other"));
+        let record = VmRecord::new(spec(scratch.path(), "web1"), None);
+        std::fs::write(&other, "somebody's").unwrap();
+        let is_over = AtomicBool::new(false);
+        let lost = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = std::fs::hard_link(&other, &new);
+                }
+            });
+            // The attacker wins some of these races, and the writer fails then.
+            let lost = (0..200).filter(|_| record.write(scratch.path()).is_err()).count();
+            is_over.store(true, Ordering::Relaxed);
+            lost
+        });
+        println!("{lost} of 200 writes failed");
+        assert_eq!(std::fs::read(&other).unwrap(), b"somebody's");
     }
 
     #[test]

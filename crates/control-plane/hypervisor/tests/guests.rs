@@ -58,7 +58,7 @@ fn a_guest_looks_around() {
         DiskAttachment::Nbd { server: export(&disk), serial: "serial-of-0".to_owned(), read_only: true },
         DiskAttachment::VhostUser { socket: shared.socket.clone(), queues: 2 },
     ];
-    spec.guest_agent = true;
+    spec.board.guest_agent = true;
     let qemu = lab.start(&spec);
     let mut console = Console::connect(&lab.run_directory());
     qemu.monitor().cont().unwrap();

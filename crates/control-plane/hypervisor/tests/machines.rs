@@ -89,7 +89,7 @@ fn everything() {
         ];
         spec.nics = vec![Nic { mac: MacAddress::of(spec.vm, 0), network: Network::User }];
         spec.tpm = Some(tpm.socket());
-        (spec.guest_agent, spec.vnc) = (true, true);
+        (spec.board.guest_agent, spec.board.vnc) = (true, true);
         let qemu = lab.start(&spec);
         assert_eq!(qemu.networks(), [NetworkState::Passt]);
         assert_eq!(measures(&qemu), lab.shortfalls());

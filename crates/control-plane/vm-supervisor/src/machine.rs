@@ -178,7 +178,7 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
     MachineSpec {
         vm: spec.id,
         name: spec.name.to_string(),
-        machine: spec.machine,
+        board: spec.board,
         cpus: spec.cpus,
         memory: spec.memory_bytes,
         firmware: firmware(spec, run),
@@ -188,8 +188,6 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
         boot,
         tpm: None,
         rng: true,
-        guest_agent: spec.guest_agent,
-        vnc: spec.vnc,
         generation_id: Uuid::new_v4(),
         accelerator: Accelerator::Auto,
     }

@@ -18,7 +18,7 @@ mod name;
 mod network;
 mod processors;
 
-pub use board::{Firmware, MachineType};
+pub use board::{Board, Firmware, MachineType};
 pub use boot::{BootError, DirectKernel, check_host_path, check_initrd_beside_tpm};
 pub use disk::{DiskFrontend, DiskKind};
 pub use memory::{MemorySize, MemorySizeError, rounded_memory};

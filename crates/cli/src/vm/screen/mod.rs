@@ -146,7 +146,7 @@ impl ScreenArguments {
     /// What can be said before anybody has connected.
     fn check(&self, vm: &VmView) -> Result<(), CliError> {
         let name = &vm.summary.name;
-        if !vm.vnc {
+        if !vm.board.vnc {
             return Err(CliError::NoScreen(format!("VM {name} was made without a screen")));
         }
         match vm.summary.power {

@@ -5,7 +5,7 @@ use strongroom_types::VolumeSize;
 use utoipa::ToSchema;
 
 use super::hardware::{
-    Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, RestartPolicy,
+    Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MemorySize, Nic, RestartPolicy,
 };
 use crate::name::Name;
 
@@ -23,9 +23,9 @@ pub struct CreateVm {
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// The main board.
-    #[serde(default)]
-    pub machine: MachineType,
+    /// The main board and what is on it.
+    #[serde(flatten)]
+    pub board: Board,
     /// What starts the guest.
     #[serde(default)]
     pub firmware: Firmware,
@@ -59,12 +59,6 @@ pub struct CreateVm {
     /// The CD-ROM drive.
     #[serde(default)]
     pub cdrom: Cdrom,
-    /// Whether it has a screen.
-    #[serde(default = "yes")]
-    pub vnc: bool,
-    /// Whether it has the channel of the guest agent.
-    #[serde(default = "yes")]
-    pub guest_agent: bool,
     /// How it is sealed.
     #[serde(default)]
     pub encryption: EncryptionWish,

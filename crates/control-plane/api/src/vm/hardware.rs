@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-pub use strongroom_vm::{Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize};
+pub use strongroom_vm::{Board, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize};
 use strongroom_vm::{DirectKernel, InterfaceName, MacAddress, Network, VlanId};
 use utoipa::ToSchema;
 

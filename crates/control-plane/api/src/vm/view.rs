@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::create::ImageFormat;
-use super::hardware::{Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, Nic, RestartPolicy};
+use super::hardware::{Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, Nic, RestartPolicy};
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 use crate::name::Name;
 use crate::object::ObjectRef;
@@ -67,8 +67,9 @@ pub struct VmView {
     pub since_unix_seconds: Option<u64>,
     /// When it was made or registered, in seconds since 1970.
     pub created_unix_seconds: u64,
-    /// The main board.
-    pub machine: MachineType,
+    /// The main board and what is on it.
+    #[serde(flatten)]
+    pub board: Board,
     /// What starts the guest.
     pub firmware: Firmware,
     /// Virtual processors.
@@ -87,10 +88,6 @@ pub struct VmView {
     /// The CD-ROM drive.
     #[serde(default)]
     pub cdrom: Cdrom,
-    /// Whether it has a screen.
-    pub vnc: bool,
-    /// Whether it has the channel of the guest agent.
-    pub guest_agent: bool,
     /// Whether it is started again by itself.
     pub restart: RestartPolicy,
     /// The memory with which it goes on at its next start, if it is suspended.

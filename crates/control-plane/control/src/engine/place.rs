@@ -43,7 +43,7 @@ impl Control {
         });
         let hardware = Hardware {
             own_volumes: Vec::new(),
-            machine: wish.machine,
+            board: wish.board,
             firmware: wish.firmware,
             cpus: wish.cpus,
             memory: wish.memory_bytes,
@@ -53,8 +53,6 @@ impl Control {
             seed: wish.seed,
             boot: wish.boot.clone(),
             cdrom: wish.cdrom.clone(),
-            vnc: wish.vnc,
-            guest_agent: wish.guest_agent,
         };
         let vm = VmRecord {
             id: VmId::random(),

@@ -91,7 +91,7 @@ impl Control {
             generation: vm.generation,
             since_unix_seconds: seen.map(|seen| seen.since_unix_seconds),
             created_unix_seconds: vm.created_unix_seconds,
-            machine: hardware.machine,
+            board: hardware.board,
             firmware: hardware.firmware,
             topology: hardware.cpus,
             disks: disks.collect(),
@@ -100,8 +100,6 @@ impl Control {
             seed: hardware.seed,
             boot: hardware.boot.clone(),
             cdrom: hardware.cdrom.clone(),
-            vnc: hardware.vnc,
-            guest_agent: hardware.guest_agent,
             restart: vm.restart,
             suspended: seen.and_then(|seen| seen.suspended.as_ref()).map(|memory| SuspendedMemory {
                 bytes: memory.bytes,

@@ -590,7 +590,7 @@ fn patched(vm: &VmRecord, patch: &PatchVm) -> Result<VmRecord, Problem> {
     let hardware = &mut changed.hardware;
     hardware.cpus = patch.cpus.unwrap_or(hardware.cpus);
     hardware.memory = patch.memory_bytes.unwrap_or(hardware.memory);
-    hardware.vnc = patch.vnc.unwrap_or(hardware.vnc);
+    hardware.board.vnc = patch.vnc.unwrap_or(hardware.board.vnc);
     if let Some(nics) = &patch.nics {
         hardware.nics = addressed(nics)?;
     }

@@ -8,7 +8,7 @@ use strongroom_host::protocol;
 use strongroom_host::protocol::{DiskKey, KnownVolume};
 use strongroom_types::{KekId, ProviderKey, VolumeId, VolumeSize};
 use strongroom_vm::{
-    Cpus, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, VmName, rounded_memory,
+    Board, Cpus, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
 };
 
 /// What the disk for cloud-init is called; no other disk is.
@@ -17,8 +17,9 @@ pub const SEED: &str = "seed";
 /// What a VM is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hardware {
-    /// The main board.
-    pub machine: MachineType,
+    /// The main board and what is on it.
+    #[serde(flatten)]
+    pub board: Board,
     /// What starts the guest.
     pub firmware: Firmware,
     /// Processors.
@@ -40,10 +41,6 @@ pub struct Hardware {
     /// The CD-ROM drive.
     #[serde(default)]
     pub cdrom: Cdrom,
-    /// Whether there is a screen.
-    pub vnc: bool,
-    /// Whether there is the guest agent's channel.
-    pub guest_agent: bool,
     /// The VM's own volumes that last: UEFI's variables, the TPM's record, the seed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_volumes: Vec<KnownVolume>,
@@ -298,7 +295,7 @@ impl Hardware {
             id,
             name,
             datastore,
-            machine: self.machine,
+            board: self.board,
             cpus: self.cpus,
             memory_bytes: self.memory,
             firmware: self.firmware,
@@ -306,8 +303,6 @@ impl Hardware {
             nics: self.nics.iter().map(nic_told).collect::<Option<_>>()?,
             tpm: self.tpm,
             seed: self.seed,
-            vnc: self.vnc,
-            guest_agent: self.guest_agent,
             kernel: self.boot.kernel(),
             cdrom: self.cdrom.image().map(Path::to_owned),
             policy: None,
@@ -339,7 +334,7 @@ impl Hardware {
             integrity: disk.integrity,
         };
         Ok(Self {
-            machine: spec.machine,
+            board: spec.board,
             firmware: spec.firmware,
             cpus: spec.cpus,
             memory: spec.memory_bytes,
@@ -349,8 +344,6 @@ impl Hardware {
             seed: spec.seed,
             boot: Boot::of(spec.kernel.clone()),
             cdrom: Cdrom::of(spec.cdrom.clone()),
-            vnc: spec.vnc,
-            guest_agent: spec.guest_agent,
             own_volumes: Vec::new(),
         })
     }

@@ -36,6 +36,7 @@ const TAGS: [(&str, &str); 8] = [
 fn document(api: utoipa::openapi::OpenApi) -> Value {
     // A document that does not serialise would have no operations, which a test would see.
     let mut document = serde_json::to_value(api).unwrap_or(Value::Null);
+    flatten(&mut document["components"]["schemas"]);
     document["info"] = json!({
         "title": "Strongroom",
         "version": "1",
@@ -72,6 +73,31 @@ fn document(api: utoipa::openapi::OpenApi) -> Value {
         }
     }
     document
+}
+
+/// Gives an object that has another one's fields among its own those fields. The library composes
+/// the two instead (`allOf`), which many generators of clients make two types of.
+fn flatten(schemas: &mut Value) {
+    const REFERENCE: &str = "#/components/schemas/";
+    let known = schemas.clone();
+    for schema in schemas.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        let Some(Value::Array(parts)) = schema.as_object_mut().and_then(|schema| schema.remove("allOf"))
+        else {
+            continue;
+        };
+        for part in parts {
+            let referred = part["$ref"].as_str().and_then(|path| path.strip_prefix(REFERENCE));
+            let part = referred.map_or(&part, |name| &known[name]);
+            schema["type"] = json!("object");
+            for (name, property) in part["properties"].as_object().into_iter().flatten() {
+                schema["properties"][name] = property.clone();
+            }
+            if let Some(required) = part["required"].as_array() {
+                let all = schema["required"].as_array().into_iter().flatten().chain(required);
+                schema["required"] = all.cloned().collect();
+            }
+        }
+    }
 }
 
 /// Says of each answer what it is, and of each operation what it answers when it fails.

@@ -66,8 +66,8 @@ pub use spec::{Disk, DiskKey, KnownVolume, SpecError, VmSpec};
 pub use statistics::{DiskStatistics, VmStatistics};
 /// What VMs are made of, as `strongroom_vm` says it.
 pub use strongroom_vm::{
-    Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, Network, Nic,
-    VmName,
+    Board, Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, Network,
+    Nic, VmName,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::limits::{DISKS_MAX, NICS_MAX};
 use strongroom_vm::{
-    Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, Nic, VmName,
+    Board, Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, Nic, VmName,
     check_host_path, check_initrd_beside_tpm, rounded_memory,
 };
 use thiserror::Error;
@@ -28,9 +28,9 @@ pub struct VmSpec {
     pub name: VmName,
     /// The datastore's directory: an absolute path that hostd was told of before.
     pub datastore: PathBuf,
-    /// The kind of machine.
-    #[serde(default)]
-    pub machine: MachineType,
+    /// The main board and what is on it.
+    #[serde(flatten)]
+    pub board: Board,
     /// Its processors.
     #[serde(default)]
     pub cpus: Cpus,
@@ -53,12 +53,6 @@ pub struct VmSpec {
     /// is filled like a disk ([`ImportDisk`](super::OperationKind::ImportDisk)).
     #[serde(default)]
     pub seed: bool,
-    /// A screen, which is shown by VNC.
-    #[serde(default = "yes")]
-    pub vnc: bool,
-    /// The channel of the guest agent.
-    #[serde(default = "yes")]
-    pub guest_agent: bool,
     /// Starts a kernel without firmware's boot loader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<DirectKernel>,
@@ -73,10 +67,6 @@ pub struct VmSpec {
     /// Those of its own volumes that are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_volumes: Vec<KnownVolume>,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// A disk: a volume in the VM's directory.
@@ -386,7 +376,10 @@ mod tests {
     fn a_small_configuration_is_completed_and_survives_its_text() {
         let spec = spec();
         spec.check().unwrap();
-        assert_eq!((spec.machine, spec.cpus.count(), spec.vnc), (MachineType::Q35, 1, true));
+        assert_eq!(
+            (spec.board.machine, spec.cpus.count(), spec.board.vnc),
+            (strongroom_vm::MachineType::Q35, 1, true)
+        );
         assert_eq!(spec.volume_path(&spec.disks[0].name), Path::new("/srv/ds/web1/disk0"));
         let text = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<VmSpec>(&text).unwrap(), spec);

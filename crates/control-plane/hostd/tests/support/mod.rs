@@ -15,9 +15,9 @@ use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create
 use strongroom_host::client::{Client, ClientError};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
-    Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat,
-    JudgeRequest, ObservedVm, ObservedVms, Operation, OperationId, OperationKind, OperationOutcome,
-    OperationRequest, OperationState, Problem, Ticket, TicketRequest, VmGeneration, VmSpec,
+    Board, Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat,
+    JudgeRequest, MachineType, ObservedVm, ObservedVms, Operation, OperationId, OperationKind,
+    OperationOutcome, OperationRequest, OperationState, Problem, Ticket, TicketRequest, VmGeneration, VmSpec,
 };
 use strongroom_host::vm_directory::{StagedVm, VmRecord};
 use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
@@ -196,7 +196,7 @@ impl Host {
             id: VmId::random(),
             name: name.parse().unwrap(),
             datastore: self.path("ds"),
-            machine: Default::default(),
+            board: Board::bare(MachineType::default()),
             cpus: Default::default(),
             memory_bytes: (64 << 20).try_into().unwrap(),
             firmware: Firmware::Bios,
@@ -204,8 +204,6 @@ impl Host {
             nics: Vec::new(),
             tpm: false,
             seed: false,
-            vnc: false,
-            guest_agent: false,
             kernel: None,
             cdrom: None,
             policy: None,

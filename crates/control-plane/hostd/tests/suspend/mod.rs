@@ -143,7 +143,7 @@ pub fn suspended() {
     // Of each kind that a machine can have.
     let mut spec = host.spec("secret1", 2);
     spec.disks[1].frontend = DiskFrontend::Nbd;
-    (spec.vnc, spec.guest_agent) = (true, true);
+    (spec.board.vnc, spec.board.guest_agent) = (true, true);
     spec.nics = vec![Nic { mac: "52:54:00:12:34:56".parse().unwrap(), network: Network::User }];
     for disk in &mut spec.disks {
         disk.key = DiskKey::provider(site.key.clone(), None);

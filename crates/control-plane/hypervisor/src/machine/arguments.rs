@@ -88,7 +88,7 @@ impl Builder<'_> {
     }
 
     fn processors(&mut self) {
-        let machine = match self.spec.machine {
+        let machine = match self.spec.board.machine {
             MachineType::Pc => Options::new("pc").with("usb", "off"),
             MachineType::Q35 => Options::new("q35").with("sata", "off"),
         };
@@ -158,7 +158,7 @@ impl Builder<'_> {
     fn console(&mut self) {
         self.listen("console", &self.run.console());
         self.arguments.plain("-serial", "chardev:console");
-        if !self.spec.vnc {
+        if !self.spec.board.vnc {
             self.arguments.plain("-display", "none");
             return;
         }
@@ -195,7 +195,7 @@ impl Builder<'_> {
             let bus = self.place();
             self.device("virtio-rng-pci", "rng0", bus, json!({ "rng": "rng" }));
         }
-        if self.spec.guest_agent {
+        if self.spec.board.guest_agent {
             self.listen("agent", &self.run.guest_agent());
             let bus = self.place();
             self.device("virtio-serial-pci", "serial", bus, json!({ "max_ports": 2 }));
@@ -206,7 +206,7 @@ impl Builder<'_> {
             self.arguments
                 .list("-chardev", Options::new("socket").with("id", "tpm").with_path("path", &socket.0));
             self.arguments.plain("-tpmdev", "emulator,id=tpm0,chardev=tpm");
-            let model = match self.spec.machine {
+            let model = match self.spec.board.machine {
                 MachineType::Pc => "tpm-tis",
                 MachineType::Q35 => "tpm-crb",
             };
@@ -226,7 +226,7 @@ impl Builder<'_> {
             "read-only": true, "auto-read-only": false,
         });
         self.arguments.json("-blockdev", &image);
-        let bus = match self.spec.machine {
+        let bus = match self.spec.board.machine {
             MachineType::Pc => "ide.1",
             MachineType::Q35 => {
                 self.device("ich9-ahci", "sata", None, json!({}));
@@ -250,14 +250,14 @@ impl Builder<'_> {
     /// Where the next device goes, so that it can be unplugged later: on q35 into a port of its
     /// own.
     fn place(&mut self) -> Option<String> {
-        match self.spec.machine {
+        match self.spec.board.machine {
             MachineType::Pc => Some("pci.0".to_owned()),
             MachineType::Q35 => Some(self.port("port")),
         }
     }
 
     fn spare_ports(&mut self) {
-        if self.spec.machine == MachineType::Q35 {
+        if self.spec.board.machine == MachineType::Q35 {
             for _ in 0..SPARE_PORTS {
                 self.port(SPARE_PORT_PREFIX);
             }

@@ -7,12 +7,12 @@ use serde_json::Value;
 use strongroom_types::VmId;
 
 use super::*;
-use crate::machine::{Cpus, MacAddress, Network, TpmSocket};
+use crate::machine::{Board, Cpus, MacAddress, Network, TpmSocket};
 
 fn spec(machine: MachineType) -> MachineSpec {
     let vm = VmId::from_bytes(*b"0123456789abcdef");
     MachineSpec {
-        machine,
+        board: Board::bare(machine),
         generation_id: "11111111-2222-4333-8444-555555555555".parse().unwrap(),
         ..MachineSpec::minimal(vm, "web1", "512M".parse().unwrap())
     }
@@ -57,7 +57,7 @@ fn everything(machine: MachineType) -> (MachineSpec, HostFacts) {
         initrd: Some("/boot/i".into()),
         arguments: "quiet".to_owned(),
     };
-    (spec.guest_agent, spec.vnc) = (true, true);
+    (spec.board.guest_agent, spec.board.vnc) = (true, true);
     spec.validate().unwrap();
     let connections =
         vec![Connection::Stream("4".to_owned()), Connection::Tap("5".to_owned()), Connection::RestrictedUser];

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
-pub use strongroom_vm::{Cpus, InterfaceName, MacAddress, MachineType, MemorySize, Network, Nic, VlanId};
+pub use strongroom_vm::{
+    Board, Cpus, InterfaceName, MacAddress, MachineType, MemorySize, Network, Nic, VlanId,
+};
 use uuid::Uuid;
 
 pub(crate) use self::arguments::{
@@ -30,8 +32,9 @@ pub struct MachineSpec {
     pub vm: VmId,
     /// For people, in lists of processes: any text of at most 255 bytes without a zero byte.
     pub name: String,
-    /// The chipset.
-    pub machine: MachineType,
+    /// The main board and what is on it.
+    #[serde(flatten)]
+    pub board: Board,
     /// Processors.
     pub cpus: Cpus,
     /// The guest's memory.
@@ -51,10 +54,6 @@ pub struct MachineSpec {
     pub tpm: Option<TpmSocket>,
     /// Whether it has a source of randomness (virtio-rng).
     pub rng: bool,
-    /// Whether it has a channel to an agent in the guest (`org.qemu.guest_agent.0`).
-    pub guest_agent: bool,
-    /// Whether it has a screen, shown over VNC.
-    pub vnc: bool,
     /// What tells a guest that it is another one than before: a new one for each start of a copy or
     /// an older state.
     pub generation_id: Uuid,
@@ -195,7 +194,7 @@ impl MachineSpec {
         Self {
             vm,
             name: name.into(),
-            machine: MachineType::default(),
+            board: Board::bare(MachineType::default()),
             cpus: Cpus::default(),
             memory,
             firmware: Firmware::Bios,
@@ -205,8 +204,6 @@ impl MachineSpec {
             boot: Boot::Disk,
             tpm: None,
             rng: true,
-            guest_agent: false,
-            vnc: false,
             generation_id: Uuid::new_v4(),
             accelerator: Accelerator::Auto,
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::Pid;
 use strongroom_hypervisor::launch::{Measure, process_main};
-use strongroom_hypervisor::machine::{Accelerator, MachineSpec, MachineType};
+use strongroom_hypervisor::machine::{Accelerator, Board, MachineSpec, MachineType};
 use strongroom_hypervisor::qemu::DEFAULT_PROGRAM;
 use strongroom_hypervisor::{
     Isolation, Launcher, Monitor, PowerEvent, Qemu, QemuIdentity, QemuProgram, RunDirectory,
@@ -162,7 +162,7 @@ pub fn make_directory(path: &Path, mode: u32) {
 pub fn small(machine: MachineType) -> MachineSpec {
     let memory = "32M".parse().unwrap();
     MachineSpec {
-        machine,
+        board: Board::bare(machine),
         accelerator: Accelerator::Tcg,
         ..MachineSpec::minimal(VmId::random(), "test", memory)
     }

@@ -137,7 +137,7 @@ impl Vm {
         let failed = |error: std::io::Error| {
             Problem::new("vnc", format!("the VM's screen cannot be reached: {error}"))
         };
-        if !self.task.spec.vnc {
+        if !self.task.spec.board.vnc {
             return Err(Problem::new("no_screen", "the VM has no screen"));
         }
         self.machine()?;
