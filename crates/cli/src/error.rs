@@ -20,6 +20,7 @@ use strongroom_keyserver::process::state::StateError;
 use strongroom_keyserver::recovery::RecertifyError;
 use strongroom_keyserver::root::RootError;
 use strongroom_memory::secret::SecretError;
+use strongroom_processes::ProcessesError;
 use strongroom_providers::{ProviderError, RegistryError};
 use strongroom_ring::RingError;
 use strongroom_types::KekId;
@@ -296,6 +297,9 @@ pub enum CliError {
     /// TLS cannot be offered.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The processes of this machine do not run.
+    #[error(transparent)]
+    Processes(#[from] ProcessesError),
     /// Signals cannot be caught or awaited.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
@@ -389,7 +393,7 @@ impl CliError {
 
     /// The exit status: 2 for a command line that makes no sense, 1 for everything else.
     pub fn status(&self) -> u8 {
-        if matches!(self, Self::Usage(_)) { 2 } else { 1 }
+        if self.code() == "usage" { 2 } else { 1 }
     }
 
     /// Whether a volume's key cannot be had now and may be later.
@@ -452,6 +456,7 @@ impl CliError {
             Self::Refused { code, .. } => code,
             Self::NotExposed { .. } => "not_exposed",
             Self::Tls(_) => "tls",
+            Self::Processes(error) => error.code(),
             Self::Signals(_) => "signals",
             Self::Leases(_) => "leases",
             Self::Api { code, .. } => code,

@@ -39,7 +39,6 @@ mod program;
 mod progress;
 mod readiness;
 mod serve;
-mod signals;
 mod state_file;
 mod terminal;
 mod vm;

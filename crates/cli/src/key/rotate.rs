@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use clap::Args;
 use serde::Serialize;
 use strongroom_keys::{KekSource, ProviderKey, ProviderName};
+use strongroom_processes::Signals;
 use strongroom_providers::{KeyState, ProviderError, Revocation};
 use strongroom_types::{KekId, counted};
 
@@ -25,7 +26,6 @@ use crate::home::HomeArguments;
 use crate::keys::KeyArguments;
 use crate::keyserver::Overseer;
 use crate::output::Output;
-use crate::signals::Signals;
 use crate::volume::open::{FreshnessArguments, LockArguments};
 use crate::volume::rekey::{Journal, Mover, NewKeys, TargetArguments};
 

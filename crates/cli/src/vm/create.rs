@@ -8,6 +8,7 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::host::Host;
 use strongroom_api::vm::{AddDisk, Cdrom, CreateVm, DiskKind, EncryptionWish, Firmware, MemorySize, VmView};
+use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::disk::{ImageArguments, Upload, bring};
@@ -20,7 +21,6 @@ use super::seed::{SEED_DISK, SeedArguments};
 use crate::api::{ApiArguments, WaitArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::signals::Signals;
 
 /// What VM.
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use serde::Serialize;
 use strongroom_datastore::file::{
     Access, CheckReport, DataFacts, Finding, OpenOptions, Severity, check, describe, open,
 };
+use strongroom_processes::Signals;
 use strongroom_worker::Progress;
 use strongroom_worker::check::{CheckError, check_blocks};
 use strongroom_worker::condition::{Condition, State};
@@ -19,7 +20,6 @@ use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::signals::Signals;
 
 /// What whoever serves the volume has met since it does: the files show nothing of it, and most of
 /// them come from the page cache.

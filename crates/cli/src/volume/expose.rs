@@ -13,6 +13,7 @@ use strongroom_datastore::file::{Access, Deks, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{self, Listener};
 use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
+use strongroom_processes::Signals;
 use strongroom_types::{display_bytes, shell_word};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::NumaNode;
@@ -28,7 +29,6 @@ use crate::error::{CliError, without_numbers};
 use crate::keys::VolumeKey;
 use crate::output::Output;
 use crate::readiness;
-use crate::signals::Signals;
 use crate::worker::{STARTER_COMMAND, this_program};
 
 /// How often a key that cannot be had is asked for.

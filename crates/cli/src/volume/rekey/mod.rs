@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{ListedVolume, list};
+use strongroom_processes::Signals;
 
 pub use self::journal::Journal;
 pub use self::mover::{Moved, Mover, ReplacedKek};
@@ -20,7 +21,6 @@ use super::open::{FreshnessArguments, LockArguments};
 use crate::error::{CliError, without_numbers};
 use crate::keys::KeyArguments;
 use crate::output::Output;
-use crate::signals::Signals;
 use crate::vm::Service;
 
 /// Which volumes, and to which keys.

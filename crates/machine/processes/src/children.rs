@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::error::CliError;
+use crate::error::ProcessesError;
 use crate::signals::Signals;
 
 /// From a process's start to its first line: a key server may have a TPM to ask and a log to read.
@@ -73,7 +73,10 @@ struct Process {
 impl RunningRole {
     /// Starts it, and waits for its first line, which says that it is ready. What ends before is
     /// tried again for some seconds: the kernel may not be done with a predecessor that was killed.
-    pub fn start(role: Role, signals: &Signals) -> Result<Self, CliError> {
+    ///
+    /// # Errors
+    /// Of its last attempt; [`ProcessesError::Interrupted`] if a signal came meanwhile.
+    pub fn start(role: Role, signals: &Signals) -> Result<Self, ProcessesError> {
         let until = Instant::now() + PREDECESSOR_GONE_WITHIN;
         loop {
             match Self::try_start(role.clone(), signals) {
@@ -85,7 +88,7 @@ impl RunningRole {
         }
     }
 
-    fn try_start(role: Role, signals: &Signals) -> Result<Self, CliError> {
+    fn try_start(role: Role, signals: &Signals) -> Result<Self, ProcessesError> {
         let (process, said) = Process::start(&role)?;
         let mut running = Self { role, process: Some(process), pause: PAUSE.0, next_start: Instant::now() };
         let until = Instant::now() + READY_WITHIN;
@@ -94,15 +97,15 @@ impl RunningRole {
                 Ok(line) if !line.trim().is_empty() => return Ok(running),
                 Ok(_) | Err(RecvTimeoutError::Disconnected) => {
                     running.end();
-                    return Err(running.failed("ended before it was ready; what it said is above"));
+                    return Err(ProcessesError::EndedEarly { name: running.role.name });
                 }
                 Err(RecvTimeoutError::Timeout) if signals.came() => {
                     running.end();
-                    return Err(CliError::Interrupted);
+                    return Err(ProcessesError::Interrupted);
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() > until => {
                     running.end();
-                    return Err(running.failed("was not ready in time"));
+                    return Err(ProcessesError::NotReady { name: running.role.name });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -175,10 +178,6 @@ impl RunningRole {
         let _ = process.child.kill();
         let _ = process.child.wait();
     }
-
-    fn failed(&self, what: &str) -> CliError {
-        CliError::Usage(format!("{} {what}", self.role.name))
-    }
 }
 
 impl Drop for RunningRole {
@@ -189,8 +188,8 @@ impl Drop for RunningRole {
 
 impl Process {
     /// Starts it. Its first line, or nothing if there is none, comes out of the channel.
-    fn start(role: &Role) -> Result<(Self, Receiver<String>), CliError> {
-        let failed = |error| CliError::File { action: "start", path: role.program.clone(), error };
+    fn start(role: &Role) -> Result<(Self, Receiver<String>), ProcessesError> {
+        let failed = |error| ProcessesError::File { action: "start", path: role.program.clone(), error };
         let mut command = Command::new(&role.program);
         let stdin = if role.hears { Stdio::piped() } else { Stdio::null() };
         command.args(&role.arguments).stdin(stdin).stdout(Stdio::piped());
@@ -223,7 +222,10 @@ impl Process {
 }
 
 /// Keeps all of them running until a signal comes.
-pub fn keep(roles: &mut [RunningRole], signals: &Signals) -> Result<(), CliError> {
+///
+/// # Errors
+/// [`ProcessesError::Signals`] if nothing can be awaited.
+pub fn keep(roles: &mut [RunningRole], signals: &Signals) -> Result<(), ProcessesError> {
     let mut news = Vec::new();
     while !signals.came() {
         let mut watched = vec![PollFd::new(signals, PollFlags::IN)];
@@ -240,7 +242,7 @@ pub fn keep(roles: &mut [RunningRole], signals: &Signals) -> Result<(), CliError
         });
         match poll(&mut watched, wait.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(CliError::Signals(errno.into())),
+            Err(errno) => return Err(ProcessesError::Signals(errno.into())),
         }
         if !signals.came() {
             news.extend(roles.iter_mut().filter_map(RunningRole::see_to));

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use strongroom_images::Stop;
 
 /// From when it is made on, signals no longer end the process: the command ends by itself, in
-/// order.
+/// order. Its descriptor is readable from the first signal on.
+#[derive(Debug)]
 pub struct Signals {
     stop: Arc<AtomicBool>,
     /// Readable from the first signal on; nobody ever reads it.
@@ -19,6 +19,9 @@ pub struct Signals {
 
 impl Signals {
     /// Catches the signals that ask a process to end.
+    ///
+    /// # Errors
+    /// Of the kernel: no descriptor, no handler.
     pub fn catch() -> io::Result<Self> {
         let (caught, written) = UnixStream::pair()?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -33,11 +36,6 @@ impl Signals {
     /// Set when a signal came.
     pub fn stop_flag(&self) -> &AtomicBool {
         &self.stop
-    }
-
-    /// The same, as those who copy images want it.
-    pub fn as_stop(&self) -> Stop<'_> {
-        Stop { flag: &self.stop, wake: self.as_fd() }
     }
 
     /// Whether a signal came.
