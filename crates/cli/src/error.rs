@@ -19,6 +19,7 @@ use strongroom_keyserver::process::ProcessError as KeyserverProcessError;
 use strongroom_keyserver::process::state::StateError;
 use strongroom_keyserver::recovery::RecertifyError;
 use strongroom_keyserver::root::RootError;
+use strongroom_libvirt::LibvirtError;
 use strongroom_memory::secret::SecretError;
 use strongroom_processes::ProcessesError;
 use strongroom_providers::{ProviderError, RegistryError};
@@ -31,7 +32,6 @@ use thiserror::Error;
 
 use crate::datastores::KeyNeeded;
 use crate::output::printable;
-use crate::vm::LibvirtError;
 
 /// Why a command failed.
 #[derive(Debug, Error)]

@@ -13,8 +13,8 @@ use strongroom_processes::Signals;
 use strongroom_worker::Progress;
 use strongroom_worker::check::{CheckError, check_blocks};
 use strongroom_worker::condition::{Condition, State};
+use strongroom_worker::control::status_of;
 
-use super::describe::exposure_of;
 use super::open::{FreshnessArguments, LockArguments};
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
@@ -134,7 +134,7 @@ impl CheckArguments {
         {
             findings.insert(0, Finding { severity: Severity::Error, message: error.to_string() });
         }
-        findings.extend(exposure_of(&self.path).and_then(|status| failures(&status.condition)));
+        findings.extend(status_of(&self.path).and_then(|status| failures(&status.condition)));
         let is_sound = findings.iter().all(|finding| finding.severity != Severity::Error);
         let data = match self.data && is_sound {
             true => Some(self.read_blocks(&key, output, &mut findings)?),

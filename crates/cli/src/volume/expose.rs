@@ -13,6 +13,7 @@ use strongroom_datastore::file::{Access, Deks, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{self, Listener};
 use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
+use strongroom_libvirt::device::SUGGESTED_QUEUES;
 use strongroom_processes::Signals;
 use strongroom_types::{display_bytes, shell_word};
 use strongroom_worker::birth::Frontend;
@@ -33,9 +34,6 @@ use crate::worker::{STARTER_COMMAND, this_program};
 
 /// How often a key that cannot be had is asked for.
 const KEY_RETRY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
-
-/// Printed for a vhost-user disk: a guest uses as many as it has processors, up to this.
-pub const SUGGESTED_QUEUES: u16 = 4;
 
 /// Which volume, where, and to whom.
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{ListedVolume, list};
+use strongroom_libvirt::Service;
 use strongroom_processes::Signals;
 
 pub use self::journal::Journal;
@@ -21,7 +22,6 @@ use super::open::{FreshnessArguments, LockArguments};
 use crate::error::{CliError, without_numbers};
 use crate::keys::KeyArguments;
 use crate::output::Output;
-use crate::vm::Service;
 
 /// Which volumes, and to which keys.
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use strongroom_datastore::file::DatastoreError;
 use thiserror::Error;
 
 /// What a domain needs for disks in shared memory, as one line for a sentence.
@@ -11,6 +12,19 @@ const SHARED_MEMORY: &str = "<memoryBacking><source type='memfd'/><access mode='
 /// Why not.
 #[derive(Debug, Error)]
 pub enum LibvirtError {
+    /// The datastore refuses.
+    #[error(transparent)]
+    Datastore(#[from] DatastoreError),
+    /// The volume, or a service's file.
+    #[error("cannot {action} {path}: {error}")]
+    File {
+        /// What was tried, as in "find".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
     /// There is no virsh.
     #[error(
         "there is no virsh on this machine, through which libvirt is spoken to; install it (Debian: libvirt-clients)"
@@ -175,6 +189,8 @@ impl LibvirtError {
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         match self {
+            Self::Datastore(error) => error.code(),
+            Self::File { .. } => "file",
             Self::NoVirsh => "no_virsh",
             Self::Start { .. } => "start",
             Self::Virsh { .. } | Self::Xml { .. } => "libvirt",

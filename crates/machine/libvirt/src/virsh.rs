@@ -5,17 +5,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use clap::Args;
 use strongroom_types::shell_word;
 
-use super::domain::{Domain, QemuUser};
-use super::error::LibvirtError;
+use crate::domain::{Domain, QemuUser};
+use crate::error::LibvirtError;
 
-/// Which libvirt.
-#[derive(Debug, Args)]
-pub struct ConnectArguments {
-    /// Which libvirt, as virsh has it: qemu:///system, qemu:///session, ... [default: virsh's own]
-    #[arg(long, value_name = "URI")]
+/// One libvirt.
+#[derive(Clone, Debug)]
+pub struct Libvirt {
     connect: Option<String>,
 }
 
@@ -35,6 +32,19 @@ impl Standing {
     pub fn both(&self) -> impl Iterator<Item = &Domain> + Clone {
         self.live.iter().chain(&self.config)
     }
+
+    /// The definitions that are meant by `wanted`: where it is neither, both, as far as there is
+    /// either.
+    pub fn scope(&self, wanted: Scope) -> Result<Scope, LibvirtError> {
+        let there = Scope { live: self.live.is_some(), config: self.config.is_some() };
+        if wanted.live && !there.live {
+            return Err(LibvirtError::NotRunning(self.name.clone()));
+        }
+        if wanted.config && !there.config {
+            return Err(LibvirtError::Transient(self.name.clone()));
+        }
+        Ok(if wanted.is_empty() { there } else { wanted })
+    }
 }
 
 /// Which of a domain's two definitions something is done to.
@@ -48,7 +58,7 @@ pub struct Scope {
 
 impl Scope {
     /// Neither.
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         !self.live && !self.config
     }
 
@@ -57,14 +67,19 @@ impl Scope {
     }
 }
 
-impl ConnectArguments {
+impl Libvirt {
+    /// The one at this URI, as virsh has it; without one virsh's own choice.
+    pub fn at(connect: Option<String>) -> Self {
+        Self { connect }
+    }
+
     /// The arguments by which virsh finds it, for a person.
-    pub fn for_people(&self) -> String {
+    pub(crate) fn for_people(&self) -> String {
         self.connect.as_ref().map(|uri| format!(" --connect {}", shell_word(uri))).unwrap_or_default()
     }
 
     /// The domain of this name, id or UUID.
-    pub fn standing(&self, name: &str) -> Result<Standing, LibvirtError> {
+    pub(crate) fn standing(&self, name: &str) -> Result<Standing, LibvirtError> {
         let told = self.ask(&["dominfo", "--domain", name], None).map_err(|error| match error {
             LibvirtError::Virsh { said, .. } if said.contains("failed to get domain") => {
                 LibvirtError::NoDomain { name: name.to_owned(), connect: self.for_people() }
@@ -88,7 +103,7 @@ impl ConnectArguments {
     }
 
     /// All domains, as they run and as they will be started. One that goes meanwhile is left out.
-    pub fn all_domains(&self) -> Result<Vec<Domain>, LibvirtError> {
+    pub(crate) fn all_domains(&self) -> Result<Vec<Domain>, LibvirtError> {
         let listed = self.ask(&["list", "--all", "--uuid"], None)?;
         let commands: Vec<String> = listed
             .split_whitespace()
@@ -105,20 +120,20 @@ impl ConnectArguments {
     }
 
     /// Who QEMU is here. What cannot be told is taken for nothing special.
-    pub fn qemu_user(&self) -> QemuUser {
+    pub(crate) fn qemu_user(&self) -> QemuUser {
         let told = self.ask(&["capabilities"], None).ok();
         told.and_then(|xml| QemuUser::read(&xml).ok()).unwrap_or_default()
     }
 
     /// Plugs a disk in.
-    pub fn attach(&self, domain: &str, disk: &str, scope: Scope) -> Result<(), LibvirtError> {
+    pub(crate) fn attach(&self, domain: &str, disk: &str, scope: Scope) -> Result<(), LibvirtError> {
         let mut words = vec!["attach-device", "--domain", domain, "--file", "/dev/stdin"];
         words.extend(scope.options());
         self.ask(&words, Some(disk)).map(drop)
     }
 
     /// Takes a disk out. Of a domain that runs, its guest is asked to let go of it.
-    pub fn detach(&self, domain: &str, target: &str, scope: Scope) -> Result<(), LibvirtError> {
+    pub(crate) fn detach(&self, domain: &str, target: &str, scope: Scope) -> Result<(), LibvirtError> {
         let mut words = vec!["detach-disk", "--domain", domain, "--target", target];
         words.extend(scope.options());
         match self.ask(&words, None) {

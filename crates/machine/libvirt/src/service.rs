@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 
 use strongroom_types::shell_word;
 
-use super::error::LibvirtError;
-use crate::error::CliError;
+use crate::error::LibvirtError;
 
 /// The unit of all volumes; an instance is named after a volume's path, as systemd-escape writes
 /// it.
@@ -53,7 +52,7 @@ impl NoService {
 
 impl Service {
     /// Whether this process can have volumes served by systemd.
-    pub fn check_available() -> Result<(), NoService> {
+    pub(crate) fn check_available() -> Result<(), NoService> {
         if !Path::new(BOOTED).is_dir() {
             return Err(NoService("there is no systemd here to have it served"));
         }
@@ -64,7 +63,7 @@ impl Service {
     }
 
     /// The service of the volume at this absolute path, whether or not there is one yet.
-    pub fn of(volume: &Path) -> Result<Self, LibvirtError> {
+    pub(crate) fn of(volume: &Path) -> Result<Self, LibvirtError> {
         let volume_word = volume.to_string_lossy();
         let unit =
             run("systemd-escape", &["--path", "--template", TEMPLATE, &volume_word])?.trim().to_owned();
@@ -87,30 +86,31 @@ impl Service {
     }
 
     /// Its unit.
-    pub fn unit(&self) -> &str {
+    pub(crate) fn unit(&self) -> &str {
         &self.unit
     }
 
     /// Where the volume of this id is served.
-    pub fn socket(volume_id: &str) -> PathBuf {
+    pub(crate) fn socket(volume_id: &str) -> PathBuf {
         Path::new(SOCKETS).join(format!("{volume_id}.sock"))
     }
 
     /// Whether it was set up.
-    pub fn is_set_up(&self) -> bool {
+    pub(crate) fn is_set_up(&self) -> bool {
         self.file.exists()
     }
 
     /// Sets it up, to do as these arguments of `volume expose` say when it starts.
-    pub fn set_up(&self, words: &[String]) -> Result<(), CliError> {
+    pub(crate) fn set_up(&self, words: &[String]) -> Result<(), LibvirtError> {
         let text = configuration(&self.volume, words)?;
-        let failed = |error: io::Error| CliError::File { action: "write", path: self.file.clone(), error };
+        let failed =
+            |error: io::Error| LibvirtError::File { action: "write", path: self.file.clone(), error };
         std::fs::create_dir_all(CONFIGURATION).map_err(failed)?;
         strongroom_files::replace(&self.file, text.as_bytes()).map_err(failed)
     }
 
     /// Starts it, now and whenever this machine starts; returns when clients can connect.
-    pub fn start(&self) -> Result<(), LibvirtError> {
+    pub(crate) fn start(&self) -> Result<(), LibvirtError> {
         if run("systemctl", &["cat", TEMPLATE]).is_err() {
             return Err(LibvirtError::Service {
                 said: format!(
@@ -138,9 +138,9 @@ impl Service {
     }
 
     /// Ends it, and forgets that it was.
-    pub fn remove(&self) -> Result<(), CliError> {
+    pub(crate) fn remove(&self) -> Result<(), LibvirtError> {
         run("systemctl", &["disable", "--quiet", "--now", &self.unit])?;
-        let failed = |error| CliError::File { action: "remove", path: self.file.clone(), error };
+        let failed = |error| LibvirtError::File { action: "remove", path: self.file.clone(), error };
         strongroom_files::remove(&self.file).map(drop).map_err(failed)
     }
 }
