@@ -10,13 +10,14 @@ use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
 use strongroom_keyserver::authority::Authority;
 use strongroom_keyserver::process::state::State;
+use strongroom_keyserver::process::state::make_directories;
 use strongroom_keyserver::root::tpm::TpmError;
 use strongroom_keyserver::root::{self, Description, RootError};
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
 use time::OffsetDateTime;
 
 use super::certificates::{ClientFiles, NewKey};
-use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments, make_directories};
+use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
 use super::root::RootArguments;
 use crate::error::CliError;
 use crate::output::Output;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_jobs::datastores::KnownDatastores;
 use strongroom_keyserver::Settings;
 use strongroom_keyserver::broker::Upstream;
 use strongroom_keyserver::process::state::State;
@@ -24,7 +25,6 @@ use super::own_certificates::OwnCertificates;
 use super::root::SecretArguments;
 use super::syslog::SyslogSettings;
 use super::upstream::BrokeredProviders;
-use crate::datastores::KnownDatastores;
 use crate::duration::parse_seconds;
 use crate::error::CliError;
 use crate::output::Output;

@@ -29,6 +29,7 @@ use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::capacity::may_be_used;
 use strongroom_hostd::daemon::config::HostConfig;
+use strongroom_keyserver::process::state::make_directories;
 use strongroom_processes::{Address, Alone, Place, Role, RunningRole, Signals, keep};
 
 pub use self::config::{ProvidesKeys, ServeConfig};
@@ -36,7 +37,7 @@ use self::identity::Identity;
 use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
 use crate::error::CliError;
 use crate::home::HomeArguments;
-use crate::keyserver::{ServerSettings, make_directories, parse_address, warn_of_root};
+use crate::keyserver::{ServerSettings, parse_address, warn_of_root};
 use crate::output::Output;
 use crate::readiness;
 

@@ -15,7 +15,7 @@ use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_libvirt::device::SUGGESTED_QUEUES;
 use strongroom_processes::Signals;
-use strongroom_types::{display_bytes, shell_word};
+use strongroom_types::{display_bytes, shell_word, without_numbers};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::NumaNode;
 use strongroom_worker::supervise::{
@@ -26,7 +26,7 @@ use super::attach::{Attachment, Show};
 use super::key_events;
 use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};
-use crate::error::{CliError, without_numbers};
+use crate::error::CliError;
 use crate::keys::VolumeKey;
 use crate::output::Output;
 use crate::readiness;

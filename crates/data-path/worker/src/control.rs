@@ -221,6 +221,32 @@ pub enum ControlError {
         /// What is wrong.
         reason: String,
     },
+    /// The supervisor says no.
+    #[error("{message}")]
+    Refused {
+        /// A stable name for programs.
+        code: String,
+        /// Why, as a sentence.
+        message: String,
+    },
+}
+
+impl ControlError {
+    /// What an answer says that is not the one that was hoped for.
+    pub fn of_answer(path: &Path, answer: Answer) -> Self {
+        match answer {
+            Answer::Refused { code, message } => Self::Refused { code, message },
+            other => Self::Answer { path: path.to_owned(), reason: format!("{other:?}") },
+        }
+    }
+
+    /// A stable name for programs.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Socket { .. } | Self::Answer { .. } => "control",
+            Self::Refused { code, .. } => code,
+        }
+    }
 }
 
 /// A connection to the supervisor of a volume.

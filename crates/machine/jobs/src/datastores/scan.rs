@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use strongroom_datastore::file::{KeyNeeds, VM_FILE, VolumeNeeds, key_needs};
 use strongroom_keys::{KekSource, ProviderKey};
+use strongroom_types::without_numbers;
 
 use super::KnownDatastores;
-use crate::error::{CliError, without_numbers};
+use crate::error::JobError;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -37,7 +38,10 @@ impl fmt::Display for UnknownNeeds {
 
 impl KnownDatastores {
     /// Looks through all that are noted, and through `more`. May block for disks.
-    pub fn scan(&self, more: &[PathBuf]) -> Result<Scan, CliError> {
+    ///
+    /// # Errors
+    /// [`JobError::File`] if the notes cannot be listed. What cannot be looked into is in the scan.
+    pub fn scan(&self, more: &[PathBuf]) -> Result<Scan, JobError> {
         let mut scan = Scan::default();
         for (file, note) in self.notes()? {
             match note {

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strongroom_keyserver::process::state::make_directories;
 
-use crate::error::CliError;
-use crate::keyserver::make_directories;
+use crate::error::JobError;
 
 /// The longest file that is read, in bytes: a path has 4096, a reason and an id less.
 const BYTES_MAX: u64 = 64 * 1024;
@@ -21,15 +21,21 @@ struct Format {
 
 /// Puts `content` at `path`, in place of what is there, durably. The directory is made if it is
 /// missing.
-pub fn replace(path: &Path, content: &impl Serialize) -> Result<(), CliError> {
+///
+/// # Errors
+/// [`JobError::Directory`] and [`JobError::File`]; then what was there is there.
+pub fn replace(path: &Path, content: &impl Serialize) -> Result<(), JobError> {
     make_directories(strongroom_files::directory_of(path))?;
-    let failed = |error: io::Error| CliError::File { action: "write", path: path.to_owned(), error };
+    let failed = |error: io::Error| JobError::File { action: "write", path: path.to_owned(), error };
     let mut text = serde_json::to_vec_pretty(content).map_err(|error| failed(error.into()))?;
     text.push(b'\n');
     strongroom_files::replace(path, &text).map_err(failed)
 }
 
 /// What was put there, if it has this format.
+///
+/// # Errors
+/// Of the file system; [`io::ErrorKind::Other`] with a sentence for another format.
 pub fn read<Content: DeserializeOwned>(path: &Path, format: u32) -> io::Result<Content> {
     let text = strongroom_files::read(path, BYTES_MAX)?;
     // First of all: what another format says may not be understood.
@@ -44,8 +50,11 @@ pub fn read<Content: DeserializeOwned>(path: &Path, format: u32) -> io::Result<C
 }
 
 /// Removes a file, durably; whether it was there.
-pub fn remove(path: &Path) -> Result<bool, CliError> {
-    let failed = |error| CliError::File { action: "remove", path: path.to_owned(), error };
+///
+/// # Errors
+/// [`JobError::File`].
+pub fn remove(path: &Path) -> Result<bool, JobError> {
+    let failed = |error| JobError::File { action: "remove", path: path.to_owned(), error };
     strongroom_files::remove(path).map_err(failed)
 }
 

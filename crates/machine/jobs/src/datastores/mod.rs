@@ -26,7 +26,7 @@ use strongroom_types::{DatastoreId, hex};
 
 pub use self::needs::{KeyNeeded, check_unneeded};
 pub use self::scan::{Scan, UnknownNeeds, provider_key, vm_of};
-use crate::error::CliError;
+use crate::error::JobError;
 use crate::state_file;
 
 const DIRECTORY: &str = "datastores";
@@ -62,30 +62,39 @@ impl KnownDatastores {
 
     /// Notes the datastore at `path`, which is made if only it is missing; durable when this
     /// returns.
-    pub fn note(&self, path: &Path) -> Result<(), CliError> {
+    ///
+    /// # Errors
+    /// [`JobError`]; then it is not noted.
+    pub fn note(&self, path: &Path) -> Result<(), JobError> {
         let datastore = identify(path)?;
-        let found = |error| CliError::File { action: "find", path: path.to_owned(), error };
+        let found = |error| JobError::File { action: "find", path: path.to_owned(), error };
         let path = path.canonicalize().map_err(found)?;
         let file = self.file(datastore, &path);
         if Note::read(&file).is_ok_and(|note| note.path == path) {
             // Whoever wrote it may have been killed before it was durable.
             let synced = strongroom_files::sync_directory(&self.directory);
-            return synced.map_err(|error| CliError::File { action: "sync", path: file, error });
+            return synced.map_err(|error| JobError::File { action: "sync", path: file, error });
         }
         let noted_unix_seconds = state_file::unix_seconds_now();
         state_file::replace(&file, &Note { format: FORMAT, datastore, path, noted_unix_seconds })
     }
 
     /// Notes the datastore in which a volume is or will be.
-    pub fn note_of_volume(&self, volume: &Path) -> Result<(), CliError> {
+    ///
+    /// # Errors
+    /// As [`KnownDatastores::note`].
+    pub fn note_of_volume(&self, volume: &Path) -> Result<(), JobError> {
         let parent = volume.parent().filter(|parent| !parent.as_os_str().is_empty());
         self.note(parent.unwrap_or(Path::new(".")))
     }
 
     /// Forgets what was noted of `path`: a person's word that no volume there needs a key any more.
     /// Whether anything was.
-    pub fn forget(&self, path: &Path) -> Result<bool, CliError> {
-        let found = |error| CliError::File { action: "find", path: path.to_owned(), error };
+    ///
+    /// # Errors
+    /// [`JobError::File`].
+    pub fn forget(&self, path: &Path) -> Result<bool, JobError> {
+        let found = |error| JobError::File { action: "find", path: path.to_owned(), error };
         let absolute = std::path::absolute(path).map_err(found)?;
         let canonical = path.canonicalize().unwrap_or_else(|_| absolute.clone());
         let mut forgotten = false;
@@ -98,8 +107,8 @@ impl KnownDatastores {
     }
 
     /// All that is noted, file by file, or why one says nothing.
-    fn notes(&self) -> Result<Vec<NotedFile>, CliError> {
-        let failed = |error| CliError::File { action: "read", path: self.directory.clone(), error };
+    fn notes(&self) -> Result<Vec<NotedFile>, JobError> {
+        let failed = |error| JobError::File { action: "read", path: self.directory.clone(), error };
         let files = strongroom_files::list(&self.directory, ENDING).map_err(failed)?;
         let noted = files.into_iter().map(|file| {
             let note = Note::read(&file).map_err(|error| error.to_string());

@@ -37,6 +37,9 @@ pub enum KeyNeeded {
 }
 
 /// Refuses unless no volume needs a key which `is_meant`, for sure.
+///
+/// # Errors
+/// [`KeyNeeded`].
 pub fn check_unneeded(scan: &Scan, is_meant: impl Fn(&ProviderKey) -> bool) -> Result<(), KeyNeeded> {
     let volumes: Vec<_> = scan.needing(is_meant).into_iter().map(|volume| volume.path.clone()).collect();
     match (volumes.is_empty(), scan.unknown()) {

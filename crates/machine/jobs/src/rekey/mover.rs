@@ -10,27 +10,39 @@ use strongroom_datastore::file::{
 };
 use strongroom_keys::{Kek, KekSource};
 use strongroom_types::{KekId, VolumeId};
-use strongroom_worker::control::{Answer, Client, NewKek, Request};
+use strongroom_worker::control::{Answer, Client, ControlError, NewKek, Request};
 
 use super::journal::{Done, Journal};
 use super::new_keys::NewKeys;
-use crate::error::CliError;
-use crate::keys::KeyArguments;
-use crate::volume::open::FreshnessArguments;
+use crate::datastores::KnownDatastores;
+use crate::error::JobError;
+use crate::present_keys::PresentKeys;
 
 /// For an exposed volume's supervisor to fetch the key and write two descriptors.
 const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 
+/// What is known of a volume's age.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Freshness {
+    /// The least generation that its descriptor may have; 0 if none is known.
+    pub least_generation: u64,
+    /// The key that it is under.
+    pub expect_kek: Option<KekId>,
+    /// Which volume it is.
+    pub expect_volume: Option<VolumeId>,
+}
+
 /// How volumes are moved.
-#[derive(Debug)]
 pub struct Mover<'a> {
-    /// Where their present keys come from, and the home.
-    pub key: &'a KeyArguments,
+    /// Where their present keys come from.
+    pub present: &'a dyn PresentKeys,
+    /// Where datastores are noted whose volumes come under a provider's key.
+    pub datastores: &'a KnownDatastores,
     /// The key that is replaced; of a volume that is between two keys it may be either. Without it,
     /// the one that the volume is under.
     pub in_place_of: Option<KekId>,
     /// What is known of the volume.
-    pub freshness: FreshnessArguments,
+    pub freshness: Freshness,
     /// How long to wait for whoever has it.
     pub lock_wait: Duration,
 }
@@ -61,7 +73,7 @@ impl Mover<'_> {
         path: &Path,
         journal: &mut Journal,
         keys: &mut NewKeys<'_>,
-    ) -> Result<Moved, CliError> {
+    ) -> Result<Moved, JobError> {
         let descriptor = describe(path)?.descriptor;
         descriptor.expect_volume(path, self.freshness.expect_volume)?;
         let Some(encryption) = &descriptor.encryption else {
@@ -77,12 +89,11 @@ impl Mover<'_> {
         // is made in vain.
         let from = match (&client, &begun) {
             (None, Some(begun)) if begun.id == encryption.kek.id => None,
-            (None, begun) => match self.key.for_volume_to_leave(path, &descriptor, self.freshness.expect_kek)
-            {
-                Ok(key) => key.into_kek(),
+            (None, begun) => match self.present.to_leave(path, &descriptor, self.freshness.expect_kek) {
+                Ok(key) => key,
                 // The new key alone can finish.
                 Err(_) if begun.is_some() => None,
-                Err(error) => return Err(error),
+                Err(refusal) => return Err(refusal.into()),
             },
             (Some(_), _) => None,
         };
@@ -91,7 +102,7 @@ impl Mover<'_> {
             None => keys.in_place_of(self.in_place_of.unwrap_or(encryption.kek.id), journal)?,
         };
         if matches!(to.source(), KekSource::Provider(_)) {
-            self.key.note_datastore_of(path)?;
+            self.datastores.note_of_volume(path)?;
         }
         let generation = match client {
             Some(client) => ask(client, path, to, least_generation)?,
@@ -106,16 +117,16 @@ impl Mover<'_> {
 
 /// Has the process that exposes the volume do it; says the generation then. A key that no provider
 /// keeps goes there in a pipe.
-fn ask(client: Client, path: &Path, to: &Kek, least_generation: u64) -> Result<u64, CliError> {
+fn ask(client: Client, path: &Path, to: &Kek, least_generation: u64) -> Result<u64, JobError> {
     let pipe = match to.source() {
         KekSource::Provider(_) => None,
-        KekSource::Passphrase(_) | KekSource::KeyFile {} => Some(to.to_pipe().map_err(CliError::Handover)?),
+        KekSource::Passphrase(_) | KekSource::KeyFile {} => Some(to.to_pipe().map_err(JobError::Handover)?),
     };
     let new = NewKek { id: to.id(), source: to.source().clone() };
     let request = Request::Rewrap { to: new, least_generation };
     match client.ask_with(request, pipe.as_ref().map(AsFd::as_fd), ANSWER_WITHIN)? {
         Answer::Rewrapped { generation, .. } => Ok(generation),
-        other => Err(CliError::of_answer(path, other)),
+        other => Err(ControlError::of_answer(path, other).into()),
     }
 }
 

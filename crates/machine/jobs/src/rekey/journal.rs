@@ -20,7 +20,7 @@ use strongroom_datastore::file::KekRecord;
 use strongroom_keys::KeyRequestId;
 use strongroom_types::{KekId, VolumeId};
 
-use crate::error::CliError;
+use crate::error::JobError;
 use crate::state_file::unix_seconds_now;
 
 const FORMAT: u32 = 1;
@@ -82,11 +82,11 @@ pub struct Journal {
 impl Journal {
     /// Opens the journal of the job that is described by `what`, in the state directory `home`:
     /// that of one that was not finished, or a new one.
-    pub fn open(home: &Path, what: &str) -> Result<Self, CliError> {
+    pub fn open(home: &Path, what: &str) -> Result<Self, JobError> {
         let directory = home.join("jobs");
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |error| CliError::File { action: "keep a job in", path, error }
+            move |error| JobError::File { action: "keep a job in", path, error }
         };
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed(&directory))?;
         let digest = mac::sha256(what.as_bytes());
@@ -96,7 +96,7 @@ impl Journal {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = open.map_err(failed(&path))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(CliError::JobRuns { path });
+            return Err(JobError::JobRuns { path });
         }
         let mut journal = Self {
             file,
@@ -139,7 +139,7 @@ impl Journal {
 
     /// Names the wish for a key in the place of this one: the same again, if it was wished for
     /// before.
-    pub fn request(&mut self, from: KekId) -> Result<KeyRequestId, CliError> {
+    pub fn request(&mut self, from: KekId) -> Result<KeyRequestId, JobError> {
         if let Some(request) = self.requests.get(&from) {
             return Ok(*request);
         }
@@ -150,14 +150,14 @@ impl Journal {
     }
 
     /// Notes the key that takes the place of `from`, before it is used.
-    pub fn succeed(&mut self, from: KekId, to: KekRecord) -> Result<(), CliError> {
+    pub fn succeed(&mut self, from: KekId, to: KekRecord) -> Result<(), JobError> {
         self.note(&Line::Kek { from, to: to.clone() }, true)?;
         self.keks.insert(from, to);
         Ok(())
     }
 
     /// Notes that a volume is done. Were it lost, the volume would say so itself.
-    pub fn set_done(&mut self, done: Done) -> Result<(), CliError> {
+    pub fn set_done(&mut self, done: Done) -> Result<(), JobError> {
         if self.done.get(&done.path) == Some(&done) {
             return Ok(());
         }
@@ -167,12 +167,12 @@ impl Journal {
     }
 
     /// Notes that nothing is left: the same command begins a new job from now on.
-    pub fn finish(&mut self) -> Result<(), CliError> {
+    pub fn finish(&mut self) -> Result<(), JobError> {
         self.note(&Line::Finished { unix_seconds: unix_seconds_now() }, true)
     }
 
-    fn note(&mut self, line: &Line, durably: bool) -> Result<(), CliError> {
-        let failed = |error| CliError::File { action: "note in", path: self.path.clone(), error };
+    fn note(&mut self, line: &Line, durably: bool) -> Result<(), JobError> {
+        let failed = |error| JobError::File { action: "note in", path: self.path.clone(), error };
         let mut text = serde_json::to_vec(line).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
         self.file.write_all(&text).map_err(failed)?;
@@ -248,7 +248,7 @@ mod tests {
         let open = || Journal::open(home.path(), "volumes to corp").unwrap();
         let mut journal = open();
         assert!(!journal.is_resumed());
-        assert!(matches!(Journal::open(home.path(), "volumes to corp"), Err(CliError::JobRuns { .. })));
+        assert!(matches!(Journal::open(home.path(), "volumes to corp"), Err(JobError::JobRuns { .. })));
         let request = journal.request(old).unwrap();
         journal.succeed(old, new.clone()).unwrap();
         journal.set_done(done("/ds/vm1")).unwrap();

@@ -12,7 +12,7 @@ use strongroom_crypto::mac;
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_types::{KekId, hex};
 
-use crate::error::CliError;
+use crate::error::JobError;
 use crate::state_file;
 
 const DIRECTORY: &str = "rotations";
@@ -62,20 +62,20 @@ impl BegunRotations {
     }
 
     /// Notes one before anything of it is done.
-    pub fn begin(&self, rotation: &BegunRotation) -> Result<(), CliError> {
+    pub fn begin(&self, rotation: &BegunRotation) -> Result<(), JobError> {
         state_file::replace(&self.file(rotation), rotation)
     }
 
     /// Nothing of it is left to be done.
-    pub fn end(&self, rotation: &BegunRotation) -> Result<(), CliError> {
+    pub fn end(&self, rotation: &BegunRotation) -> Result<(), JobError> {
         state_file::remove(&self.file(rotation)).map(drop)
     }
 
     /// All that are left.
-    pub fn list(&self) -> Result<Vec<BegunRotation>, CliError> {
+    pub fn list(&self) -> Result<Vec<BegunRotation>, JobError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |error| CliError::File { action: "read", path, error }
+            move |error| JobError::File { action: "read", path, error }
         };
         let files = strongroom_files::list(&self.directory, ENDING).map_err(failed(&self.directory))?;
         let read = |file: PathBuf| state_file::read(&file, FORMAT).map_err(failed(&file));

@@ -11,12 +11,33 @@ use strongroom_providers::{
     KeyFacts, KeyProvider, KeyState, KmipConfig, ProviderConfig, ProviderError, ProviderKeyring, Registry,
     SourceConfig,
 };
-use strongroom_types::KekId;
+use strongroom_types::{KekId, without_numbers};
 
-use super::KeyName;
 use crate::datastores::{KnownDatastores, Scan, provider_key, vm_of};
-use crate::error::{CliError, without_numbers};
-use crate::keyserver::{ClientFiles, Overseer};
+use crate::error::JobError;
+
+/// A key as people name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyName {
+    /// Its id at its provider, or the KEK id that a volume is under.
+    pub key: String,
+    /// Whose key, if it is said.
+    pub provider: Option<ProviderName>,
+}
+
+/// Whoever may ask this machine's own key server what is known of every key, and gets none: an
+/// administrator, or an auditor.
+#[derive(Clone, Debug)]
+pub struct Overseer {
+    /// Where the key server serves KMIP.
+    pub server: String,
+    /// The authorities that it trusts.
+    pub ca: PathBuf,
+    /// Its certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
 
 /// The providers of a home, and the volumes that are known.
 pub struct Inventory {
@@ -72,7 +93,10 @@ impl Inventory {
     /// What is known of keys in the machine's own key server is asked as `overseer`, its
     /// administrator for one: this machine as a client sees the keys that it owns and no others,
     /// and VMs' keys are the control plane's.
-    pub fn open(home: &Path, more: &[PathBuf], overseer: Option<&Overseer>) -> Result<Self, CliError> {
+    ///
+    /// # Errors
+    /// [`JobError::Registry`] and [`JobError::File`] if the home cannot be read.
+    pub fn open(home: &Path, more: &[PathBuf], overseer: Option<&Overseer>) -> Result<Self, JobError> {
         let (mut providers, mut broken) = (BTreeMap::new(), Vec::new());
         for registered in Registry::of_home(home).list()? {
             match registered.config {
@@ -105,12 +129,15 @@ impl Inventory {
     }
 
     /// A provider, to ask it.
-    pub fn provider(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, CliError> {
-        self.keyring.provider(name).map_err(|error| CliError::Provider { name: name.clone(), error })
+    ///
+    /// # Errors
+    /// [`JobError::Provider`].
+    pub fn provider(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, JobError> {
+        self.keyring.provider(name).map_err(|error| JobError::Provider { name: name.clone(), error })
     }
 
     /// The same, to ask what is known of keys.
-    fn asked_about_keys(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, CliError> {
+    fn asked_about_keys(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, JobError> {
         self.overseers.get(name).map_or_else(|| self.provider(name), |overseer| Ok(Arc::clone(overseer)))
     }
 
@@ -125,7 +152,7 @@ impl Inventory {
         let is_wanted = |name: &ProviderName| only.is_none_or(|only| only == name);
         for name in self.providers.keys().filter(|name| is_wanted(name)).cloned().collect::<Vec<_>>() {
             let listed = self.asked_about_keys(&name).and_then(|provider| {
-                provider.list().map_err(|error| CliError::Provider { name: name.clone(), error })
+                provider.list().map_err(|error| JobError::Provider { name: name.clone(), error })
             });
             match listed {
                 Ok(listed) => keys.extend(listed.into_iter().map(|listed| {
@@ -133,7 +160,7 @@ impl Inventory {
                     (order_of(&key), self.key(key, Ok(listed.facts)))
                 })),
                 // Of such a provider only those are known that volumes name.
-                Err(CliError::Provider { error: ProviderError::Unsupported(_), .. }) => {}
+                Err(JobError::Provider { error: ProviderError::Unsupported(_), .. }) => {}
                 Err(error) => self.broken.push(broken(&name, &error)),
             }
         }
@@ -144,7 +171,11 @@ impl Inventory {
     }
 
     /// The one key that is meant.
-    pub fn find(&self, name: &KeyName) -> Result<Key, CliError> {
+    ///
+    /// # Errors
+    /// [`JobError::NoSuchKey`] and [`JobError::AmbiguousKey`]; [`JobError::Provider`] if it may be at
+    /// one that does not answer.
+    pub fn find(&self, name: &KeyName) -> Result<Key, JobError> {
         let is_wanted =
             |key: &ProviderKey| name.provider.as_ref().is_none_or(|provider| *provider == key.provider);
         let is_named = |key: &ProviderKey| {
@@ -157,8 +188,8 @@ impl Inventory {
         }
         match found.as_slice() {
             [key] => Ok(self.look_up(key.clone())),
-            [] => Err(CliError::NoSuchKey { key: name.key.clone() }),
-            several => Err(CliError::AmbiguousKey {
+            [] => Err(JobError::NoSuchKey { key: name.key.clone() }),
+            several => Err(JobError::AmbiguousKey {
                 key: name.key.clone(),
                 found: several
                     .iter()
@@ -172,7 +203,7 @@ impl Inventory {
     }
 
     /// The keys of that id at the providers that keep keys.
-    fn ask_for(&self, name: &KeyName) -> Result<Vec<ProviderKey>, CliError> {
+    fn ask_for(&self, name: &KeyName) -> Result<Vec<ProviderKey>, JobError> {
         let Ok(id) = name.key.parse() else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         let mut failed = None;
@@ -184,7 +215,7 @@ impl Inventory {
             let key = ProviderKey { provider: provider.clone(), key: Clone::clone(&id), wrapped: None };
             match self.facts(&key) {
                 Ok(_) => found.push(key),
-                Err(CliError::Provider { error: ProviderError::NoSuchKey, .. }) => {}
+                Err(JobError::Provider { error: ProviderError::NoSuchKey, .. }) => {}
                 Err(error) => failed = Some(error),
             }
         }
@@ -196,17 +227,18 @@ impl Inventory {
     }
 
     /// The key that a volume is under, as its descriptor says; of two, the old one.
-    pub fn key_of_volume(&self, path: &Path) -> Result<Key, CliError> {
-        let found = |error| CliError::File { action: "find", path: path.to_owned(), error };
+    ///
+    /// # Errors
+    /// [`JobError::NoProvidersKey`], and what keeps the volume from being read.
+    pub fn key_of_volume(&self, path: &Path) -> Result<Key, JobError> {
+        let found = |error| JobError::File { action: "find", path: path.to_owned(), error };
         let canonical = path.canonicalize().map_err(found)?;
         let described = strongroom_datastore::file::describe(&canonical)?;
         let source = described.descriptor.key_source().cloned();
-        let key = source.as_ref().and_then(provider_key).ok_or_else(|| {
-            CliError::Usage(format!(
-                "{} has no key of a key provider; move it to one with `strongroom volume rekey --kek --to-key-provider NAME`",
-                path.display()
-            ))
-        })?;
+        let key = source
+            .as_ref()
+            .and_then(provider_key)
+            .ok_or_else(|| JobError::NoProvidersKey { path: path.to_owned() })?;
         Ok(self.look_up(key.clone()))
     }
 
@@ -228,8 +260,11 @@ impl Inventory {
     }
 
     /// What its provider says of a key.
-    pub fn facts(&self, key: &ProviderKey) -> Result<KeyFacts, CliError> {
-        let failed = |error| CliError::Provider { name: key.provider.clone(), error };
+    ///
+    /// # Errors
+    /// [`JobError::Provider`].
+    pub fn facts(&self, key: &ProviderKey) -> Result<KeyFacts, JobError> {
+        let failed = |error| JobError::Provider { name: key.provider.clone(), error };
         match self.asked_about_keys(&key.provider)?.facts(key) {
             // Some servers forget what they destroyed; others let nobody see it.
             Err(ProviderError::Destroyed) => {
@@ -272,13 +307,13 @@ fn overseers(
         if own.servers != [overseer.server.as_str()] {
             continue;
         }
-        let ClientFiles { ca, certificate, key } = overseer.files.clone();
+        let Overseer { ca, certificate, key, .. } = overseer.clone();
         let kmip = KmipConfig { ca, certificate, key, ..own.clone() };
         let config = ProviderConfig { source: SourceConfig::Embedded(kmip), ..config.clone() };
         match strongroom_providers::open(&config) {
-            Ok(overseer) => drop(overseers.insert(name.clone(), overseer)),
+            Ok(provider) => drop(overseers.insert(name.clone(), provider)),
             Err(error) => {
-                tracing::info!("{name} is not asked as {}: {error}", overseer.files.certificate.display())
+                tracing::info!("{name} is not asked as {}: {error}", overseer.certificate.display())
             }
         }
     }
@@ -291,7 +326,7 @@ fn order_of(key: &ProviderKey) -> (ProviderName, String) {
     (key.provider.clone(), format!("{}\n{wrapped}", key.key))
 }
 
-fn broken(name: &ProviderName, error: &CliError) -> Broken {
+fn broken(name: &ProviderName, error: &JobError) -> Broken {
     Broken { name: name.clone(), code: error.code().to_owned(), reason: without_numbers(&error.to_string()) }
 }
 
