@@ -31,7 +31,7 @@ mod upstream;
 pub use administration::{AdministrationArguments, Administrator, overseer_of_home};
 pub use certificates::{ClientFiles, NewKey};
 pub use directory::{DirectoryArguments, ServerSettings, parse_address};
-pub use init::{EMBEDDED, warn_of_root};
+pub use init::warn_of_root;
 pub use own_certificates::RENEW_BEFORE;
 
 use std::process::ExitCode;

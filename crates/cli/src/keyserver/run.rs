@@ -16,11 +16,12 @@ use strongroom_keyserver::process::state::State;
 use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings};
 use strongroom_keyserver::root::{self, Protection};
 use strongroom_kmip::server::ServerLimits;
+use strongroom_providers::EMBEDDED;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments, listen_for_administration};
-use super::init::{self, EMBEDDED};
+use super::init;
 use super::own_certificates::OwnCertificates;
 use super::root::SecretArguments;
 use super::syslog::SyslogSettings;

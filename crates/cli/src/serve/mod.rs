@@ -32,7 +32,7 @@ use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_keyserver::process::state::make_directories;
 use strongroom_processes::{Address, Alone, Place, Role, RunningRole, Signals, keep};
 
-pub use self::config::{ProvidesKeys, ServeConfig};
+pub use self::config::ServeConfig;
 use self::identity::Identity;
 use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
 use crate::error::CliError;

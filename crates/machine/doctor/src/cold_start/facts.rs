@@ -18,12 +18,11 @@ use strongroom_host::vm_directory::VmRecord;
 use strongroom_hostd::checks::Root;
 use strongroom_hostd::checks::storage::{Support, support};
 use strongroom_keys::{KekSource, ProviderKey};
-use strongroom_providers::{Registry, SourceConfig};
+use strongroom_providers::{EMBEDDED, Registry, SourceConfig};
 
 use super::served::server_of;
 use super::{Need, Part};
-use crate::keyserver::EMBEDDED;
-use crate::serve::ProvidesKeys;
+use crate::provides_keys::ProvidesKeys;
 
 /// What an installation is made of, as far as it matters here.
 pub struct Site<'site> {

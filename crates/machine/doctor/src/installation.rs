@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use strongroom_api::Page;
 use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::state_file::StateFile;
@@ -13,22 +12,42 @@ use strongroom_hostd::checks::{Finding, Verdict};
 use strongroom_keys::ProviderKey;
 use strongroom_keyserver::backup::BackupStatus;
 use strongroom_keyserver::management::protocol::{BrokeredAnswer, StatusAnswer};
-use strongroom_keyserver::management::questions::{BrokeredKeys, Status};
 use strongroom_keyserver::root::sealing_command;
 use strongroom_types::counted;
 use time::OffsetDateTime;
 
-use crate::api::ApiArguments;
-use crate::error::CliError;
-use crate::home::HomeArguments;
-use crate::keyserver::{Administrator, ClientFiles, ServerSettings};
-use crate::serve::Places;
-
 /// A certificate that ends sooner should have been renewed: `serve` does it 30 days before.
 const RENEWAL_OVERDUE: time::Duration = time::Duration::days(14);
 
-/// The home itself: nobody else's to read.
-pub fn home(home: &Path) -> Finding {
+/// A certificate that this machine has at its key server.
+#[derive(Debug)]
+pub struct Certificate {
+    /// Where its files are.
+    pub directory: PathBuf,
+    /// The first moment at which it is good no longer, or why it cannot be read.
+    pub not_after: Result<OffsetDateTime, String>,
+}
+
+/// The key server that is set up in a home.
+#[derive(Debug)]
+pub struct KeyServer {
+    /// Whether it is the broker of any provider.
+    pub is_broker: bool,
+    /// What it says of itself, or why it could not be asked.
+    pub answer: Result<KeyServerAnswer, String>,
+}
+
+/// What a key server says of itself.
+#[derive(Debug)]
+pub struct KeyServerAnswer {
+    /// How it is.
+    pub status: StatusAnswer,
+    /// The keys that it passes on.
+    pub brokered: Vec<BrokeredAnswer>,
+}
+
+/// The home itself: nobody else's to read. `has_key_server` says whether it has a key server's.
+pub fn home(home: &Path, has_key_server: bool) -> Finding {
     const CHECK: &str = "home";
     let place = home.display();
     let Ok(metadata) = std::fs::metadata(home) else {
@@ -37,7 +56,7 @@ pub fn home(home: &Path) -> Finding {
             format!("nothing is set up in {place} yet; `strongroom serve` makes all that it takes"),
         );
     };
-    if metadata.mode() & 0o077 != 0 && ServerSettings::read(&home.join("keyserver")).is_ok() {
+    if metadata.mode() & 0o077 != 0 && has_key_server {
         let loose = std::fs::metadata(home.join("keyserver")).is_ok_and(|inner| inner.mode() & 0o077 != 0);
         if loose {
             return Finding::warning(
@@ -51,47 +70,24 @@ pub fn home(home: &Path) -> Finding {
     Finding::ok(CHECK, format!("state is in {place}"))
 }
 
-/// The key server: asked if it runs, and how it is.
-pub struct KeyServer {
-    /// What is to be said of it.
-    pub findings: Vec<Finding>,
-    /// Where the keys are that it passes on; nothing if it could not be asked.
-    pub brokered: Option<BTreeMap<String, ProviderKey>>,
-    /// Whether it is the broker of any provider.
-    pub is_broker: bool,
-}
-
 impl KeyServer {
-    /// That of a home.
-    pub fn of(home: &Path) -> Self {
-        let directory = home.join("keyserver");
-        let Ok(settings) = ServerSettings::read(&directory) else {
-            return Self { findings: Vec::new(), brokered: None, is_broker: false };
-        };
-        let is_broker = !settings.brokered.is_empty();
-        let files = ClientFiles::in_directory(&directory.join("admin"));
-        let asked = || {
-            let administrator = Administrator::new(settings.administration(&directory)?, &files)?;
-            let status = administrator.ask(Status {})?;
-            let brokered: Vec<BrokeredAnswer> = administrator.ask(BrokeredKeys {}).unwrap_or_default();
-            Ok::<_, CliError>((status, brokered))
-        };
-        match asked() {
-            Ok((status, brokered)) => {
-                let brokered = brokered.into_iter().map(|key| (key.id, key.key)).collect();
-                Self { findings: judge(&status, &directory), brokered: Some(brokered), is_broker }
-            }
-            Err(error) => Self {
-                findings: vec![Finding::warning(
-                    "key-server",
-                    format!("this machine's key server does not answer: {error}"),
-                    "VMs that run go on; none with an encrypted disk can start",
-                    "start it: `systemctl start strongroom`, or `strongroom serve`",
-                )],
-                brokered: None,
-                is_broker,
-            },
+    /// What is to be said of it, in this home.
+    pub(crate) fn findings(&self, home: &Path) -> Vec<Finding> {
+        match &self.answer {
+            Ok(answer) => judge(&answer.status, &home.join("keyserver")),
+            Err(error) => vec![Finding::warning(
+                "key-server",
+                format!("this machine's key server does not answer: {error}"),
+                "VMs that run go on; none with an encrypted disk can start",
+                "start it: `systemctl start strongroom`, or `strongroom serve`",
+            )],
         }
+    }
+
+    /// Where the keys are that it passes on, by their ids here; nothing if it could not be asked.
+    pub(crate) fn brokered(&self) -> Option<BTreeMap<String, ProviderKey>> {
+        let keys = &self.answer.as_ref().ok()?.brokered;
+        Some(keys.iter().map(|key| (key.id.clone(), key.key.clone())).collect())
     }
 }
 
@@ -122,26 +118,18 @@ fn judge(status: &StatusAnswer, directory: &Path) -> Vec<Finding> {
 }
 
 /// The certificates that this machine has at its key server.
-pub fn certificates(places: &Places) -> Vec<Finding> {
+pub fn certificates(certificates: &[Certificate]) -> Vec<Finding> {
     const CHECK: &str = "certificates";
-    let directories = [
-        places.home.join("keyserver/admin"),
-        places.home.join("key-providers/embedded"),
-        places.control.join("identity"),
-        places.control.join("auditor"),
-        places.hostd.join("identity"),
-    ];
-    let there = directories.iter().map(|directory| (directory, ClientFiles::in_directory(directory)));
     let mut findings = Vec::new();
-    for (directory, files) in there.filter(|(_, files)| files.are_there()) {
+    for Certificate { directory, not_after } in certificates {
         let name = directory.display();
         let next = "start `strongroom serve` (or `strongroom keyserver run`) again with this home: the key server renews what is its \
                     machine's own when it starts, also what has ended";
         let why = "its holder is refused by the key server from then on: no VM starts";
         let now = OffsetDateTime::now_utc();
-        match files.not_after() {
-            Err(error) => findings.push(Finding::refused(CHECK, error.to_string(), why, next)),
-            Ok(end) if end <= now => {
+        match not_after {
+            Err(error) => findings.push(Finding::refused(CHECK, error.clone(), why, next)),
+            Ok(end) if *end <= now => {
                 findings.push(Finding::refused(
                     CHECK,
                     format!("the certificate in {name} has ended"),
@@ -149,8 +137,8 @@ pub fn certificates(places: &Places) -> Vec<Finding> {
                     next,
                 ));
             }
-            Ok(end) if end < now + RENEWAL_OVERDUE => {
-                let days = (end - now).whole_days();
+            Ok(end) if *end < now + RENEWAL_OVERDUE => {
+                let days = (*end - now).whole_days();
                 findings.push(Finding::warning(
                     CHECK,
                     format!("the certificate in {name} ends in {days} days"),
@@ -167,15 +155,11 @@ pub fn certificates(places: &Places) -> Vec<Finding> {
     findings
 }
 
-/// What the control plane says is wrong.
-pub fn alarms(home: &HomeArguments, places: &Places) -> Vec<Finding> {
+/// What the control plane says is wrong, or why it does not answer.
+pub fn alarms(said: Result<Vec<Alarm>, String>) -> Vec<Finding> {
     const CHECK: &str = "serve";
-    if !places.control.join("token").exists() {
-        return Vec::new();
-    }
-    let asked = ApiArguments::of_home(home).connect().and_then(|api| api.get::<Page<Alarm>>("/v1/alarms"));
-    let alarms = match asked {
-        Ok(alarms) => alarms.items,
+    let alarms = match said {
+        Ok(alarms) => alarms,
         Err(error) => {
             return vec![Finding::warning(
                 CHECK,
@@ -290,8 +274,7 @@ mod tests {
     #[test]
     fn a_home_that_is_not_there_is_no_fault() {
         let scratch = tempfile::tempdir().unwrap();
-        assert_eq!(home(&scratch.path().join("none")).verdict, Verdict::Ok);
-        assert!(KeyServer::of(&scratch.path().join("none")).findings.is_empty());
+        assert_eq!(home(&scratch.path().join("none"), false).verdict, Verdict::Ok);
         assert_eq!(old_processes(scratch.path()).verdict, Verdict::Ok);
     }
 }
