@@ -2,8 +2,8 @@
 //!
 //! The embedded key server has its own: it enforces delay and second person itself, and carries
 //! them out. For other providers the delay is kept here, in `<home>/destructions`, one file each;
-//! nobody but this program holds to it, and whoever has the provider's credentials can destroy a
-//! key there without it.
+//! nobody but this program holds to it, and the provider's credentials suffice to destroy a key
+//! there without it.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -25,8 +25,8 @@ pub struct KeyName {
     pub provider: Option<ProviderName>,
 }
 
-/// Whoever may ask this machine's own key server what is known of every key, and gets none: an
-/// administrator, or an auditor.
+/// An administrator or an auditor: may ask this machine's own key server what is known of every
+/// key, and gets none.
 #[derive(Clone, Debug)]
 pub struct Overseer {
     /// Where the key server serves KMIP.
@@ -173,8 +173,8 @@ impl Inventory {
     /// The one key that is meant.
     ///
     /// # Errors
-    /// [`JobError::NoSuchKey`] and [`JobError::AmbiguousKey`]; [`JobError::Provider`] if it may be at
-    /// one that does not answer.
+    /// [`JobError::NoSuchKey`] and [`JobError::AmbiguousKey`]; [`JobError::Provider`] if it may be
+    /// at one that does not answer.
     pub fn find(&self, name: &KeyName) -> Result<Key, JobError> {
         let is_wanted =
             |key: &ProviderKey| name.provider.as_ref().is_none_or(|provider| *provider == key.provider);

@@ -1,4 +1,4 @@
-//! The keys that volumes are under now, which whoever began the job is asked for.
+//! The keys that volumes are under now, which the job's caller is asked for.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use strongroom_keys::Kek;
 use strongroom_types::KekId;
 use thiserror::Error;
 
-/// Whoever has the present keys of volumes, or knows where they are.
+/// Gives the present keys of volumes, from where the caller has them.
 pub trait PresentKeys {
     /// The key of the volume at `path`, which leaves it, also if the key was revoked as
     /// compromised. The descriptor is not yet authenticated. While a re-wrap is under way, either

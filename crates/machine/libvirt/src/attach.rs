@@ -111,8 +111,8 @@ struct Found {
     qemu: QemuUser,
 }
 
-/// The arguments of `volume expose` by which a service has the key of the volume, at its absolute
-/// path; whoever gives them has tried the key.
+/// Gives the arguments of `volume expose` by which a service has the key of the volume at this
+/// absolute path, after it has tried the key.
 pub type KeyWords<'a, E> = &'a dyn Fn(&Path, &Descriptor) -> Result<Vec<String>, E>;
 
 impl Attach<'_> {

@@ -37,7 +37,7 @@ pub enum Place {
 pub struct Disk {
     /// What libvirt calls it: vda.
     pub target: String,
-    /// The name that libvirt or whoever attached it gave the device.
+    /// The name that the device has by libvirt, or by who attached it.
     pub alias: Option<String>,
     /// Where its content comes from.
     pub place: Place,

@@ -53,7 +53,7 @@ pub enum LibvirtError {
     NoDomain {
         /// As it was given.
         name: String,
-        /// Which libvirt was asked, as virsh is told.
+        /// Which libvirt was asked, as an argument of virsh.
         connect: String,
     },
     /// What libvirt says makes no sense.
@@ -82,7 +82,7 @@ pub enum LibvirtError {
         domain: String,
         /// In which of its definitions.
         when: &'static str,
-        /// Which libvirt, as virsh is told.
+        /// Which libvirt, as an argument of virsh.
         connect: String,
     },
     /// The name is taken.

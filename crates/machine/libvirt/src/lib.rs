@@ -11,7 +11,7 @@
 //! - A disk's server ends only after the guest has let go of the disk.
 //!
 //! What may not enter: keys. The caller tries a volume's key, and says by which arguments
-//! `volume expose` has it. Nothing is printed here: remarks go to whoever asked.
+//! `volume expose` has it. Nothing is printed here: the caller hears remarks.
 #![forbid(unsafe_code)]
 
 mod attach;

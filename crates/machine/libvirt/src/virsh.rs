@@ -119,7 +119,7 @@ impl Libvirt {
         Domain::read_all(&xml).map_err(|reason| LibvirtError::Xml { what: "the domains".to_owned(), reason })
     }
 
-    /// Who QEMU is here. What cannot be told is taken for nothing special.
+    /// Who QEMU is here. Where libvirt does not say, nothing special is assumed.
     pub(crate) fn qemu_user(&self) -> QemuUser {
         let told = self.ask(&["capabilities"], None).ok();
         told.and_then(|xml| QemuUser::read(&xml).ok()).unwrap_or_default()

@@ -127,7 +127,7 @@ impl Address {
     }
 }
 
-/// A predecessor that ends is waited for, and a person is told why.
+/// Waits for a predecessor that ends, and says why.
 struct Wait<'serve> {
     until: Instant,
     signals: &'serve Signals,

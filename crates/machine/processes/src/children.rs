@@ -45,7 +45,7 @@ pub struct Role {
     pub name: &'static str,
     /// Its program.
     pub program: PathBuf,
-    /// What that is told.
+    /// The program's arguments.
     pub arguments: Vec<OsString>,
     /// Whether it hears on stdin, line by line, of the others that ended.
     pub hears: bool,
@@ -148,7 +148,7 @@ impl RunningRole {
         ended
     }
 
-    /// Tells it what has ended, in order. What it cannot be told now stays.
+    /// Writes to it what has ended, in order. What cannot be written now stays.
     fn hear(&mut self, news: &mut Vec<String>) {
         let Some(stdin) = self.process.as_mut().and_then(|process| process.child.stdin.as_mut()) else {
             return;
@@ -210,7 +210,7 @@ impl Process {
                 let mut line = String::new();
                 let mut stdout = BufReader::new(stdout);
                 let read = stdout.by_ref().take(FIRST_LINE_BYTES_MAX).read_line(&mut line);
-                // Whoever has gone away does not want it.
+                // A receiver that has gone away does not want it.
                 let _ = say.send(if read.is_ok() { line } else { String::new() });
                 // The rest is for people who start it by hand; the process must not wait for its
                 // readers.

@@ -8,8 +8,8 @@
 //!   last. All processes end with [`RunningRole`], in order or else by force.
 //! - A signal ([`Signals`]) ends every wait of this room at once.
 //!
-//! What may not enter: what the processes do, their arguments, and any key. The room is told
-//! programs, places and addresses.
+//! What may not enter: what the processes do, what their arguments mean, and any key. The caller
+//! names programs, places and addresses.
 #![forbid(unsafe_code)]
 
 mod alone;

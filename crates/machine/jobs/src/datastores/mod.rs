@@ -5,10 +5,10 @@
 //! <home>/datastores/<datastore's id>-<digest of its path>.json     one for each place where a datastore was used
 //! ```
 //!
-//! - Whoever makes a volume under a provider's key, or moves one to such a key, notes its datastore
-//!   first: it is on the disk before the envelope is. The note says the datastore's path and which
-//!   one it is, by a mark that it bears itself ([`identify`]), so that a disk that is not mounted
-//!   is not taken for an empty one.
+//! - A command that makes a volume under a provider's key, or moves one to such a key, notes its
+//!   datastore first: it is on the disk before the envelope is. The note says the datastore's path
+//!   and which one it is, by a mark that it bears itself ([`identify`]), so that a disk that is not
+//!   mounted is not taken for an empty one.
 //! - What is noted and cannot be read leaves it unknown what needs a key, until it is there again
 //!   or a person says that it is gone for good.
 //! - Nobody notes a volume that is copied or moved by other means than this program's.
@@ -71,7 +71,7 @@ impl KnownDatastores {
         let path = path.canonicalize().map_err(found)?;
         let file = self.file(datastore, &path);
         if Note::read(&file).is_ok_and(|note| note.path == path) {
-            // Whoever wrote it may have been killed before it was durable.
+            // Its writer may have been killed before it was durable.
             let synced = strongroom_files::sync_directory(&self.directory);
             return synced.map_err(|error| JobError::File { action: "sync", path: file, error });
         }

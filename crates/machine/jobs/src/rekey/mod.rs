@@ -86,7 +86,7 @@ pub struct Rekey<'a> {
     pub present: &'a dyn PresentKeys,
     /// What is known of the volume, if it is one.
     pub freshness: Freshness,
-    /// How long to wait for whoever has a volume.
+    /// How long to wait for a process that has a volume.
     pub lock_wait: Duration,
     /// Whether a person wants the job to stop before its next volume.
     pub is_interrupted: &'a dyn Fn() -> bool,

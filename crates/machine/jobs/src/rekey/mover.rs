@@ -43,7 +43,7 @@ pub struct Mover<'a> {
     pub in_place_of: Option<KekId>,
     /// What is known of the volume.
     pub freshness: Freshness,
-    /// How long to wait for whoever has it.
+    /// How long to wait for a process that has the volume.
     pub lock_wait: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Mover<'_> {
         let given = keys.given()?.filter(|given| descriptor.is_under(given.id));
         let begun = encryption.keks().find_map(|record| journal.new_key(record.id)).cloned().or(given);
         let client = Client::connect(path)?;
-        // An exposed volume's key is with whoever exposes it. Of another it is had before a new one
+        // An exposed volume's supervisor has its key. Another volume's is had before a new one
         // is made in vain.
         let from = match (&client, &begun) {
             (None, Some(begun)) if begun.id == encryption.kek.id => None,

@@ -26,7 +26,7 @@ pub enum NewKeySource<'a> {
     Provider(ProviderName),
     /// A key file, which has the one key for all.
     KeyFile(PathBuf),
-    /// A passphrase, which whoever has it gives once it is needed.
+    /// A passphrase, which the caller gives once it is needed.
     Passphrase(&'a dyn Fn() -> Result<SecretBytes, KeyRefusal>),
 }
 

@@ -1,9 +1,9 @@
 //! Rotations that were begun and not finished, by the key that they replace: `<home>/rotations`,
 //! one file each.
 //!
-//! A rotation's journal says what it has done, and can be found by whoever names the old key. Its
-//! volumes name the new one as soon as they have moved; by these files whoever names a volume, or
-//! asks for all that is due, comes to the same rotation again.
+//! A rotation's journal says what it has done, and is found by the old key's name. Its volumes name
+//! the new key as soon as they have moved; these files lead from a volume, and from all that is
+//! due, to the same rotation.
 
 use std::path::{Path, PathBuf};
 

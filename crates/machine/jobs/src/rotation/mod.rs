@@ -52,7 +52,7 @@ pub struct Rotate<'a> {
     pub keyring: &'a dyn Keyring,
     /// Where the present keys come from.
     pub present: &'a dyn PresentKeys,
-    /// How long to wait for whoever has a volume.
+    /// How long to wait for a process that has a volume.
     pub lock_wait: Duration,
     /// Whether a person wants the job to stop before its next volume.
     pub is_interrupted: &'a dyn Fn() -> bool,
