@@ -11,6 +11,7 @@ use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
 use strongroom_hostd::daemon::DaemonError;
 use strongroom_images::ImageError;
+use strongroom_jobs::{JobError, KeyRefusal};
 use strongroom_keys::{KeyError, ProviderKey, ProviderName};
 use strongroom_keyserver::authority::AuthorityError;
 use strongroom_keyserver::authority::enrol::ClientError;
@@ -19,18 +20,18 @@ use strongroom_keyserver::process::ProcessError as KeyserverProcessError;
 use strongroom_keyserver::process::state::StateError;
 use strongroom_keyserver::recovery::RecertifyError;
 use strongroom_keyserver::root::RootError;
+use strongroom_libvirt::LibvirtError;
 use strongroom_memory::secret::SecretError;
+use strongroom_processes::ProcessesError;
 use strongroom_providers::{ProviderError, RegistryError};
 use strongroom_ring::RingError;
-use strongroom_types::KekId;
-use strongroom_worker::control::{Answer, ControlError};
+use strongroom_types::{KekId, without_numbers};
+use strongroom_worker::control::ControlError;
 use strongroom_worker::supervise::SuperviseError;
 use strongroom_worker::{ProcessError, StackError, TransferError};
 use thiserror::Error;
 
-use crate::datastores::KeyNeeded;
 use crate::output::printable;
-use crate::vm::LibvirtError;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -52,45 +53,6 @@ pub enum CliError {
         /// Why.
         error: ProviderError,
     },
-    /// There is no such key.
-    #[error(
-        "no key {key} is known here, neither to a key provider nor to a volume; `strongroom key list` shows all"
-    )]
-    NoSuchKey {
-        /// As it was given.
-        key: String,
-    },
-    /// Several keys are called so.
-    #[error("'{key}' may be {}; say which with --provider NAME, or by its KEK id", .found.join(" or "))]
-    AmbiguousKey {
-        /// As it was given.
-        key: String,
-        /// What it may be.
-        found: Vec<String>,
-    },
-    /// The new key of a rotation was taken out of use before the rotation was done.
-    #[error(
-        "the new key that this rotation began with ({key}) is {state}; activate it at its provider and call again, or move the volumes with \
-         `strongroom volume rekey --kek`"
-    )]
-    NewKeyOutOfUse {
-        /// The new key.
-        key: Box<ProviderKey>,
-        /// What it is.
-        state: &'static str,
-    },
-    /// The key's destruction waits for its time.
-    #[error("the key's destruction is scheduled, and due {due}; cancel it with --cancel, or come back then")]
-    DestructionWaits {
-        /// When it is due.
-        due: String,
-    },
-    /// The key is not to be destroyed.
-    #[error("no destruction of this key is scheduled")]
-    NoDestruction,
-    /// A key is not destroyed, because something needs it or may need it.
-    #[error(transparent)]
-    KeyNeeded(#[from] KeyNeeded),
     /// The root key of the key server cannot be had.
     #[error(transparent)]
     Root(#[from] RootError),
@@ -192,27 +154,6 @@ pub enum CliError {
         /// The key that should open it.
         expected: KekId,
     },
-    /// What is given as the new key is not what the job has begun with.
-    #[error(
-        "the new key (from a {source_name}) is KEK {given}, and the job was begun with KEK {wanted}; give the same one again"
-    )]
-    OtherNewKey {
-        /// What was given.
-        given: KekId,
-        /// What the job has begun with.
-        wanted: KekId,
-        /// Where it comes from.
-        source_name: String,
-    },
-    /// The same job runs already.
-    #[error("another process works on this job ({path}); wait for it")]
-    JobRuns {
-        /// Its file.
-        path: PathBuf,
-    },
-    /// A key cannot be given to another process.
-    #[error("cannot hand the new key over: {0}")]
-    Handover(io::Error),
     /// An encrypted volume, no key, and nobody to ask for one.
     #[error("{path} needs its key: {next}")]
     NoKey {
@@ -276,17 +217,9 @@ pub enum CliError {
     /// The volume is not, or no longer, exposed.
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
-    /// The process that exposes the volume cannot be asked.
+    /// The process that exposes the volume cannot be asked, or says no.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// That process said no.
-    #[error("{message}")]
-    Refused {
-        /// Its name for why.
-        code: String,
-        /// Why.
-        message: String,
-    },
     /// Nobody exposes the volume.
     #[error("{path} is not exposed; nothing is to be upgraded")]
     NotExposed {
@@ -296,6 +229,12 @@ pub enum CliError {
     /// TLS cannot be offered.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// A job on keys is not done.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The processes of this machine do not run.
+    #[error(transparent)]
+    Processes(#[from] ProcessesError),
     /// Signals cannot be caught or awaited.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
@@ -377,19 +316,9 @@ impl CliError {
         }
     }
 
-    /// The failure that another process's answer tells.
-    pub fn of_answer(path: &Path, answer: Answer) -> Self {
-        match answer {
-            Answer::Refused { code, message } => Self::Refused { code, message },
-            other => {
-                Self::Control(ControlError::Answer { path: path.to_owned(), reason: format!("{other:?}") })
-            }
-        }
-    }
-
     /// The exit status: 2 for a command line that makes no sense, 1 for everything else.
     pub fn status(&self) -> u8 {
-        if matches!(self, Self::Usage(_)) { 2 } else { 1 }
+        if self.code() == "usage" { 2 } else { 1 }
     }
 
     /// Whether a volume's key cannot be had now and may be later.
@@ -407,13 +336,6 @@ impl CliError {
             Self::Key(error) => error.code(),
             Self::Registry(error) => error.code(),
             Self::Provider { error, .. } => error.code(),
-            Self::NoSuchKey { .. } => "no_such_key",
-            Self::AmbiguousKey { .. } => "ambiguous_key",
-            Self::NewKeyOutOfUse { .. } => "new_key_out_of_use",
-            Self::DestructionWaits { .. } => "destruction_waits",
-            Self::NoDestruction => "no_destruction",
-            Self::KeyNeeded(KeyNeeded::Volumes { .. }) => "key_needed",
-            Self::KeyNeeded(KeyNeeded::Unknown(_)) => "key_needs_unknown",
             Self::Root(_) => "root_key",
             Self::NoKeyserver { .. } | Self::NothingToRestoreInto { .. } => "no_keyserver",
             Self::KeyserverState(_) => "keyserver_state",
@@ -430,9 +352,6 @@ impl CliError {
                 "wrong_key"
             }
             Self::UnexpectedKek { .. } => "unexpected_kek",
-            Self::OtherNewKey { .. } => "other_new_key",
-            Self::JobRuns { .. } => "job_runs",
-            Self::Handover(_) => "key_not_handed_over",
             Self::NoKey { .. } => "no_key",
             Self::VmVolume { .. } => "vm_volume",
             Self::ProviderNeeded { .. } => "key_provider_needed",
@@ -448,10 +367,11 @@ impl CliError {
                 SuperviseError::Stop(_) => "stop",
                 SuperviseError::Wait(_) => "signals",
             },
-            Self::Control(_) => "control",
-            Self::Refused { code, .. } => code,
+            Self::Control(error) => error.code(),
             Self::NotExposed { .. } => "not_exposed",
             Self::Tls(_) => "tls",
+            Self::Job(error) => error.code(),
+            Self::Processes(error) => error.code(),
             Self::Signals(_) => "signals",
             Self::Leases(_) => "leases",
             Self::Api { code, .. } => code,
@@ -486,16 +406,10 @@ impl CliError {
     }
 }
 
-/// The message without the kernel's error numbers: beside their names they tell nobody anything.
-pub fn without_numbers(message: &str) -> String {
-    let mut kept = String::with_capacity(message.len());
-    let mut rest = message;
-    while let Some((before, after)) = rest.split_once(" (os error ") {
-        kept.push_str(before);
-        rest = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
-        rest = rest.strip_prefix(')').unwrap_or(rest);
+impl From<CliError> for KeyRefusal {
+    fn from(error: CliError) -> Self {
+        Self { code: error.code().to_owned(), message: error.to_string() }
     }
-    kept + rest
 }
 
 /// What the kernel says ends many messages, in words that name no next step.
@@ -529,12 +443,5 @@ mod tests {
         );
         let text = "cannot open a: Permission denied; run: chmod 600 a";
         assert_eq!(with_next_step(text.to_owned()), text);
-    }
-
-    #[test]
-    fn error_numbers_are_left_out() {
-        let text = "cannot open a: Permission denied (os error 13); and b (os error 2)";
-        assert_eq!(without_numbers(text), "cannot open a: Permission denied; and b");
-        assert_eq!(without_numbers("nothing of that kind"), "nothing of that kind");
     }
 }

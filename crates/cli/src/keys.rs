@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use strongroom_crypto::kdf::Argon2idParams;
 use strongroom_datastore::file::{DatastoreError, Descriptor, KekRecord, Protection};
+use strongroom_jobs::datastores::{KnownDatastores, vm_of};
+use strongroom_jobs::{KeyRefusal, PresentKeys};
 use strongroom_keys::{
     Kek, KekSource, KeyError, KeyRequestId, Keyring, PASSPHRASE_BYTES_MAX, ProviderKey, ProviderKeyId,
     ProviderName, check_new_passphrase, read_key_file,
@@ -19,7 +20,6 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{HolderEvent, Registry, SourceConfig};
 use strongroom_types::KekId;
 
-use crate::datastores::{KnownDatastores, vm_of};
 use crate::error::CliError;
 use crate::grants::GrantArguments;
 use crate::home::HomeArguments;
@@ -93,7 +93,7 @@ impl NewKeyArguments {
             Some(descriptor) => read_passphrase(descriptor)?,
             None => ask_twice(path)?,
         };
-        Ok(VolumeKey::Kek(of_new_passphrase(&passphrase)?))
+        Ok(VolumeKey::Kek(Kek::of_new_passphrase_at_calibrated_cost(&passphrase)?))
     }
 
     fn provided(&self, path: &Path, provider: &ProviderName) -> Result<Kek, CliError> {
@@ -193,7 +193,7 @@ impl KeyArguments {
     /// Notes the datastore of a volume that will have an envelope under a key of a provider, before
     /// it has it.
     pub fn note_datastore_of(&self, volume: &Path) -> Result<(), CliError> {
-        KnownDatastores::of_home(&self.home.path()?).note_of_volume(volume)
+        Ok(KnownDatastores::of_home(&self.home.path()?).note_of_volume(volume)?)
     }
 
     /// Whatever reaches the key providers, with the grants that were given.
@@ -231,17 +231,6 @@ impl KeyArguments {
         // Nobody asks again, and whoever holds the key from here on has it once.
         self.secret.borrow_mut().take();
         found
-    }
-
-    /// The same for a volume that is moved to another key, also if its own was revoked as
-    /// compromised.
-    pub fn for_volume_to_leave(
-        &self,
-        path: &Path,
-        descriptor: &Descriptor,
-        expected: Option<KekId>,
-    ) -> Result<VolumeKey, CliError> {
-        self.found_for(path, descriptor, expected, |keyring, key| keyring.fetch_to_leave(key))
     }
 
     fn found_for(
@@ -349,6 +338,18 @@ impl KeyArguments {
     }
 }
 
+impl PresentKeys for KeyArguments {
+    fn to_leave(
+        &self,
+        path: &Path,
+        descriptor: &Descriptor,
+        expected: Option<KekId>,
+    ) -> Result<Option<Kek>, KeyRefusal> {
+        let found = self.found_for(path, descriptor, expected, |keyring, key| keyring.fetch_to_leave(key));
+        Ok(found?.into_kek())
+    }
+}
+
 /// The KEK of the volume at `path`, which a provider keeps.
 fn provided_kek(
     fetch: impl FnOnce() -> Result<Kek, KeyError>,
@@ -377,13 +378,6 @@ fn ask_until_right(path: &Path, record: &KekRecord) -> Result<Kek, CliError> {
         }
     }
     Err(CliError::WrongPassphrase { path: path.to_owned() })
-}
-
-/// The KEK of a passphrase that is set now, at the cost that this machine can bear.
-pub fn of_new_passphrase(passphrase: &SecretBytes) -> Result<Kek, CliError> {
-    check_new_passphrase(passphrase)?;
-    let cost = Argon2idParams::calibrated().map_err(KeyError::from)?;
-    Ok(Kek::of_new_passphrase(passphrase, cost)?)
 }
 
 /// A new passphrase of a person at the terminal, for what is at `path`.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::error::without_numbers;
+use strongroom_types::without_numbers;
 
 /// Writes each line without the kernel's error numbers, which say nothing beside their names.
 pub struct Lines<W>(pub W);

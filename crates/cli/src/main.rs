@@ -6,7 +6,6 @@
 //! - [`program`]: the command line as a whole, logging, exit status.
 //! - [`keys`]: where passphrases and keys come from; never the command line or the environment.
 //! - [`grants`]: the leave by which a host has keys.
-//! - [`datastores`]: where volumes are that need keys of providers.
 //! - [`image`]: disk images of other programs.
 //! - [`output`]: answers for people and for programs. [`error`]: refusals for both.
 //!
@@ -17,7 +16,6 @@
 mod api;
 mod audit;
 mod completions;
-mod datastores;
 mod doctor;
 mod duration;
 mod error;
@@ -39,8 +37,6 @@ mod program;
 mod progress;
 mod readiness;
 mod serve;
-mod signals;
-mod state_file;
 mod terminal;
 mod vm;
 mod vm_supervisor;

@@ -1,6 +1,6 @@
 //! The words of the house as types: ids, names, byte sizes, extents, key epochs and the limits they
-//! obey; what keys of providers are called and how they stand; bytes as text; and the one way in
-//! which a room promises an answer for later. None holds a key.
+//! obey; what keys of providers are called and how they stand; bytes and times as text; and the one
+//! way in which a room promises an answer for later. None holds a key.
 //!
 //! Every room may use this one; it does no I/O and depends on no other room. A bare integer or
 //! string does not cross a room's door where one of these types says what it is.
@@ -11,11 +11,13 @@ mod extent;
 pub mod hex;
 mod id;
 mod lease_status;
+mod message;
 mod name;
 mod pending;
 mod provider_key;
 mod shell;
 mod size;
+mod utc;
 
 /// The greatest count that is read from a datastore: of a volume's descriptors, a VM's starts, a
 /// log's superblocks. No counting gets there, so a greater one was written by somebody else, and
@@ -33,6 +35,7 @@ pub use id::{
     VolumeId, parse_id,
 };
 pub use lease_status::{LeaseState, LeaseStatus, RevokedHow};
+pub use message::without_numbers;
 pub use name::{NAME_BYTES_MAX, NameError, SnapshotName, check_name};
 pub use pending::{Abandoned, Answerer, Pending, pending};
 pub use provider_key::{
@@ -41,3 +44,4 @@ pub use provider_key::{
 };
 pub use shell::shell_word;
 pub use size::{MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, SizeError, VolumeSize, display_bytes, parse_bytes};
+pub use utc::utc;

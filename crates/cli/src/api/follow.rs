@@ -4,12 +4,12 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::task::{ProgressUnit, Task, TaskQuery, TaskState};
+use strongroom_processes::Signals;
 
 use super::Api;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::signals::Signals;
 
 /// How long the control plane holds an answer back until there is news, in seconds.
 const WAIT_S: u32 = 1;

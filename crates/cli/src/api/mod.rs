@@ -16,6 +16,7 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_api::task::Task;
+use strongroom_jobs::state_file;
 use strongroom_memory::secret::SecretBytes;
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -24,7 +25,6 @@ pub use self::follow::{Begun, WaitArguments, follow, follow_with_images};
 use self::http::{Files, Http};
 use crate::error::CliError;
 use crate::home::HomeArguments;
-use crate::state_file;
 
 /// Where the control plane's own things are in the home.
 pub const CONTROL_DIRECTORY: &str = "control";
@@ -74,10 +74,8 @@ struct Listens {
 
 /// Says in its home where the control plane listens.
 pub fn write_address(control_home: &Path, url: &str) -> Result<(), CliError> {
-    state_file::replace(
-        &control_home.join(ADDRESS_FILE),
-        &Listens { format: ADDRESS_FORMAT, url: url.to_owned() },
-    )
+    let listens = Listens { format: ADDRESS_FORMAT, url: url.to_owned() };
+    Ok(state_file::replace(&control_home.join(ADDRESS_FILE), &listens)?)
 }
 
 /// A control plane.

@@ -6,6 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_jobs::JobError;
+use strongroom_jobs::datastores::{KnownDatastores, check_unneeded};
+use strongroom_jobs::destructions::KeptDestructions;
+use strongroom_jobs::inventory::{Inventory, Key};
+use strongroom_jobs::state_file::unix_seconds_now;
 use strongroom_keyserver::management::questions::{
     CancelDestruction, ConfirmDestruction, ScheduleDestruction,
 };
@@ -13,15 +18,12 @@ use strongroom_keyserver::objects::destruction::{DELAY_MAX_SECONDS, DELAY_MIN_SE
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_providers::{ProviderError, SourceConfig};
 
-use super::inventory::{Inventory, Key};
-use super::waiting::{KeptDestructions, WaitingDestruction};
-use super::{DatastoreArguments, KeyName};
-use crate::datastores::{KnownDatastores, check_unneeded};
+use super::waiting::WaitingDestruction;
+use super::{DatastoreArguments, KeyNameArguments};
 use crate::duration::{display_seconds, parse_seconds};
 use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, utc};
-use crate::state_file;
 
 /// Which key, and which step.
 #[derive(Debug, Args)]
@@ -45,7 +47,7 @@ Examples:
 )]
 pub struct DestroyArguments {
     #[command(flatten)]
-    key: KeyName,
+    key: KeyNameArguments,
 
     /// Why; it goes on record
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["confirm", "cancel"])]
@@ -129,7 +131,7 @@ impl DestroyArguments {
             // An administrator need not be a client of the server.
             self.at_server(&inventory, &self.key.key)?
         } else {
-            let key = inventory.find(&self.key)?;
+            let key = inventory.find(&self.key.name())?;
             match inventory.is_embedded(&key.key.provider) {
                 true => self.at_server(&inventory, key.key.key.as_str())?,
                 false => self.at_another(&inventory, &KeptDestructions::of_home(&home), &key)?,
@@ -153,7 +155,7 @@ impl DestroyArguments {
         let id = object_id(key)?;
         if !self.cancel {
             // The server looks too; here the list is complete.
-            check_unneeded(inventory.scan(), |other| other.key.as_str() == key)?;
+            check_unneeded(inventory.scan(), |other| other.key.as_str() == key).map_err(JobError::from)?;
         }
         let administrator = self.server.administrator()?;
         let (step, answer) = if self.cancel {
@@ -189,10 +191,11 @@ impl DestroyArguments {
             );
             return Err(CliError::Provider { name: key.key.provider.clone(), error });
         }
-        check_unneeded(inventory.scan(), |other| inventory.may_be_same(other, &key.key))?;
+        check_unneeded(inventory.scan(), |other| inventory.may_be_same(other, &key.key))
+            .map_err(JobError::from)?;
         let provider = inventory.provider(&key.key.provider)?;
         let (step, kept) = if self.confirm {
-            let now = state_file::unix_seconds_now();
+            let now = unix_seconds_now();
             ("destroyed", destructions.carry_out(&*provider, &key.key, now)?)
         } else {
             let (least, most) = (DELAY_MIN_SECONDS.unsigned_abs(), DELAY_MAX_SECONDS.unsigned_abs());

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_audit::Outcome;
+use strongroom_jobs::inventory::{Inventory, unix_seconds};
 use strongroom_keyserver::management::protocol::{EventAnswer, HISTORY_MAX, HistoryAnswer};
 use strongroom_keyserver::management::questions::KeyHistory;
 
-use super::KeyName;
+use super::KeyNameArguments;
 use super::destroy::object_id;
-use super::inventory::{Inventory, unix_seconds};
 use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, Table, utc};
@@ -28,7 +28,7 @@ Examples:
 )]
 pub struct HistoryArguments {
     #[command(flatten)]
-    key: KeyName,
+    key: KeyNameArguments,
 
     /// The last N records
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=i64::from(HISTORY_MAX)))]
@@ -108,7 +108,7 @@ impl HistoryArguments {
             return Ok(ExitCode::SUCCESS);
         }
         let inventory = Inventory::open(&self.server.home()?, &[], self.server.overseer().as_ref())?;
-        let key = inventory.find(&self.key)?;
+        let key = inventory.find(&self.key.name())?;
         let history = if inventory.is_embedded(&key.key.provider) {
             self.on_record(key.key.key.as_str())?
         } else {

@@ -7,15 +7,17 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_jobs::datastores::UnknownNeeds;
+use strongroom_jobs::destructions::KeptDestructions;
+use strongroom_jobs::inventory::{Broken, Inventory, Key, state_name, unix_seconds};
 use strongroom_keys::{ProviderKeyId, ProviderName};
 use strongroom_keyserver::management::questions;
 use strongroom_providers::KeyState;
+use strongroom_types::without_numbers;
 
 use super::DatastoreArguments;
-use super::inventory::{Broken, Inventory, Key, state_name, unix_seconds};
-use super::waiting::{KeptDestructions, WaitingDestruction};
-use crate::datastores::UnknownNeeds;
-use crate::error::{CliError, without_numbers};
+use super::waiting::WaitingDestruction;
+use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, Table, utc};
 

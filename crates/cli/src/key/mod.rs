@@ -1,15 +1,8 @@
-//! `strongroom key`: the keys of all providers, one by one. One file per command.
-//!
-//! | file | what |
-//! |---|---|
-//! | `inventory` | which keys there are, what their providers say of them, which volumes need them |
-//! | `begun` | rotations that are not finished |
-//! | `waiting` | destructions that wait: the embedded server's, and those that this home keeps for other providers |
+//! `strongroom key`: the keys of all providers, one by one. One file per command; `waiting` says a
+//! destruction that waits. Inventory, rotation and kept destructions are `strongroom_jobs`'s.
 
-mod begun;
 mod destroy;
 mod history;
-mod inventory;
 mod list;
 mod rotate;
 mod show;
@@ -19,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use strongroom_jobs::inventory::KeyName;
 use strongroom_keys::ProviderName;
 
 use crate::error::CliError;
@@ -41,7 +35,7 @@ pub enum KeyCommand {
 
 /// Which key.
 #[derive(Debug, Args)]
-pub struct KeyName {
+pub struct KeyNameArguments {
     /// The key: its id at its provider, or the KEK id that a volume is under
     #[arg(value_name = "KEY")]
     key: String,
@@ -49,6 +43,13 @@ pub struct KeyName {
     /// Whose key, if several providers have one of that id
     #[arg(long, value_name = "NAME")]
     provider: Option<ProviderName>,
+}
+
+impl KeyNameArguments {
+    /// The key as it is named.
+    pub fn name(&self) -> KeyName {
+        KeyName { key: self.key.clone(), provider: self.provider.clone() }
+    }
 }
 
 /// Where to look for volumes beside the datastores that are known.

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_jobs::datastores::UnknownNeeds;
+use strongroom_jobs::inventory::{Inventory, Key, state_name, unix_seconds};
 use strongroom_keys::{ProviderKeyId, ProviderName};
 use strongroom_providers::KeyState;
 
-use super::inventory::{Inventory, Key, state_name, unix_seconds};
 use super::list::Destructions;
 use super::waiting::WaitingDestruction;
-use super::{DatastoreArguments, KeyName};
-use crate::datastores::UnknownNeeds;
+use super::{DatastoreArguments, KeyNameArguments};
 use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, utc};
@@ -25,7 +25,7 @@ use crate::output::{Output, utc};
 )]
 pub struct ShowArguments {
     #[command(flatten)]
-    key: KeyName,
+    key: KeyNameArguments,
 
     #[command(flatten)]
     datastores: DatastoreArguments,
@@ -103,7 +103,7 @@ impl ShowArguments {
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let home = self.server.home()?;
         let inventory = Inventory::open(&home, &self.datastores.datastores, self.server.overseer().as_ref())?;
-        let key = inventory.find(&self.key)?;
+        let key = inventory.find(&self.key.name())?;
         let destruction =
             Destructions::new(&home, &self.server).of(&inventory, &key).unwrap_or_else(|error| {
                 output.remark(&format!("Whether its destruction is scheduled cannot be said: {error}"));

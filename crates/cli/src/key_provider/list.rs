@@ -7,8 +7,9 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_keys::{OnRevocation, ProviderKeyId, ProviderName};
 use strongroom_providers::{KeyState, LeaseConfig, ProviderConfig, Registry, open};
+use strongroom_types::without_numbers;
 
-use crate::error::{CliError, without_numbers};
+use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::output::{Output, Table, utc};
 

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_jobs::datastores::{KnownDatastores, Scan, vm_of};
 use strongroom_keys::ProviderName;
 use strongroom_providers::{Registry, RegistryError};
 use strongroom_types::counted;
 
-use crate::datastores::{KnownDatastores, Scan, vm_of};
 use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::output::Output;

@@ -7,9 +7,9 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_keys::ProviderName;
 use strongroom_providers::{Registry, ServerCheck, check};
-use strongroom_types::counted;
+use strongroom_types::{counted, without_numbers};
 
-use crate::error::{CliError, without_numbers};
+use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::output::{Output, Table};
 

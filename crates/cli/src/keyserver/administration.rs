@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rustls::pki_types::CertificateDer;
+use strongroom_jobs::inventory::Overseer;
 use strongroom_keyserver::access::{CertificateSha256, Role};
 use strongroom_keyserver::authority::{claimed_identity, enrol};
 use strongroom_keyserver::grant::GrantSigner;
@@ -30,16 +31,6 @@ pub struct AdministrationArguments {
     identity: Option<PathBuf>,
 }
 
-/// Whoever may ask this machine's own key server what is known of every key, and gets none: an
-/// administrator, or an auditor.
-#[derive(Clone, Debug)]
-pub struct Overseer {
-    /// Its certificate and key.
-    pub files: ClientFiles,
-    /// Where the key server serves KMIP.
-    pub server: String,
-}
-
 /// An administrator at a server.
 pub struct Administrator {
     client: enrol::Client,
@@ -63,7 +54,7 @@ impl AdministrationArguments {
     /// nobody's files are here.
     pub fn overseer(&self) -> Option<Overseer> {
         let directory = self.directory.path().ok().filter(|_| self.server.is_none())?;
-        Overseer::new(&directory, self.files().ok()?)
+        overseer_of(&directory, self.files().ok()?)
     }
 
     /// Reads what it takes to ask. Nothing is asked yet.
@@ -106,18 +97,17 @@ impl AdministrationArguments {
     }
 }
 
-impl Overseer {
-    /// The administrator of the key server that lives in this home.
-    pub fn of_home(home: &Path) -> Option<Self> {
-        let directory = home.join("keyserver");
-        let files = ClientFiles::in_directory(&directory.join("admin"));
-        Self::new(&directory, files)
-    }
+/// The administrator of the key server that lives in this home, who may ask about every key.
+pub fn overseer_of_home(home: &Path) -> Option<Overseer> {
+    let directory = home.join("keyserver");
+    overseer_of(&directory, ClientFiles::in_directory(&directory.join("admin")))
+}
 
-    fn new(directory: &Path, files: ClientFiles) -> Option<Self> {
-        let listen = ServerSettings::read(directory).ok()?.listen;
-        files.are_there().then_some(Self { files, server: listen.to_string() })
-    }
+fn overseer_of(directory: &Path, files: ClientFiles) -> Option<Overseer> {
+    let server = ServerSettings::read(directory).ok()?.listen.to_string();
+    let is_there = files.are_there();
+    let ClientFiles { ca, certificate, key } = files;
+    is_there.then_some(Overseer { server, ca, certificate, key })
 }
 
 impl Administrator {

@@ -16,17 +16,16 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::module;
 use strongroom_frontend::listen::{Address, ListenError, Listener};
+use strongroom_jobs::state_file;
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::authority::{KeyTypes, Settings};
-use strongroom_keyserver::process::state::make_directory;
 
 use super::audit_settings::{AuditArguments, AuditSettings};
 use super::syslog::{SyslogArguments, SyslogSettings};
 use super::upstream::BrokeredProviders;
 use crate::error::CliError;
 use crate::home::HomeArguments;
-use crate::state_file;
 
 /// The name of the settings' file.
 const SETTINGS_FILE: &str = "server.json";
@@ -202,7 +201,7 @@ impl ServerSettings {
 
     /// Writes them.
     pub fn write(&self, directory: &Path) -> Result<(), CliError> {
-        state_file::replace(&directory.join(SETTINGS_FILE), self)
+        Ok(state_file::replace(&directory.join(SETTINGS_FILE), self)?)
     }
 }
 
@@ -216,15 +215,4 @@ pub fn listen_for_administration(directory: &Path) -> Result<Option<Listener>, C
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// Makes the directory and those above it that are missing, each for its owner alone.
-pub fn make_directories(path: &Path) -> Result<(), CliError> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        make_directories(parent)?;
-    }
-    Ok(make_directory(path)?)
 }

@@ -9,20 +9,17 @@ use serde::Serialize;
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
 use strongroom_keyserver::authority::Authority;
-use strongroom_keyserver::process::state::State;
+use strongroom_keyserver::process::state::{State, make_directories};
 use strongroom_keyserver::root::tpm::TpmError;
 use strongroom_keyserver::root::{self, Description, RootError};
-use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
+use strongroom_providers::{EMBEDDED, KmipConfig, ProviderConfig, Registry, SourceConfig};
 use time::OffsetDateTime;
 
 use super::certificates::{ClientFiles, NewKey};
-use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments, make_directories};
+use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
 use super::root::RootArguments;
 use crate::error::CliError;
 use crate::output::Output;
-
-/// What this machine's own key server is called among its key providers.
-pub const EMBEDDED: &str = "embedded";
 
 /// Time for one request to it, as to any other server.
 const REQUEST_TIMEOUT_MS: u64 = 5_000;

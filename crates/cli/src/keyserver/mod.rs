@@ -28,10 +28,10 @@ mod syslog;
 mod token;
 mod upstream;
 
-pub use administration::{AdministrationArguments, Administrator, Overseer};
+pub use administration::{AdministrationArguments, Administrator, overseer_of_home};
 pub use certificates::{ClientFiles, NewKey};
-pub use directory::{DirectoryArguments, ServerSettings, make_directories, parse_address};
-pub use init::{EMBEDDED, warn_of_root};
+pub use directory::{DirectoryArguments, ServerSettings, parse_address};
+pub use init::warn_of_root;
 pub use own_certificates::RENEW_BEFORE;
 
 use std::process::ExitCode;

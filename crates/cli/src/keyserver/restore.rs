@@ -16,12 +16,11 @@ use strongroom_keyserver::process::state::State;
 use strongroom_keyserver::recovery::{ServerTarget, recertify};
 use strongroom_keyserver::root;
 use strongroom_memory::secret::SecretBytes;
-use strongroom_providers::{Registry, SourceConfig};
+use strongroom_providers::{EMBEDDED, Registry, SourceConfig};
 use time::OffsetDateTime;
 
 use super::certificates::{ClientFiles, NewKey};
 use super::directory::{DirectoryArguments, ServerSettings};
-use super::init::EMBEDDED;
 use super::root::SecretArguments;
 use crate::error::CliError;
 use crate::keys::ask_once;

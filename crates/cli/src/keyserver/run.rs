@@ -9,22 +9,23 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_jobs::datastores::KnownDatastores;
 use strongroom_keyserver::Settings;
 use strongroom_keyserver::broker::Upstream;
 use strongroom_keyserver::process::state::State;
 use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings};
 use strongroom_keyserver::root::{self, Protection};
 use strongroom_kmip::server::ServerLimits;
+use strongroom_providers::EMBEDDED;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments, listen_for_administration};
-use super::init::{self, EMBEDDED};
+use super::init;
 use super::own_certificates::OwnCertificates;
 use super::root::SecretArguments;
 use super::syslog::SyslogSettings;
 use super::upstream::BrokeredProviders;
-use crate::datastores::KnownDatastores;
 use crate::duration::parse_seconds;
 use crate::error::CliError;
 use crate::output::Output;

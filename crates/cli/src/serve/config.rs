@@ -13,11 +13,10 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use strongroom_api::Name;
+use strongroom_doctor::ProvidesKeys;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
-use strongroom_keys::ProviderName;
 
 use super::{NamedDatastore, parse_crypto_safe, parse_datastore};
 use crate::error::CliError;
@@ -41,23 +40,6 @@ pub struct ServeConfig {
     pub crypto_safe: Option<CryptoSafeRule>,
     /// Which VM serves which key provider: what `doctor` cannot find out by itself.
     pub provides_keys: Vec<ProvidesKeys>,
-}
-
-/// A VM that serves a key provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProvidesKeys {
-    pub vm: String,
-    pub provider: ProviderName,
-}
-
-impl FromStr for ProvidesKeys {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (vm, provider) = text.split_once('=').ok_or("write VM=PROVIDER, as in vault1=corp")?;
-        let provider = provider.trim().parse().map_err(|error| format!("{error}"))?;
-        Ok(Self { vm: vm.trim().to_owned(), provider })
-    }
 }
 
 impl ServeConfig {

@@ -16,11 +16,11 @@ use strongroom_keyserver::access::{ClientId, ClientName, Role};
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::management::protocol::ClientAnswer;
 use strongroom_keyserver::management::questions::{Clients, CreateToken};
-use strongroom_providers::{KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig};
+use strongroom_providers::{EMBEDDED, KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig};
 use time::OffsetDateTime;
 
 use crate::error::CliError;
-use crate::keyserver::{Administrator, ClientFiles, EMBEDDED, NewKey, RENEW_BEFORE, ServerSettings};
+use crate::keyserver::{Administrator, ClientFiles, NewKey, RENEW_BEFORE, ServerSettings};
 
 /// For how long a token lies between the key server and this process, in seconds.
 const TOKEN_SECONDS: u32 = 300;

@@ -10,8 +10,6 @@
 //! This process makes the certificates that they know each other by, starts them in this order, and
 //! starts again what ends. VMs are nobody's children here: they run on while any of these is down.
 
-mod alone;
-mod children;
 mod config;
 mod identity;
 mod roles;
@@ -27,13 +25,14 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use strongroom_api::datastore::{AddDatastore, Datastore};
 use strongroom_api::{Name, Page};
+use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::capacity::may_be_used;
 use strongroom_hostd::daemon::config::HostConfig;
+use strongroom_keyserver::process::state::make_directories;
+use strongroom_processes::{Address, Alone, Place, Role, RunningRole, Signals, keep};
 
-use self::alone::Alone;
-use self::children::{Role, RunningRole, keep};
-pub use self::config::{ProvidesKeys, ServeConfig};
+pub use self::config::ServeConfig;
 use self::identity::Identity;
 use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
 use crate::error::CliError;
@@ -41,7 +40,6 @@ use crate::home::HomeArguments;
 use crate::keyserver::{ServerSettings, parse_address, warn_of_root};
 use crate::output::Output;
 use crate::readiness;
-use crate::signals::Signals;
 
 /// Where hostd's own things are in the home.
 const HOSTD_DIRECTORY: &str = "hostd";
@@ -274,7 +272,7 @@ impl ServeArguments {
     ) -> Result<(), CliError> {
         self.look_for_datastores(output, places)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
-        let _alone = Alone::take(places, &self.addresses(&places.home), &signals, *output)?;
+        let _alone = self.be_alone(places, &signals, *output)?;
         let program = std::env::current_exe().map_err(|error| CliError::File {
             action: "find",
             path: "/proc/self/exe".into(),
@@ -326,7 +324,36 @@ impl ServeArguments {
         let mut roles = [control, hostd, keyserver];
         let kept = keep(&mut roles, &signals);
         readiness::tell("STOPPING=1");
-        kept
+        Ok(kept?)
+    }
+
+    /// Makes the places, takes them, and looks whether the addresses are free.
+    fn be_alone(&self, places: &Places, signals: &Signals, output: Output) -> Result<Alone, CliError> {
+        make_directories(&places.home)?;
+        HostRunDirectory::at(&places.run).map_err(|error| CliError::File {
+            action: "use",
+            path: places.run.clone(),
+            error,
+        })?;
+        let own = [
+            Place { what: "home", directory: &places.home, option: "--home" },
+            Place { what: "run directory", directory: &places.run, option: "--run" },
+        ];
+        let addresses = self.addresses(&places.home);
+        Ok(Alone::take(&own, &addresses, signals, &|text| output.remark(text))?)
+    }
+
+    /// Where this machine serves; what the key server's settings do not say yet is as they will be
+    /// made.
+    fn addresses(&self, home: &Path) -> [Address; 3] {
+        let known = ServerSettings::read(&home.join("keyserver")).unwrap_or_default();
+        let kmip = self.listen_kmip.unwrap_or(known.listen);
+        let enrolment = self.listen_enrolment.unwrap_or(known.listen_enrolment);
+        [
+            Address { address: self.listen(), of: "the API", option: "--listen" },
+            Address { address: kmip, of: "KMIP", option: "--listen-kmip" },
+            Address { address: enrolment, of: "enrolment", option: "--listen-enrolment" },
+        ]
     }
 
     fn keyserver(&self, home: &Path) -> Vec<OsString> {

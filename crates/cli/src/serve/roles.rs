@@ -18,6 +18,7 @@ use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_hostd::daemon::{self, DatastoreNotes, Options, SupervisorProgram};
+use strongroom_jobs::datastores::KnownDatastores;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,7 +26,6 @@ use super::Places;
 use super::upkeep::{Upkeep, UpkeepOf};
 use super::vm_keys::KeyServerKeys;
 use crate::api::write_address;
-use crate::datastores::KnownDatastores;
 use crate::error::CliError;
 use crate::keyserver::ServerSettings;
 use crate::output::Output;

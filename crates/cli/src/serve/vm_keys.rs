@@ -16,12 +16,12 @@ use strongroom_keyserver::grant::{
     Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
 use strongroom_keyserver::management::questions::{Ask, BindKey, BrokerCreate, Hosts, RecordUse, Status};
-use strongroom_providers::{self as providers, ProviderError, ProviderKeyring, Registry};
+use strongroom_providers::{self as providers, EMBEDDED, ProviderError, ProviderKeyring, Registry};
 use zeroize::Zeroizing;
 
 use super::identity::Identity;
 use crate::error::CliError;
-use crate::keyserver::{Administrator, ClientFiles, EMBEDDED};
+use crate::keyserver::{Administrator, ClientFiles};
 
 /// For how long a grant is good, in seconds: it is used as soon as the host opens the VM's volumes.
 const GRANT_SECONDS: u64 = 300;

@@ -11,6 +11,7 @@ use strongroom_api::Name;
 use strongroom_api::vm::{DiskKind, Ticket, TicketUse, VmView};
 use strongroom_datastore::file::CheckReport;
 use strongroom_host::protocol::{CheckEnd, CheckNews, GuestWelcome};
+use strongroom_processes::Signals;
 
 use super::console::GuestSocket;
 use super::guest_lines::{Ended, GuestLines};
@@ -18,7 +19,6 @@ use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::signals::Signals;
 use crate::volume::check::write_report;
 
 /// Which disks, and how thoroughly.

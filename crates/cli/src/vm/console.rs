@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use strongroom_api::vm::{Ticket, TicketUse};
 use strongroom_host::protocol::{FORMAT, GuestHello, GuestWelcome, ProblemBody};
+use strongroom_processes::Signals;
 
 use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::signals::Signals;
 use crate::terminal::RawTerminal;
 
 /// Control-], as telnet has it.

@@ -10,6 +10,7 @@ use strongroom_api::host::Host;
 use strongroom_api::vm::{
     AddDisk, Board, Cdrom, CreateVm, DiskKind, EncryptionWish, Firmware, MemorySize, VmView,
 };
+use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::disk::{ImageArguments, Upload, bring};
@@ -22,7 +23,6 @@ use super::seed::{SEED_DISK, SeedArguments};
 use crate::api::{ApiArguments, WaitArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::signals::Signals;
 
 /// What VM.
 #[derive(Debug, Args)]

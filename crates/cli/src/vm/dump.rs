@@ -12,6 +12,7 @@ use strongroom_api::task::Task;
 use strongroom_api::vm::{Dump, DumpVm, Ticket, TicketUse};
 use strongroom_api::{ListQuery, Page};
 use strongroom_host::protocol::{GuestEnd, GuestWelcome};
+use strongroom_processes::Signals;
 use strongroom_streams::{Unpacked, Unpacker};
 use strongroom_types::display_bytes;
 use zeroize::Zeroizing;
@@ -23,7 +24,6 @@ use crate::error::CliError;
 use crate::new_file::NewFile;
 use crate::output::{Output, Table, utc};
 use crate::progress::Meter;
-use crate::signals::Signals;
 
 /// The longest chunk that a host sends, in bytes: a record of a stream.
 const CHUNK_BYTES_MAX: usize = 1 << 20;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::vm::{ImageFormat, Ticket, TicketUse};
 use strongroom_host::protocol::{ExportNews, GuestEnd, GuestWelcome};
+use strongroom_processes::Signals;
 use strongroom_types::display_bytes;
 
 use super::console::GuestSocket;
@@ -19,7 +20,6 @@ use crate::error::CliError;
 use crate::new_file::NewFile;
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::signals::Signals;
 use crate::volume::image_format::NewFormatArgument;
 
 /// Which disk, and what it becomes.

@@ -6,8 +6,7 @@ use std::os::unix::net::UnixStream;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
-
-use crate::signals::Signals;
+use strongroom_processes::Signals;
 
 /// The longest line of a host, in bytes: the findings of a check, each with a path.
 const LINE_BYTES_MAX: u64 = 1 << 20;

@@ -25,7 +25,6 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-pub use self::libvirt::{LibvirtError, Service};
 use crate::error::CliError;
 use crate::output::Output;
 

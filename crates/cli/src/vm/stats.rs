@@ -9,13 +9,13 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use strongroom_api::vm::{DiskOperation, DiskStats, OperationStats, VmStats};
+use strongroom_processes::Signals;
 use strongroom_statistics::{Counters, Errors, Histogram, Operation, Summary, bucket_of, display_latency};
 use strongroom_types::display_bytes;
 
 use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table};
-use crate::signals::Signals;
 
 /// Whose.
 #[derive(Debug, Args)]

@@ -11,23 +11,11 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
 use strongroom_frontend::listen::Address;
+use strongroom_libvirt::device::{self, NBD_RECONNECT_SECONDS, SHARED_MEMORY, VHOST_USER_RECONNECT_SECONDS};
 use strongroom_types::shell_word;
-
-/// How long QEMU's NBD client waits for a server that is restarted before its guest sees an error.
-const NBD_RECONNECT_SECONDS: u32 = 60;
-/// How often QEMU looks for a vhost-user server that is gone; a second is the shortest that it
-/// knows before version 9.2.
-const VHOST_USER_RECONNECT_SECONDS: u32 = 1;
 
 /// What libvirt calls the first virtio disk.
 const LIBVIRT_TARGET: &str = "vda";
-
-/// A vhost-user server maps the guest's memory, so that must be a file.
-const LIBVIRT_SHARED_MEMORY: &str = "\
-<memoryBacking>
-  <source type='memfd'/>
-  <access mode='shared'/>
-</memoryBacking>";
 
 /// For whom the lines of an answer are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -62,8 +50,8 @@ impl Attachment {
         Self {
             qemu_arguments: qemu_vhost_user(socket, queues),
             qmp_commands: qmp_vhost_user(socket, queues),
-            libvirt_memory_backing: Some(LIBVIRT_SHARED_MEMORY),
-            libvirt_disk: libvirt_vhost_user(socket, queues, LIBVIRT_TARGET, None),
+            libvirt_memory_backing: Some(SHARED_MEMORY),
+            libvirt_disk: device::vhost_user(socket, queues, LIBVIRT_TARGET, None),
         }
     }
 
@@ -73,7 +61,7 @@ impl Attachment {
             qemu_arguments: qemu_nbd(address, export, read_only),
             qmp_commands: qmp_nbd(address, export, read_only),
             libvirt_memory_backing: None,
-            libvirt_disk: libvirt_nbd(address, export, read_only, LIBVIRT_TARGET, None),
+            libvirt_disk: device::nbd(address, export, read_only, LIBVIRT_TARGET, None),
         }
     }
 
@@ -176,92 +164,14 @@ fn qmp_nbd(address: &Address, export: &str, read_only: bool) -> Vec<Value> {
     commands
 }
 
-/// A libvirt device for a virtio disk in shared memory; `target` is the name that libvirt knows it
-/// by, `alias` one of ours.
-pub fn libvirt_vhost_user(socket: &Path, queues: u16, target: &str, alias: Option<&str>) -> String {
-    let (socket, target) = (xml_attribute(&socket.to_string_lossy()), xml_attribute(target));
-    let alias = libvirt_alias(alias);
-    format!(
-        "\
-<disk type='vhostuser' device='disk'>
-  <driver name='qemu' type='raw' queues='{queues}'/>
-  <source type='unix' path='{socket}'>
-    <reconnect enabled='yes' timeout='{VHOST_USER_RECONNECT_SECONDS}'/>
-  </source>
-  <target dev='{target}' bus='virtio'/>{alias}
-</disk>"
-    )
-}
-
-/// A libvirt device for an NBD export; `target` is the name that libvirt knows it by, `alias` one
-/// of ours. Over TCP, libvirt takes the client's certificate from `nbd_tls_x509_cert_dir` in its
-/// `qemu.conf`.
-pub fn libvirt_nbd(
-    address: &Address,
-    export: &str,
-    read_only: bool,
-    target: &str,
-    alias: Option<&str>,
-) -> String {
-    let (tls, host) = match address {
-        Address::Unix(path) => {
-            ("", format!("transport='unix' socket='{}'", xml_attribute(&path.to_string_lossy())))
-        }
-        Address::Tcp(address) => {
-            (" tls='yes'", format!("transport='tcp' name='{}' port='{}'", address.ip(), address.port()))
-        }
-    };
-    let (discard, access) = if read_only { ("", "\n  <readonly/>") } else { (" discard='unmap'", "") };
-    let (export, target, alias) = (xml_attribute(export), xml_attribute(target), libvirt_alias(alias));
-    format!(
-        "\
-<disk type='network' device='disk'>
-  <driver name='qemu' type='raw'{discard}/>
-  <source protocol='nbd' name='{export}'{tls}>
-    <host {host}/>
-    <reconnect delay='{NBD_RECONNECT_SECONDS}'/>
-  </source>
-  <target dev='{target}' bus='virtio'/>{access}{alias}
-</disk>"
-    )
-}
-
-fn libvirt_alias(alias: Option<&str>) -> String {
-    alias.map(|alias| format!("\n  <alias name='{}'/>", xml_attribute(alias))).unwrap_or_default()
-}
-
 /// A value in QEMU's key=value lists, where a comma is written twice.
 fn qemu_value(text: &str) -> String {
     text.replace(',', ",,")
 }
 
-/// A value between single quotes in XML. White space other than blanks would be normalised to them
-/// (XML 1.0, 3.3.3). Other control characters cannot be said in XML at all; their references make a
-/// parser refuse the document.
-fn xml_attribute(text: &str) -> String {
-    let mut value = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => value.push_str("&amp;"),
-            '<' => value.push_str("&lt;"),
-            '>' => value.push_str("&gt;"),
-            '\'' => value.push_str("&apos;"),
-            '"' => value.push_str("&quot;"),
-            control if control.is_control() => {
-                // Writing to a String cannot fail.
-                let _ = write!(value, "&#{};", u32::from(control));
-            }
-            plain => value.push(plain),
-        }
-    }
-    value
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ODD: &str = "/run/a,b c'd<&\">";
 
     #[test]
     fn odd_names_survive_qemus_syntax_and_the_shells() {
@@ -273,19 +183,6 @@ mod tests {
             qemu_vhost_user(Path::new("/run/a,b c'd"), 4),
             r"-m 1G -object memory-backend-memfd,id=memory0,size=1G,share=on -machine memory-backend=memory0 -chardev 'socket,id=disk0,path=/run/a,,b c'\''d,reconnect=1' -device vhost-user-blk-pci,chardev=disk0,num-queues=4"
         );
-    }
-
-    #[test]
-    fn odd_names_survive_xml() {
-        assert_eq!(xml_attribute(ODD), "/run/a,b c&apos;d&lt;&amp;&quot;&gt;");
-        assert_eq!(xml_attribute("tab\tline\nünïcode"), "tab&#9;line&#10;ünïcode");
-        let disk = libvirt_nbd(&Address::Unix(ODD.into()), "vm'1", true, "vdb", None);
-        assert!(
-            disk.contains("name='vm&apos;1'")
-                && disk.contains("socket='/run/a,b c&apos;d&lt;&amp;&quot;&gt;'")
-        );
-        assert!(disk.contains("<target dev='vdb' bus='virtio'/>") && disk.contains("<readonly/>"));
-        assert!(!disk.contains("discard"), "libvirt refuses to discard on a read-only disk's behalf");
     }
 
     #[test]

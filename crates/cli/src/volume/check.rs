@@ -9,17 +9,17 @@ use serde::Serialize;
 use strongroom_datastore::file::{
     Access, CheckReport, DataFacts, Finding, OpenOptions, Severity, check, describe, open,
 };
+use strongroom_processes::Signals;
 use strongroom_worker::Progress;
 use strongroom_worker::check::{CheckError, check_blocks};
 use strongroom_worker::condition::{Condition, State};
+use strongroom_worker::control::status_of;
 
-use super::describe::exposure_of;
 use super::open::{FreshnessArguments, LockArguments};
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::signals::Signals;
 
 /// What whoever serves the volume has met since it does: the files show nothing of it, and most of
 /// them come from the page cache.
@@ -134,7 +134,7 @@ impl CheckArguments {
         {
             findings.insert(0, Finding { severity: Severity::Error, message: error.to_string() });
         }
-        findings.extend(exposure_of(&self.path).and_then(|status| failures(&status.condition)));
+        findings.extend(status_of(&self.path).and_then(|status| failures(&status.condition)));
         let is_sound = findings.iter().all(|finding| finding.severity != Severity::Error);
         let data = match self.data && is_sound {
             true => Some(self.read_blocks(&key, output, &mut findings)?),

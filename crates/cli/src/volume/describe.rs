@@ -1,16 +1,11 @@
 //! What a person or a program is told of a volume.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use strongroom_datastore::file::{DescribedVolume, Descriptor, Integrity, Provisioning};
 use strongroom_keys::KekSource;
-use strongroom_statistics::Snapshot;
-use strongroom_worker::control::{Answer, Client, Request, Status};
-
-/// An answer comes at once, unless a volume is being resized or upgraded just now.
-const STATUS_WITHIN: Duration = Duration::from_secs(1);
+use strongroom_worker::control::{Status, status_of};
 
 /// A volume in the words of `--json`; sizes are in bytes.
 #[derive(Debug, Serialize)]
@@ -73,25 +68,8 @@ impl From<&DescribedVolume> for VolumeFacts {
             generation: descriptor.generation,
             created_unix_seconds: descriptor.created_unix_seconds,
             layers: descriptor.layers.len(),
-            exposure: exposure_of(&volume.path),
+            exposure: status_of(&volume.path),
         }
-    }
-}
-
-/// Asks whoever exposes the volume.
-pub fn exposure_of(path: &Path) -> Option<Status> {
-    match Client::connect(path).ok()??.ask(Request::Status, STATUS_WITHIN) {
-        Ok(Answer::Status(status)) => Some(status),
-        _ => None,
-    }
-}
-
-/// Asks whoever exposes the volume what its clients asked for; nothing from a program that does not
-/// count.
-pub fn statistics_of(path: &Path) -> Option<Snapshot> {
-    match Client::connect(path).ok()??.ask(Request::Statistics, STATUS_WITHIN) {
-        Ok(Answer::Statistics(snapshot)) => Some(*snapshot),
-        _ => None,
     }
 }
 

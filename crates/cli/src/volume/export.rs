@@ -7,16 +7,16 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::Access;
 use strongroom_images::{Format, ImageError, qemu_img};
+use strongroom_processes::Signals;
 use strongroom_types::display_bytes;
 use strongroom_worker::{Progress, assemble, export_file};
 
-use super::image_format::NewFormatArgument;
+use super::image_format::{NewFormatArgument, stop_of};
 use super::open::OpenArguments;
 use crate::error::CliError;
 use crate::new_file::NewFile;
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::signals::Signals;
 
 /// Which volume, and what it becomes.
 #[derive(Debug, Args)]
@@ -87,7 +87,7 @@ impl ExportArguments {
                 export_file(&*disk, image.file(), &mut progress)
                     .map_err(|error| CliError::transfer(error, &self.path, "write", &self.destination))?;
             }
-            _ => qemu_img::export(disk, format, &self.destination, signals.as_stop(), &mut report)
+            _ => qemu_img::export(disk, format, &self.destination, stop_of(&signals), &mut report)
                 .map_err(|error| self.name_what_failed(error))?,
         }
         drop(meter);

@@ -13,7 +13,9 @@ use strongroom_datastore::file::{Access, Deks, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{self, Listener};
 use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
-use strongroom_types::{display_bytes, shell_word};
+use strongroom_libvirt::device::SUGGESTED_QUEUES;
+use strongroom_processes::Signals;
+use strongroom_types::{display_bytes, shell_word, without_numbers};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::NumaNode;
 use strongroom_worker::supervise::{
@@ -24,18 +26,14 @@ use super::attach::{Attachment, Show};
 use super::key_events;
 use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};
-use crate::error::{CliError, without_numbers};
+use crate::error::CliError;
 use crate::keys::VolumeKey;
 use crate::output::Output;
 use crate::readiness;
-use crate::signals::Signals;
 use crate::worker::{STARTER_COMMAND, this_program};
 
 /// How often a key that cannot be had is asked for.
 const KEY_RETRY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
-
-/// Printed for a vhost-user disk: a guest uses as many as it has processors, up to this.
-pub const SUGGESTED_QUEUES: u16 = 4;
 
 /// Which volume, where, and to whom.
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_frontend::listen::{Address, Listener};
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
+use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::supervise::{Birthright, MemoryExposure, Quarters, WorkerStarter, Workers};
@@ -17,7 +18,6 @@ use super::target::{UnixAddress, absolute};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::readiness;
-use crate::signals::Signals;
 use crate::worker::{WORKER_COMMAND, this_program};
 
 /// The export's name, and the disk's serial number.

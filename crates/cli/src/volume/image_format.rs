@@ -1,7 +1,15 @@
-//! Formats of disk images on the command line.
+//! Formats of disk images on the command line, and what stops their copies.
+
+use std::os::fd::AsFd;
 
 use clap::ValueEnum;
-use strongroom_images::{Format, FormatChoice};
+use strongroom_images::{Format, FormatChoice, Stop};
+use strongroom_processes::Signals;
+
+/// The signals as whoever copies an image looks for them.
+pub fn stop_of(signals: &Signals) -> Stop<'_> {
+    Stop { flag: signals.stop_flag(), wake: signals.as_fd() }
+}
 
 /// A format, or the wish to have it found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

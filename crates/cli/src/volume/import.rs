@@ -10,18 +10,18 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{Access, CreateOptions, DatastoreError, OpenOptions, describe, open};
 use strongroom_images::{ImageError, ImageSource};
+use strongroom_processes::Signals;
 use strongroom_types::display_bytes;
 use strongroom_worker::assemble_destaged;
 
 use super::create::ProvisioningArguments;
 use super::describe::VolumeFacts;
-use super::image_format::FormatArgument;
+use super::image_format::{FormatArgument, stop_of};
 use super::staged::StagedVolume;
 use crate::error::CliError;
 use crate::keys::{NewKeyArguments, VolumeKey};
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::signals::Signals;
 
 /// Which image, and which volume it becomes.
 #[derive(Debug, Args)]
@@ -115,7 +115,7 @@ impl ImportArguments {
         let size_bytes = volume.descriptor().size_bytes.bytes();
         let disk = assemble_destaged(volume)?;
         let mut meter = Meter::start(output, "importing", size_bytes);
-        Ok(image.copy_into(disk, signals.as_stop(), &mut |bytes| meter.at(bytes))?)
+        Ok(image.copy_into(disk, stop_of(signals), &mut |bytes| meter.at(bytes))?)
     }
 
     /// A copy says only that there was no room, or that the volume failed; which one is known here.

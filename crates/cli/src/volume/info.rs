@@ -7,14 +7,14 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{Integrity, LogUse, Severity, check, describe, describe_log};
 use strongroom_keys::{LeaseState, RevokedHow};
-use strongroom_types::display_bytes;
+use strongroom_types::{display_bytes, without_numbers};
 use strongroom_worker::condition::{Condition, State};
-use strongroom_worker::control::KeyStatus;
+use strongroom_worker::control::{KeyStatus, statistics_of};
 
-use super::describe::{VolumeFacts, statistics_of};
+use super::describe::VolumeFacts;
 use super::open::FreshnessArguments;
 use super::statistics::StatisticsFacts;
-use crate::error::{CliError, without_numbers};
+use crate::error::CliError;
 use crate::keys::KeyArguments;
 use crate::output::{Output, utc};
 

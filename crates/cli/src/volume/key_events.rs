@@ -4,7 +4,7 @@ use std::path::Path;
 
 use strongroom_providers::HolderEvent;
 
-use crate::error::without_numbers;
+use strongroom_types::without_numbers;
 
 /// Says what happened, what it means for whoever uses the volume, and what is to be done.
 pub fn tell(volume: &Path, event: &HolderEvent) {

@@ -8,6 +8,7 @@ use strongroom_datastore::file::{
     Access, DatastoreError, Deks, DescribedVolume, Descriptor, OpenLayer, OpenOptions, OpenVolume,
     VolumeHead, describe, open, open_apart,
 };
+use strongroom_jobs::rekey::Freshness;
 use strongroom_types::{KekId, VolumeId};
 
 use crate::error::CliError;
@@ -54,6 +55,13 @@ pub struct FreshnessArguments {
     /// Refuse another volume than this one: somebody exchanged two
     #[arg(long, value_name = "VOLUME-ID")]
     pub expect_volume: Option<VolumeId>,
+}
+
+impl From<FreshnessArguments> for Freshness {
+    fn from(arguments: FreshnessArguments) -> Self {
+        let FreshnessArguments { least_generation, expect_kek, expect_volume } = arguments;
+        Self { least_generation, expect_kek, expect_volume }
+    }
 }
 
 impl FreshnessArguments {

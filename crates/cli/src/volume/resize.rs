@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{Access, describe};
 use strongroom_types::{VolumeSize, display_bytes};
-use strongroom_worker::control::{Answer, Client, Request};
+use strongroom_worker::control::{Answer, Client, ControlError, Request};
 
 use super::open::OpenArguments;
 use crate::error::CliError;
@@ -86,7 +86,7 @@ impl ResizeArguments {
                 size_bytes: size_bytes.bytes(),
                 generation,
             }),
-            other => Err(CliError::of_answer(&self.path, other)),
+            other => Err(ControlError::of_answer(&self.path, other).into()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_worker::control::{Answer, Client, Request};
+use strongroom_worker::control::{Answer, Client, ControlError, Request};
 
 use crate::error::CliError;
 use crate::output::Output;
@@ -64,7 +64,7 @@ impl UpgradeArguments {
             Answer::Upgraded { old_worker_pid, worker_pid, program, stall_microseconds } => {
                 output.answer(&Upgraded { path, old_worker_pid, worker_pid, program, stall_microseconds })
             }
-            other => Err(CliError::of_answer(&path, other)),
+            other => Err(ControlError::of_answer(&path, other).into()),
         }
     }
 }

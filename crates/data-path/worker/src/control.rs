@@ -30,6 +30,9 @@ const FORMATS: Formats = Formats { oldest: 1, newest: 1 };
 /// The longest line, far above any request or answer.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// An answer about the volume comes at once, unless it is being resized or upgraded just now.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -218,6 +221,32 @@ pub enum ControlError {
         /// What is wrong.
         reason: String,
     },
+    /// The supervisor says no.
+    #[error("{message}")]
+    Refused {
+        /// A stable name for programs.
+        code: String,
+        /// Why, as a sentence.
+        message: String,
+    },
+}
+
+impl ControlError {
+    /// What an answer says that is not the one that was hoped for.
+    pub fn of_answer(path: &Path, answer: Answer) -> Self {
+        match answer {
+            Answer::Refused { code, message } => Self::Refused { code, message },
+            other => Self::Answer { path: path.to_owned(), reason: format!("{other:?}") },
+        }
+    }
+
+    /// A stable name for programs.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Socket { .. } | Self::Answer { .. } => "control",
+            Self::Refused { code, .. } => code,
+        }
+    }
 }
 
 /// A connection to the supervisor of a volume.
@@ -266,6 +295,23 @@ impl Client {
             Ok(_) => read_answer(&answer).map_err(wrong),
             Err(error) => Err(ControlError::Socket { path: path.clone(), error }),
         }
+    }
+}
+
+/// Asks whoever exposes the volume how it fares; `None` if nobody does, or it cannot be told.
+pub fn status_of(path: &Path) -> Option<Status> {
+    match Client::connect(path).ok()??.ask(Request::Status, TOLD_WITHIN) {
+        Ok(Answer::Status(status)) => Some(status),
+        _ => None,
+    }
+}
+
+/// Asks whoever exposes the volume what its clients asked for; `None` from a program that does not
+/// count.
+pub fn statistics_of(path: &Path) -> Option<Snapshot> {
+    match Client::connect(path).ok()??.ask(Request::Statistics, TOLD_WITHIN) {
+        Ok(Answer::Statistics(snapshot)) => Some(*snapshot),
+        _ => None,
     }
 }
 

@@ -124,6 +124,15 @@ impl Kek {
         KekSource::new_passphrase(cost)?.kek(passphrase)
     }
 
+    /// The same, at the cost that this machine can bear.
+    ///
+    /// # Errors
+    /// As [`check_new_passphrase`], before anything is derived.
+    pub fn of_new_passphrase_at_calibrated_cost(passphrase: &SecretBytes) -> Result<Self, KeyError> {
+        check_new_passphrase(passphrase)?;
+        Self::of_new_passphrase(passphrase, Argon2idParams::calibrated()?)
+    }
+
     /// The KEK that a provider has handed out.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ pub use provider::{
     KeyFacts, KeyProvider, KeyState, LISTED_KEYS_MAX, ListedKey, NewKey, Revocation, ServerHealth,
     ServerState, UnseenKey,
 };
-pub use registry::{Registered, Registry, RegistryError};
+pub use registry::{EMBEDDED, Registered, Registry, RegistryError};
 
 /// The longest that a call to a provider takes: a server's own time for a request, and room for the
 /// next one to answer.

@@ -11,6 +11,9 @@ use thiserror::Error;
 use crate::config::ProviderConfig;
 use crate::error::ProviderError;
 
+/// What this machine's own key server is called among its key providers.
+pub const EMBEDDED: &str = "embedded";
+
 /// The directory in the home.
 const DIRECTORY: &str = "key-providers";
 

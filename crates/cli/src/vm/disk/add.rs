@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::vm::{AddDisk, Disk, DiskKind, VmView};
+use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::super::options::{FrontendArgument, parse_disk};
@@ -14,7 +15,6 @@ use super::{ImageArguments, Upload, bring};
 use crate::api::{ApiArguments, Begun, WaitArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::signals::Signals;
 
 /// To which VM, and what.
 #[derive(Debug, Args)]

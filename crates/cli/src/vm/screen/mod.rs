@@ -26,6 +26,7 @@ use rustix::net::Shutdown;
 use serde::Serialize;
 use strongroom_api::vm::{PowerState, Ticket, TicketUse, VmView};
 use strongroom_host::protocol::ProblemBody;
+use strongroom_processes::Signals;
 
 use self::door::{Door, Viewer};
 use super::console::GuestSocket;
@@ -33,7 +34,6 @@ use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::new_file::NewFile;
 use crate::output::Output;
-use crate::signals::Signals;
 
 /// Viewers at once: as many as QEMU's server has places for.
 const VIEWERS_MAX: usize = 32;

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{AddLayerOptions, NewSnapshot, create_snapshot, describe};
 use strongroom_types::{SnapshotId, SnapshotName};
-use strongroom_worker::control::{Answer, Client, Request};
+use strongroom_worker::control::{Answer, Client, ControlError, Request};
 
 use super::super::open::OpenArguments;
 use super::{ANSWER_WITHIN, to_change};
@@ -95,7 +95,7 @@ impl CreateArguments {
                 generation,
                 stall_microseconds: Some(stall_microseconds),
             }),
-            other => Err(CliError::of_answer(&self.path, other)),
+            other => Err(ControlError::of_answer(&self.path, other).into()),
         }
     }
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{authenticated, delete_snapshot, describe};
 use strongroom_types::{SnapshotName, display_bytes};
-use strongroom_worker::control::{Answer, Client, Request};
+use strongroom_worker::control::{Answer, Client, ControlError, Request};
 
 use super::super::open::OpenArguments;
 use super::merge::merge_all;
@@ -102,7 +102,7 @@ impl DeleteArguments {
                 moved_bytes: 0,
                 layers_to_merge,
             }),
-            other => Err(CliError::of_answer(&self.path, other)),
+            other => Err(ControlError::of_answer(&self.path, other).into()),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{OpenOptions, describe};
+use strongroom_processes::Signals;
 use strongroom_types::display_bytes;
 use strongroom_worker::{Progress, merge_next};
 
@@ -14,7 +15,6 @@ use super::{of_merge, to_change};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Meter;
-use crate::signals::Signals;
 
 /// Which volume.
 #[derive(Debug, Args)]

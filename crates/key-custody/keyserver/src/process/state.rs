@@ -145,6 +145,20 @@ pub fn make_directory(path: &Path) -> Result<(), StateError> {
     }
 }
 
+/// Makes the directory and those above it that are missing, each for its owner alone.
+///
+/// # Errors
+/// [`StateError::System`].
+pub fn make_directories(path: &Path) -> Result<(), StateError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_directories(parent)?;
+    }
+    make_directory(path)
+}
+
 pub(crate) fn open_store(path: &Path) -> Result<Arc<dyn Store>, StateError> {
     let is_there = path.try_exists().map_err(|error| StateError::System {
         doing: "look for",

@@ -1,0 +1,165 @@
+//! `strongroom volume rekey`: volumes move to other keys, as a job that can be killed and called
+//! again. The job is `strongroom_jobs`'s.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_jobs::rekey::{Rekey, Rekeyed, RekeyedVolume, ReplacedKek, Volumes};
+use strongroom_jobs::{FailedVolume, KeyRefusal, NewKeySource};
+use strongroom_keys::ProviderName;
+use strongroom_libvirt::Service;
+use strongroom_memory::secret::SecretBytes;
+use strongroom_processes::Signals;
+
+use super::open::{FreshnessArguments, LockArguments};
+use crate::error::CliError;
+use crate::keys::{KeyArguments, ask_twice, read_passphrase};
+use crate::output::Output;
+
+/// Which volumes, and to which keys.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nothing is copied: the keys of the data are wrapped anew, and the data stays. Each key is replaced by one: volumes that shared a \
+key share the next. Volumes may be exposed meanwhile. The job can be interrupted, or killed, at any moment: called again \
+in the same way, it goes on, and until a volume is done the old key opens it. Volumes whose present key is given in different ways \
+(a key file, a passphrase) take one call each; a key provider's is found by itself.
+
+The old key still opens old copies of the volume's descriptor. Was it compromised, destroy it where it is kept.
+
+Examples:
+  strongroom volume rekey --kek ./ds/vm1 --to-key-provider corp
+  strongroom volume rekey --kek --datastore ./ds --key-file old.key --to-key-provider corp
+  strongroom volume rekey --kek ./ds/vm1 ./ds/vm2 --passphrase-fd 3 3<old --to-key-file new.key"
+)]
+pub struct RekeyArguments {
+    /// The volumes
+    #[arg(required_unless_present = "datastore", conflicts_with = "datastore")]
+    paths: Vec<PathBuf>,
+
+    /// All volumes of the datastore DIR that are encrypted
+    #[arg(long, value_name = "DIR")]
+    datastore: Option<PathBuf>,
+
+    /// Replace the key-encryption key, which wraps the keys of the data
+    #[arg(long, required = true)]
+    kek: bool,
+
+    #[command(flatten)]
+    target: TargetArguments,
+
+    #[command(flatten)]
+    key: KeyArguments,
+
+    #[command(flatten)]
+    freshness: FreshnessArguments,
+
+    #[command(flatten)]
+    lock: LockArguments,
+}
+
+/// Where the new keys come from.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct TargetArguments {
+    /// Make the new keys at key provider NAME
+    #[arg(long, value_name = "NAME")]
+    to_key_provider: Option<ProviderName>,
+
+    /// The new key is in FILE, as --key-file takes it
+    #[arg(long, value_name = "FILE")]
+    to_key_file: Option<PathBuf>,
+
+    /// The new passphrase is read from file descriptor N
+    #[arg(long, value_name = "N")]
+    to_passphrase_fd: Option<u32>,
+
+    /// Be asked for the new passphrase, twice
+    #[arg(long)]
+    to_passphrase: bool,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Answer(Rekeyed);
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(rekeyed) = self;
+        for FailedVolume { path, message, .. } in &rekeyed.failed {
+            writeln!(f, "not done: {}: {message}", path.display())?;
+        }
+        for ReplacedKek { kek_id, key } in &rekeyed.replaced_keks {
+            writeln!(f, "not needed by these volumes any more: KEK {kek_id} (from a {key})")?;
+        }
+        if let ([only], true) = (rekeyed.volumes.as_slice(), rekeyed.finished) {
+            let RekeyedVolume { path, kek_id, key, generation, .. } = only;
+            return write!(
+                f,
+                "{} is under KEK {kek_id} (from a {key}), generation {generation}",
+                path.display()
+            );
+        }
+        let (done, all) = (rekeyed.volumes.len(), rekeyed.volumes.len() + rekeyed.failed.len());
+        write!(f, "{done} of {all} volumes are under keys from a {}", rekeyed.target)?;
+        if rekeyed.finished { Ok(()) } else { write!(f, "; call it again in the same way to go on") }
+    }
+}
+
+impl RekeyArguments {
+    /// Moves the volumes; the exit status says whether all were.
+    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
+        let volumes = match &self.datastore {
+            None => Volumes::these(&self.paths)?,
+            Some(datastore) => Volumes::of_datastore(datastore)?,
+        };
+        if !volumes.is_one() && self.freshness.are_given() {
+            return Err(CliError::Usage("--least-generation and --expect-kek are of one volume".to_owned()));
+        }
+        let ask = || Ok(self.target.passphrase()?);
+        let signals = Signals::catch().map_err(CliError::Signals)?;
+        let job = Rekey {
+            home: &self.key.home.path()?,
+            volumes: &volumes,
+            to: &self.target.source(&ask),
+            keyring: &*self.key.keyring()?,
+            present: &self.key,
+            freshness: self.freshness.into(),
+            lock_wait: self.lock.lock_wait,
+            is_interrupted: &|| signals.came(),
+        };
+        let rekeyed = job.carry_out()?;
+        for RekeyedVolume { path, .. } in &rekeyed.volumes {
+            if let Some(unit) = Service::with_key_file(path) {
+                output.remark(&format!(
+                    "{unit} would start with the key file that {path} had: call 'vm disk attach --libvirt DOMAIN {path}' with the new key.",
+                    path = path.display()
+                ));
+            }
+        }
+        let finished = rekeyed.finished;
+        output.answer(&Answer(rekeyed))?;
+        Ok(if finished { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+impl TargetArguments {
+    /// Where the new keys come from; `ask` gives the new passphrase.
+    fn source<'a>(&self, ask: &'a dyn Fn() -> Result<SecretBytes, KeyRefusal>) -> NewKeySource<'a> {
+        match (&self.to_key_provider, &self.to_key_file) {
+            (Some(provider), _) => NewKeySource::Provider(provider.clone()),
+            (None, Some(file)) => NewKeySource::KeyFile(file.clone()),
+            (None, None) => NewKeySource::Passphrase(ask),
+        }
+    }
+
+    /// The new passphrase, read or asked for.
+    fn passphrase(&self) -> Result<SecretBytes, CliError> {
+        match self.to_passphrase_fd {
+            Some(descriptor) => read_passphrase(descriptor),
+            None => ask_twice(Path::new("the volumes")),
+        }
+    }
+}
