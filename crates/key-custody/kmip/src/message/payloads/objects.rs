@@ -93,7 +93,7 @@ structure! {
     /// The objects that were found.
     #[derive(Default)]
     pub struct LocateResponse {
-        /// The number of matching objects.
+        /// How many more objects match than are returned.
         located_items: Option<i32> = LOCATED_ITEMS since V1_3,
         /// Their identifiers.
         unique_identifiers: Vec<String> = UNIQUE_IDENTIFIER,
