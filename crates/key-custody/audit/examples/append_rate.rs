@@ -2,8 +2,8 @@
 //! seconds.
 //!
 //! Each waiter appends a record of some 450 bytes, waits until it is durable, and appends the next.
-//! Says how many there were in a second, how long they took, and how many shared a sync. The
-//! directory is made, and left for `verify`.
+//! Prints the appends per second, their latency, and how many shared a sync. The directory is
+//! created, and left for `verify`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement says what it measured, or fails")]
 

@@ -1,8 +1,8 @@
-//! What a log has done, for whoever measures it.
+//! Counters of a log's work.
 
 use std::time::Duration;
 
-/// Numbers since the log was opened; they only grow.
+/// Counts since the log was opened; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Records that are durable.
@@ -21,6 +21,6 @@ pub struct Counters {
     pub heads_failed: u64,
     /// Time that writing and syncing groups took.
     pub sync_time: Duration,
-    /// That of the longest.
+    /// The longest time that one group took.
     pub sync_time_max: Duration,
 }

@@ -1,8 +1,8 @@
-//! Why a log did not do what was asked.
+//! Errors of the audit log.
 
 use std::sync::Arc;
 
-/// Why a log did not do what was asked. Nothing may be released on any of them.
+/// Why the log refused or failed. After any of these errors, release nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuditError {
     /// Beyond one of the [limits](crate::limits).

@@ -1,5 +1,5 @@
-//! Heads: how far the log is, signed, so that whoever keeps one can tell later whether the log is
-//! still that one.
+//! Heads: signed statements of how far the log reached. An auditor who keeps one can tell later
+//! whether the log was cut short or rewritten.
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
@@ -11,7 +11,7 @@ use strongroom_crypto::mac;
 
 use strongroom_types::hex;
 
-/// What signs heads: ECDSA over P-256 with SHA-256 (FIPS 186-5), the signature in DER.
+/// Signs heads: ECDSA over P-256 with SHA-256 (FIPS 186-5), the signature in DER.
 pub trait HeadSigner: Send {
     /// Signs a message.
     ///
@@ -90,7 +90,7 @@ impl PublicKey {
         &self.der
     }
 
-    /// SHA-256 of that, in hexadecimal: what lines call it.
+    /// SHA-256 of the DER in hexadecimal; lines name the key by it.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -100,8 +100,8 @@ impl PublicKey {
     }
 }
 
-/// How far a log was, signed. Kept elsewhere it tells later whether the log still has everything up
-/// to it.
+/// A signed statement of how far a log reached. A copy kept elsewhere shows later whether the log
+/// still has every line up to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignedHead {

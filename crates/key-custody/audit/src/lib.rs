@@ -2,26 +2,26 @@
 //! signed.
 //!
 //! # What it promises
-//! - A record that was answered is durable. Whoever releases something awaits [`AuditLog::append`]
-//!   first: no durable record, no release. All that wait share one `fdatasync`.
-//! - Each line carries the SHA-256 of the line before it, across files, so nothing in between can
-//!   be changed, removed or put in without everything after it being written anew; and that needs
-//!   the key that signs the [heads](SignedHead). A head that was exported tells of a log that was
-//!   cut short or written anew before it ([`verify`]).
-//! - After a power cut the part of the last group that was not durable is cut off, and nothing else
-//!   ever: where later lines show that a broken one had been durable, the log is damaged and
-//!   refuses to be opened.
+//! - A record that was answered is durable. A caller awaits [`AuditLog::append`] before it releases
+//!   a key or an answer: no durable record, no release. Waiting callers share one `fdatasync`.
+//! - Each line carries the SHA-256 of the line before it, across files. To change, remove or insert
+//!   a line, an attacker must rewrite all lines after it, which needs the key that signs the
+//!   [heads](SignedHead). An exported head reveals a log that was cut short or rewritten before it
+//!   ([`verify`]).
+//! - After a power cut the part of the last group that was not durable is cut off, and never
+//!   anything else. If later lines show that a broken line had been durable, the log is damaged and
+//!   refuses to open.
 //! - Without room an append is refused, and the next one tries again. After a failed sync all are
 //!   refused until the log has been opened again.
-//! - Older files go as a [`Retention`] says, on record, the oldest first, so that what is left
+//! - A [`Retention`] removes older files, oldest first and each with a record, so that the rest
 //!   verifies from its first line on.
-//! - What is shipped ([`syslog`]) is durable, in order, each line at least once.
+//! - Shipped lines ([`syslog`]) are durable and in order; each is sent at least once.
 //!
 //! `docs/AUDIT.md` has the format byte by byte.
 //!
 //! # What may not enter
-//! Secrets. A record is made of names, ids and reasons; whoever writes one sees to it that none of
-//! its texts is or derives from a key, a passphrase or a token.
+//! Secrets. A record is made of names, ids and reasons; its writer ensures that no text in it is,
+//! or derives from, a key, a passphrase or a token.
 #![forbid(unsafe_code)]
 
 mod counters;

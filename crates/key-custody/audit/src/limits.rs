@@ -1,4 +1,4 @@
-//! How large a record may be, and how much of anything there may be at a time.
+//! Limits of records, of the queue and of files.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ pub const OBJECTS_MAX: usize = 1024;
 /// Most free fields of one record.
 pub const FIELDS_MAX: usize = 32;
 
-/// Longest line, in bytes with its end. A record beyond is refused; `verify` and the reader take
-/// none that is longer.
+/// Longest line, in bytes with its end. A longer record is refused; `verify` and the reader refuse
+/// longer lines.
 pub const LINE_MAX_BYTES: usize = 256 * 1024;
 
-/// Most records that wait; beyond, they are refused and may be tried again.
+/// Most records that wait; further ones are refused and may be tried again.
 pub const QUEUE_MAX_RECORDS: usize = 16 * 1024;
 
 /// Most bytes of records that wait.
@@ -24,7 +24,7 @@ pub const QUEUE_MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Bytes after which a file is followed by the next, unless the options say otherwise.
 pub const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Most bytes that a file may be told to have: one is read as a whole when the log is opened.
+/// Largest file size that the options may set: opening the log reads a whole file.
 pub const FILE_MAX_BYTES: u64 = 1024 * 1024 * 1024;
 
 /// Records after which a head is signed, unless the options say otherwise.
@@ -36,10 +36,10 @@ pub const HEAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Bytes of zeroes that are written ahead of the lines. A group that overwrites them changes no
 /// length and takes no space, so its sync is a flush of the device and not a commit of the file
-/// system's journal, which waits for what others wrote.
+/// system's journal, which waits for other processes' writes.
 pub(crate) const AHEAD_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Longest that a record waits for others to share its sync, where others are known to come. A sync
+/// Longest time that a record waits for others to share its sync, when others are expected. A sync
 /// takes a tenth of that on a good disk, and a few of it on most.
 pub(crate) const GATHER_TIME: Duration = Duration::from_millis(1);
 

@@ -18,13 +18,13 @@ use strongroom_types::hex;
 /// The version of the format, in the first line of every file.
 pub(crate) const FORMAT: u32 = 1;
 
-/// Room for what most records have as text; others have it grow.
+/// Initial capacity of a record's text, enough for most; longer ones grow it.
 const USUAL_BODY_BYTES: usize = 768;
 
 /// SHA-256 of a line.
 pub(crate) type Hash = [u8; 32];
 
-/// What the first line of a log has for the line before it.
+/// The previous hash of a log's first line.
 pub(crate) const NO_HASH: Hash = [0; 32];
 
 /// The hash of a line without its line feed.
@@ -43,7 +43,7 @@ pub(crate) struct Line {
     pub(crate) content: Content,
 }
 
-/// What a line says, by its `kind`.
+/// A line's content, by its `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Content {
@@ -62,7 +62,7 @@ pub(crate) enum Content {
     },
     /// A signature of the line before.
     Head { key: String, signature: String },
-    /// What somebody did.
+    /// An actor's request and its outcome.
     Record(Record),
 }
 
@@ -72,7 +72,7 @@ impl Line {
         serde_json::from_slice(bytes)
     }
 
-    /// The hash that it has for the line before it; `None` if it is none.
+    /// The hash of the line before it; `None` if the text is not a hash.
     pub(crate) fn previous(&self) -> Option<Hash> {
         hex::decode_array(&self.previous)
     }
@@ -92,7 +92,7 @@ impl Chain {
         Self { next: 1, last: NO_HASH }
     }
 
-    /// Adds a line with `body`, what [`body`] made, to `to`.
+    /// Appends a line with `body` (made by [`body`]) to `to`.
     pub(crate) fn add(&mut self, group: u64, body: &[u8], to: &mut Vec<u8>) {
         let begun = to.len();
         let (sequence, previous) = (self.next, hex::encode(&self.last));
@@ -106,7 +106,7 @@ impl Chain {
     }
 }
 
-/// What a line has after `previous`, with its closing brace.
+/// The rest of a line after `previous`, with its closing brace.
 pub(crate) fn body(time: &str, content: &Content) -> Result<Vec<u8>, serde_json::Error> {
     #[derive(Serialize)]
     struct Body<'a> {
@@ -119,7 +119,7 @@ pub(crate) fn body(time: &str, content: &Content) -> Result<Vec<u8>, serde_json:
     Ok(text)
 }
 
-/// The same of a record, without a copy of it: records are most of what a log has.
+/// The same for a record, without copying it: most lines are records.
 pub(crate) fn record_body(time: &str, record: &Record) -> Result<Vec<u8>, serde_json::Error> {
     let mut text = Vec::with_capacity(USUAL_BODY_BYTES);
     text.extend_from_slice(b"\"time\":\"");
@@ -127,7 +127,7 @@ pub(crate) fn record_body(time: &str, record: &Record) -> Result<Vec<u8>, serde_
     text.extend_from_slice(b"\",\"kind\":\"record\"");
     let begun = text.len();
     serde_json::to_writer(&mut text, record)?;
-    // Where the record's own object begins, its members go on.
+    // The opening brace of the record's own object becomes a comma.
     text[begun] = b',';
     Ok(text)
 }

@@ -8,7 +8,7 @@ use crate::storage::{Directory, LogFile};
 
 const NAME_BEGIN: &str = "audit-";
 const NAME_END: &str = ".jsonl";
-/// As many as a sequence may have, so that names are in the order of sequences.
+/// As many digits as a sequence may have, so that names sort by sequence.
 const NAME_DIGITS: usize = 20;
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -33,7 +33,7 @@ pub(crate) fn files(directory: &dyn Directory) -> io::Result<Vec<u64>> {
 /// All bytes of a file.
 pub(crate) fn whole(file: &dyn LogFile) -> io::Result<Vec<u8>> {
     let length = file.length()?;
-    // One group more than a file is told to have.
+    // A file may exceed its configured size by one group.
     if length > 2 * FILE_MAX_BYTES {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
@@ -62,15 +62,14 @@ pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// What follows the last whole line, without the zeroes that are written ahead of the lines.
+/// The bytes after the last whole line, without the zeroes written ahead.
 pub(crate) fn unfinished(bytes: &[u8]) -> &[u8] {
     let begun = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
     &bytes[begun..end.max(begun)]
 }
 
-/// Reads lines one after the other, from a sequence on, through all files, behind somebody who
-/// writes.
+/// Reads lines in order from a sequence on, through all files, while a writer appends.
 pub(crate) struct Reader {
     directory: Arc<dyn Directory>,
     next: u64,
@@ -82,12 +81,12 @@ struct OpenFile {
     /// The sequence of the next line in it, and where that begins.
     next: u64,
     offset: u64,
-    /// What has been read from there on.
+    /// The bytes read from there on.
     buffer: Vec<u8>,
-    /// How much of the buffer has been used; `offset` is behind that.
+    /// Bytes of the buffer already consumed; `offset` is behind them.
     used: usize,
-    /// The last line that was durable when the buffer was read. What it has of later ones may have
-    /// changed since.
+    /// The last line that was durable when the buffer was read. Later lines in it may have changed
+    /// since.
     durable: u64,
 }
 
@@ -101,7 +100,7 @@ impl Reader {
         self.next
     }
 
-    /// The next line, which must be there: whoever asks knows that all up to `durable` are.
+    /// The next line. The caller guarantees that all lines up to `durable` are there.
     pub(crate) fn line(&mut self, durable: u64) -> io::Result<Vec<u8>> {
         loop {
             let open = match &mut self.open {
@@ -113,7 +112,7 @@ impl Reader {
                     self.next += 1;
                     return Ok(line);
                 }
-                // Not there yet: the file is read from its beginning.
+                // Not reached yet: the file is read from its beginning.
                 Some(_) => {}
                 None if open.next == self.next => {
                     let name = file_name(self.next);
@@ -130,14 +129,14 @@ impl OpenFile {
         Self { file, next: first, offset: 0, buffer: Vec::new(), used: 0, durable: 0 }
     }
 
-    /// The file that has a line, at its beginning.
+    /// Opens the file that holds a line, at its beginning.
     fn holding(directory: &dyn Directory, sequence: u64) -> io::Result<Self> {
         let first = files(directory)?.into_iter().rfind(|first| *first <= sequence);
         let first = first.ok_or_else(|| missing(sequence))?;
         Ok(Self::begin(directory.open(&file_name(first), false)?, first))
     }
 
-    /// Its next line with its sequence, if it has one more that is whole.
+    /// The next whole line with its sequence, if there is one.
     fn line(&mut self, durable: u64) -> io::Result<Option<(u64, Vec<u8>)>> {
         if self.next > self.durable {
             self.buffer.clear();
@@ -156,7 +155,7 @@ impl OpenFile {
             }
             looked = unused.len();
             if looked > LINE_MAX_BYTES {
-                // Zeroes that are written ahead are no line either.
+                // Zeroes written ahead are no line either.
                 return Ok(None);
             }
             self.buffer.drain(..self.used);

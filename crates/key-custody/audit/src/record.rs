@@ -1,4 +1,4 @@
-//! What is put on record.
+//! Records: who asked for what, and the outcome.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use crate::error::AuditError;
 use crate::limits::{FIELDS_MAX, OBJECTS_MAX, TEXT_MAX_BYTES};
 
-/// One thing that somebody asked for, and what became of it. The log adds time and place.
+/// One request and its outcome. The log adds the time and the place in the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     /// Who asked.
     pub actor: Actor,
-    /// What for: a KMIP operation's name, or a word for what the server does by itself.
+    /// The action: a KMIP operation's name, or a word for one of the server's own tasks.
     pub action: String,
-    /// The ids of what it was about, in the order of the request.
+    /// The ids of the objects concerned, in the order of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<String>,
     /// What became of it.
     pub outcome: Outcome,
-    /// Why it was denied or failed, or what it was for.
+    /// Why it was denied or failed, or its purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Names the request that it was part of, in whatever else speaks of it.
+    /// The request's id, as other logs name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
-    /// What else is to be known, by name.
+    /// Further facts, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, String>,
 }
@@ -35,11 +35,11 @@ pub struct Record {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
-    /// SHA-256 of the certificate's DER, in hexadecimal; none for who had no certificate, and for
-    /// the server itself.
+    /// SHA-256 of the certificate's DER, in hexadecimal; `None` for an actor without a certificate,
+    /// and for the server itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// In which role.
+    /// The actor's role.
     pub role: String,
     /// The name in the certificate, or of the server's own task.
     pub name: String,
@@ -52,16 +52,16 @@ pub struct Actor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It was allowed, and is done once this is durable.
+    /// It was allowed, and takes effect once this record is durable.
     Done,
-    /// The actor may not.
+    /// The actor is not permitted.
     Denied,
-    /// The actor may, and it was not possible.
+    /// The actor is permitted, but it was not possible.
     Failed,
 }
 
 impl Record {
-    /// One without anything that need not be.
+    /// A record without the optional parts.
     pub fn new(actor: Actor, action: impl Into<String>, outcome: Outcome) -> Self {
         Self {
             actor,
@@ -81,14 +81,14 @@ impl Record {
         self
     }
 
-    /// Says why.
+    /// Adds the reason.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());
         self
     }
 
-    /// Names the request.
+    /// Adds the request's id.
     #[must_use]
     pub fn request(mut self, request: impl Into<String>) -> Self {
         self.request = Some(request.into());
@@ -102,8 +102,8 @@ impl Record {
         self
     }
 
-    /// Whether the log takes it. Texts are refused and never shortened, since who reads the log
-    /// could not tell.
+    /// Whether the log accepts the record. Long texts are refused and never shortened, because a
+    /// reader of the log could not tell.
     ///
     /// # Errors
     /// [`AuditError::TooLarge`] beyond one of the [limits](crate::limits).

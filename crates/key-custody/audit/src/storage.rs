@@ -1,5 +1,4 @@
-//! The little that a log needs of a file system. Real directories are one of it; tests put a
-//! simulated one in their place.
+//! The file system as the log needs it: a real directory, or a simulated one in tests.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,7 +10,7 @@ use rustix::fs::FlockOperation;
 
 use crate::error::AuditError;
 
-/// A directory that one log has for itself. Its lock, if it has one, ends with it.
+/// A directory used by one log alone. Its lock, if it has one, ends with it.
 pub trait Directory: Send + Sync {
     /// The names in it, in any order.
     ///
@@ -19,13 +18,13 @@ pub trait Directory: Send + Sync {
     /// The system's.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// Opens a file: to read, or with `write` to write as well, made where it is missing.
+    /// Opens a file to read. With `write`, also to write, and creates a missing file.
     ///
     /// # Errors
     /// The system's.
     fn open(&self, name: &str, write: bool) -> io::Result<Box<dyn LogFile>>;
 
-    /// Gives a file another name, which another file may have had.
+    /// Renames a file, replacing a file of the new name.
     ///
     /// # Errors
     /// The system's.
@@ -52,7 +51,7 @@ pub trait LogFile: Send {
     /// The system's.
     fn length(&self) -> io::Result<u64>;
 
-    /// Reads from `offset` on, and says how much there was.
+    /// Reads from `offset` on, and returns the number of bytes read.
     ///
     /// # Errors
     /// The system's.
@@ -64,21 +63,21 @@ pub trait LogFile: Send {
     /// The system's; any part may have been written.
     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()>;
 
-    /// Gives it a length.
+    /// Sets the file's length.
     ///
     /// # Errors
     /// The system's.
     fn set_length(&self, length: u64) -> io::Result<()>;
 
-    /// Makes what was written durable, with its length.
+    /// Makes the writes durable, and the file's length.
     ///
     /// # Errors
-    /// The system's; what was written since the last sync may be there or not, whatever a later one
-    /// says.
+    /// The system's; writes since the last successful sync may be lost, even if a later sync
+    /// succeeds.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A directory of the system, for one process at a time (`flock`).
+/// A real directory, for one process at a time (`flock`).
 #[derive(Debug)]
 pub struct OsDirectory {
     path: PathBuf,
@@ -86,7 +85,7 @@ pub struct OsDirectory {
 }
 
 impl OsDirectory {
-    /// Opens a directory that is there, and locks it.
+    /// Opens an existing directory, and locks it.
     ///
     /// # Errors
     /// [`AuditError::InUse`], [`AuditError::Io`].
@@ -101,7 +100,7 @@ impl OsDirectory {
         }
     }
 
-    /// Opens a directory without a lock, for [`verify`](crate::verify) beside whoever writes.
+    /// Opens a directory without a lock, for [`verify`](crate::verify) beside a writer.
     ///
     /// # Errors
     /// [`AuditError::Io`].

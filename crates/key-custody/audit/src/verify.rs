@@ -1,4 +1,4 @@
-//! Holding a log against its chain, its heads, and heads that were kept elsewhere.
+//! Checks a log against its chain, its heads, and heads kept elsewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,14 +11,14 @@ use crate::read::{file_name, files, lines, unfinished, whole};
 use crate::storage::Directory;
 use strongroom_types::hex;
 
-/// What a log is that verifies.
+/// The facts of a log that verifies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Names the log.
     pub log: String,
     /// Files.
     pub files: u64,
-    /// The first line that is there; above 1 if files were taken away in order.
+    /// The first line present; above 1 if retention has removed files.
     pub first_sequence: u64,
     /// The last line.
     pub last_sequence: u64,
@@ -26,19 +26,19 @@ pub struct Report {
     pub records: u64,
     /// Signed heads among the lines.
     pub heads: u64,
-    /// The last line that a head vouches for: what comes after could have been written by anybody.
-    /// 0 for none.
+    /// The last line that a head vouches for: later lines could have been written by anyone. 0 for
+    /// none.
     pub signed_through: u64,
     /// Heads from elsewhere that the log agrees with.
     pub heads_met: u64,
-    /// Heads from elsewhere of lines that were taken away.
+    /// Heads from elsewhere of lines that retention removed.
     pub heads_before: u64,
     /// Bytes after the last line: of a group that is being written, or that a power cut tore.
     /// Opening the log cuts them.
     pub unfinished_bytes: u64,
 }
 
-/// The first line of a log that is not what it should be.
+/// The first wrong line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// Its file.
@@ -54,7 +54,7 @@ pub struct Broken {
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is no line of a log.
+    /// It is not a line of a log.
     Unreadable(String),
     /// It has another sequence: lines are missing, or were put in.
     Sequence(u64),
@@ -75,7 +75,7 @@ pub enum Fault {
 /// Why a log did not verify.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// A line is not what it should be.
+    /// A line is wrong.
     #[error("{0}")]
     Broken(Broken),
     /// There is no log.
@@ -118,8 +118,8 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Reads all of a log and holds it against its chain, the heads in it, and `kept` heads from
-/// elsewhere. Nothing is changed, and the log may be written meanwhile.
+/// Reads a whole log and checks it against its chain, its own heads, and the `kept` heads from
+/// elsewhere. It changes nothing, and the log may be written meanwhile.
 ///
 /// # Errors
 /// [`VerifyError::Broken`] with the first line that is wrong; the others of [`VerifyError`].
@@ -148,8 +148,8 @@ struct Check<'a> {
     keys: &'a [PublicKey],
     /// Heads from elsewhere, by the line that they are of.
     kept: BTreeMap<u64, Vec<&'a SignedHead>>,
-    /// What the next line must have for the line before it; `None` where anything may be, at the
-    /// beginning of what is left.
+    /// The previous hash that the next line must have; `None` at the first line present, where any
+    /// will do.
     previous: Option<Hash>,
     next: u64,
     /// Where the last line is.
@@ -193,7 +193,7 @@ impl<'a> Check<'a> {
         }
         self.place.1 += u64::from(end > 0);
         if is_last {
-            // Also a file that has just been made, and has no line yet.
+            // A file that has just been created may have no line yet.
             self.report.unfinished_bytes = unfinished(bytes).len() as u64;
             Ok(())
         } else if end > 0 && end == bytes.len() {
@@ -261,7 +261,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Holds a line against the heads from elsewhere that are of it.
+    /// Checks a line against the heads from elsewhere for it.
     fn meet_heads(&mut self, hash: Hash) -> Result<(), Broken> {
         let Some(heads) = self.kept.get(&self.next) else { return Ok(()) };
         let hash = hex::encode(&hash);

@@ -1,4 +1,4 @@
-//! What stands in a log, and what becomes of one that somebody touched.
+//! The contents of a log, and the detection of a log that was tampered with.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -24,7 +24,7 @@ struct Logged {
     keys: Vec<PublicKey>,
 }
 
-/// A log of so many records in several files, closed.
+/// A closed log of so many records in several files.
 fn logged(records: u64) -> Logged {
     let directory = tempfile::tempdir().unwrap();
     let document = document();
@@ -112,7 +112,7 @@ fn standard_tools_agree() {
     let (good, said) = logged.python();
     assert!(good, "{said}");
     drop(log);
-    // What was said is the line of the head that followed the one that it is of.
+    // The message names the line of the head that followed the signed line.
     let report = logged.verify(&[]).unwrap();
     assert!(said.starts_with(&format!("{} ", report.last_sequence)), "{said} {report:?}");
     let text = logged.path().join("message");
@@ -149,7 +149,7 @@ fn the_first_line_that_was_touched_is_named() {
         fault
     };
     let first = first_of(1);
-    // Changed: the next line's hash differs. A change that no text shows is one too.
+    // Changed: the next line's hash differs. A change of white space counts too.
     assert_eq!(changed(1, &|lines| lines[3] = lines[3].replace("Get", "Put")), (first + 4, Fault::Chain));
     assert_eq!(changed(1, &|lines| lines[3].insert(1, ' ')), (first + 4, Fault::Chain));
     // Removed, doubled, put elsewhere.
@@ -244,15 +244,14 @@ fn one_writes_and_others_verify_meanwhile() {
     std::thread::scope(|scope| {
         let writing = scope.spawn(|| (0..200).all(|n| log.append(&record(n)).wait().is_ok()));
         while !writing.is_finished() {
-            // A file may have been begun that has no line yet, or a line no end.
+            // The last file may have no line yet, or an unfinished one.
             logged.verify(&[]).unwrap();
         }
         assert!(writing.join().unwrap());
     });
 }
 
-/// A key that keeps whoever signs waiting until the gate is open for good, and tells when it is
-/// asked.
+/// A key that blocks its signer until the gate is opened, and reports each request to sign.
 struct Gated {
     key: HeadKey,
     asked: Sender<()>,
@@ -359,7 +358,7 @@ fn what_is_on_record_of_an_object_is_found_through_all_files_latest_first() {
         let other = Record::new(record(n).actor, "Get", Outcome::Done).object(format!("other-{n}"));
         log.append(&other).wait().unwrap();
         if n % 50 == 0 {
-            // Named in a text it is not what the record is about.
+            // A record that names the object in a text is not about the object.
             let mention = other.reason("wanted-key");
             log.append(&mention).wait().unwrap();
             log.append(&record(n).object("wanted-key").request(n.to_string())).wait().unwrap();

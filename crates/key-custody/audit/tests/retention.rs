@@ -1,4 +1,4 @@
-//! Older files go as the policy says, and what is left is a log.
+//! The policy removes older files, and the rest is a valid log.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -13,7 +13,7 @@ use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{AuditError, AuditLog, HeadSigner, Options, Record, Report, Retention, Size, verify};
 use support::{SMALL, document, key, open, record};
 
-/// What is kept in most tests: three files or so.
+/// The policy of most tests: keeps about three files.
 const KEPT: Retention = Retention { keep_bytes: Some(24 * 1024), keep_age: None, collector: None };
 
 fn write(log: &AuditLog, records: u64) {
@@ -27,7 +27,7 @@ fn verified(path: &Path, document: &[u8]) -> Report {
     verify(&OsDirectory::to_read(path).unwrap(), &keys, &[]).unwrap()
 }
 
-/// The records of removals that there are.
+/// The log's records of removals.
 fn removals(path: &Path) -> Vec<Record> {
     let mut files: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -73,7 +73,7 @@ fn the_oldest_files_go_while_there_is_too_much_and_each_is_on_record() {
     assert!(said.status.success(), "{said:?}");
     assert!(String::from_utf8_lossy(&said.stdout).starts_with(&format!("{} ", report.last_sequence)));
 
-    // And it goes on.
+    // The log continues.
     let log = open(directory.path(), &document, SMALL);
     assert_eq!(log.durable(), report.last_sequence);
 }
@@ -93,7 +93,7 @@ fn nothing_goes_without_a_limit_and_never_the_last_file() {
 #[test]
 fn a_file_is_followed_by_the_next_by_age_and_goes_by_age() {
     let (directory, document) = (tempfile::tempdir().unwrap(), document());
-    // Whatever is put on record finds its file old.
+    // Every record finds its file too old.
     let old = Options { file_age: Some(Duration::ZERO), ..SMALL };
     let log = open(directory.path(), &document, old);
     write(&log, 4);

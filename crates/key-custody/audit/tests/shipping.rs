@@ -1,4 +1,4 @@
-//! Shipping to real receivers over TLS: ours made of rustls, which goes wrong when told to, and
+//! Shipping to real receivers over TLS: our own on rustls, which fails on request, and
 //! `openssl s_server`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
@@ -21,7 +21,7 @@ use strongroom_audit::syslog::{Collector, ShipOptions, Shipper};
 use strongroom_audit::{AuditError, AuditLog, Options};
 use support::{SMALL, document, open, record};
 
-/// Longer than anything here takes that does not fail.
+/// Longer than any step of a passing test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const QUICK: ShipOptions = ShipOptions {
@@ -67,9 +67,9 @@ impl Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Good,
-    /// Ends in order after so many messages, with more under way.
+    /// Closes in order after so many messages, with more in flight.
     LeavesAfter(usize),
-    /// Is gone after so many messages.
+    /// Resets the connection after so many messages.
     ResetsAfter(usize),
 }
 
@@ -87,7 +87,7 @@ impl Receiver {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), identity, manners)
     }
 
-    /// The manners of its first connections; those after are good.
+    /// Listens with these manners for its first connections; later ones are good.
     fn on(listener: TcpListener, identity: &Identity, manners: Vec<Manner>) -> Self {
         let port = listener.local_addr().unwrap().port();
         let (messages, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
@@ -147,7 +147,7 @@ fn wait_until(awaited: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A port that nobody else gets, and that refuses connections until somebody listens.
+/// A port reserved for this test, which refuses connections until a receiver listens.
 fn deaf() -> (TcpListener, u16) {
     use rustix::net::{AddressFamily, SocketType, bind, socket};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -193,8 +193,7 @@ fn write(log: &AuditLog, count: u64) -> u64 {
     (0..count).fold(0, |_, n| log.append(&record(n)).wait().unwrap().sequence)
 }
 
-/// Each line at least once, those seen for the first time in order, and all as they stand in the
-/// log.
+/// Checks that each line arrived at least once, first arrivals in order, and all byte for byte.
 fn check(messages: &[String], lines: &[String], through: u64) {
     let mut seen = BTreeMap::new();
     let mut last = 0;
@@ -256,8 +255,8 @@ fn a_receiver_that_goes_wrong_gets_everything_again_from_the_cursor_on() {
     let good = manners.len() as u64 - wrong;
     let receiver = Receiver::start(&identity, manners);
     let log = open(directory.path(), &document(), SMALL);
-    // All at once, so that every connection has as many lines as it may, and much of them is under
-    // way when it ends: however slowly they come.
+    // All at once, so that every connection has as many lines as it may, and many of them are in
+    // flight when it ends, however slow the machine.
     let through = write(&log, 400);
     let patient = ShipOptions { confirm_interval: DEADLINE * 10, ..QUICK };
     let shipper = Shipper::start(&log, identity.collector(receiver.port), patient).unwrap();

@@ -1,5 +1,4 @@
-//! The keys that authenticate what lies in the clear: a volume's descriptor, and the configuration
-//! of a VM.
+//! The keys that authenticate plaintext metadata: a volume's descriptor, and a VM's configuration.
 
 use strongroom_crypto::{kdf, mac};
 use strongroom_memory::secret::SecretBytes;
@@ -28,12 +27,12 @@ impl DescriptorKey {
         Ok(mac::hmac_sha256(&self.0, bytes)?)
     }
 
-    /// Whether this is the tag of these bytes; takes the same time wherever they differ.
+    /// Whether `tag` is the tag of these bytes, compared in constant time.
     pub fn verify(&self, bytes: &[u8], tag: &[u8; DESCRIPTOR_TAG_BYTES]) -> bool {
         mac::verify_hmac_sha256(&self.0, bytes, tag).is_ok()
     }
 
-    /// What stands in a tag's place for a volume without keys: it shows accidents, not intent.
+    /// A checksum in the tag's place for a volume without keys: it detects accidents, not attacks.
     pub fn checksum(bytes: &[u8]) -> [u8; DESCRIPTOR_TAG_BYTES] {
         mac::sha256(bytes)
     }

@@ -1,4 +1,4 @@
-//! Envelopes: a DEK, sealed together with what it is for.
+//! Envelopes: a DEK sealed together with its context.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl fmt::Display for Cipher {
     }
 }
 
-/// What is sealed together with a DEK: an envelope opens only where all of it is as it was.
+/// The context that is authenticated with a DEK: an envelope opens only if all of it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnvelopeContext {
     /// What the DEK is for.
@@ -96,7 +96,7 @@ impl Envelope {
         Ok((Self::seal(context, &dek, kek)?, dek))
     }
 
-    /// Seals a DEK that exists: for the same layer under another KEK.
+    /// Seals an existing DEK, for the same layer under another KEK.
     pub fn seal(context: &EnvelopeContext, dek: &SecretBytes, kek: &Kek) -> Result<Self, KeyError> {
         let sealed = aead::seal(kek.secret(), &context.associated_data(kek.id()), dek)?;
         Ok(Self { kek: kek.id(), nonce: sealed.nonce.to_vec(), sealed: sealed.ciphertext_and_tag })
@@ -107,7 +107,7 @@ impl Envelope {
         self.kek
     }
 
-    /// The DEK, if this envelope was sealed for this very use and has not been changed.
+    /// The DEK, if this envelope was sealed for exactly this context and is unchanged.
     pub fn open(&self, context: &EnvelopeContext, kek: &Kek) -> Result<SecretBytes, KeyError> {
         kek.expect_id(self.kek)?;
         let refused = || KeyError::Envelope { epoch: context.epoch, kek: self.kek };

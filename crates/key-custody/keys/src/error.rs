@@ -1,4 +1,4 @@
-//! Why a key cannot be had or used.
+//! Errors of keys and their use.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use strongroom_memory::secret::SecretError;
 use strongroom_types::{KekId, KeyEpoch, ProviderKey, ProviderName};
 use thiserror::Error;
 
-/// Why a key cannot be had or used.
+/// Why a key is not available or cannot be used.
 #[derive(Debug, Error)]
 pub enum KeyError {
     /// The KEK at hand is not the one that the volume names.
@@ -18,7 +18,7 @@ pub enum KeyError {
         /// Id that the descriptor names.
         wanted: KekId,
     },
-    /// The volume's KEK comes from elsewhere.
+    /// The volume's KEK has another source.
     #[error("the volume's key comes from a {wanted}, not from a {given}")]
     WrongSource {
         /// What was given.
@@ -26,14 +26,14 @@ pub enum KeyError {
         /// What the descriptor names.
         wanted: &'static str,
     },
-    /// The volume's KEK cannot be had now: the volume is *key-unavailable*.
+    /// The volume's KEK cannot be fetched now: the volume is *key-unavailable*.
     #[error("key-unavailable: {key}: {reason}")]
     Unavailable {
         /// Where it is.
         key: Box<ProviderKey>,
         /// Why not, and what to do.
         reason: String,
-        /// Whether it may be had later: not if it was destroyed, say.
+        /// Whether it may be available later; `false` if it was destroyed, for example.
         may_come_back: bool,
     },
     /// A provider made no key.
@@ -44,7 +44,7 @@ pub enum KeyError {
         /// Why not, and what to do.
         reason: String,
     },
-    /// What a provider keeps is no KEK.
+    /// The key that a provider keeps is no KEK.
     #[error("{key}, is no AES-256 key: it has {bytes} bytes instead of {}", crate::KEK_BYTES)]
     ProviderKeyLength {
         /// Where it is.
@@ -62,13 +62,13 @@ pub enum KeyError {
         /// Under which KEK.
         kek: KekId,
     },
-    /// Another process was to give a key.
+    /// Another process did not hand over its key.
     #[error("the new key was not handed over: {0}")]
     NotHandedOver(std::io::Error),
     /// An empty passphrase, or one that no person types.
     #[error("a passphrase has 1 to {max} bytes; this one has {0}", max = crate::PASSPHRASE_BYTES_MAX)]
     PassphraseLength(usize),
-    /// A passphrase that is to be set is too easily guessed.
+    /// A new passphrase is too easily guessed.
     #[error(
         "a new passphrase has at least {least} bytes; this one has {0}: take several words",
         least = strongroom_crypto::kdf::NEW_PASSPHRASE_MIN_BYTES
@@ -111,7 +111,7 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    /// Whether it is a matter of waiting: a volume is *key-unavailable* until its key is back.
+    /// Whether waiting may help: the volume is *key-unavailable* until its key is back.
     pub fn may_come_back(&self) -> bool {
         matches!(self, Self::Unavailable { may_come_back: true, .. })
     }

@@ -1,6 +1,6 @@
-//! A KEK on its way from one process of this machine to another, where no provider can be asked for
-//! it: through a pipe, whose reading end is passed over a socket. A pipe is the kernel's memory: it
-//! is never swapped, belongs to no file system, and is empty once it was read.
+//! Hands a KEK from one process of this machine to another when no provider can supply it: through
+//! a pipe, whose reading end is passed over a socket. A pipe is kernel memory: it is never swapped,
+//! belongs to no file system, and is empty once it was read.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,13 +16,12 @@ impl Kek {
     /// The reading end of a pipe that holds the key, all of it.
     pub fn to_pipe(&self) -> io::Result<OwnedFd> {
         let (reader, mut writer) = io::pipe()?;
-        // It fits the pipe by far, and nobody else writes to it.
+        // The key is far smaller than the pipe, and there is no other writer.
         writer.write_all(self.secret().expose())?;
         Ok(reader.into())
     }
 
-    /// The key of a pipe, which comes from `source`. It does not wait for whoever should have
-    /// written it.
+    /// Reads the key, which comes from `source`, from a pipe. It does not wait for the writer.
     ///
     /// # Errors
     /// [`KeyError::NotHandedOver`] if it is no pipe, or holds anything but 32 bytes.
@@ -40,7 +39,7 @@ fn read_pipe(pipe: OwnedFd) -> io::Result<SecretBytes> {
     fcntl_setfl(pipe.as_fd(), OFlags::NONBLOCK)?;
     let mut key = SecretBytes::zeroed(KEK_BYTES).map_err(io::Error::other)?;
     pipe.read_exact(key.expose_mut())?;
-    // One byte more would be another thing than a key.
+    // A further byte means that it is not a key.
     match pipe.read(&mut [0])? {
         0 => Ok(key),
         _ => Err(io::Error::other("it holds more than a key")),

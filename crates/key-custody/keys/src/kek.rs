@@ -1,4 +1,4 @@
-//! Key-encryption keys, and what a descriptor says about where one comes from.
+//! Key-encryption keys, and their source as a descriptor records it.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ impl KekSource {
         Ok(Self::Passphrase(PassphraseParameters { salt, memory_kib, passes, lanes }))
     }
 
-    /// What a person calls it.
+    /// The source's name in messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Passphrase(_) => "passphrase",
@@ -101,10 +101,10 @@ impl fmt::Display for KekSource {
     }
 }
 
-/// Refuses a passphrase that may not be set anew. What opens with a shorter one still does.
+/// Refuses a new passphrase that is too short. Volumes with a shorter one still open.
 ///
 /// # Errors
-/// [`KeyError::PassphraseTooShort`]; [`KeyError::PassphraseLength`] for an endless one.
+/// [`KeyError::PassphraseTooShort`]; [`KeyError::PassphraseLength`] for one that is too long.
 pub fn check_new_passphrase(passphrase: &SecretBytes) -> Result<(), KeyError> {
     match passphrase.len() {
         length if length < NEW_PASSPHRASE_MIN_BYTES => Err(KeyError::PassphraseTooShort(length)),
@@ -144,8 +144,8 @@ impl Kek {
         Self::new(secret, KekSource::Provider(key))
     }
 
-    /// The KEK of these 32 bytes. Its id is derived from them, so that a wrong key is told from a
-    /// damaged volume.
+    /// The KEK of these 32 bytes. Its id is derived from them, so that a wrong key can be told from
+    /// a damaged volume.
     pub(crate) fn new(secret: SecretBytes, source: KekSource) -> Result<Self, KeyError> {
         let derived = kdf::hkdf_sha256(&secret, b"", b"strongroom kek id v1", 16)?;
         let mut id = [0; 16];

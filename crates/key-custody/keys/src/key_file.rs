@@ -1,4 +1,5 @@
-//! Key files: 32 bytes, or 64 hexadecimal digits and perhaps a line end, readable by nobody else.
+//! Key files: 32 bytes, or 64 hexadecimal digits with an optional line end, readable by the owner
+//! alone.
 
 use std::fs::File;
 use std::io::Read;

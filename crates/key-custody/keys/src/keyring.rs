@@ -1,7 +1,7 @@
-//! What is asked of whoever reaches the key providers.
+//! The interface to the key providers.
 //!
-//! This room has no network. What fetches keys implements [`Keyring`] elsewhere; what needs one
-//! takes a `&dyn Keyring`, and does not know a key server from a cluster or a test.
+//! This room has no network. [`Keyring`] is implemented elsewhere; code that needs a key takes a
+//! `&dyn Keyring`, and cannot tell a key server from a cluster or a test.
 
 use std::fmt;
 
@@ -10,17 +10,16 @@ use strongroom_types::{KeyRequestId, ProviderKey, ProviderName};
 use crate::error::KeyError;
 use crate::kek::Kek;
 
-/// Whoever reaches the key providers. Calls block, and end: each has a deadline of the provider's
-/// own.
+/// Reaches the key providers. Calls block, and always end: each provider sets its own deadline.
 pub trait Keyring: Send + Sync + fmt::Debug {
     /// The KEK that a provider keeps.
     ///
     /// # Errors
-    /// [`KeyError::Unavailable`] while it cannot be had, which damages nothing and may be over by
+    /// [`KeyError::Unavailable`] while it cannot be fetched; nothing is damaged, and it may pass by
     /// itself.
     fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError>;
 
-    /// The KEK of a volume that is moved to another one: given also if it was revoked as
+    /// The KEK of a volume that moves to another KEK. Also returned if it was revoked as
     /// compromised, which is when moving matters most.
     ///
     /// # Errors
@@ -29,17 +28,17 @@ pub trait Keyring: Send + Sync + fmt::Debug {
         self.fetch(key)
     }
 
-    /// The KEK that something new is to be sealed under: only while it may protect.
+    /// The KEK to seal new data under; returned only while the key may protect.
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch), and for a key that was taken out of use: it opens what it sealed
-    /// and seals nothing new.
+    /// As [`fetch`](Self::fetch), and for a key that was taken out of use: it still opens envelopes
+    /// but seals no new ones.
     fn fetch_to_seal(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
         self.fetch(key)
     }
 
-    /// Makes a KEK at a provider; its source says where it is. Asked twice with the same request,
-    /// the provider has one key and gives that one, where it can find keys by such a mark at all.
+    /// Makes a KEK at a provider; its source says where it is. A second call with the same request
+    /// returns the same key, if the provider can find keys by such a mark.
     ///
     /// # Errors
     /// [`KeyError::NotMade`].

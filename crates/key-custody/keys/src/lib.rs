@@ -1,14 +1,14 @@
 //! Keys: key server -> KEK -> DEK.
 //!
 //! - A [`Kek`] wraps DEKs. It lives in memory only. It comes from a key provider, a passphrase
-//!   (Argon2id) or a key file; [`KekSource`] is what a descriptor says about that, and holds
-//!   nothing secret.
-//! - A [`Keyring`] reaches the key providers. It is implemented elsewhere: there is no network in
-//!   here.
-//! - [`Leases`] hold the KEKs of providers for whoever uses one for long. They are implemented
-//!   elsewhere, too.
-//! - An [`Envelope`] seals one DEK together with what it is for, so that it cannot be put to
-//!   another use: purpose, volume, layer, epoch, cipher and unit size are authenticated with it.
+//!   (Argon2id) or a key file; [`KekSource`] records that in a descriptor, and holds nothing
+//!   secret.
+//! - A [`Keyring`] reaches the key providers. It is implemented elsewhere, because this room has no
+//!   network.
+//! - [`Leases`] hold the KEKs of providers for long-term users. They are implemented elsewhere,
+//!   too.
+//! - An [`Envelope`] seals one DEK together with its context, so that it cannot be put to another
+//!   use: purpose, volume, layer, epoch, cipher and unit size are authenticated with it.
 //! - A [`DescriptorKey`] authenticates a volume's descriptor under its KEK.
 //!
 //! This room knows nothing of files' layout or of I/O. Plain keys are [`SecretBytes`] here and
@@ -33,7 +33,7 @@ pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParamet
 pub use key_file::read_key_file;
 pub use keyring::Keyring;
 pub use lease::{Leases, OnRevocation};
-// What rooms without keys call keys, with the keys.
+// The names of keys, which rooms without keys use too.
 pub use strongroom_types::{
     DESCRIPTOR_TAG_BYTES, KeyRequestId, LeaseState, LeaseStatus, PROVIDER_KEY_ID_BYTES_MAX,
     PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId, ProviderName, ProviderNameError, RevokedHow,

@@ -1,5 +1,4 @@
-//! One batch of a request: which items are one transaction, what happens after an error, and what
-//! goes on record.
+//! One batch of a request: its transactions, its behaviour after an error, and its audit records.
 
 use strongroom_kmip::message::{RequestItem, RequestMessage, ResponseHeader, ResponseItem, ResponseMessage};
 use strongroom_kmip::protocol::{BatchErrorContinuationOption, Operation, ResultReason, ResultStatus};
@@ -15,11 +14,11 @@ use crate::operations::failure::Failure;
 use crate::operations::{Context, Released, class_of, perform};
 use crate::server::KeyServer;
 
-/// How often a piece of work is done again because another client changed the same objects
-/// meanwhile. Each time, another one got through; this many losses in a row are a storm.
+/// How often a transaction is retried because another client changed the same objects meanwhile.
+/// Each time another client succeeded; this many losses in a row mean extreme contention.
 const COMMIT_ATTEMPTS: usize = 32;
 
-/// One request while it is worked through.
+/// One request during its execution.
 pub(crate) struct Batch<'a> {
     pub server: &'a KeyServer,
     pub caller: &'a Caller,
@@ -28,7 +27,7 @@ pub(crate) struct Batch<'a> {
     pub header: &'a ResponseHeader,
 }
 
-/// How one item ended.
+/// The result of one item.
 struct Done {
     item: ResponseItem,
     event: Option<Event>,
@@ -36,7 +35,7 @@ struct Done {
 }
 
 impl Batch<'_> {
-    /// Works through all items; gives their answers, and what goes on record.
+    /// Executes all items; returns their answers and their audit events.
     pub async fn work_through(&self) -> (Vec<ResponseItem>, Vec<Event>) {
         match self.request.header.batch_error_continuation_option {
             Some(BatchErrorContinuationOption::Undo) => self.all_or_nothing().await,
@@ -45,7 +44,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Each item for itself, in the order of the request whatever it says about order.
+    /// Executes each item by itself, always in the order of the request.
     async fn one_by_one(&self, stop_at_failure: bool) -> (Vec<ResponseItem>, Vec<Event>) {
         let (mut items, mut events) = (Vec::new(), Vec::new());
         let mut placeholder = None;
@@ -85,12 +84,12 @@ impl Batch<'_> {
         self.refuse(item, &contended(), Vec::new(), placeholder)
     }
 
-    /// All items in one transaction: none of it is there if one fails.
+    /// Executes all items in one transaction, which is dropped if one fails.
     async fn all_or_nothing(&self) -> (Vec<ResponseItem>, Vec<Event>) {
         let requested = &self.request.items;
         let mut failure = contended();
         let mut answers = Answers::default();
-        // Each item may have to ask an external provider once, and what needs its object.
+        // Each item may need one call to an external provider, and a retry afterwards.
         for _ in 0..COMMIT_ATTEMPTS + 2 * requested.len() {
             let mut tried = self.try_items(requested, None, &[], &answers);
             if let Some(ask) = tried.asks.take() {
@@ -121,7 +120,8 @@ impl Batch<'_> {
             })
     }
 
-    /// Makes durable what was tried; `false` if another client changed some of it meanwhile.
+    /// Commits the tried items; returns `false` if another client changed the same objects
+    /// meanwhile.
     async fn commit(&self, tried: &mut Tried) -> Result<bool, KeepingError> {
         match std::mem::replace(&mut tried.transaction, Ok(None))? {
             Some(transaction) => self.server.objects.commit(transaction).await,
@@ -129,7 +129,7 @@ impl Batch<'_> {
         }
     }
 
-    /// What came before the item that failed is undone, and says so.
+    /// Marks the items before the failed one as undone.
     fn undone(&self, tried: Tried) -> (Vec<ResponseItem>, Vec<Event>) {
         let (mut items, mut events) = (tried.items, tried.events);
         let last = items.len().saturating_sub(1);
@@ -145,7 +145,7 @@ impl Batch<'_> {
         (items, events)
     }
 
-    /// Does items in one piece of work, up to the first that fails, and makes nothing durable.
+    /// Tries items in one transaction, up to the first failure, without committing.
     fn try_items(
         &self,
         requested: &[RequestItem],
@@ -198,7 +198,7 @@ impl Batch<'_> {
                     let done = self.refuse(item, &failure, objects, None);
                     tried.items.push(done.item);
                     tried.events.extend(done.event.map(noted));
-                    // Whatever the item staged before it failed goes with it.
+                    // The failed item's staged changes are dropped with the transaction.
                     return tried;
                 }
             }
@@ -209,8 +209,8 @@ impl Batch<'_> {
         tried
     }
 
-    /// Refuses an answer that would make the response longer than the client takes, before anything
-    /// is done for it.
+    /// Refuses an answer that would make the response longer than the client accepts, before
+    /// anything is committed.
     fn check_size(
         &self,
         before: &[ResponseItem],
@@ -240,7 +240,7 @@ impl Batch<'_> {
         Done { item: failed(item, failure), event: Some(event), placeholder }
     }
 
-    /// The record of a success. What only tells what the server is goes on none.
+    /// Records a success. Operations that only describe the server are not recorded.
     fn note(
         &self,
         operation: Operation,
@@ -256,13 +256,13 @@ impl Batch<'_> {
     }
 }
 
-/// Items that were tried, and what would make them durable.
+/// Tried items, and the transaction that would commit them.
 struct Tried {
     items: Vec<ResponseItem>,
     events: Vec<Event>,
     placeholder: Option<ObjectId>,
     transaction: Result<Option<Transaction>, KeepingError>,
-    /// Nothing of it counts: this has to be asked first.
+    /// The attempt is void: this request to a provider must come first.
     asks: Option<Ask>,
 }
 
@@ -280,7 +280,7 @@ impl Tried {
     }
 }
 
-/// An extension that must be understood is not.
+/// Refuses an unknown critical extension.
 fn check_extension(item: &RequestItem) -> Result<(), Failure> {
     match &item.message_extension {
         Some(extension) if extension.criticality_indicator => Err(Failure::not_offered(format!(

@@ -1,4 +1,4 @@
-//! Who asks, and what it may do to which object.
+//! The client of a request, and its permissions on objects.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use crate::objects::id::ObjectId;
 use crate::observer::Who;
 use crate::operations::failure::Failure;
 
-/// A client while one of its requests is worked on.
+/// A client during one of its requests.
 #[derive(Debug, Clone)]
 pub struct Caller {
     identity: Identity,
@@ -29,7 +29,7 @@ impl Caller {
         self
     }
 
-    /// As the certificate says.
+    /// The identity from the certificate.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -49,17 +49,17 @@ impl Caller {
         self.grant.as_ref()
     }
 
-    /// Who it is, for the record.
+    /// The identity for the audit record.
     pub fn who(&self) -> Who {
         Who { identity: self.identity.clone(), address: self.address }
     }
 
-    /// Whether a permission of that class can cover the object, as far as that can be said without
-    /// looking at it: [`Scope::Own`] is left to be checked against its owner.
+    /// Checks, without reading the object, whether a permission of that class can cover it. For
+    /// [`Scope::Own`] the caller must still check the owner.
     ///
     /// # Errors
     ///
-    /// `PermissionDenied`; for a grant with the word of its refusal.
+    /// `PermissionDenied`; for a grant with the code of its refusal.
     pub fn scope_for(&self, id: ObjectId, class: OperationClass) -> Result<Scope, Failure> {
         let scope = scope(self.role(), class);
         match scope {
@@ -81,7 +81,7 @@ impl Caller {
     }
 }
 
-/// The failure for a grant that is refused: the word that records know it by, and what it means.
+/// The failure for a refused grant: its code and its message.
 pub(crate) fn refused(refusal: &Refusal) -> Failure {
     Failure::denied(format!("{}: {refusal}", refusal.code()))
 }

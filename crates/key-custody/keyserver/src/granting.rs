@@ -1,5 +1,4 @@
-//! Grants as the server takes them: verified against those who may sign them, and used up in the
-//! ledger.
+//! Grants in the server: verified against the permitted signers, and used up in the ledger.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::grant::{GrantVerifier, RedeemError, Signers, VerifiedGrant};
 use crate::objects::clock::Clock;
 use crate::server::{GrantFailure, Grants, Redeeming};
 
-/// Grants signed by those that `signers` names, used once each.
+/// Grants by `signers`, each usable once.
 pub struct LedgeredGrants<S> {
     store: Arc<dyn Store>,
     verifier: GrantVerifier<S>,
@@ -20,7 +19,7 @@ pub struct LedgeredGrants<S> {
 }
 
 impl<S: Signers> LedgeredGrants<S> {
-    /// Believes the signatures of `signers`, and writes uses down in `store`.
+    /// Accepts signatures of `signers`, and records uses in `store`.
     pub fn new(store: Arc<dyn Store>, signers: S, clock: Arc<dyn Clock>) -> Self {
         Self { store, verifier: GrantVerifier::new(signers), clock }
     }
@@ -28,7 +27,7 @@ impl<S: Signers> LedgeredGrants<S> {
 
 impl<S: Signers> Grants for LedgeredGrants<S> {
     fn verify(&self, bytes: &[u8], host: &Identity) -> Result<VerifiedGrant, GrantFailure> {
-        // A clock beyond the year 9999 is one that nobody set; no grant is good then.
+        // A clock beyond the year 9999 is wrong; no grant is valid then.
         let now = OffsetDateTime::from_unix_timestamp(self.clock.now().0).map_err(unavailable)?;
         Ok(self.verifier.verify(bytes, host, now)?)
     }

@@ -1,5 +1,5 @@
-//! kill -9 in every step of something: a test runs itself in a process of its own, which is killed
-//! when it has come so far.
+//! kill -9 at every step: a test runs itself in a separate process, which is killed at a given
+//! step.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ const KILL_AT: &str = "STRONGROOM_TEST_KILL_AT";
 pub(crate) struct Countdown(Option<u64>);
 
 impl Countdown {
-    /// Of a process that may be killed.
+    /// The countdown of a process that may be killed.
     pub(crate) fn of_this_process() -> Self {
         Self(std::env::var(KILL_AT).ok().map(|at| at.parse().unwrap()))
     }
 
-    /// Of one that is not.
+    /// The countdown of a process that is not killed.
     pub(crate) fn never() -> Self {
         Self(None)
     }
@@ -33,8 +33,8 @@ impl Countdown {
     }
 }
 
-/// Runs `test`, by its path in this crate, in a process of its own that works in `place`; whether
-/// it was killed.
+/// Runs `test`, by its path in this crate, in a separate process that works in `place`. Returns
+/// whether it was killed.
 pub(crate) fn is_killed(test: &str, place: &Path, kill_at: Option<u64>) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(PLACE, place).env_remove(KILL_AT);
@@ -50,7 +50,7 @@ pub(crate) fn is_killed(test: &str, place: &Path, kill_at: Option<u64>) -> bool 
     false
 }
 
-/// Where this process works, if it is one that may be killed.
+/// The directory of this process, if it is one that may be killed.
 pub(crate) fn place() -> Option<PathBuf> {
     std::env::var_os(PLACE).map(PathBuf::from)
 }

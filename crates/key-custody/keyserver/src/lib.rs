@@ -1,31 +1,31 @@
 //! The embedded key server: KMIP objects, its certificate authority, grants, backup, audit.
 //!
-//! What it promises, each held by the tests that `docs/KEYS.md` names:
+//! It promises the following, each held by the tests that `docs/KEYS.md` names:
 //!
 //! - **A key leaves under a certificate** that this server's authority issued and has not revoked,
 //!   and to a host only under a grant that the key's owner signed for one VM.
 //! - **Nothing is released before it is on record.** The audit record is durable first.
-//! - **What was destroyed stays destroyed**, in backups too, as far as a tombstone is known.
-//! - **No file holds a key in the clear.** Objects are sealed under the root key, which a TPM, a
+//! - **A destroyed key stays destroyed**, in backups too, as far as a tombstone is known.
+//! - **No file holds a plaintext key.** Objects are sealed under the root key, which a TPM, a
 //!   token, a passphrase or custodians open.
-//! - **What strangers do at the ports costs known clients nothing**: each listener's limits are
+//! - **Load by strangers at the ports does not affect known clients**: each listener's limits are
 //!   `serving`'s.
 //!
 //! | folder | holds |
 //! |---|---|
 //! | [`root`] | the root key and what protects it |
 //! | [`authority`] | the certificate authority, enrolment, certificates of clients |
-//! | [`access`] | roles, identities, who may do what |
-//! | [`objects`] | keys and their life: kept, moved, destroyed |
-//! | [`grant`] | what a host fetches a VM's key by |
-//! | `operations`, `batch` | what each KMIP operation does |
+//! | [`access`] | roles, identities, permissions |
+//! | [`objects`] | keys and their life cycle: kept, moved, destroyed |
+//! | [`grant`] | the grants by which hosts fetch VMs' keys |
+//! | `operations`, `batch` | the KMIP operations |
 //! | [`management`] | the questions of administrators |
 //! | [`broker`] | external providers behind this server |
-//! | [`backup`], [`recovery`] | copies for custodians, and what mends a server that nobody gets into |
+//! | [`backup`], [`recovery`] | backups for custodians, and recovery of a server that nobody can access |
 //! | [`process`] | all of it put together, as a process |
 //!
-//! A command or process of the program puts a server together by [`process`]; [`Foundations`] and
-//! [`KeyServer`] are for tests and for what serves without ports.
+//! Commands and processes of the program build a server through [`process`]; [`Foundations`] and
+//! [`KeyServer`] are for tests and for servers without ports.
 #![forbid(unsafe_code)]
 
 pub mod access;

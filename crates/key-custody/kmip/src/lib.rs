@@ -9,9 +9,9 @@
 //! - [`server`]: the server's transport over mutual TLS.
 //! - [`client`]: blocking calls to one server, over pooled TLS connections.
 //!
-//! The room speaks the protocol and knows no policy: who may do what, and what an operation means,
-//! is the key server's. Nothing that comes from a peer makes it panic or take more memory than its
-//! limits say, and no byte string or password can be printed.
+//! The room implements the protocol and has no policy: permissions, and the meaning of operations,
+//! belong to the key server. No input from a peer makes it panic or use more memory than its limits
+//! allow, and no byte string or password can be printed.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "network")]

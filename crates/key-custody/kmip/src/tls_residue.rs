@@ -1,18 +1,18 @@
-//! What TLS would leave in memory.
+//! Wipes the data that TLS would leave in memory.
 
 use std::io::{self, Read};
 
 use rustls::ConnectionCommon;
 
-/// Wipes what a connection has received and handed out. rustls decrypts in the buffer that it reads
-/// into, and keeps that for as long as the connection: a key that came would be in there until
-/// something longer comes.
+/// Wipes the data that a connection has received and handed out. rustls decrypts in its read buffer
+/// and keeps that for the connection's lifetime: a received key would stay there until longer data
+/// overwrites it.
 pub(crate) fn wipe_received<Data>(connection: &mut ConnectionCommon<Data>) {
-    // It is offered all of the buffer but what is still to be read.
+    // rustls offers all of the buffer except unread data.
     let _ = connection.read_tls(&mut Wipes);
 }
 
-/// Brings nothing, into a buffer of zeroes.
+/// A reader that zeroes the buffer and returns no bytes.
 struct Wipes;
 
 impl Read for Wipes {

@@ -1,4 +1,4 @@
-//! Our client against the servers of others: PyKMIP 0.11.0 and one out of kmip-go 0.8.1.
+//! Our client against other servers: PyKMIP 0.11.0 and one from kmip-go 0.8.1.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::path::Path;
@@ -23,7 +23,7 @@ fn options(pki: &Pki, identity: &CertificateFiles, address: &str) -> ClientOptio
         key: identity.key.clone(),
     };
     let mut options = ClientOptions::new(address.parse().unwrap(), tls);
-    // A busy machine is no failure of a server; tests that want a short time set it.
+    // A busy machine is no failure of the server; tests that need a short time set it.
     options.request_timeout = Duration::from_secs(60);
     options.connect_timeout = Duration::from_secs(60);
     options
@@ -39,7 +39,7 @@ fn reason(error: ClientError) -> ResultReason {
     error.refusal().unwrap_or_else(|| panic!("no refusal: {error}")).reason
 }
 
-/// A key from its creation to its destruction, by every operation that the client has.
+/// A key from its creation to its destruction, with every operation of the client.
 fn life_cycle(client: &Client, kind: ServerKind) {
     let version = client.version().unwrap();
     let offered = client.query(&[QueryFunction::Operations]).unwrap().operations;
@@ -88,7 +88,7 @@ fn life_cycle(client: &Client, kind: ServerKind) {
     assert!(client.get(&id).unwrap_err().refusal().is_some(), "a destroyed key was given");
 }
 
-/// The key under another one that we bring along, unwrapped here.
+/// The key wrapped under another key that the test registers, and unwrapped here.
 fn wrapped_get(client: &Client, kind: ServerKind, id: &str, plain: &SecretBytes) {
     let kek = SecretBytes::random(32).unwrap();
     let mask = CryptographicUsageMask::WRAP_KEY | CryptographicUsageMask::UNWRAP_KEY;
@@ -97,7 +97,7 @@ fn wrapped_get(client: &Client, kind: ServerKind, id: &str, plain: &SecretBytes)
     client.activate(&wrapping).unwrap();
     let wrapped = client.get_wrapped(id, &wrapping);
     if kind == ServerKind::PyKmip && client.version().unwrap() == ProtocolVersion::V1_0 {
-        // PyKMIP wraps without encoding alone, which KMIP 1.0 cannot ask for.
+        // PyKMIP wraps only without encoding, which KMIP 1.0 cannot request.
         assert_eq!(reason(wrapped.unwrap_err()), ResultReason::EncodingOptionError);
         return;
     }
@@ -168,7 +168,8 @@ fn connections_are_kept_and_broken_ones_cost_no_request() {
         proxy.break_connections();
         client.get(&id).unwrap();
         assert_eq!(proxy.connections(), 2, "{kind:?}");
-        // Also one that changes something: the dead connection is noticed before it is used.
+        // A request that changes something also succeeds: the dead connection is detected before it
+        // is used.
         proxy.break_connections();
         client.activate(&id).unwrap();
         let before = client.get(&id).unwrap().secret;
@@ -199,14 +200,14 @@ fn a_create_whose_answer_is_lost_makes_one_key() {
     for kind in BOTH {
         let (pki, server, _store) = start(kind, &[]);
         let proxy = Proxy::before(&server.address());
-        // It is waited for in vain once; Locate must be answered within it.
+        // The test waits for it once in vain; Locate must be answered within it.
         let request_timeout = Duration::from_secs(10);
         let options =
             ClientOptions { request_timeout, ..options(&pki, &pki.client("alice"), &proxy.address()) };
         let client = Client::new(options).unwrap();
         wait_for(|| client.version().ok());
         let key = NewKey { unique_name: Some("wanted-once".to_owned()), ..NewKey::aes_256() };
-        // The answer to Locate gets through, that to Create does not.
+        // The answer to Locate gets through; the answer to Create is lost.
         proxy.lose_answers_after(1);
         let id = client.create(&key).unwrap();
         assert_eq!(proxy.connections(), 2, "{kind:?}: nothing was lost");
@@ -216,7 +217,7 @@ fn a_create_whose_answer_is_lost_makes_one_key() {
     }
 }
 
-/// Tries until there is something, for at most a minute.
+/// Tries until the attempt returns a value, for at most a minute.
 fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let begun = std::time::Instant::now();
     loop {
@@ -239,8 +240,7 @@ fn a_silent_server_costs_the_request_its_time_and_no_more() {
     server.silence();
     let error = client.query(&[QueryFunction::Operations]).unwrap_err();
     assert!(matches!(error, ClientError::TimedOut { phase: Phase::Answer, .. }), "{error}");
-    // Nothing was kept of the silent connection: the next one is a new one, and fails to shake
-    // hands.
+    // The silent connection was not kept: the next one is new, and its handshake fails.
     let error = client.query(&[QueryFunction::Operations]).unwrap_err();
     assert!(matches!(error, ClientError::TimedOut { phase: Phase::Connect, .. }), "{error}");
     server.wake();
@@ -303,8 +303,8 @@ fn a_renewed_certificate_is_used_from_the_next_call_on() {
     client.get(&id).unwrap();
     client.get(&id).unwrap();
     assert_eq!(proxy.connections(), 2);
-    // An expired one takes the place of the good one: what is open under the old one is not used
-    // any more.
+    // An expired certificate replaces the good one: connections with the old one are no longer
+    // used.
     pki.expired_client("alice");
     let error = client.get(&id).unwrap_err();
     assert!(matches!(error, ClientError::Tls { .. } | ClientError::Lost { .. }), "{error}");

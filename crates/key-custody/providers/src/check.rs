@@ -1,4 +1,4 @@
-//! Trying a provider out: each server by itself, step by step, with times.
+//! Tests a provider: each server by itself, step by step, with times.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::kmip::{Cluster, KEY_GROUP};
 use crate::provider::KeyProvider;
 use crate::vault::VaultProvider;
 
-/// What this program asks KMIP servers for.
+/// The KMIP operations that this program needs.
 const NEEDED: [Operation; 8] = [
     Operation::Query,
     Operation::Create,
@@ -26,30 +26,30 @@ const NEEDED: [Operation; 8] = [
     Operation::Destroy,
 ];
 
-/// How one server did.
+/// The result of one server's check.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServerCheck {
     /// The server.
     pub server: String,
-    /// What was tried, in order, up to the first step that failed.
+    /// The steps, in order, up to the first that failed.
     pub steps: Vec<Step>,
 }
 
-/// One thing that was tried.
+/// One step of a check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
-    /// What it was, as in "get the key".
+    /// The step's name, as in "get the key".
     pub step: &'static str,
-    /// Whether it went well.
+    /// Whether it succeeded.
     pub ok: bool,
-    /// What came of it, or what is wrong and what to do.
+    /// The result, or the failure and the next step.
     pub detail: String,
     /// How long it took, in microseconds.
     pub took_us: u64,
 }
 
 impl ServerCheck {
-    /// Whether every step went well.
+    /// Whether every step succeeded.
     pub fn is_well(&self) -> bool {
         self.steps.iter().all(|step| step.ok)
     }
@@ -58,7 +58,7 @@ impl ServerCheck {
         Self { server: server.to_string(), steps: Vec::new() }
     }
 
-    /// Does a step, notes how it went, and gives what it gave if it went well.
+    /// Runs a step, records its result, and returns its value if it succeeded.
     fn step<Outcome, Error: Display>(
         &mut self,
         step: &'static str,
@@ -85,11 +85,11 @@ impl ServerCheck {
     }
 }
 
-/// Tries every server of a provider: TCP, TLS, versions, what it offers, and the life of a
+/// Checks every server of a provider: TCP, TLS, versions, operations, and the life cycle of a
 /// throw-away key.
 ///
 /// # Errors
-/// [`ProviderError::Misconfigured`] if there is nothing to try with. What a server does wrong is in
+/// [`ProviderError::Misconfigured`] if the configuration cannot be used. A server's failures are in
 /// its check.
 pub fn check(config: &ProviderConfig) -> Result<Vec<ServerCheck>, ProviderError> {
     config.check()?;
@@ -103,7 +103,7 @@ pub fn check(config: &ProviderConfig) -> Result<Vec<ServerCheck>, ProviderError>
 
 fn check_kmip(client: &Client, config: &KmipConfig) -> ServerCheck {
     let mut check = ServerCheck::new(client.server());
-    // Each step needs the one before; what the first that fails says is enough.
+    // Each step needs the one before; the first failure is recorded and suffices.
     let _ = try_kmip(&mut check, client, config);
     check
 }
@@ -135,7 +135,7 @@ fn try_kmip(check: &mut ServerCheck, client: &Client, config: &KmipConfig) -> Op
             (bits == KEK_BYTES * 8, format!("{bits} bits"))
         })
     });
-    // Whatever became of it, it is not left behind.
+    // The key is destroyed whatever the outcome.
     check.step("destroy the key", || client.destroy(&id).map(|()| ((), String::new())))?;
     if got == Some(false) {
         let detail = "the key has another length than was asked for; it cannot be used".to_owned();
@@ -153,7 +153,7 @@ fn offers(client: &Client) -> Result<((), String), ClientError> {
         .collect();
     let vendor = answer.vendor_identification.unwrap_or_else(|| "unnamed vendor".to_owned());
     let count = answer.operations.len();
-    // It is tried all the same: servers do not always say what they can do.
+    // The check continues all the same: servers do not always list all their operations.
     let detail = match missing.as_slice() {
         [] => format!("{vendor}, {count} operations, all that are needed"),
         missing => format!("{vendor}, {count} operations; it does not name {}", missing.join(", ")),
@@ -175,7 +175,7 @@ fn try_vault(check: &mut ServerCheck, provider: &VaultProvider, config: &VaultCo
     let made = check.step("make a data key", || {
         provider.create(KeyRequestId::random()).map(|made| (made, String::new())).map_err(explain)
     })?;
-    // The name is in no question that a transit engine is asked.
+    // No request to a transit engine contains the name.
     let name: ProviderName = "test".parse().ok()?;
     let key = ProviderKey { provider: name, key: made.key, wrapped: made.wrapped };
     check.step("open it again", || match provider.fetch(&key) {

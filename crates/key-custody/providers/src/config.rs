@@ -1,4 +1,4 @@
-//! How a provider is set up: what one JSON file of the registry says. Paths and names only, never a
+//! A provider's configuration: one JSON file of the registry. It holds paths and names, never a
 //! secret.
 
 use std::path::{Path, PathBuf};
@@ -15,17 +15,16 @@ use crate::holder::RENEW_PERIOD;
 /// The format that this program writes and reads.
 pub const CONFIG_FORMAT: u32 = 1;
 
-/// The most servers of a cluster: with more, asking one after the other would not end within two
-/// seconds.
+/// The most servers of a cluster: with more, trying them in turn would take over two seconds.
 pub const SERVERS_MAX: usize = 8;
 
-/// The bounds of a lease, in seconds: a shorter one ends while a provider takes its
-/// [time](CALL_LIMIT) to answer, a longer one is none.
+/// The bounds of a lease, in seconds: a shorter one could end while a provider takes its
+/// [time](CALL_LIMIT) to answer, and a longer one would be no lease.
 pub const LEASE_SECONDS: (u64, u64) = (CALL_LIMIT.as_secs(), 7 * 86_400);
 
-/// The bounds of the time between two renewals, in seconds: a second is a request each second for
-/// each volume that is exposed, and whoever asks less often than hourly learns of no revocation in
-/// time to do anything about it.
+/// The bounds of the time between two renewals, in seconds. At one second, each exposed volume
+/// causes a request each second; a holder that renews less than hourly learns of a revocation too
+/// late to act on it.
 pub const RENEW_SECONDS: (u64, u64) = (1, 3600);
 
 /// The longest time that an outage may be ridden out after a lease, in seconds.
@@ -39,7 +38,7 @@ pub const CRYPTOPERIOD_DAYS_MAX: u32 = 3653;
 /// wait.
 pub const REQUEST_TIMEOUT_MS: (u64, u64) = (100, 8_000);
 
-/// How one provider is set up.
+/// The configuration of one provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
@@ -50,10 +49,10 @@ pub struct ProviderConfig {
     /// For how long a holder may keep a key.
     #[serde(default)]
     pub lease: LeaseConfig,
-    /// What becomes of a volume in use when its key is revoked as compromised, or destroyed.
+    /// The policy for a volume in use when its key is revoked as compromised, or destroyed.
     #[serde(default)]
     pub on_revocation: OnRevocation,
-    /// After how many days a key should be replaced; none: when the provider says so.
+    /// After how many days a key should be replaced; `None` leaves that to the provider.
     #[serde(default)]
     pub cryptoperiod_days: Option<u32>,
 }
@@ -64,7 +63,7 @@ pub struct ProviderConfig {
 pub enum SourceConfig {
     /// A cluster of KMIP servers.
     Kmip(KmipConfig),
-    /// The embedded key server: KMIP with the certificate that enrolment gave.
+    /// The embedded key server: KMIP with the certificate from enrolment.
     Embedded(KmipConfig),
     /// The transit engine of a HashiCorp Vault or OpenBao.
     Vault(VaultConfig),
@@ -82,14 +81,14 @@ pub struct KmipConfig {
     pub certificate: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// The name in the servers' certificates, where it is not that of the host.
+    /// The name in the servers' certificates, if it is not the host's.
     #[serde(default)]
     pub server_name: Option<String>,
     /// Time for one request to one server.
     #[serde(default = "KmipConfig::default_request_timeout_ms")]
     pub request_timeout_ms: u64,
-    /// Whether keys are given a Name and a group, by which they are found again. Off for servers
-    /// that refuse them.
+    /// Whether keys get a Name and a group, by which they can be found again. Off for servers that
+    /// refuse them.
     #[serde(default = "yes")]
     pub named_keys: bool,
 }
@@ -107,7 +106,7 @@ pub struct VaultConfig {
     pub mount: String,
     /// The engine's key that KEKs are wrapped under.
     pub key: String,
-    /// The namespace, if there are any.
+    /// The namespace, if the server has namespaces.
     #[serde(default)]
     pub namespace: Option<String>,
     /// How to log in.
@@ -142,11 +141,11 @@ pub enum VaultLogin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseConfig {
-    /// After the provider last said that the key is good.
+    /// How long a key is good after its provider last confirmed it.
     pub lease_seconds: u64,
-    /// How much longer while the provider cannot be reached.
+    /// How much longer it is good while the provider cannot be reached.
     pub outage_allowance_seconds: u64,
-    /// How often the provider is asked whether it still is.
+    /// The time between two confirmations.
     #[serde(default = "LeaseConfig::default_renew_seconds")]
     pub renew_seconds: u64,
 }
@@ -156,8 +155,8 @@ impl LeaseConfig {
         RENEW_PERIOD.as_secs()
     }
 
-    /// Within which time a revocation reaches whoever holds a key, if the provider can be reached:
-    /// a period, and a call to a provider whose preferred servers are silent.
+    /// The longest time until a holder learns of a revocation, if the provider can be reached: one
+    /// renewal period and one call to a provider whose preferred servers are silent.
     pub fn revocation_notice_max(&self) -> Duration {
         Duration::from_secs(self.renew_seconds) + CALL_LIMIT
     }
@@ -174,7 +173,7 @@ impl LeaseConfig {
                 "a lease is renewed every {least} to {most} seconds, not every {renew_seconds}"
             )));
         }
-        // One renewal may go wrong without the lease's end.
+        // The lease survives one failed renewal.
         if renew_seconds.saturating_mul(2) > lease_seconds {
             return Err(misconfigured(format!(
                 "a lease that is renewed every {renew_seconds} seconds has at least twice as many, not {lease_seconds}"
@@ -258,7 +257,7 @@ impl VaultConfig {
 }
 
 impl VaultLogin {
-    /// Where AppRole is mounted unless it is said.
+    /// The default mount of AppRole.
     pub fn default_mount() -> String {
         "approle".to_owned()
     }
@@ -289,10 +288,10 @@ impl ProviderConfig {
         }
     }
 
-    /// Sees to it that everything is within its limits. Opens no file and asks no server.
+    /// Checks that everything is within its limits. Opens no file and contacts no server.
     ///
     /// # Errors
-    /// [`ProviderError::Misconfigured`], which names what is not.
+    /// [`ProviderError::Misconfigured`], which names the offending value.
     pub fn check(&self) -> Result<(), ProviderError> {
         if self.format != CONFIG_FORMAT {
             return Err(misconfigured(format!(
@@ -317,7 +316,7 @@ impl ProviderConfig {
 }
 
 impl SourceConfig {
-    /// What a person calls it.
+    /// Its name in messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Kmip(_) => "kmip",
@@ -359,7 +358,7 @@ fn check_absolute(path: &Path) -> Result<(), ProviderError> {
     Err(misconfigured(format!("{} is no absolute path", path.display())))
 }
 
-/// What is put into the path of a URL cannot leave its place in it.
+/// Refuses text that could leave its place in the path of a URL.
 fn check_path_part(what: &str, text: &str, nested: bool) -> Result<(), ProviderError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) || (nested && byte == b'/');
     let steps = text.split('/').all(|step| !step.is_empty() && step != "." && step != "..");
@@ -391,7 +390,7 @@ mod tests {
         assert_eq!(config.source.servers(), ["kms1:5696", "kms2"]);
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(read(&text).unwrap(), config);
-        // Of a file that an earlier version wrote.
+        // The lease of a file that an earlier version wrote.
         let lease = r#""format":1,"lease":{"lease_seconds":60,"outage_allowance_seconds":0}"#;
         let earlier = read(&KMIP.replacen(r#""format":1"#, lease, 1)).unwrap();
         assert_eq!((earlier.lease.renew_seconds, earlier.on_revocation), (30, OnRevocation::KeepServing));

@@ -1,35 +1,36 @@
-//! Why a provider does not give, make or change a key.
+//! Errors of key providers.
 
 use strongroom_memory::secret::SecretError;
 use thiserror::Error;
 
-/// Why not. Each says what to do; which provider and key it was, the caller knows and adds.
+/// Why a provider does not return, make or change a key. Each message names the next step; the
+/// caller adds the provider and the key.
 #[derive(Debug, Error)]
 pub enum ProviderError {
-    /// Nobody can be asked now. It ends by itself when a server is back.
+    /// No server can be reached. It ends by itself when a server is back.
     #[error("{reason}")]
     Unavailable {
-        /// What was tried, server by server.
+        /// The attempts, server by server.
         reason: String,
     },
-    /// A server answered, and said no. It ends when somebody changes something.
+    /// A server refused. It ends when somebody changes the configuration or the permissions.
     #[error("{reason}")]
     Refused {
-        /// Which server, what it said, what to do.
+        /// The server, its message, and the next step.
         reason: String,
     },
-    /// Every server was asked, and none knows the key.
+    /// No server knows the key, and all were asked.
     #[error("no server of it has that key; was it created at another provider, or destroyed?")]
     NoSuchKey,
-    /// The key was made and never activated.
+    /// The key was created but never activated.
     #[error("the key is not active yet; activate it at the key server")]
     NotActivated,
-    /// The key was taken out of use: it opens what it sealed.
+    /// The key was taken out of use: it still opens envelopes, but seals no new ones.
     #[error(
         "the key was taken out of use: it opens what it sealed, and nothing new is sealed under it; choose another one"
     )]
     Deactivated,
-    /// The key was revoked as compromised: it opens what it sealed for re-keying alone.
+    /// The key was revoked as compromised: it opens envelopes only for re-keying.
     #[error(
         "the key was revoked as compromised; re-key what it protects with `strongroom volume rekey --kek`"
     )]
@@ -40,7 +41,7 @@ pub enum ProviderError {
     /// This kind of provider has no such operation.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// The provider is not set up so that it can work.
+    /// The provider's configuration cannot work.
     #[error("{reason}")]
     Misconfigured {
         /// What is wrong, and what to do.
@@ -52,13 +53,13 @@ pub enum ProviderError {
 }
 
 impl ProviderError {
-    /// Whether it may be over by itself.
+    /// Whether the error may end by itself.
     pub fn ends_by_itself(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
 
-    /// Whether the key may be had later: when a server is back, or when somebody mends or allows
-    /// what is in the way.
+    /// Whether the key may be available later: when a server is back, or when somebody removes the
+    /// obstacle.
     pub fn may_come_back(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::Refused { .. } | Self::NotActivated)
     }

@@ -1,13 +1,13 @@
-//! Grants: a provider's signed leave to fetch keys, each good for one request.
+//! Grants: signed permissions to fetch keys, each good for one request.
 //!
 //! A host that runs VMs has no right to any key of the embedded key server. Its control plane sends
-//! it a grant with each operation that needs one ([`GrantWallet::add`]), and the provider shows one
-//! with each fetch. What a grant says is between control plane and server; here it is bytes that
-//! are good for the keys they name.
+//! it a grant with each operation that needs one ([`GrantWallet::add`]), and the provider sends one
+//! with each fetch. A grant's content concerns only the control plane and the server; here it is
+//! bytes that are good for the keys they name.
 //!
-//! Asking for the *state* of a key takes no grant: the server lets a host that fetched a key under
-//! one ask on, until the VM has gone on to another generation. So leases are renewed
-//! ([`Holder`](crate::Holder)) without any.
+//! Reading the *state* of a key takes no grant: the server answers a host that fetched the key
+//! under a grant until the VM moves to another generation. So leases are renewed
+//! ([`Holder`](crate::Holder)) without grants.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -17,15 +17,15 @@ use parking_lot::Mutex;
 use strongroom_keys::ProviderKeyId;
 use zeroize::Zeroizing;
 
-/// The most grants that a wallet keeps; the oldest go first. A VM's start takes one, and they are
-/// good for minutes.
+/// The most grants that a wallet keeps; the oldest are dropped first. A VM's start takes one, and
+/// they are good for minutes.
 pub const GRANTS_KEPT_MAX: usize = 4096;
 
-/// How long after its end a grant is still tried: clocks differ, and that it has expired is better
-/// said by the server.
+/// How long after its expiry a grant is still tried: clocks differ, so the server decides whether
+/// it has expired.
 const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
-/// Leave to fetch some keys, in one request.
+/// Permission to fetch some keys, in one request.
 pub struct KeyGrant {
     bytes: Zeroizing<Vec<u8>>,
     keys: BTreeSet<ProviderKeyId>,
@@ -33,12 +33,12 @@ pub struct KeyGrant {
 }
 
 impl KeyGrant {
-    /// A grant, for these keys, until then. `bytes` are shown to the server as they are.
+    /// A grant for these keys until `expires`. `bytes` are sent to the server unchanged.
     pub fn new(bytes: Vec<u8>, keys: impl IntoIterator<Item = ProviderKeyId>, expires: SystemTime) -> Self {
         Self { bytes: Zeroizing::new(bytes), keys: keys.into_iter().collect(), expires }
     }
 
-    /// What the server is shown.
+    /// The bytes for the server.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -59,13 +59,12 @@ impl fmt::Debug for KeyGrant {
     }
 }
 
-/// Where a provider takes grants from.
+/// A provider's source of grants.
 pub trait GrantSource: Send + Sync {
-    /// A grant that names the key, if there is one. It is the caller's from now on: nobody else
-    /// shows it.
+    /// Takes a grant that names the key, if there is one. The caller is then its only user.
     fn take(&self, key: &ProviderKeyId) -> Option<KeyGrant>;
 
-    /// Gives back one that was surely shown to no server.
+    /// Returns a grant that certainly reached no server.
     fn put_back(&self, grant: KeyGrant);
 }
 

@@ -1,16 +1,16 @@
-//! Where this program keeps what belongs to a machine or a person.
+//! The directory for the state of a machine or a user.
 
 use std::path::{Path, PathBuf};
 
-/// The environment variable that says it.
+/// The environment variable that names it.
 pub const HOME_VARIABLE: &str = "STRONGROOM_HOME";
 
 /// The home of a machine's services, and of root.
 const OF_THE_MACHINE: &str = "/var/lib/strongroom";
 
-/// The home: what the command line says, else `STRONGROOM_HOME`, else `/var/lib/strongroom` for
-/// root and `$XDG_STATE_HOME/strongroom` (by default `~/.local/state/strongroom`) for everybody
-/// else. None if there is no way to tell.
+/// The home: the directory given on the command line, else `STRONGROOM_HOME`, else
+/// `/var/lib/strongroom` for root and `$XDG_STATE_HOME/strongroom` (by default
+/// `~/.local/state/strongroom`) for other users. `None` if it cannot be determined.
 pub fn home(given: Option<&Path>) -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     choose(given, variable, rustix::process::geteuid().is_root())

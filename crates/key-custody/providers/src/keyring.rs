@@ -1,4 +1,4 @@
-//! The providers of this machine as the keyring that volumes take their KEKs from.
+//! The providers of this machine as the keyring of its volumes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,17 +17,16 @@ use crate::provider::KeyProvider;
 use crate::registry::{Registry, RegistryError};
 use crate::vault::VaultProvider;
 
-/// The provider that a configuration describes. It connects to no server yet; clusters are looked
-/// at from now on.
+/// Opens the provider of a configuration. It does not connect yet; health checks of clusters begin.
 ///
 /// # Errors
-/// [`ProviderError::Misconfigured`], as when TLS files cannot be read.
+/// [`ProviderError::Misconfigured`], for example if TLS files cannot be read.
 pub fn open(config: &ProviderConfig) -> Result<Arc<dyn KeyProvider>, ProviderError> {
     open_with_grants(config, None)
 }
 
-/// The same, which shows a grant with each fetch of a key that there is one for. Providers that
-/// know no grants leave them.
+/// The same, and sends a grant with each fetch of a key that has one. Providers without grants
+/// ignore them.
 ///
 /// # Errors
 /// As [`open`].
@@ -67,16 +66,16 @@ impl ProviderKeyring {
         Self { registry: Registry::of_home(home), grants: None, open: Mutex::default() }
     }
 
-    /// The same, whose providers show the grants that there are.
+    /// The same, with providers that send grants from this source.
     #[must_use]
     pub fn with_grants(self, grants: Option<Arc<dyn GrantSource>>) -> Self {
         Self { grants, ..self }
     }
 
-    /// The provider of that name, as it is set up now.
+    /// The provider of that name in its current configuration.
     ///
     /// # Errors
-    /// If there is none, or it is not set up so that it can work.
+    /// If there is none, or its configuration cannot work.
     pub fn provider(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, ProviderError> {
         let config = self.config(name)?;
         let mut open = self.open.lock();
@@ -88,13 +87,14 @@ impl ProviderKeyring {
         Ok(provider)
     }
 
-    /// How the provider of that name is set up now.
+    /// The current configuration of the provider of that name.
     ///
     /// # Errors
-    /// If there is none, or what its file says makes no sense.
+    /// If there is none, or its file is invalid.
     pub fn config(&self, name: &ProviderName) -> Result<ProviderConfig, ProviderError> {
         self.registry.get(name).map_err(|error| match error {
-            // A provider may be set up again: what waits for its keys goes on by itself then.
+            // A provider may be registered again; volumes that wait for its keys then continue by
+            // themselves.
             RegistryError::Unknown { .. } => ProviderError::Unavailable { reason: error.to_string() },
             error => error.into(),
         })

@@ -1,4 +1,4 @@
-//! A holder for every provider: the leases that whoever uses a volume for long takes its KEK from.
+//! A holder for every provider: the leases for long-term users of volumes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,8 +17,8 @@ use crate::config::ProviderConfig;
 use crate::holder::{Holder, HolderEvent, LeaseTerms};
 use crate::keyring::ProviderKeyring;
 
-/// The leases of one process, of keys of any provider of a home. A provider's terms are those that
-/// it had when the first of its keys was held.
+/// The leases of one process on keys of any provider of a home. A provider's terms are fixed when
+/// the first of its keys is held.
 pub struct ProviderLeases {
     keyring: Arc<ProviderKeyring>,
     holders: Mutex<HashMap<ProviderName, Leased>>,
@@ -32,11 +32,11 @@ struct Leased {
 }
 
 impl ProviderLeases {
-    /// No keys yet. They are confirmed, and asked for, through the keyring. `on_event` is told of
-    /// outages, expiry and revocations, in a thread of its own.
+    /// Empty leases. Keys are confirmed and requested through the keyring. `on_event` receives
+    /// outages, expiry and revocations, on a thread of its own.
     ///
     /// # Errors
-    /// If there is no descriptor left.
+    /// If no file descriptor is left.
     pub fn new(
         keyring: Arc<ProviderKeyring>,
         on_event: impl Fn(&HolderEvent) + Send + Sync + 'static,
@@ -50,7 +50,7 @@ impl ProviderLeases {
         })
     }
 
-    /// Does something with the holder of a provider's keys; there is one from then on.
+    /// Runs a closure with a provider's holder, which is created on first use.
     fn with_holder<Outcome>(
         &self,
         name: &ProviderName,
@@ -65,7 +65,8 @@ impl ProviderLeases {
     }
 
     fn begin(&self, name: &ProviderName) -> io::Result<Leased> {
-        // Set up wrongly, it does not give keys either; what it gave is held on the usual terms.
+        // A misconfigured provider hands out no keys; keys it handed out before are held on default
+        // terms.
         let (lease, on_revocation) = match self.keyring.config(name) {
             Ok(ProviderConfig { lease, on_revocation, .. }) => (lease, on_revocation),
             Err(_) => Default::default(),
@@ -77,7 +78,7 @@ impl ProviderLeases {
             LeaseTerms::from(lease),
             move |event| {
                 on_event(&event);
-                // Full of changes that nobody has looked at, it is readable already.
+                // If the counter is full of unread changes, it is readable already.
                 let _ = rustix::io::write(&changed, &1_u64.to_ne_bytes());
             },
         )?;

@@ -1,18 +1,18 @@
-//! Key providers: where KEKs come from, and how a holder rides out their outages.
+//! Key providers: the sources of KEKs, and holders that survive their outages.
 //!
-//! - [`KeyProvider`] is what every provider does; [`kmip`] is a cluster of KMIP servers (the
-//!   embedded key server is one of one server), [`vault`] the transit engine of a HashiCorp Vault
-//!   or OpenBao.
-//! - [`Registry`] holds how the providers of this machine are set up: one file each, with paths and
-//!   names and no secret.
-//! - [`ProviderKeyring`] is all of them as the keyring that volumes take their KEKs from.
-//! - [`GrantSource`] has the grants under which a host fetches keys that are not its own.
-//! - [`Holder`] keeps KEKs in memory under a lease, and tells of outages, expiry and revocation;
-//!   [`ProviderLeases`] is a holder for every provider, for whoever uses a volume.
+//! - [`KeyProvider`] is the interface of every provider; [`kmip`] is a cluster of KMIP servers (the
+//!   embedded key server is a cluster of one), [`vault`] the transit engine of a HashiCorp Vault or
+//!   OpenBao.
+//! - [`Registry`] holds the configuration of this machine's providers: one file each, with paths
+//!   and names and no secret.
+//! - [`ProviderKeyring`] makes them the keyring of this machine's volumes.
+//! - [`GrantSource`] supplies the grants under which a host fetches keys that it does not own.
+//! - [`Holder`] keeps KEKs in memory under a lease, and reports outages, expiry and revocation;
+//!   [`ProviderLeases`] has a holder for every provider.
 //!
-//! A key is nowhere but at its provider and in
-//! [`SecretBytes`](strongroom_memory::secret::SecretBytes). What protects what, and who may have a
-//! key, is decided elsewhere.
+//! A key exists only at its provider and in
+//! [`SecretBytes`](strongroom_memory::secret::SecretBytes). Which key protects which volume, and
+//! who may fetch it, is decided elsewhere.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -48,6 +48,6 @@ pub use provider::{
 };
 pub use registry::{EMBEDDED, Registered, Registry, RegistryError};
 
-/// The longest that a call to a provider takes: a server's own time for a request, and room for the
-/// next one to answer.
+/// The longest time of a call to a provider: one server's request time-out, and time for the next
+/// one to answer.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);

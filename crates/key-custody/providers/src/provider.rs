@@ -1,4 +1,4 @@
-//! What every key provider does.
+//! The interface of every key provider.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,60 +8,59 @@ use strongroom_memory::secret::SecretBytes;
 
 use crate::error::ProviderError;
 
-/// A source of KEKs. Calls block, and end: none takes longer than
-/// [`CALL_LIMIT`](crate::CALL_LIMIT).
+/// A source of KEKs. Calls block, for at most [`CALL_LIMIT`](crate::CALL_LIMIT).
 pub trait KeyProvider: Send + Sync {
-    /// Makes an AES-256 key, active from now on. Asked again with the same request, it gives the
-    /// key that the first call made, where the provider can find keys by such a mark at all.
+    /// Creates an active AES-256 key. A second call with the same request returns the key of the
+    /// first, if the provider can find keys by such a mark.
     fn create(&self, request: KeyRequestId) -> Result<NewKey, ProviderError>;
 
-    /// Makes a key as [`create`](Self::create) does, and does not ask for it: for a control plane,
-    /// which never sees one.
+    /// Creates a key like [`create`](Self::create) without fetching it, for a control plane, which
+    /// never sees keys.
     fn create_unseen(&self, _: KeyRequestId) -> Result<UnseenKey, ProviderError> {
         Err(ProviderError::Unsupported(
             "this kind of provider shows every key that it makes to whoever made it",
         ))
     }
 
-    /// The key itself, for sealing and opening: active or, to open only, deactivated.
+    /// The key itself, for sealing and opening: an active key or, for opening only, a deactivated
+    /// one.
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError>;
 
-    /// The key itself, to seal something new under: only while it is active.
-    /// Providers whose keys are never taken out of use give what [`fetch`](Self::fetch) gives.
+    /// The key itself, to seal new data under; only while it is active. Providers whose keys are
+    /// never taken out of use return the same as [`fetch`](Self::fetch).
     fn fetch_to_seal(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
         self.fetch(key)
     }
 
-    /// The key itself, also one that was revoked as compromised: to move what it protects to
-    /// another key.
+    /// The key itself, even if it was revoked as compromised, to move volumes to another key.
     fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError>;
 
-    /// In which state the key is, without the key.
+    /// The key's state and dates, without the key.
     fn facts(&self, key: &ProviderKey) -> Result<KeyFacts, ProviderError>;
 
-    /// Makes a key that was registered by others usable.
+    /// Activates a key that others registered.
     fn activate(&self, key: &ProviderKey) -> Result<(), ProviderError>;
 
     /// Takes a key out of use.
     fn revoke(&self, key: &ProviderKey, why: Revocation) -> Result<(), ProviderError>;
 
-    /// Destroys a key that was taken out of use. What it protects is gone with it.
+    /// Destroys a key that was taken out of use. The data it protects is lost.
     fn destroy(&self, key: &ProviderKey) -> Result<(), ProviderError>;
 
     /// The keys that this program made there, at most [`LISTED_KEYS_MAX`].
     fn list(&self) -> Result<Vec<ListedKey>, ProviderError>;
 
-    /// How its servers are, in order of preference. Asks nobody: it tells what is known.
+    /// The last known health of its servers, in order of preference. It contacts no server.
     fn health(&self) -> Vec<ServerHealth>;
 }
 
-/// The most keys that [`KeyProvider::list`] gives: answers stay within a message.
+/// The most keys that [`KeyProvider::list`] returns, so that answers fit a message.
 pub const LISTED_KEYS_MAX: usize = 1000;
 
 /// A key that was just made.
 #[derive(Debug)]
 pub struct NewKey {
-    /// What the provider calls it, or the key that it is wrapped under.
+    /// Its name at the provider, or the key that it is wrapped under.
     pub key: ProviderKeyId,
     /// The wrapped key, of providers that keep none.
     pub wrapped: Option<WrappedKek>,
@@ -69,10 +68,10 @@ pub struct NewKey {
     pub secret: SecretBytes,
 }
 
-/// A key that was just made, and that whoever made it has not seen.
+/// A key that was just made, and that its maker has not seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnseenKey {
-    /// What the provider calls it, or the key that it is wrapped under.
+    /// Its name at the provider, or the key that it is wrapped under.
     pub key: ProviderKeyId,
     /// The wrapped key, of providers that keep none.
     pub wrapped: Option<WrappedKek>,
@@ -81,32 +80,32 @@ pub struct UnseenKey {
 /// Why a key is taken out of use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
-    /// Its time is over, or another one took its place. It still opens what it sealed.
+    /// It has expired or was replaced. It still opens envelopes.
     Superseded,
-    /// Somebody may know it. Holders give it up.
+    /// It may be known to an attacker. Holders wipe it.
     Compromised,
 }
 
-/// Where a key is in its life (KMIP 1.4, section 3.22).
+/// The state of a key (KMIP 1.4, section 3.22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyState {
-    /// Made, not to be used yet.
+    /// Created, and not usable yet.
     PreActive,
     /// In use.
     Active,
-    /// Opens what it sealed.
+    /// Opens envelopes, and seals no new ones.
     Deactivated,
-    /// Somebody may know it.
+    /// May be known to an attacker.
     Compromised,
     /// Gone.
     Destroyed,
 }
 
-/// What a provider says of a key.
+/// The state and dates of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFacts {
-    /// Where it is in its life.
+    /// Its state.
     pub state: KeyState,
     /// When it was made.
     pub created: Option<SystemTime>,
@@ -118,8 +117,8 @@ pub struct KeyFacts {
 }
 
 impl KeyFacts {
-    /// When the key should have been replaced: when the provider takes it out of use or, if
-    /// earlier, when it has been active for its cryptoperiod (NIST SP 800-57 part 1, 5.3).
+    /// When the key should be replaced: when the provider takes it out of use or, if earlier, at
+    /// the end of its cryptoperiod (NIST SP 800-57 part 1, 5.3).
     pub fn expires(&self, cryptoperiod: Option<Duration>) -> Option<SystemTime> {
         let begun = self.activated.or(self.created);
         let period_ends = begun.zip(cryptoperiod).and_then(|(begun, period)| begun.checked_add(period));
@@ -136,26 +135,26 @@ pub struct ListedKey {
     pub facts: KeyFacts,
 }
 
-/// How a server is.
+/// The state of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
-    /// Nothing is known against it.
+    /// It has no known problem.
     Up,
     /// It left a request waiting; others are asked first.
     Slow,
     /// It failed; others are asked first.
     Down,
-    /// It answers again, and must go on doing so before it is asked first.
+    /// It answers again, and must keep doing so before it is preferred.
     Recovering,
 }
 
-/// What is known of a server.
+/// The health of a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServerHealth {
     /// Its address.
     pub server: String,
-    /// How it is.
+    /// Its state.
     pub state: ServerState,
     /// Requests so far, health checks left out.
     pub requests: u64,
@@ -165,7 +164,7 @@ pub struct ServerHealth {
     pub latency_mean_us: u64,
     /// The longest time an answer took, in microseconds.
     pub latency_max_us: u64,
-    /// What the last failure was.
+    /// The last failure.
     pub last_failure: Option<String>,
 }
 

@@ -17,10 +17,10 @@ pub const EMBEDDED: &str = "embedded";
 /// The directory in the home.
 const DIRECTORY: &str = "key-providers";
 
-/// What the name of a provider's file ends with.
+/// The extension of a provider's file.
 const ENDING: &str = ".json";
 
-/// The longest file, in bytes: every field at its longest has a quarter of it.
+/// The longest file, in bytes: all fields at their longest need a quarter of it.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The providers of this machine.
@@ -29,12 +29,12 @@ pub struct Registry {
     directory: PathBuf,
 }
 
-/// A provider in a list, or a file that is none.
+/// A provider in a list, or an invalid file.
 #[derive(Debug)]
 pub struct Registered {
     /// Its name.
     pub name: ProviderName,
-    /// How it is set up, or why that cannot be told.
+    /// Its configuration, or why it cannot be read.
     pub config: Result<ProviderConfig, RegistryError>,
 }
 
@@ -47,7 +47,7 @@ pub enum RegistryError {
         /// The name.
         name: ProviderName,
     },
-    /// There is one of that name.
+    /// A provider of that name exists.
     #[error("a key provider '{name}' is set up already; choose another name, or remove it first")]
     Exists {
         /// The name.
@@ -56,14 +56,14 @@ pub enum RegistryError {
     /// A file or directory cannot be used.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried, as in "read".
+        /// The attempted action, as in "read".
         action: &'static str,
         /// Which.
         path: PathBuf,
         /// Why not.
         source: io::Error,
     },
-    /// Others than its owner can change a file: they could have our keys made elsewhere.
+    /// A file is writable by other users, who could redirect the creation of our keys.
     #[error("{path} can be written by others than its owner (mode {mode:o}); run: chmod 600 {path}")]
     Mode {
         /// Which.
@@ -71,7 +71,7 @@ pub enum RegistryError {
         /// Its mode.
         mode: u32,
     },
-    /// A file says nothing that makes sense.
+    /// A file is invalid.
     #[error("{path} does not set up a key provider: {reason}")]
     Content {
         /// Which.
@@ -105,10 +105,10 @@ impl Registry {
         &self.directory
     }
 
-    /// Adds a provider: the whole file or none, durable when this returns.
+    /// Adds a provider atomically; it is durable when this returns.
     ///
     /// # Errors
-    /// [`RegistryError::Exists`] if there is one of that name; nothing is changed then.
+    /// [`RegistryError::Exists`] if there is one of that name; nothing has changed then.
     pub fn add(&self, name: &ProviderName, config: &ProviderConfig) -> Result<(), RegistryError> {
         let path = self.path(name);
         config.check().map_err(|error| content(&path, error))?;
@@ -134,7 +134,7 @@ impl Registry {
         }
     }
 
-    /// How a provider is set up.
+    /// A provider's configuration.
     ///
     /// # Errors
     /// [`RegistryError::Unknown`] if there is none of that name.
@@ -160,9 +160,9 @@ impl Registry {
         Ok(config)
     }
 
-    /// The directories that whoever fetches keys reads: its own, and those of the files that its
-    /// providers name. A file that is replaced, as at a certificate's renewal, is in its directory
-    /// still.
+    /// The directories that a process that fetches keys must read: the registry's own, and those of
+    /// the files that its providers name. Directories, because files are replaced, for example when
+    /// a certificate is renewed.
     pub fn directories(&self) -> Vec<PathBuf> {
         let registered = self.list().unwrap_or_default();
         let configs = registered.iter().filter_map(|provider| provider.config.as_ref().ok());

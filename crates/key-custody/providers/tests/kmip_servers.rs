@@ -1,4 +1,4 @@
-//! Providers over real KMIP servers: PyKMIP 0.11.0 and one out of kmip-go 0.8.1.
+//! Providers over real KMIP servers: PyKMIP 0.11.0 and one from kmip-go 0.8.1.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "times are printed, never judged")]
 
@@ -17,7 +17,7 @@ use strongroom_providers::{
 };
 use strongroom_test_peers::{CertificateFiles, Pki, Server, ServerKind};
 
-/// By when what is waited for must have come.
+/// The deadline for every event.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const TERMS: LeaseTerms = LeaseTerms {
@@ -84,9 +84,9 @@ fn a_key_from_its_creation_to_its_end() {
         made.sort();
         assert_eq!(listed, made, "{kind:?}");
 
-        // Out of use: it still opens what it sealed.
+        // Out of use: it still opens envelopes.
         provider.revoke(&key, Revocation::Superseded).unwrap();
-        // Asked again, as after a silence, it is done already.
+        // A repeated request, as after a time-out, finds it already done.
         provider.revoke(&key, Revocation::Superseded).unwrap();
         assert_eq!(provider.facts(&key).unwrap().state, KeyState::Deactivated);
         assert_eq!(provider.fetch(&key).unwrap(), new.secret);
@@ -131,7 +131,8 @@ fn a_key_that_another_made_is_active_before_it_is_used() {
     assert!(matches!(provider.fetch(&unknown), Err(ProviderError::NoSuchKey)));
 }
 
-/// That a server does not know a key is no proof that there is none while another cannot be asked.
+/// While one server cannot be asked, another's "unknown key" does not prove that the key does not
+/// exist.
 #[test]
 fn a_key_is_missing_only_if_every_server_says_so() {
     let (pki, ours, theirs) = (Pki::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -150,7 +151,7 @@ fn a_key_is_missing_only_if_every_server_says_so() {
     assert!(error.ends_by_itself() && error.to_string().contains("does not have the key"), "{error}");
 }
 
-/// What threads that fetch all the time have seen.
+/// The results of threads that fetch continuously.
 #[derive(Default)]
 struct Seen {
     fetches: u64,
@@ -190,7 +191,7 @@ impl Load {
         (Self { seen, ended, threads }, keyring)
     }
 
-    /// Waits for some more fetches and tells how they went.
+    /// Waits for some more fetches and returns their results.
     fn after(&self, what: &str, fetches: u64) -> Seen {
         *self.seen.lock() = Seen::default();
         wait_until(what, || self.seen.lock().fetches >= fetches);
@@ -241,8 +242,8 @@ fn servers_fail_in_turn_and_together_under_load() {
     assert_eq!(load.after("both up", 50).failures, 0);
     first.kill();
     assert_eq!(load.after("the first was killed", 50).failures, 0);
-    // An answer that it gave before it died may be counted after the first failure: then it seems
-    // to come back for a moment.
+    // An answer from before its death may be counted after the first failure: then it seems to come
+    // back for a moment.
     wait_until("the first is known to be down", || state(0) == ServerState::Down);
     first.restart();
     let begun = Instant::now();
@@ -266,8 +267,7 @@ fn servers_fail_in_turn_and_together_under_load() {
         assert!(matches!(next_event(&events), HolderEvent::Outage { .. }));
     }
     assert!(holds(2), "an outage took a key away");
-    // A volume that is opened now is key-unavailable, and by itself not any more when a server is
-    // back.
+    // A volume that is opened now is key-unavailable, and recovers by itself when a server is back.
     let (key, secret) = &keys[2];
     let refused = keyring.fetch(key).unwrap_err();
     assert_eq!(refused.code(), "key_unavailable");

@@ -1,8 +1,8 @@
 //! Measures commits: `commit_rate FILE [WAITERS [SECONDS]]`, by default 32 waiters and 5 seconds.
 //!
 //! Each waiter puts a key that must be absent, with a value of 64 bytes, waits until that is
-//! durable, and puts the next: what a single-use grant costs. Says how many there were in a second,
-//! how long they took, and how many shared a commit. The store is made, and left.
+//! durable, and puts the next: the cost of a single-use grant. Prints the commits per second, their
+//! latency, and how many shared a commit. The store is created, and left.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement says what it measured, or fails")]
 

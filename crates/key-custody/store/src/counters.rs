@@ -1,13 +1,13 @@
-//! What a store has done, for whoever measures it.
+//! Counters of a store's work.
 
 use std::time::Duration;
 
-/// Numbers since the store was opened; they only grow.
+/// Counts since the store was opened; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Transactions that are durable and changed something, those of leases with them.
+    /// Durable transactions that changed something, including those of leases.
     pub committed: u64,
-    /// Transactions of which a condition did not hold.
+    /// Transactions with a condition that did not hold.
     pub conflicts: u64,
     /// Transactions that were refused or failed.
     pub refused: u64,

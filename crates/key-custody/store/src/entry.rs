@@ -1,4 +1,4 @@
-//! What is kept under a key.
+//! Entries, revisions and lease ids.
 
 use std::fmt;
 
@@ -34,25 +34,25 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// A key with its value and its story, at one revision.
+/// A key with its value and metadata, at one revision.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The key.
     pub key: Vec<u8>,
     /// Its value.
     pub value: Vec<u8>,
-    /// The transaction that made it, after it had not been there.
+    /// The transaction that created it.
     pub create_revision: Revision,
     /// The transaction that wrote it last.
     pub mod_revision: Revision,
-    /// How often it has been written since it was made, with that: at least 1.
+    /// The number of writes since it was created, including that one: at least 1.
     pub version: u64,
     /// The lease that it vanishes with.
     pub lease: Option<LeaseId>,
 }
 
 impl fmt::Debug for Entry {
-    /// Without the value, which may be long and is nobody's business.
+    /// Omits the value, which may be long and private.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Entry")

@@ -1,12 +1,11 @@
-//! Why a store did not do what was asked.
+//! Errors of a store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::entry::{LeaseId, Revision};
 
-/// Why a store did not do what was asked. Except for [`Uncertain`](Self::Uncertain), nothing was
-/// changed.
+/// Why a store refused or failed. Except after [`Uncertain`](Self::Uncertain), nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Beyond one of the [limits](crate::limits).
@@ -25,7 +24,7 @@ pub enum StoreError {
         /// The key, escaped.
         key: String,
     },
-    /// There is no such lease, or no more.
+    /// There is no such lease, or it has ended.
     #[error("there is no lease {lease}; it has expired or was revoked")]
     UnknownLease {
         /// The lease that was named.
@@ -57,8 +56,8 @@ pub enum StoreError {
         /// What the system said.
         reason: Arc<str>,
     },
-    /// The write failed, and it may be done or not. After a device's failure nothing is taken until
-    /// the store has been opened again.
+    /// The write failed, and may or may not have taken effect. After a device failure the store
+    /// takes no requests until it is reopened.
     #[error("whether it was stored is not known: {reason}")]
     Uncertain {
         /// What the system said.
@@ -89,7 +88,7 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: Arc<str>,
     },
-    /// Of a later version of this program, or of none.
+    /// The format belongs to a later version of this program, or to no version.
     #[error("the store {store} has format {found}, and this program knows {known}")]
     UnknownFormat {
         /// Where it lies.

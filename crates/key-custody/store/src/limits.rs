@@ -1,4 +1,4 @@
-//! What one call may ask for. They hold for every store, so that what one accepts the other does.
+//! Limits of one call. They hold for every store, so that all accept the same calls.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub const TRANSACTION_MAX_ITEMS: usize = 128;
 /// its framing.
 pub const TRANSACTION_MAX_BYTES: usize = 1024 * 1024;
 
-/// Most entries that one page of a range has, whatever was asked for.
+/// Most entries in one page of a range, whatever the caller's limit.
 pub const PAGE_MAX_ENTRIES: usize = 1024;
 
 /// A page ends with the entry that reaches this many bytes of keys and values, so that it has a
@@ -27,24 +27,23 @@ pub const PAGE_MAX_BYTES: usize = 2 * 1024 * 1024;
 /// Shortest life of a lease: etcd counts whole seconds.
 pub const LEASE_MIN_TTL: Duration = Duration::from_secs(1);
 
-/// Longest life of a lease. Who wants a key for longer than a day keeps the lease alive.
+/// Longest life of a lease. A caller that needs a key for longer keeps the lease alive.
 pub const LEASE_MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Most leases at a time.
 pub const LEASES_MAX: usize = 16 * 1024;
 
-/// How many revisions back a watch may begin. One that stayed away for longer reads everything
+/// How many revisions back a watch may begin. A watcher that falls further behind reads everything
 /// again.
 pub const HISTORY_MAX_REVISIONS: u64 = 16 * 1024;
 
-/// Most transactions that wait in a store; beyond, they are refused and may be tried again.
+/// Most transactions that wait in a store; further ones are refused and may be tried again.
 pub const QUEUE_MAX_TRANSACTIONS: usize = 8 * 1024;
 
 /// Most bytes of keys and values that wait in a store.
 pub const QUEUE_MAX_BYTES: usize = 64 * 1024 * 1024;
 
-/// Most transactions in one commit: what waits longer than a commit takes is answered with the
-/// next.
+/// Most transactions in one commit; the rest go into the next one.
 pub(crate) const GROUP_MAX_TRANSACTIONS: usize = 1024;
 
 /// A group is closed by the transaction that reaches this many bytes, so that a commit's length has

@@ -27,8 +27,8 @@ impl KeyRange {
     /// The keys that begin with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Self {
         let start = prefix.into();
-        // The next key that does not begin so: the last byte that can grow does, and what follows
-        // it goes.
+        // The next key without the prefix: increment the last byte below 255, and drop the bytes
+        // after it.
         let kept = start.iter().rposition(|byte| *byte != u8::MAX);
         let end = kept.map(|last| {
             let mut end = start[..=last].to_vec();
@@ -43,7 +43,7 @@ impl KeyRange {
         Self { start: start.into(), end: Some(end.into()) }
     }
 
-    /// What of it comes after `key`.
+    /// The part of the range after `key`.
     #[must_use]
     pub fn after(&self, key: &[u8]) -> Self {
         Self { start: successor(key).max(self.start.clone()), end: self.end.clone() }
@@ -60,7 +60,7 @@ impl KeyRange {
     }
 }
 
-/// The least key that is greater.
+/// The least key greater than `key`.
 fn successor(key: &[u8]) -> Vec<u8> {
     let mut next = Vec::with_capacity(key.len() + 1);
     next.extend_from_slice(key);
@@ -73,7 +73,7 @@ fn successor(key: &[u8]) -> Vec<u8> {
 pub struct Page {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// What of the range is still to be read; `None` if there is no more.
+    /// The unread rest of the range; `None` if there is none.
     pub rest: Option<KeyRange>,
 }
 

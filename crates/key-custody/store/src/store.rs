@@ -13,12 +13,12 @@ use crate::error::StoreError;
 use crate::range::{KeyRange, Page};
 use crate::transaction::{Outcome, Transaction};
 
-/// A metadata store. What each promises stands in the [crate's documentation](crate).
+/// A metadata store. The [crate's documentation](crate) states the promises of every store.
 pub trait Store: Send + Sync {
-    /// Everything as it is after the latest transaction that was answered, or a later one.
+    /// The state after the latest answered transaction, or a later one.
     ///
-    /// Space of what is deleted or replaced meanwhile comes back when it is dropped, so it is for
-    /// one piece of work.
+    /// The space of entries deleted or replaced meanwhile is freed only when it is dropped, so keep
+    /// it for one piece of work.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Closed`].
@@ -41,13 +41,13 @@ pub trait Store: Send + Sync {
         self.snapshot()?.range(range, limit)
     }
 
-    /// Asks for a transaction without waiting for it. Those of one caller are judged in the order
-    /// of its calls.
+    /// Submits a transaction without waiting for it. One caller's transactions are judged in the
+    /// order of its calls.
     ///
     /// Its answer's errors are those of [`commit`](Self::commit).
     fn submit(&self, transaction: Transaction) -> PendingCommit;
 
-    /// Does a transaction; blocks until it is durable or will not be.
+    /// Commits a transaction; blocks until it is durable or has failed.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`] and [`StoreError::RepeatedKey`] for what [`Transaction::check`]
@@ -57,8 +57,8 @@ pub trait Store: Send + Sync {
         self.submit(transaction).wait()
     }
 
-    /// Watches the keys of a range, from the changes of revision `from` on; a later one than there
-    /// is yet is waited for. To begin where a snapshot ends: `snapshot.revision().next()`.
+    /// Watches the keys of a range, from the changes of revision `from` on; a future revision is
+    /// waited for. To begin where a snapshot ends: `snapshot.revision().next()`.
     ///
     /// # Errors
     /// [`StoreError::Compacted`] if `from` is too far back, and as [`snapshot`](Self::snapshot).
@@ -66,14 +66,14 @@ pub trait Store: Send + Sync {
 
     /// Makes a lease. Keys that are [put with it](Transaction::put_leased) are deleted, in a
     /// transaction of their own, once `ttl` has gone by without [`keep_alive`](Self::keep_alive);
-    /// later rather than earlier. A store that was closed counts anew when it is opened.
+    /// never earlier. Reopening a store restarts the time.
     ///
     /// # Errors
     /// [`StoreError::LeaseTtl`] outside of the limits, [`StoreError::TooLarge`] with too many
     /// leases, and those of a [`commit`](Self::commit).
     fn lease(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
 
-    /// Begins the life of a lease anew.
+    /// Restarts the time of a lease.
     ///
     /// # Errors
     /// [`StoreError::UnknownLease`], [`StoreError::Unavailable`], [`StoreError::Closed`].
@@ -85,7 +85,7 @@ pub trait Store: Send + Sync {
     /// [`StoreError::UnknownLease`], and those of a [`commit`](Self::commit).
     fn revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
 
-    /// What it has done since it was opened.
+    /// Counters since the store was opened.
     fn counters(&self) -> Counters;
 }
 
@@ -100,8 +100,8 @@ pub trait Snapshot: Send {
     /// [`StoreError::Unavailable`].
     fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError>;
 
-    /// Entries of a range in the order of their keys: as many as there are, and at most `limit` or
-    /// a page's [limits](crate::limits).
+    /// Entries of a range in the order of their keys, up to `limit` or a page's
+    /// [limits](crate::limits).
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -159,17 +159,17 @@ impl Iterator for Entries {
 
 /// A watch of a range of keys.
 pub trait Watch: Send {
-    /// The changes of one or more revisions in their order, all that a revision made of the range
+    /// The changes in the range of one or more revisions, in order; a revision's changes come
     /// together. Blocks until there are some, `wait` is over (then there are none) or the store is
     /// closed.
     ///
     /// # Errors
-    /// [`StoreError::Compacted`] if it stayed away too long, [`StoreError::Unavailable`],
+    /// [`StoreError::Compacted`] if the watch fell too far behind, [`StoreError::Unavailable`],
     /// [`StoreError::Closed`].
     fn next(&mut self, wait: Duration) -> Result<Vec<Event>, StoreError>;
 }
 
-/// A change of a key. Its value is read, not told.
+/// A change of a key. The value is not included; read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The transaction.
@@ -196,8 +196,8 @@ pub enum Change {
 pub struct PendingCommit(Pending<Result<Outcome, StoreError>>);
 
 impl PendingCommit {
-    /// For those who make a store: the answer that the other end will give, or
-    /// [`StoreError::Uncertain`] if it goes away without one.
+    /// For implementations of [`Store`]: resolves to the answer of the other end, or to
+    /// [`StoreError::Uncertain`] if that is dropped without one.
     pub fn new(answer: Pending<Result<Outcome, StoreError>>) -> Self {
         Self(answer)
     }

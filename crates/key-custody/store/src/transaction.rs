@@ -1,4 +1,4 @@
-//! What is asked of a store at once, and its answer.
+//! Transactions and their outcomes.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,15 +7,15 @@ use crate::entry::{LeaseId, Revision};
 use crate::error::StoreError;
 use crate::limits::{KEY_MAX_BYTES, TRANSACTION_MAX_BYTES, TRANSACTION_MAX_ITEMS, VALUE_MAX_BYTES};
 
-/// Conditions, all of which must hold, and what is done if they do, in one revision.
+/// Conditions, all of which must hold, and the operations that are then applied in one revision.
 ///
-/// Without operations it only asks whether its conditions hold, and makes no revision. Each key may
-/// be put or deleted once.
+/// Without operations it only checks its conditions, and makes no revision. Each key may be put or
+/// deleted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// What must hold.
     pub conditions: Vec<Condition>,
-    /// What is done.
+    /// The changes if the conditions hold.
     pub operations: Vec<Operation>,
 }
 
@@ -50,7 +50,7 @@ pub enum Operation {
         key: Vec<u8>,
         /// Its value from now on.
         value: Vec<u8>,
-        /// The lease that it vanishes with. One from an earlier put does not stay.
+        /// The lease that it vanishes with. It replaces the lease of an earlier put.
         lease: Option<LeaseId>,
     },
     /// Removes a key, if it is there.
@@ -60,7 +60,7 @@ pub enum Operation {
     },
 }
 
-/// How a transaction ended that was judged.
+/// The outcome of a judged transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its conditions held, and it is durable. The revision is its own; the store's latest if it
@@ -80,7 +80,7 @@ pub struct Conflict {
 }
 
 impl Transaction {
-    /// One that asks and does nothing yet.
+    /// An empty transaction.
     pub fn new() -> Self {
         Self::default()
     }
@@ -180,7 +180,7 @@ impl fmt::Debug for Operation {
 }
 
 impl Outcome {
-    /// The revision, for who takes a conflict for an error.
+    /// The revision, for callers that treat a conflict as an error.
     ///
     /// # Errors
     /// The condition that did not hold.

@@ -8,14 +8,14 @@ use strongroom_store::{Engine, Is, KeyRange, Outcome, Revision, Store, Transacti
 
 const THREADS: u64 = 8;
 const INCREMENTS: u64 = 60;
-/// Longer than anything here takes that does not fail.
+/// Longer than any step of a passing test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(value.try_into().unwrap())
 }
 
-/// Adds one to a number, however many others do so too.
+/// Adds one to a number, retrying against concurrent increments.
 fn increment(store: &dyn Store, key: &str) {
     loop {
         let found = store.get(key.as_bytes()).unwrap();
@@ -52,7 +52,7 @@ fn no_increment_is_lost_and_a_watch_sees_each() {
                 assert_eq!(event.revision, Revision(seen));
             }
         }
-        // Whoever reads sees one revision of both numbers.
+        // A reader sees both numbers at one revision.
         let snapshot = store.snapshot().unwrap();
         let sum: u64 = snapshot.all(&KeyRange::all()).unwrap().iter().map(|entry| number(&entry.value)).sum();
         assert_eq!(sum, snapshot.revision().0);

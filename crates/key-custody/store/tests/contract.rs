@@ -1,4 +1,4 @@
-//! What a store promises, asked of the embedded engine.
+//! The promises of a store, tested on the embedded engine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -13,7 +13,7 @@ use strongroom_store::{
 };
 use support::Memory;
 
-/// Longer than anything here takes that does not fail.
+/// Longer than any step of a passing test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Place {
@@ -195,7 +195,7 @@ fn a_watch_from_too_far_back_is_told_so() {
     let mut watch = engine.watch(KeyRange::all(), Revision(1)).unwrap();
     let pending: Vec<_> = (0..HISTORY_MAX_REVISIONS + 10)
         .map(|n| {
-            // Not more than the queue takes.
+            // No more than the queue takes.
             let pending = engine.submit(Transaction::new().put("k", n.to_be_bytes()));
             if n % 4096 == 0 { pending.wait().map(|_| None) } else { Ok(Some(pending)) }
         })
@@ -210,8 +210,9 @@ fn a_watch_from_too_far_back_is_told_so() {
     assert!(engine.watch(KeyRange::all(), oldest).is_ok());
 }
 
-/// A store with two keys under one lease, the second of which was put again without it; all before
-/// the lease ended, which a slow disk may take several tries for. And when the lease began.
+/// A store with two keys under one lease, the second of which was put again without it, and the
+/// start of the lease. All happens before the lease ends, which a slow disk may need several tries
+/// for.
 fn leased() -> (Place, Engine, LeaseId, Instant) {
     let until = Instant::now() + DEADLINE;
     loop {
@@ -286,7 +287,7 @@ fn what_is_missing_or_empty_is_not_made_anew() {
 fn many_at_once_share_commits_and_each_gets_its_own_answer() {
     let memory = Memory::default();
     let engine = Engine::with_backend(memory.clone(), "test").unwrap();
-    // As long as it cannot write, all of them wait.
+    // While the store cannot write, all of them wait.
     let held = memory.hold();
     let pending: Vec<_> = (0..1000)
         .map(|n: u32| engine.submit(Transaction::new().when("one", Is::Absent).put("one", n.to_be_bytes())))

@@ -1,4 +1,4 @@
-//! What becomes of a store when what it stands on fails: no room, a failed sync, damage.
+//! A store on failing storage: no room, a failed sync, damage.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -43,7 +43,7 @@ struct Count {
     came_through: u32,
 }
 
-/// Transactions with room for ever more of something, and what became of them.
+/// Runs transactions with ever more room, and counts their outcomes.
 fn fill_up(room: fn(u64) -> Room) -> Count {
     let mut count = Count::default();
     let memory = Memory::default();
@@ -54,7 +54,7 @@ fn fill_up(room: fn(u64) -> Room) -> Count {
         memory.set_room(room(n % 40));
         let outcome = store.commit(large(reached + 1));
         memory.set_room(Room::Any);
-        // With room again, anything that is asked for has the store go on.
+        // Once there is room again, any request makes the store continue.
         store.commit(Transaction::new()).unwrap();
         let found = store.snapshot().unwrap().revision();
         match outcome {
@@ -104,7 +104,7 @@ fn after_a_failed_sync_nothing_is_taken_until_it_is_opened_again() {
     }
 }
 
-/// Every page is read when a store is opened, so what is not refused is what it was.
+/// Opening a store reads every page, so a store that opens is unchanged.
 #[test]
 fn damage_is_refused_or_has_no_effect_and_nothing_is_ever_rolled_back() {
     let memory = Memory::default();
@@ -114,7 +114,7 @@ fn damage_is_refused_or_has_no_effect_and_nothing_is_ever_rolled_back() {
     }
     store.commit(Transaction::new().when("k/0001", Is::Present).delete("k/0001")).unwrap();
     let expected = (store.snapshot().unwrap().revision(), all(&store));
-    // As a process that was killed leaves it; in order is the easier case.
+    // The file as a killed process leaves it, and as an orderly close leaves it.
     let killed = memory.copy();
     drop(store);
     for bytes in [killed.bytes(), memory.bytes()] {
@@ -136,8 +136,8 @@ fn damage_is_refused_or_has_no_effect_and_nothing_is_ever_rolled_back() {
     }
 }
 
-/// What a store has, or why it is refused. Where redb asserts in debug builds what it returns as an
-/// error otherwise, that is a refusal.
+/// A store's content, or why it is refused. A debug assertion of redb, for which release builds
+/// return an error, counts as a refusal.
 fn open(memory: &Memory) -> Result<(Revision, Vec<Entry>), StoreError> {
     let opened = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let store = Engine::with_backend(memory.clone(), "damaged")?;

@@ -1,4 +1,4 @@
-//! A process that is killed while it writes: whatever it had been told was stored is there.
+//! A process is killed while it writes: every acknowledged write is there afterwards.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -15,7 +15,7 @@ const PATH_VARIABLE: &str = "STRONGROOM_STORE_KILLED";
 const THREADS: u64 = 4;
 const LIVES: u64 = 12;
 
-/// The child: every acknowledged write is a line, said after it was acknowledged.
+/// The child: prints a line for every write after its acknowledgement.
 #[test]
 fn writes_until_killed() {
     let Ok(path) = std::env::var(PATH_VARIABLE) else { return };
@@ -67,7 +67,7 @@ fn whatever_was_acknowledged_before_a_kill_is_there() {
             of_this_life += usize::from(note(&line));
         }
         child.kill().unwrap();
-        // What it had said before counts too; a line that breaks off was not said.
+        // Lines printed before the kill count too; an unfinished line does not.
         let rest: Vec<String> = lines.map_while(Result::ok).collect();
         let (_, whole) = rest.split_last().map_or((None, [].as_slice()), |(last, whole)| (Some(last), whole));
         whole.iter().for_each(|line| {

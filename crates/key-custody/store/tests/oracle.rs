@@ -1,4 +1,4 @@
-//! The engine against a slow and obvious one: a `BTreeMap` for every revision.
+//! The engine against a slow and obvious oracle: a `BTreeMap` for every revision.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -14,7 +14,7 @@ use strongroom_store::{
 };
 use support::Memory;
 
-/// All there is to a store, done the slow way.
+/// A whole store, implemented the slow way.
 #[derive(Clone, Debug, Default)]
 struct Oracle {
     revision: Revision,
@@ -73,14 +73,14 @@ impl Oracle {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Transactions that are asked for together.
+    /// Transactions that are submitted together.
     Commit(Vec<Transaction>),
     Read(KeyRange, usize),
     Reopen,
     TakeSnapshot,
 }
 
-/// Few keys, some of which are the beginning of others, so that they meet.
+/// Few keys, some of them prefixes of others, so that operations collide.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => (0..12_u8).prop_map(|n| format!("k/{n}").into_bytes()),

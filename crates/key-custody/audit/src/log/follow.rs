@@ -1,4 +1,4 @@
-//! Reading on behind the writer: durable lines only, each once, in order.
+//! Reads the log behind its writer: durable lines only, each once, in order.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::read::Reader;
 
 use super::Shared;
 
-/// What comes after the lines that have been read.
+/// Reads the lines after those already read.
 pub(crate) struct Follower {
     shared: Arc<Shared>,
     reader: Reader,
@@ -27,8 +27,7 @@ impl Follower {
 
     /// The next line with its sequence; `None` when there is none within `wait`.
     ///
-    /// After the last line of a log that has ended, in whichever way, that is
-    /// [`AuditError::Closed`].
+    /// After the last line of a log that was closed or failed, returns [`AuditError::Closed`].
     pub(crate) fn line(&mut self, wait: Duration) -> Result<Option<(u64, Vec<u8>)>, AuditError> {
         let deadline = Instant::now() + wait;
         let mut state = self.shared.state.lock();
@@ -49,7 +48,7 @@ impl Follower {
         Ok(Some((sequence, line)))
     }
 
-    /// Another one, from an earlier line on.
+    /// A second follower that starts at an earlier line.
     pub(crate) fn again_from(&self, from: u64) -> Self {
         Self::new(Arc::clone(&self.shared), from)
     }

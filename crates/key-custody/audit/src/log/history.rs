@@ -1,5 +1,5 @@
-//! What the log says of one object: read backwards, newest file first, so that what happened lately
-//! is found soon however long the log is.
+//! The records about one object: read backwards, newest file first, so that recent events are found
+//! quickly however long the log is.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::record::Record;
 
 use super::AuditLog;
 
-/// Most files that are looked through; with files of the usual size a gibibyte, and some seconds.
+/// Most files that are searched: a gibibyte at the default file size, which takes some seconds.
 const FILES_MAX: usize = 16;
 
 /// A record with its place and time.
@@ -20,17 +20,17 @@ pub struct Noted {
     pub sequence: u64,
     /// When it was written, as in RFC 3339.
     pub time: String,
-    /// What it says.
+    /// The record itself.
     pub record: Record,
 }
 
-/// What was found of an object.
+/// The records found about an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// The records, oldest first.
     pub records: Vec<Noted>,
-    /// Whether that is all. If not there were more than were asked for, or older files are gone or
-    /// were not looked through.
+    /// Whether these are all. If not, there were more than requested, or older files were removed
+    /// or not searched.
     pub is_complete: bool,
 }
 
@@ -51,7 +51,7 @@ impl AuditLog {
             }
             let bytes = match directory.open(&file_name(*first), false).and_then(|file| whole(&*file)) {
                 Ok(bytes) => bytes,
-                // It was the oldest, and has just gone.
+                // It was the oldest file, and retention has just removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     history.is_complete = false;
                     break;

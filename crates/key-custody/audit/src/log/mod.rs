@@ -1,8 +1,8 @@
 //! The log as its writer's callers see it.
 //!
-//! - [`queue`]: what waits. [`writer`]: the one thread that writes. [`opening`]: what is found when
-//!   a log is opened, and the tail that is cut. [`follow`]: reading on behind the writer.
-//!   [`history`]: what it says of one object. [`retention`]: which older files go.
+//! - [`queue`]: waiting records. [`writer`]: the one thread that writes. [`opening`]: recovery when
+//!   a log is opened. [`follow`]: reading behind the writer. [`history`]: the records about one
+//!   object. [`retention`]: removal of older files.
 
 mod follow;
 mod history;
@@ -47,8 +47,7 @@ pub struct AuditLog {
 pub struct Options {
     /// Bytes after which a file is followed by the next.
     pub file_bytes: u64,
-    /// Time after which a file is followed by the next once something is put on record; none for
-    /// however long it takes.
+    /// Age after which the next record begins a new file; `None` for no limit.
     pub file_age: Option<Duration>,
     /// Records after which a head is signed.
     pub head_records: u64,
@@ -74,17 +73,17 @@ pub struct Receipt {
     pub sequence: u64,
 }
 
-/// What callers, followers and the writer have in common.
+/// State shared by callers, followers and the writer.
 struct Shared {
     /// Names the log.
     id: String,
     directory: Arc<dyn Directory>,
     queue: Queue,
     state: Mutex<State>,
-    /// Told of each group, and of the end.
+    /// Notified after each group, and when the log ends.
     changed: Condvar,
     counters: Mutex<Counters>,
-    /// Held by the one who removes older files.
+    /// Held while older files are removed.
     retaining: Mutex<()>,
 }
 
@@ -96,11 +95,10 @@ struct State {
 }
 
 impl AuditLog {
-    /// Opens the log in a directory, or begins one where there is none.
+    /// Opens the log in a directory, or begins one if there is none.
     ///
     /// # Errors
-    /// [`AuditError::Damaged`] where something is missing that had been durable,
-    /// [`AuditError::Io`].
+    /// [`AuditError::Damaged`] if a durable line is missing, [`AuditError::Io`].
     pub fn open(
         directory: Arc<dyn Directory>,
         signer: Box<dyn HeadSigner>,
@@ -122,8 +120,7 @@ impl AuditLog {
         Ok(Self { shared, writer: Some(writer) })
     }
 
-    /// Puts something on record. It is there once the answer is, and nothing may be released
-    /// before.
+    /// Appends a record. It is durable once the answer arrives; release nothing before that.
     ///
     /// Does not block. Records of one caller are in the order of its calls. The answer's errors:
     /// those of [`Record::check`], [`AuditError::Overloaded`], [`AuditError::Full`],
@@ -132,8 +129,8 @@ impl AuditLog {
         PendingAppend(self.shared.queue.append(record))
     }
 
-    /// Signs a head over everything that is there, and gives it out once it is durable. Whoever
-    /// keeps it elsewhere can tell a log that was cut short or written anew.
+    /// Signs a head over all lines so far, and returns it once it is durable. A copy kept elsewhere
+    /// reveals a log that was cut short or rewritten.
     ///
     /// Does not block. The answer's errors: [`AuditError::Unsigned`] and those of
     /// [`append`](Self::append).
@@ -151,24 +148,24 @@ impl AuditLog {
         self.shared.state.lock().durable
     }
 
-    /// What it has done since it was opened.
+    /// Counters since the log was opened.
     pub fn counters(&self) -> Counters {
         *self.shared.counters.lock()
     }
 
-    /// Where it lies.
+    /// The log's directory.
     pub(crate) fn directory(&self) -> Arc<dyn Directory> {
         Arc::clone(&self.shared.directory)
     }
 
-    /// Reads on behind the writer, from a sequence on.
+    /// Follows the writer from a sequence on.
     pub(crate) fn follow(&self, from: u64) -> Follower {
         Follower::new(Arc::clone(&self.shared), from)
     }
 }
 
 impl Shared {
-    /// Takes nothing from now on.
+    /// Refuses all further records.
     fn end(&self, why: AuditError) {
         self.queue.close(&why);
         self.state.lock().ended.get_or_insert(why);
@@ -185,8 +182,8 @@ impl Drop for AuditLog {
     fn drop(&mut self) {
         self.shared.queue.finish();
         if let Some(writer) = self.writer.take() {
-            // A panic of the writer has been told by the panic hook, and everybody who waited by
-            // their answers.
+            // The panic hook has reported a panic of the writer, and every waiting caller has its
+            // answer.
             let _ = writer.join();
         }
     }
@@ -248,7 +245,7 @@ fn unanswered() -> AuditError {
     AuditError::Failed { reason: "its writer ended without an answer".into() }
 }
 
-/// What a line says, as text; JSON of these types cannot fail.
+/// The body of a line; serialising these types to JSON cannot fail.
 fn body(content: &Content) -> Result<Vec<u8>, AuditError> {
     let failed = |error: serde_json::Error| AuditError::Failed { reason: error.to_string().into() };
     line::body(&line::now(), content).map_err(failed)

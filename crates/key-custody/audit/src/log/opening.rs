@@ -1,9 +1,8 @@
-//! What is found when a log is opened: where its chain ends, and what of the last group was not
-//! durable.
+//! Opens a log: finds the end of its chain and the part of the last group that was not durable.
 //!
 //! A group is written at the end of the last file and is durable before the next one is written. So
-//! what a power cut can have torn is one group, at the end of all. A line that is broken and was
-//! followed by a line of a later group had been durable: that is damage, and nothing is cut.
+//! a power cut can tear only one group, at the very end. A broken line that is followed by a line
+//! of a later group had been durable: that is damage, and nothing is cut.
 
 use std::io;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use crate::read::{file_name, files, lines, whole};
 use crate::storage::{Directory, LogFile};
 use strongroom_types::hex;
 
-/// Where a log goes on.
+/// The point at which a log continues.
 pub(super) struct Found {
     pub(super) chain: Chain,
     /// Names the log.
@@ -26,23 +25,23 @@ pub(super) struct Found {
     pub(super) file: Option<Current>,
     /// Records since the last head.
     pub(super) unsigned: u64,
-    /// Bytes that were cut off at the end, for a log that had been there.
+    /// Bytes that were cut off at the end; `None` for a new log.
     pub(super) cut_bytes: Option<u64>,
 }
 
-/// The file that is written.
+/// The file being written.
 pub(super) struct Current {
     pub(super) file: Box<dyn LogFile>,
     /// Its durable bytes, after which the next group goes.
     pub(super) length: u64,
     /// How long it is with the zeroes that are written ahead of the lines.
     pub(super) ahead: u64,
-    /// When it was begun, by the clock of then.
+    /// When it was begun, by the clock at that time.
     pub(super) begun: OffsetDateTime,
 }
 
 impl Current {
-    /// How old it is; nothing where the clock was set back.
+    /// The file's age; zero if the clock was set back.
     pub(super) fn age(&self) -> Duration {
         (OffsetDateTime::now_utc() - self.begun).try_into().unwrap_or_default()
     }
@@ -69,8 +68,8 @@ pub(super) fn open(directory: &dyn Directory) -> Result<Found, AuditError> {
                 cut_bytes: Some(cut_bytes),
             });
         }
-        // Its first group was not durable, so nobody has been answered out of it; the file before
-        // it had been, whole.
+        // Its first group was not durable, so no caller was answered from it; the file before it
+        // was durable to its end.
         if let Some(before) = files.last() {
             must_be_whole(directory, *before, first)?;
         }
@@ -87,7 +86,7 @@ struct End {
     log: String,
     /// When the first line was written.
     begun: OffsetDateTime,
-    /// What the first line has for the line before it.
+    /// The previous hash in the first line.
     before: Hash,
     length: usize,
     /// Where the last group begins.
@@ -104,7 +103,7 @@ impl End {
         Self { chain, log, begun, before, length: text.len() + 1, group_offset: 0, unsigned: 0 }
     }
 
-    /// One line further.
+    /// Advances by one line.
     fn advance(&mut self, line: &Line, text: &[u8]) {
         self.chain = Chain { next: line.sequence + 1, last: hash(text) };
         if line.group == line.sequence {
@@ -134,7 +133,7 @@ fn scan(name: &str, first: u64, bytes: &[u8]) -> Result<Option<End>, AuditError>
             (Some(end), _, Some(previous)) if is_next && previous == end.chain.last => {
                 end.advance(&line, text)
             }
-            // Whole, and not the next link: not what was written here.
+            // A whole line that is not the next link was not written here.
             _ => return Err(damaged(name, number, "it does not follow from the line before it")),
         }
     }
@@ -143,7 +142,7 @@ fn scan(name: &str, first: u64, bytes: &[u8]) -> Result<Option<End>, AuditError>
     Ok(end)
 }
 
-/// What follows the whole lines must be of a group that was not durable.
+/// The bytes after the whole lines must belong to a group that was not durable.
 fn check_torn(name: &str, whole: &[u8], rest: &[u8], next: u64) -> Result<(), AuditError> {
     let later = lines(rest).filter_map(|(_, text)| Line::parse(text).ok()).find(|line| line.group > next);
     later.map_or(Ok(()), |line| {
@@ -153,7 +152,7 @@ fn check_torn(name: &str, whole: &[u8], rest: &[u8], next: u64) -> Result<(), Au
     })
 }
 
-/// Some bytes without the zeroes at their end: those are written ahead of the lines.
+/// The bytes without the trailing zeroes, which are written ahead of the lines.
 fn trimmed(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
     &bytes[..end]
@@ -169,7 +168,7 @@ fn check_link(
     let last = match before {
         Some(first) => last_line(directory, first)?.map(|(_, hash)| hash),
         None if expected == NO_HASH => Some(NO_HASH),
-        // The files before were taken away in order.
+        // Retention has removed the files before it.
         None => return Ok(()),
     };
     if last == Some(expected) {
@@ -195,9 +194,8 @@ fn last_line(directory: &dyn Directory, first: u64) -> Result<Option<(u64, Hash)
     Ok(last.and_then(|(_, text)| Line::parse(text).ok().map(|line| (line.sequence, hash(text)))))
 }
 
-/// Cuts what was torn, and makes what is left durable. The last group is written again: a sync of
-/// it may have failed, after which the page cache shows what the device does not have, and no later
-/// sync writes it.
+/// Cuts the torn part, and makes the rest durable. The last group is written again: after a failed
+/// sync the page cache may show data that the device does not have, and no later sync writes it.
 fn make_durable(directory: &dyn Directory, file: &dyn LogFile, bytes: &[u8], end: &End) -> io::Result<()> {
     if bytes.len() > end.length {
         file.set_length(end.length as u64)?;

@@ -1,11 +1,10 @@
-//! What waits to be written.
+//! The queue of records that wait to be written.
 //!
 //! **Gathering.** A sync costs the same for one record and for a hundred. Callers that wait for
 //! their records tend to come back with the next ones as soon as they are answered, so the writer
-//! waits for half as many records as it has answered last and found waiting then, but no longer
-//! than [`GATHER_TIME`]. Half, so that there are two groups under way: one is synced while the
-//! callers of the other work. Were it all of them, nobody would work during a sync. Who is alone
-//! never waits.
+//! waits for half of the records it last answered plus those already waiting, but no longer than
+//! [`GATHER_TIME`]. With half, two groups are under way: one is synced while the callers of the
+//! other work. With all, no caller would work during a sync. A lone caller never waits.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -23,7 +22,7 @@ use crate::record::Record;
 
 use super::Receipt;
 
-/// What a line has around its body: sequence, group, previous hash.
+/// Bytes of a line outside its body: sequence, group, previous hash.
 const AROUND_BODY_BYTES: usize = 160;
 
 /// A record on its way, as the text that its line will have.
@@ -32,11 +31,11 @@ pub(super) struct Entry {
     pub(super) answer: Answerer<Result<Receipt, AuditError>>,
 }
 
-/// What is written together.
+/// The records of one write and sync.
 #[derive(Default)]
 pub(super) struct Group {
     pub(super) entries: Vec<Entry>,
-    /// Who wants a head over it.
+    /// The callers that asked for a head over it.
     pub(super) heads: Vec<Answerer<Result<SignedHead, AuditError>>>,
 }
 
@@ -58,10 +57,9 @@ struct Waiting {
     entries: VecDeque<Entry>,
     heads: Vec<Answerer<Result<SignedHead, AuditError>>>,
     bytes: usize,
-    /// How many records the writer waits for, while it waits; what comes before would wake it in
-    /// vain.
+    /// How many records the writer waits for, while it waits; an earlier wake-up would be in vain.
     awaited: Option<usize>,
-    /// Why no more are taken.
+    /// Why the queue takes no more records.
     closed: Option<AuditError>,
 }
 
@@ -73,12 +71,12 @@ impl Waiting {
         self.closed.clone().or(full.then_some(AuditError::Overloaded))
     }
 
-    /// Whether there is what the writer waits for.
+    /// Whether so many records wait, or a request that cannot wait.
     fn is_due(&self, records: usize) -> bool {
         self.entries.len() >= records || !self.heads.is_empty() || self.closed.is_some()
     }
 
-    /// Whether the writer has to be woken, which is told once: waking is a system call.
+    /// Whether the writer must be woken. Returns `true` once only, because waking is a system call.
     fn wakes_writer(&mut self) -> bool {
         let is_due = self.awaited.is_some_and(|records| self.is_due(records));
         if is_due {
@@ -131,13 +129,13 @@ impl Queue {
         pending
     }
 
-    /// Takes no more; what waits is written still.
+    /// Takes no more records; waiting ones are still written.
     pub(super) fn finish(&self) {
         self.waiting.lock().closed.get_or_insert(AuditError::Closed);
         self.arrived.notify_one();
     }
 
-    /// Takes no more, and refuses what waits.
+    /// Takes no more records, and refuses the waiting ones.
     pub(super) fn close(&self, why: &AuditError) {
         let mut waiting = self.waiting.lock();
         waiting.closed.get_or_insert_with(|| why.clone());
@@ -147,11 +145,11 @@ impl Queue {
         Group { entries, heads }.refuse(why);
     }
 
-    /// What is to be written together: nothing at `deadline`, `None` at the end of all. `answered`
-    /// is how many records the group before had.
+    /// The next group: empty at `deadline`, `None` after the last one. `answered` is the number of
+    /// records in the group before.
     pub(super) fn next_group(&self, answered: usize, deadline: Option<Instant>) -> Option<Group> {
         let mut waiting = self.waiting.lock();
-        // Who was answered in a group of one, with nobody beside it, is alone.
+        // A group of one with an empty queue means a lone caller.
         let awaited = (answered + waiting.entries.len()).div_ceil(2).min(GROUP_MAX_RECORDS);
         if awaited > 1 {
             self.wait_for(&mut waiting, awaited, Some(Instant::now() + GATHER_TIME));
@@ -171,7 +169,7 @@ impl Queue {
         Some(group)
     }
 
-    /// Waits for so many records, or for what cannot wait, until `deadline`.
+    /// Waits until `deadline` for so many records, or for a request that cannot wait.
     fn wait_for(&self, waiting: &mut MutexGuard<'_, Waiting>, records: usize, deadline: Option<Instant>) {
         while !waiting.is_due(records) {
             waiting.awaited = Some(records);

@@ -1,17 +1,17 @@
-//! Which older files may go, and how they go.
+//! Removal of older files.
 //!
 //! **Order**, for one file at a time and the oldest first:
-//! 1. that it goes is put on record, durably, with what its last line was: no line vanishes without
-//!    one that says so;
+//! 1. the removal is put on record, durably, with the sequence and hash of its last line: no line
+//!    vanishes without a record;
 //! 2. the file is unlinked;
-//! 3. the directory is synced before the next file goes. Else a power cut could leave an older file
-//!    and take a younger one, and the log would have a gap.
+//! 3. the directory is synced before the next file goes. Otherwise a power cut could keep an older
+//!    file and lose a younger one, which would leave a gap in the log.
 //!
-//! Where there is no room for the record, 1 comes last: a file that may go is what makes room.
+//! If there is no room for the record, step 1 comes last: the removed file makes room for it.
 //!
-//! A cut after 1 leaves the file, which then goes with a second record. The last file never goes,
-//! nor one whose successor has no durable line, nor one that its successor does not follow from:
-//! that is damage, and evidence of it.
+//! After a power cut behind step 1 the file is still there, and a second record precedes its
+//! removal. Never removed are the last file, a file whose successor has no durable line, and a file
+//! that its successor does not follow from: that is damage, and the file is the evidence.
 
 use std::io;
 use std::time::Duration;
@@ -29,13 +29,13 @@ use strongroom_types::hex;
 
 use super::AuditLog;
 
-/// What the record of a removal is called.
+/// The action of a removal's record.
 const ACTION: &str = "remove audit file";
 
-/// When older files go. Without a limit none goes.
+/// Limits beyond which older files are removed. Without a limit, none is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Most bytes that the log is to have.
+    /// Most bytes that the log may have.
     pub keep_bytes: Option<u64>,
     /// How old the last line of a file may be.
     pub keep_age: Option<Duration>,
@@ -77,12 +77,12 @@ impl AuditLog {
         Ok(Size { files: firsts.len() as u64, bytes, first_sequence })
     }
 
-    /// Removes the older files that are to go and may go, on record, and says how many those were.
-    /// Blocks for the disk.
+    /// Removes the older files beyond the policy's limits, each with a record, and returns their
+    /// number. Blocks for the disk.
     ///
     /// # Errors
-    /// [`AuditError::Damaged`] where a file does not follow from the one that is to go, and those
-    /// of [`append`](Self::append); what was to go is there still.
+    /// [`AuditError::Damaged`] if the next file does not follow from the one to be removed, and
+    /// those of [`append`](Self::append). The file stays.
     pub fn retain(&self, policy: &Retention) -> Result<u64, AuditError> {
         let _alone = self.shared.retaining.lock();
         let mut removed = 0;
@@ -93,7 +93,7 @@ impl AuditLog {
         Ok(removed)
     }
 
-    /// The oldest file, if it is to go and may go.
+    /// The oldest file, if the policy removes it.
     fn leaving(&self, policy: &Retention) -> Result<Option<Leaving>, AuditError> {
         let reading = |error: io::Error| AuditError::reading(&error);
         let firsts = files(&*self.directory()).map_err(reading)?;
@@ -136,7 +136,7 @@ impl AuditLog {
         directory.sync().map_err(|error| AuditError::removing(&error))
     }
 
-    /// The record of a removal. The file has to be what its successor follows from.
+    /// The record of a removal. The successor must follow from the file.
     fn record_of(&self, leaving: &Leaving, policy: &Retention) -> Result<Record, AuditError> {
         let Leaving { first, bytes, reason, next } = leaving;
         let name = file_name(*first);
@@ -164,7 +164,7 @@ impl AuditLog {
         Ok(record)
     }
 
-    /// Whether the file before the one that begins with line `next` ended so long ago.
+    /// Whether the file before line `next` ended at least `age` ago.
     fn ended_before(&self, next: u64, age: Duration) -> io::Result<bool> {
         let begun =
             OffsetDateTime::parse(&self.first_line(next)?.time, &Rfc3339).map_err(io::Error::other)?;

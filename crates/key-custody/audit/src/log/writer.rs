@@ -1,4 +1,4 @@
-//! The one thread that writes: whatever waits becomes one group of lines, one write and one sync.
+//! The one thread that writes: all waiting records become one group, one write and one sync.
 
 use std::io;
 use std::sync::Arc;
@@ -36,16 +36,16 @@ struct Writer {
     signer: Box<dyn HeadSigner>,
     options: Options,
     log: String,
-    /// The end of what is durable.
+    /// The durable end of the chain.
     chain: Chain,
     file: Option<Current>,
     /// Records since the last head.
     unsigned: u64,
-    /// What was cut when the log was opened, until that has been put on record.
+    /// Bytes cut when the log was opened, until the cut has been put on record.
     cut_bytes: Option<u64>,
     /// When a head is to be signed.
     head_due: Instant,
-    /// What lies behind the durable end is to go before anything else is written.
+    /// The bytes behind the durable end must be removed before the next write.
     tail: bool,
 }
 
@@ -60,7 +60,7 @@ struct Draft {
     head: Option<Result<SignedHead, AuditError>>,
 }
 
-/// However the thread ends, nobody waits for it any longer.
+/// However the thread ends, no caller keeps waiting for it.
 impl Drop for Writer {
     fn drop(&mut self) {
         self.shared.end(AuditError::Failed { reason: "its writer has ended".into() });
@@ -106,7 +106,7 @@ impl Writer {
             Err(error) => {
                 tracing::error!(%error, records = group.entries.len(), "records were refused");
                 self.shared.counters.lock().refused += group.entries.len() as u64;
-                // Not to be tried again at once.
+                // Do not retry at once.
                 self.head_due = Instant::now() + self.options.head_interval;
                 if matches!(error, AuditError::Failed { .. }) {
                     self.shared.end(error.clone());
@@ -156,8 +156,8 @@ impl Writer {
         Ok(head)
     }
 
-    /// Makes a group durable: after it the chain ends there. Where there is no room nothing of it
-    /// stays.
+    /// Makes a group durable, and moves the end of the chain behind it. If there is no room,
+    /// nothing of the group stays.
     fn write(&mut self, draft: &Draft) -> Result<(), AuditError> {
         if draft.bytes.is_empty() {
             return Ok(());
@@ -170,7 +170,7 @@ impl Writer {
         };
         if let Err(error) = self.put(&mut current, &draft.bytes) {
             self.tail = true;
-            // A file without its first line is made anew.
+            // A file without its first line is created again.
             self.file = (!is_new).then_some(current);
             self.cut_tail()?;
             return Err(refusal(&error));
@@ -185,8 +185,8 @@ impl Writer {
         self.file = Some(current);
         if draft.ends_file {
             self.tail = true;
-            // What goes wrong here is no fault of this group: the file stays, and the next group is
-            // told.
+            // A failure here does not affect this group: the file stays, and the next group gets
+            // the error.
             if self.cut_tail().is_ok() {
                 self.file = None;
             }
@@ -194,7 +194,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a group's bytes at the end, and zeroes ahead of it where there are none and there is
+    /// Writes a group's bytes at the end, and zeroes ahead of them if none are left and there is
     /// room.
     fn put(&self, current: &mut Current, bytes: &[u8]) -> io::Result<()> {
         let end = current.length + bytes.len() as u64;
@@ -222,8 +222,8 @@ impl Writer {
         Ok(Current { file, length: 0, ahead: 0, begun: OffsetDateTime::now_utc() })
     }
 
-    /// Takes away, durably, what lies behind the end: a group that found no room, which the next
-    /// one must not be followed by, or zeroes ahead of lines that do not come.
+    /// Durably removes the bytes behind the end: a group that found no room, which must not follow
+    /// the next one, or unused zeroes.
     fn cut_tail(&mut self) -> Result<(), AuditError> {
         if let Some(current) = self.file.as_mut().filter(|_| self.tail) {
             current.file.set_length(current.length).map_err(|error| refusal(&error))?;
@@ -272,7 +272,7 @@ fn write_zeroes(file: &dyn LogFile, mut from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// What became of a write that failed.
+/// The error of a write that failed.
 fn refusal(error: &io::Error) -> AuditError {
     if is_full(error) { AuditError::Full { reason: error.to_string().into() } } else { failed(error) }
 }

@@ -1,4 +1,4 @@
-//! One connection to a collector, from its handshake to the end that confirms what was sent.
+//! One connection to a collector, from its handshake to the close that confirms its lines.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -12,8 +12,8 @@ use rustls::pki_types::ServerName;
 
 use super::Collector;
 
-/// How long a reset is waited for after the collector's end: one that had closed before it got all
-/// answers our last bytes with one, a round trip later.
+/// How long to wait for a reset after the collector's close. A collector that closed before it had
+/// read everything answers our last bytes with a reset, a round trip later.
 const RESET_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 pub(super) struct Connection {
@@ -37,7 +37,7 @@ impl Connection {
         Ok(this)
     }
 
-    /// Sends some bytes. That they were written says nothing of their having been read.
+    /// Sends some bytes. A successful write does not show that the collector has read them.
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         self.must_be_open()?;
         while !bytes.is_empty() {
@@ -48,8 +48,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection in order, and waits for the collector to do so: it has read everything
-    /// then.
+    /// Closes the connection in order, and waits for the collector's close: by then it has read
+    /// everything.
     pub(super) fn confirm(mut self) -> Result<(), String> {
         self.must_be_open()?;
         self.tls.send_close_notify();
@@ -67,7 +67,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A collector that ends the connection by itself has not read what is under way.
+    /// A collector that closes the connection by itself has not read the bytes in flight.
     fn must_be_open(&mut self) -> Result<(), String> {
         let ended = || "the collector ended the connection".to_owned();
         self.tcp.set_nonblocking(true).map_err(|error| broken(&error))?;

@@ -1,9 +1,9 @@
-//! How far a collector is: a file beside the log, replaced as a whole.
+//! A collector's progress: a file beside the log, replaced as a whole.
 //!
 //! ```text
 //! LOG SP NEXT LF
 //! ```
-//! the log's name and the sequence of the first line that has not been confirmed.
+//! The log's name and the sequence of the first line that has not been confirmed.
 
 use std::io;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// Goes on with the first line that there is, if those before it have gone: they cannot be
-    /// shipped any more.
+    /// Moves to the first existing line if retention has removed those before it, which can no
+    /// longer be shipped.
     pub(super) fn skip_what_has_gone(&mut self) -> Result<(), AuditError> {
         let first = files(&*self.directory).map_err(|error| AuditError::opening(&error))?.first().copied();
         if let Some(first) = first.filter(|first| *first > self.next) {
@@ -82,7 +82,7 @@ impl Cursor {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Notes durably that everything before `next` has been confirmed.
+    /// Records durably that all lines before `next` have been confirmed.
     pub(super) fn advance(&mut self, next: u64) -> io::Result<()> {
         let new = format!("{}.new", self.name);
         let text = format!("{} {next}\n", self.log);

@@ -13,7 +13,7 @@ use crate::record::Outcome;
 /// RFC 5424, table 1: log audit.
 const FACILITY: u8 = 13;
 const APP_NAME: &str = "strongroom";
-/// RFC 5424, 6: what the fields may have at most.
+/// RFC 5424, 6: the fields' maximum lengths.
 const HOSTNAME_MAX_BYTES: usize = 255;
 const MSGID_MAX_BYTES: usize = 32;
 /// RFC 5424, 7.3.1: after this `sequenceId` comes 1.

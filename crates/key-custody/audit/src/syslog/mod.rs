@@ -1,14 +1,14 @@
 //! Shipping the log to a collector: syslog (RFC 5424) over TLS (RFC 5425).
 //!
-//! Each line of the log, heads included, is one message, in order; the collector has the lines byte
-//! by byte and can verify the chain itself. Syslog knows no acknowledgement, so one is made of what
-//! TLS and TCP have: after some lines, or some time, the connection is closed in order, and a
-//! collector answers that with its own end (RFC 5425, 4.4: it must) after it has read all that came
-//! before. Then the cursor moves, durably. Whatever goes wrong before, everything since the cursor
-//! is sent again: each line arrives at least once, and one that arrives again is the same.
+//! Each line of the log, heads included, is one message, in order; the collector receives the lines
+//! byte by byte and can verify the chain itself. Syslog has no acknowledgement, so shipping builds
+//! one from TLS: after some lines, or some time, it closes the connection in order, and the
+//! collector must answer with its own close (RFC 5425, 4.4) after it has read everything before.
+//! Then the cursor moves, durably. If anything fails before that, all lines since the cursor are
+//! sent again: each line arrives at least once, and a repeated line is identical.
 //!
-//! - `message`: lines as messages. `connection`: one connection and its end. `cursor`: how far a
-//!   collector is.
+//! - `message`: lines as messages. `connection`: one connection and its close. `cursor`: a
+//!   collector's progress.
 
 mod connection;
 mod cursor;
@@ -27,9 +27,9 @@ use crate::log::{AuditLog, Follower};
 use self::connection::Connection;
 use self::cursor::Cursor;
 
-/// How often a thread that waits for lines looks whether it is to end.
+/// How often a thread that waits for lines checks whether it must end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// Bytes that are gathered before they are written, if there are more lines at once.
+/// Bytes gathered into one write when several lines are ready.
 const CHUNK_BYTES: usize = 32 * 1024;
 
 /// A collector.
@@ -41,9 +41,9 @@ pub struct Collector {
     pub host: String,
     /// Its port; 6514 is registered for this.
     pub port: u16,
-    /// What is trusted, and who we are to it.
+    /// The trusted roots, and our client certificate.
     pub tls: Arc<ClientConfig>,
-    /// What it knows this machine as: the HOSTNAME of its messages.
+    /// This machine's name: the HOSTNAME of its messages.
     pub origin: String,
 }
 
@@ -74,7 +74,7 @@ impl Default for ShipOptions {
     }
 }
 
-/// How shipping fares.
+/// The state of shipping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShipStatus {
     /// The last line that the collector has confirmed, durably noted; 0 for none.
@@ -83,7 +83,7 @@ pub struct ShipStatus {
     pub connections: u64,
     /// Attempts that failed.
     pub failures: u64,
-    /// What went wrong last, until something goes right.
+    /// The last failure, until the next success.
     pub trouble: Option<String>,
 }
 
@@ -110,16 +110,16 @@ struct Shared {
 struct State {
     status: ShipStatus,
     ending: bool,
-    /// The last line that is waited for: whatever there is by then is confirmed at once.
+    /// The last line that `finish` waits for: once it is sent, all lines are confirmed at once.
     hurried: Option<u64>,
 }
 
 impl Shipper {
-    /// Begins to ship where the cursor of that name is, or from the first line on.
+    /// Begins to ship at the collector's cursor, or at the first line.
     ///
     /// # Errors
-    /// [`AuditError::Io`] if the cursor cannot be read or the name is none, [`AuditError::Damaged`]
-    /// if the collector has confirmed lines that the log does not have.
+    /// [`AuditError::Io`] if the cursor cannot be read or the name is invalid,
+    /// [`AuditError::Damaged`] if the collector has confirmed lines that the log does not have.
     pub fn start(log: &AuditLog, collector: Collector, options: ShipOptions) -> Result<Self, AuditError> {
         let mut cursor = Cursor::load(log.directory(), &collector.name, log)?;
         cursor.skip_what_has_gone()?;
@@ -133,12 +133,12 @@ impl Shipper {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// How it fares.
+    /// The state of shipping.
     pub fn status(&self) -> ShipStatus {
         self.shared.state().status.clone()
     }
 
-    /// Waits until the collector has confirmed a line, or `wait` is over; says whether it has.
+    /// Waits until the collector has confirmed a line, or `wait` is over. Returns whether it has.
     pub fn wait_for(&self, sequence: u64, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         let mut state = self.shared.state();
@@ -152,8 +152,8 @@ impl Shipper {
         true
     }
 
-    /// Ships what is there up to a line without waiting for more, and ends; says whether the
-    /// collector has confirmed it. One that is in trouble is not waited for.
+    /// Ships all lines up to `sequence` without waiting for more, and ends. Returns whether the
+    /// collector has confirmed it. Does not wait for a failing collector.
     pub fn finish(self, sequence: u64, wait: Duration) -> bool {
         self.shared.state().hurried = Some(sequence);
         self.shared.changed.notify_all();
@@ -167,7 +167,7 @@ impl Drop for Shipper {
         self.shared.state().ending = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic has been told by the panic hook; the cursor stands where it stood.
+            // The panic hook has reported a panic; the cursor has not moved.
             let _ = thread.join();
         }
     }
@@ -178,7 +178,7 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Pauses; says whether it is to end.
+    /// Pauses. Returns whether the thread must end.
     fn pause(&self, pause: Duration) -> bool {
         let mut state = self.state();
         self.changed.wait_while_for(&mut state, |state| !state.ending, pause);
@@ -189,14 +189,14 @@ impl Shared {
         self.state().ending
     }
 
-    /// Whether what was sent, up to a line, is to be confirmed now.
+    /// Whether the lines up to `sent` must be confirmed now.
     fn is_hurried(&self, sent: u64) -> bool {
         let state = self.state();
         state.ending || state.hurried.is_some_and(|hurried| sent >= hurried)
     }
 }
 
-/// What the thread has.
+/// The state of the shipping thread.
 struct Ship {
     follower: Follower,
     collector: Collector,
@@ -305,7 +305,7 @@ impl Ship {
     }
 }
 
-/// That the log is closed is found out when there is nothing else to do.
+/// Maps a closed log to `None`: it only shows after the last line.
 fn no_more<T>(error: AuditError) -> Result<Option<T>, AuditError> {
     if error == AuditError::Closed { Ok(None) } else { Err(error) }
 }

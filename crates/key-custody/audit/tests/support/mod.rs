@@ -15,7 +15,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{Actor, AuditLog, HeadKey, Options, Outcome, Record};
 
-/// A key's document, from which any number of equal keys can be had.
+/// A key's document, from which any number of equal keys can be made.
 pub fn document() -> Vec<u8> {
     let document =
         EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).unwrap();

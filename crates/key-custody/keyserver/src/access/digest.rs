@@ -1,4 +1,4 @@
-//! What a certificate and a public key are recognised by.
+//! The digests that identify certificates and public keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strongroom_crypto::mac::{DIGEST_BYTES, sha256};
 use strongroom_types::hex;
 
-/// A text that is no SHA-256.
+/// A text that is not a SHA-256 digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a SHA-256 is written as 64 hexadecimal digits, with or without colons between them")]
 pub struct DigestTextError;
@@ -24,7 +24,7 @@ macro_rules! digest_type {
                 Self(sha256(der))
             }
 
-            /// The digest that these bytes are.
+            /// The digest with these bytes.
             pub const fn from_bytes(bytes: [u8; DIGEST_BYTES]) -> Self {
                 Self(bytes)
             }
@@ -70,7 +70,7 @@ macro_rules! digest_type {
 }
 
 digest_type! {
-    /// The SHA-256 of a whole certificate's DER: what `openssl x509 -fingerprint -sha256` shows.
+    /// The SHA-256 of a whole certificate's DER, as `openssl x509 -fingerprint -sha256` shows it.
     CertificateSha256
 }
 digest_type! {

@@ -11,14 +11,13 @@ use super::digest::{CertificateSha256, PublicKeySha256};
 use super::role::Role;
 
 /// Longest name of a client: X.520 lets a common name have 64 characters (`ub-common-name`, RFC
-/// 5280, appendix A.1), and TLS libraries hold to it.
+/// 5280, appendix A.1), and TLS libraries enforce it.
 pub const CLIENT_NAME_MAX_BYTES: usize = 64;
 
-/// What people call a client: the common name in its certificate. It decides nothing; the
-/// [`ClientId`] does.
+/// A client's name for people: the common name in its certificate. Decisions use the [`ClientId`].
 ///
-/// Letters and digits of ASCII, and `.`, `_`, `-`, `@`, `:`: whatever stands in a log line or a
-/// file's name without being mistaken for something else.
+/// ASCII letters and digits, and `.`, `_`, `-`, `@`, `:`: characters that are unambiguous in log
+/// lines and file names.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct ClientName(String);
@@ -68,8 +67,8 @@ impl fmt::Debug for ClientName {
     }
 }
 
-/// A certificate's serial number, for people and logs: the bytes of the DER integer. Only with its
-/// issuer does it name a certificate, so whatever is decided is decided by [`CertificateSha256`].
+/// A certificate's serial number, for people and logs: the bytes of the DER integer. It identifies
+/// a certificate only together with its issuer, so decisions use the [`CertificateSha256`].
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CertificateSerial(Vec<u8>);
 
@@ -117,23 +116,23 @@ impl<'de> Deserialize<'de> for CertificateSerial {
     }
 }
 
-/// What a peer's certificate says of it, once the authority has verified the certificate. Whoever
-/// holds one may rely on every field; only the authority, and tests, make one.
+/// A peer's identity from its verified certificate. Its holder may rely on every field: only the
+/// authority, and tests, create one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The client, the same over all its certificates.
     pub client: ClientId,
-    /// What it may do.
+    /// Its role.
     pub role: Role,
-    /// What people call it.
+    /// Its name for people.
     pub name: ClientName,
-    /// Its public key; grants name a host by it.
+    /// Its public key, by which grants name a host.
     pub public_key: PublicKeySha256,
     /// This very certificate.
     pub certificate: CertificateSha256,
-    /// This certificate's number, for people and logs.
+    /// This certificate's serial number, for people and logs.
     pub serial: CertificateSerial,
-    /// When the certificate ends.
+    /// When the certificate expires.
     pub not_after: OffsetDateTime,
 }
 

@@ -1,10 +1,10 @@
-//! Who asks, and what such a one may ask.
+//! Identities of clients, and their permissions.
 //!
-//! An [`Identity`] is what the authority makes of a peer's certificate once it is verified: nothing
-//! else in the key server looks into certificates, and nothing here does. [`permission`] is the one
-//! table that says which role may do which class of operation, and to which objects. Whoever
-//! carries out an operation asks the table first and then sees to the scope it names: that the
-//! object is the asker's own, or that a grant covers it.
+//! The authority derives an [`Identity`] from a peer's verified certificate; no other part of the
+//! key server parses certificates. [`permission`] is the one table of which role may do which class
+//! of operation, and to which objects. The code that carries out an operation consults the table
+//! first, and then enforces the scope it names: that the client owns the object, or that a grant
+//! covers it.
 //!
 //! What may not enter: certificates, grants, objects.
 

@@ -2,55 +2,55 @@
 
 use super::role::Role;
 
-/// What one asks for. Every operation of the server, KMIP's and its own, belongs to one class.
+/// A class of operations. Every operation of the server, KMIP's and its own, belongs to one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OperationClass {
-    /// What the server is: Discover Versions, Query.
+    /// The server's capabilities: Discover Versions, Query.
     Discover,
-    /// A new key that the server makes and does not show: Create, Re-key.
+    /// Make a key in the server without revealing it: Create, Re-key.
     CreateKey,
-    /// A key that the asker brings and therefore knows: Register.
+    /// Bring a key that the client knows: Register.
     RegisterKey,
-    /// A key comes out, plain or wrapped: Get.
+    /// Fetch a key, plain or wrapped: Get.
     ReadKey,
-    /// A key is used in the server, if that is switched on: Encrypt, Decrypt, MAC, MAC Verify.
+    /// Use a key in the server, if that is enabled: Encrypt, Decrypt, MAC, MAC Verify.
     UseKey,
-    /// Random bytes, if that is switched on: RNG Retrieve, RNG Seed.
+    /// Random bytes, if that is enabled: RNG Retrieve, RNG Seed.
     Random,
-    /// What is known of a key, never its value: Locate, Get Attributes, Get Attribute List, Check.
+    /// Read a key's metadata, never its value: Locate, Get Attributes, Get Attribute List, Check.
     ReadMetadata,
     /// Add, Modify and Delete Attribute; Activate.
     ChangeMetadata,
-    /// A key may no longer protect: Revoke, whether it is deactivated or compromised.
+    /// End a key's use for protection: Revoke, as deactivated or compromised.
     RevokeKey,
-    /// A key is asked to be shredded: Destroy, and taking that back while the delay lasts.
+    /// Request a key's destruction: Destroy, and its withdrawal during the delay.
     DestroyKey,
-    /// The second person's word for a destruction.
+    /// A second person's confirmation of a destruction.
     ConfirmDestroy,
-    /// A new certificate in place of one's own.
+    /// Renew one's own certificate.
     RenewCertificate,
     /// Tokens, revocation and pinning of certificates, roll-over of the authority.
     ManageClients,
-    /// What it takes to grant: who the hosts are, and how far a VM has gone on.
+    /// Prepare grants: the list of hosts, and the generations of VMs.
     IssueGrants,
-    /// A key of an external provider is taken in, or made there, without being seen.
+    /// Adopt an external provider's key, or have one made there, without seeing it.
     BrokerKey,
-    /// A backup is made or a restore is begun; neither shows a key.
+    /// Make a backup or begin a restore; neither reveals a key.
     ManageBackup,
-    /// One's share for a restore.
+    /// Give one's share for a restore.
     GiveShare,
-    /// The audit log and its signed heads.
+    /// Read the audit log and its signed heads.
     ReadAudit,
 }
 
 /// Which objects a permission covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// None: refused whatever is asked for.
+    /// None: every request is refused.
     Nothing,
-    /// What a grant that came with the request names, for the operations that it names.
+    /// The objects and operations that the request's grant names.
     Granted,
-    /// What the asker owns; where there is no object, whatever concerns the asker alone.
+    /// The client's own objects or, for operations without an object, its own affairs.
     Own,
     /// Everything.
     All,
@@ -96,7 +96,7 @@ impl OperationClass {
     };
 }
 
-/// To which objects `role` may do what belongs to `class`.
+/// The objects on which `role` may perform operations of `class`.
 pub const fn scope(role: Role, class: OperationClass) -> Scope {
     TABLE[class as usize].1[role as usize]
 }
@@ -105,18 +105,18 @@ pub const fn scope(role: Role, class: OperationClass) -> Scope {
 mod tests {
     use super::*;
 
-    /// The lines of the house, each said once more in words that do not come from the table.
+    /// The rules, stated again independently of the table.
     fn expected(role: Role, class: OperationClass) -> Scope {
         use Role::*;
         match (class, role) {
             (Class::Discover, _) => Scope::All,
             (Class::RenewCertificate, _) => Scope::Own,
-            // A host has what it was granted and nothing of its own; random bytes are nobody's
+            // A host has only what it was granted, and owns nothing; random bytes are not an
             // object.
             (Class::ReadKey | Class::UseKey | Class::ReadMetadata, Host) => Scope::Granted,
             (Class::Random, Host) => Scope::Own,
             (_, Host) => Scope::Nothing,
-            // A client does everything that KMIP has, to its own objects, and nothing else.
+            // A client performs all KMIP operations on its own objects, and nothing else.
             (
                 Class::ConfirmDestroy
                 | Class::ManageClients
@@ -128,7 +128,7 @@ mod tests {
                 Client,
             ) => Scope::Nothing,
             (_, Client) => Scope::Own,
-            // Nobody else ever sees, brings or uses a key.
+            // No other role ever sees, brings or uses a key.
             (Class::ReadKey | Class::RegisterKey | Class::UseKey | Class::Random, _) => Scope::Nothing,
             (Class::ReadMetadata, Admin | Control | Auditor) => Scope::All,
             (Class::CreateKey | Class::ChangeMetadata | Class::RevokeKey | Class::DestroyKey, Control) => {

@@ -5,18 +5,18 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a certificate is for. A client has one role for life: another role is another client.
+/// A certificate's role. A client has one role for life: another role means another client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Enrols, revokes, pins, and sees to the server. Never sees a key.
+    /// Enrols, revokes, pins, and administers the server. Never sees a key.
     Admin,
     /// The control plane: makes keys without seeing them, lists metadata, signs grants. Never sees
     /// a key.
     Control,
-    /// A host that runs VMs: has a key if, and as long as, a grant says so.
+    /// A host that runs VMs: has a key only while a grant allows it.
     Host,
-    /// A KMIP client that owns what it makes, such as a vCenter or a user's own program.
+    /// A KMIP client that owns the objects it makes, such as a vCenter or a user's own program.
     Client,
     /// Holds a share of the backup's key.
     Custodian,
@@ -29,7 +29,7 @@ impl Role {
     pub const ALL: [Role; 6] =
         [Role::Admin, Role::Control, Role::Host, Role::Client, Role::Custodian, Role::Auditor];
 
-    /// The word that certificates, records and commands know the role by.
+    /// The role's name in certificates, records and commands.
     pub const fn name(self) -> &'static str {
         match self {
             Role::Admin => "admin",

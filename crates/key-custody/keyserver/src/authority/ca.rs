@@ -1,9 +1,10 @@
 //! The authority's own keys: made, sealed, opened, rolled over.
 //!
 //! A roll-over makes the next generation in one transaction: its key and certificate, a cross
-//! certificate (the new key certified by the old one), and the day on which the old one ends. Until
-//! that day both are trusted. Who knows only the old one reaches the new one through the cross
-//! certificate, which the server sends along; who renews meanwhile is told of both.
+//! certificate (the new key certified by the old one), and the day on which trust in the old one
+//! ends. Until that day both are trusted. A client that knows only the old one reaches the new one
+//! through the cross certificate, which the server sends along; a client that renews meanwhile
+//! receives both.
 
 use rcgen::Issuer;
 use rustls::pki_types::CertificateDer;
@@ -29,7 +30,7 @@ pub(super) struct Active {
     pub(super) issuer: Issuer<'static, PrivateKey>,
 }
 
-/// The active generation; the first one is made if there is none.
+/// Returns the active generation; makes the first one if there is none.
 pub(super) fn open(
     store: &dyn Store,
     sealing_key: &SecretBytes,
@@ -41,7 +42,7 @@ pub(super) fn open(
     let generation = CaGeneration(1);
     let first = make(sealing_key, generation, None, now)?;
     let transaction = Transaction::new().when(ACTIVE, Is::Absent);
-    // Should another have made it meanwhile, that one counts.
+    // If another process made one meanwhile, that one counts.
     store.commit(first.put_into(transaction)?)?;
     load(store.snapshot()?.as_ref(), sealing_key)?
         .ok_or_else(|| AuthorityError::Damaged { key: ACTIVE.to_owned() })
@@ -107,8 +108,8 @@ impl Made {
     }
 }
 
-/// Makes the next generation sign, and trusts the present one for `overlap` longer. One
-/// transaction: after a crash it is done or it is not.
+/// Makes the next generation sign, and trusts the present one for `overlap` longer. It is one
+/// transaction: after a crash it has happened completely or not at all.
 pub(super) fn roll_over(
     store: &dyn Store,
     sealing_key: &SecretBytes,
@@ -151,7 +152,7 @@ pub(super) fn roll_over(
     }
 }
 
-/// Removes the generations that are trusted no more, with their keys.
+/// Removes the generations that are no longer trusted, with their keys.
 pub(super) fn forget_ended(store: &dyn Store, now: OffsetDateTime) -> Result<usize, AuthorityError> {
     let mut forgotten = 0;
     for entry in store.snapshot()?.all(&KeyRange::prefix(CA))? {

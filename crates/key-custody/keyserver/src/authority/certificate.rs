@@ -1,5 +1,5 @@
-//! The certificates that the authority makes: its own, the server's, the clients'. What each says
-//! is decided here and nowhere else.
+//! The certificates that the authority makes: its own, the server's, the clients'. Only this file
+//! decides their contents.
 //!
 //! | | authority | cross | server | client |
 //! |---|---|---|---|---|
@@ -33,7 +33,7 @@ const SERIAL_BYTES: usize = 16;
 const CLIENT_URI_PREFIX: &str = "strongroom:client:";
 const ROLE_INFIX: &str = ":role:";
 
-/// From when until when a certificate is valid. In whole seconds, as certificates say it.
+/// A certificate's period of validity, in whole seconds as in the certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Validity {
     pub(super) not_before: OffsetDateTime,
@@ -41,7 +41,7 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    /// From a little before `now` on, `length` from `now`, and not beyond `end`.
+    /// Starts a little before `now`, and ends `length` after `now`, but not after `end`.
     pub(super) fn of(now: OffsetDateTime, length: Duration, end: OffsetDateTime) -> Self {
         let now = now.replace_nanosecond(0).unwrap_or(now);
         Self { not_before: now - BACKDATED, not_after: (now + length).min(end) }
@@ -55,8 +55,8 @@ pub(super) struct Made {
     pub(super) serial: CertificateSerial,
 }
 
-/// An authority's own certificate: `subject_key`'s, signed by `signer`: itself, or for a cross
-/// certificate the generation before.
+/// An authority's certificate for `subject_key`. It is self-signed or, as a cross certificate,
+/// signed by the generation before (`signer`).
 pub(super) fn authority(
     generation: CaGeneration,
     subject_key: &PrivateKey,
@@ -67,7 +67,7 @@ pub(super) fn authority(
     let below = if signer.is_some() { 0 } else { 1 };
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    // RFC 5280, 4.2.1.1: in all but self-signed certificates.
+    // RFC 5280, 4.2.1.1: required except in self-signed certificates.
     params.use_authority_key_identifier_extension = signer.is_some();
     let certificate = match signer {
         Some(signer) => params.signed_by(subject_key, signer)?,
@@ -104,7 +104,7 @@ fn server_name(name: &str) -> Result<SanType, AuthorityError> {
         return Ok(SanType::IpAddress(address));
     }
     let refused = || AuthorityError::ServerName { name: name.to_owned() };
-    // As strict as those who will compare it: no wildcard, no trailing dot.
+    // As strict as the clients that compare it: no wildcard, no trailing dot.
     rustls::pki_types::DnsName::try_from(name).map_err(|_| refused())?;
     Ia5String::try_from(name).map(SanType::DnsName).map_err(|_| refused())
 }
@@ -153,8 +153,8 @@ fn client_uri(client: ClientId, role: Role) -> String {
     format!("{CLIENT_URI_PREFIX}{client}{ROLE_INFIX}{role}")
 }
 
-/// The client and role that a URI of a certificate names, if it is one of ours. Only in the one
-/// spelling that [`client`] writes.
+/// The client and role in a certificate's URI, if it is one of ours. Accepts only the spelling that
+/// [`client`] writes.
 pub(super) fn read_client_uri(uri: &str) -> Option<(ClientId, Role)> {
     let (client, role) = uri.strip_prefix(CLIENT_URI_PREFIX)?.split_once(ROLE_INFIX)?;
     let (client, role) = (client.parse().ok()?, role.parse().ok()?);

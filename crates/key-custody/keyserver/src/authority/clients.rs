@@ -1,5 +1,5 @@
-//! Clients and their certificates: issued, renewed, listed, forgotten. Each is one transaction of
-//! the store, and what leaves this room does so after it is durable.
+//! Clients and their certificates: issued, renewed, listed, forgotten. Each change is one
+//! transaction of the store, and a certificate leaves this room only once it is durable.
 
 use rustls::pki_types::CertificateDer;
 use strongroom_store::{Is, KeyRange, Operation, Outcome, Snapshot, Store, Transaction};
@@ -16,18 +16,17 @@ use super::signing_request::RequestedKey;
 use super::{Authority, Refusal};
 use crate::access::{CertificateSha256, ClientId, ClientName, Identity, Role};
 
-/// How often a change is tried again because something else changed the same records.
+/// How often a change is retried because of a concurrent change to the same records.
 pub(super) const ATTEMPTS: usize = 8;
-/// How long records of certificates that have expired are kept: for who asks afterwards what it was
-/// that expired.
+/// How long records of expired certificates are kept, for later questions about them.
 const EXPIRED_KEPT: Duration = Duration::days(30);
 /// Records forgotten in one transaction: two operations each, within the store's limit.
 const FORGET_PER_TRANSACTION: usize = 50;
 
-/// A client's certificate, and what the client has to trust.
+/// A client's certificate, and the roots that the client must trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// What was issued.
+    /// The issued certificate.
     pub record: CertificateRecord,
     /// The authority's certificates that are trusted now, the active one first.
     pub roots: Vec<CertificateDer<'static>>,
@@ -41,8 +40,8 @@ impl ClientCertificate {
 }
 
 impl Authority {
-    /// Issues a certificate for a new client, on the word of whoever calls: for requests that a
-    /// person carries here, such as a vCenter's.
+    /// Issues a certificate for a new client that the caller vouches for: for signing requests that
+    /// a person delivers, such as a vCenter's.
     ///
     /// # Errors
     /// [`AuthorityError::SigningRequest`]; [`AuthorityError::Limit`] for a validity out of range;
@@ -66,8 +65,8 @@ impl Authority {
         }
     }
 
-    /// Issues another certificate to a client that has none any more, on the word of whoever calls.
-    /// Those that it had stay good.
+    /// Issues another certificate to a client that has lost its own, and that the caller vouches
+    /// for. Its earlier certificates stay valid.
     ///
     /// # Errors
     /// As [`issue`](Self::issue); [`AuthorityError::Refused`] if it is revoked;
@@ -91,7 +90,7 @@ impl Authority {
         }
     }
 
-    /// A certificate that nobody knows of yet.
+    /// Makes a certificate without storing it.
     pub(super) fn make(
         &self,
         client: ClientId,
@@ -122,12 +121,12 @@ impl Authority {
         ClientCertificate { record, roots: self.roots(now) }
     }
 
-    /// Issues another certificate to the client that shows `present`: same client, role and name.
-    /// The present one stays good for the grace of the settings.
+    /// Issues another certificate to the client that presents `present`: same client, role and
+    /// name. The present one stays valid for the settings' grace period.
     ///
     /// # Errors
-    /// [`AuthorityError::Refused`] if the present certificate is no longer let in;
-    /// [`AuthorityError::Unknown`] if it was not issued here but pinned; [`AuthorityError::Limit`]
+    /// [`AuthorityError::Refused`] if the present certificate is no longer accepted;
+    /// [`AuthorityError::Unknown`] if it was pinned and not issued here; [`AuthorityError::Limit`]
     /// if the client has many valid certificates already; [`AuthorityError::SigningRequest`];
     /// [`AuthorityError::Store`].
     pub fn renew(
@@ -152,7 +151,7 @@ impl Authority {
                 });
             }
             let record = self.make(client, present.role, &present.name, &key, None, now)?;
-            // A revocation that comes between is a conflict, never overtaken.
+            // A concurrent revocation is a conflict, and always prevails.
             let transaction = Transaction::new().when(format!("{REVOKED_CLIENT}{client}"), Is::Absent);
             let transaction = self.end_after_grace(transaction, snapshot.as_ref(), present, now)?;
             match self.store.commit(put_certificate(transaction, &record)?)? {
@@ -167,7 +166,7 @@ impl Authority {
         Err(AuthorityError::Contended)
     }
 
-    /// Has the certificate that is renewed end with the grace, unless it ends before.
+    /// Ends the renewed certificate after the grace period, unless it expires earlier.
     fn end_after_grace(
         &self,
         transaction: Transaction,
@@ -197,7 +196,7 @@ impl Authority {
         Ok(transaction.put(key, encode(&ended)?))
     }
 
-    /// Every client, with whether it is revoked.
+    /// Every client, and whether it is revoked.
     ///
     /// # Errors
     /// [`AuthorityError::Store`], [`AuthorityError::Damaged`].
@@ -212,8 +211,7 @@ impl Authority {
         read.collect()
     }
 
-    /// The certificates that were issued to a client and are remembered, with whether each is
-    /// revoked at `now`.
+    /// The certificates on record for a client, and whether each is revoked at `now`.
     ///
     /// # Errors
     /// [`AuthorityError::Store`], [`AuthorityError::Damaged`].
@@ -251,8 +249,8 @@ pub(super) fn check_client_validity(validity: Duration) -> Result<(), AuthorityE
     })
 }
 
-/// Ends all certificates of a client at `now`, and what follows holds only while it is not revoked:
-/// the first condition.
+/// Ends all certificates of a client at `now`. The first condition of the transaction is that the
+/// client is not revoked.
 pub(super) fn end_all_of(
     snapshot: &dyn Snapshot,
     client: ClientId,
@@ -309,7 +307,8 @@ fn certificates(snapshot: &dyn Snapshot, client: ClientId) -> Result<Vec<Certifi
     Ok(records)
 }
 
-/// How many of a client's certificates are good at `now`, or stay so for their grace.
+/// The number of a client's certificates that are valid at `now`, including those in their grace
+/// period.
 fn valid_certificates(
     snapshot: &dyn Snapshot,
     client: ClientId,
@@ -325,8 +324,8 @@ fn valid_certificates(
     Ok(valid)
 }
 
-/// Forgets certificates, issued and pinned, that expired some time ago, and with them that they
-/// were revoked. A revoked client stays revoked.
+/// Forgets certificates, issued and pinned, that expired some time ago, together with their
+/// revocations. A revoked client stays revoked.
 pub(super) fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<(), AuthorityError> {
     let snapshot = store.snapshot()?;
     let long_ago = now - EXPIRED_KEPT;
@@ -344,7 +343,7 @@ pub(super) fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<(
         let revoked: RevokedCertificate = decode(&entry.key, &entry.value)?;
         if revoked.not_after < long_ago {
             let sha256: CertificateSha256 = rest_of(&entry.key, REVOKED_CERTIFICATE)?;
-            // Its pin, if it was one; what has expired is refused with and without it.
+            // Its pin, if it was pinned; an expired certificate is refused with or without a pin.
             forgotten
                 .push([delete(format!("{REVOKED_CERTIFICATE}{sha256}")), delete(format!("{PIN}{sha256}"))]);
         }

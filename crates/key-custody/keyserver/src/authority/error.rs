@@ -1,4 +1,4 @@
-//! What can go wrong in this room.
+//! Errors of this room.
 
 use strongroom_crypto::CryptoError;
 use strongroom_memory::secret::SecretError;
@@ -7,16 +7,16 @@ use strongroom_store::StoreError;
 use super::refusal::Refusal;
 use crate::access::{CertificateSha256, ClientId};
 
-/// Why the authority did not do what was asked.
+/// Why the authority refused or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
     /// A setting or an argument is outside its limits.
     #[error("{what} must be {allowed}")]
     Limit {
-        /// What it is about.
+        /// The setting.
         what: &'static str,
-        /// What it may be.
+        /// The allowed range.
         allowed: String,
     },
     /// A server's name is neither a DNS name nor an address.
@@ -28,30 +28,30 @@ pub enum AuthorityError {
     /// A signing request was refused.
     #[error("the signing request is refused: {0}")]
     SigningRequest(#[from] SigningRequestError),
-    /// A certificate that should be pinned cannot be.
+    /// A certificate cannot be pinned.
     #[error("the certificate cannot be pinned: {0}")]
     Pin(&'static str),
     /// There is no such client, certificate or token.
     #[error("there is no {what}; {next}")]
     Unknown {
-        /// What was looked for, with its id.
+        /// The kind and id of the missing item.
         what: String,
         /// What to do.
         next: &'static str,
     },
-    /// The asker's certificate does not let it.
+    /// The client's certificate does not permit it.
     #[error("the asker's certificate is refused: {0}")]
     Refused(#[from] Refusal),
-    /// Somebody else changed the same thing every time.
+    /// Every attempt conflicted with a concurrent change.
     #[error("others change the same thing at the same time; try again")]
     Contended,
-    /// What the store holds of the authority cannot be read.
+    /// A record of the authority in the store cannot be read.
     #[error("the authority's record {key} is damaged; restore the store from a backup")]
     Damaged {
         /// The key in the store, escaped.
         key: String,
     },
-    /// The authority's key does not open: another root key, or it was changed.
+    /// The authority's key cannot be opened: the root key is another, or the record was changed.
     #[error(
         "the authority's key cannot be opened; the store belongs to another root key, or was changed: {0}"
     )]
@@ -59,7 +59,7 @@ pub enum AuthorityError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Secret memory could not be had.
+    /// No memory for a secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// Certificates could not be made.
@@ -74,13 +74,13 @@ pub enum AuthorityError {
 }
 
 impl AuthorityError {
-    /// No client of this id; `of` says what it has to be besides.
+    /// The error for an unknown client; `of` states a further requirement.
     pub(super) fn unknown_client(client: ClientId, of: &str) -> Self {
         let next = "`strongroom keyserver client list` shows those there are";
         Self::Unknown { what: format!("client {client}{of}"), next }
     }
 
-    /// No certificate with this digest that was issued or pinned here.
+    /// The error for a digest that no certificate issued or pinned here has.
     pub(super) fn unknown_certificate(certificate: &CertificateSha256) -> Self {
         let next = "`strongroom keyserver client list` shows the clients that have one";
         Self::Unknown { what: format!("certificate {certificate} of this authority"), next }
@@ -97,16 +97,16 @@ pub enum SigningRequestError {
     /// Neither PEM nor DER of a PKCS#10 request.
     #[error("it is no PKCS#10 request in PEM or DER")]
     Malformed,
-    /// A key that is not taken.
+    /// An unsupported type of key.
     #[error("its key is none of P-256, P-384, RSA with 2048 to 8192 bits, Ed25519")]
     KeyType,
-    /// Ed25519, where only what FIPS 140-3 modules offer everywhere is taken.
+    /// Ed25519 under the FIPS profile, which accepts only keys that all FIPS 140-3 modules support.
     #[error("Ed25519 keys are switched off here; take P-256, P-384 or RSA")]
     Ed25519Off,
-    /// Signed in a way that is not taken, such as with SHA-1.
+    /// An unsupported signature algorithm, such as one with SHA-1.
     #[error("it is signed with an algorithm that is not taken; use SHA-256, SHA-384 or SHA-512")]
     SignatureAlgorithm,
-    /// The signature is not that of the key in it: the asker does not have the private key.
+    /// The signature does not match its key: the client does not have the private key.
     #[error("its signature does not prove that the asker has the private key")]
     Possession,
 }

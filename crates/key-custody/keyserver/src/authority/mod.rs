@@ -1,31 +1,31 @@
-//! The key server's own certificate authority: who the server is, who its clients are, and who is
-//! one no longer.
+//! The key server's own certificate authority: the server's identity, its clients, and their
+//! revocation.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`limits`] | how long things are valid, and how many there may be |
+//! | [`limits`] | validity periods and limits |
 //! | `ca` | the authority's keys, sealed in the store; roll-over |
-//! | `certificate` | what each kind of certificate says |
+//! | `certificate` | the contents of each kind of certificate |
 //! | [`signing_request`] | PKCS#10, proof of possession |
 //! | `server_certificate` | the server's own certificate, renewed while it runs |
 //! | `clients`, `revocation`, `pins` | issue, renew; revoke; trust a foreign certificate by itself |
-//! | `trust`, `verifier`, [`refusal`] | who is let in, in the TLS handshake and at each request |
+//! | `trust`, `verifier`, [`refusal`] | which clients are accepted, in the TLS handshake and at each request |
 //! | `signers` | who may sign grants |
-//! | `watch` | revocations that others write take effect here |
-//! | `records` | what is kept in the store |
-//! | `transfer` | the authority out of one server's store and into another's, for backups |
+//! | `watch` | applies revocations by other processes |
+//! | `records` | the records in the store |
+//! | `transfer` | moves the authority between servers' stores, for backups |
 //! | [`enrol`] | how a new client gets its first certificate with a token |
 //!
 //! What it promises:
-//! - The authority's and the server's private keys lie in the store sealed under the key given at
-//!   [`Authority::open`], bound to their places; in the clear they are only in this process's
+//! - The authority's and the server's private keys are in the store, sealed under the key given at
+//!   [`Authority::open`] and bound to their places; in plaintext they are only in this process's
 //!   memory.
 //! - A certificate leaves only after its record is durable. A revocation is in force for handshakes
 //!   and for requests on open connections when the call returns, and on other servers of the same
 //!   store when their watch has seen it.
 //! - No session is resumed, so that every connection shows its certificate to the verifier.
 //!
-//! What may not enter: what a role may do (room `access`), KMIP, the audit log (it observes).
+//! What may not enter: permissions of roles (room `access`), KMIP, the audit log (an observer).
 
 mod ca;
 mod certificate;
@@ -72,19 +72,19 @@ use signers::SignerCache;
 use trust::Trust;
 use verifier::ClientVerifier;
 
-/// How the authority works. [`Settings::new`] has the defaults.
+/// Settings of the authority. [`Settings::new`] has the defaults.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// DNS names and addresses under which clients reach the server, the one to be shown first.
     pub server_names: Vec<String>,
-    /// Life of the server's certificate.
+    /// Validity of the server's certificate.
     pub server_validity: Duration,
-    /// Life of clients' certificates.
+    /// Validity of clients' certificates.
     pub client_validity: Duration,
-    /// How long a certificate stays good after its client has renewed it, if it does not end
-    /// before. `None`: until it ends.
+    /// How long a certificate stays valid after its client has renewed it, unless it expires
+    /// earlier. `None`: until it expires.
     pub renewal_grace: Option<Duration>,
-    /// Whose keys are certified.
+    /// The types of keys that are certified.
     pub key_types: KeyTypes,
 }
 
@@ -115,28 +115,27 @@ impl Settings {
     }
 }
 
-/// What was revoked.
+/// A revocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revoked {
-    /// Whose it was.
+    /// The client.
     pub client: ClientId,
     /// The one certificate; `None` if the client is revoked with all of them.
     pub certificate: Option<CertificateSha256>,
-    /// From then on: at once, or for a certificate that was renewed, when its grace is over.
+    /// When it takes effect: at once or, for a renewed certificate, after its grace period.
     pub from: OffsetDateTime,
-    /// What the one who revoked it gave as the reason.
+    /// The reason given for the revocation.
     pub reason: String,
 }
 
-/// Who is told of what happens here. Called on the threads that do it, so it returns at once: it
-/// hands on and does not wait.
+/// Observes the authority. It is called on the acting threads, so it must return at once.
 pub trait Observer: Send + Sync {
-    /// A revocation was written down. Whoever holds connections asks [`Authority::identify`] of
-    /// each from [`Revoked::from`] on, and closes those that it refuses.
+    /// A revocation was recorded. An observer that holds connections must, from [`Revoked::from`]
+    /// on, call [`Authority::identify`] for each and close those that it refuses.
     fn revoked(&self, revoked: &Revoked);
 
-    /// A certificate was refused in a handshake. That a client showed none is known to the
-    /// transport alone.
+    /// A certificate was refused in a handshake. Only the transport knows of clients that presented
+    /// none.
     fn refused(&self, certificate: &CertificateSha256, refusal: Refusal);
 }
 
@@ -150,15 +149,15 @@ pub struct Authority {
     shown: Arc<Shown>,
     trust: RwLock<Arc<Trust>>,
     signers: SignerCache,
-    /// Held while a new picture of trust is made, so that pictures follow each other and each
-    /// revocation is told once.
+    /// Held while the trust is rebuilt, so that rebuilds are sequential and each revocation is
+    /// reported once.
     reloading: Mutex<()>,
     observers: RwLock<Vec<Arc<dyn Observer>>>,
 }
 
 impl Authority {
-    /// Opens the authority in `store`, or founds it there. `sealing_key` (32 bytes) is derived from
-    /// the server's root key for this purpose alone.
+    /// Opens the authority in `store`, or creates it there. `sealing_key` (32 bytes) is derived
+    /// from the server's root key for this purpose alone.
     ///
     /// # Errors
     /// [`AuthorityError::Limit`], [`AuthorityError::ServerName`] for settings;
@@ -194,13 +193,13 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Tells `observer` from now on.
+    /// Adds an observer.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.observers.write().push(observer);
     }
 
-    /// TLS for the KMIP port: version 1.2 and 1.3, no client without a certificate. It stays good:
-    /// certificates, revocations and roll-overs are taken up by the connections that follow.
+    /// TLS for the KMIP port: version 1.2 and 1.3, no client without a certificate. It stays
+    /// current: later connections use new certificates, revocations and roll-overs.
     ///
     /// # Errors
     /// [`AuthorityError::Tls`].
@@ -208,7 +207,8 @@ impl Authority {
         self.config(true)
     }
 
-    /// TLS for the enrolment port: a client may show a certificate, and must be let in if it does.
+    /// TLS for the enrolment port: a client may present a certificate, which must then be
+    /// acceptable.
     ///
     /// # Errors
     /// [`AuthorityError::Tls`].
@@ -224,18 +224,18 @@ impl Authority {
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(shown);
-        // A resumed session would let in whom it let in before, whatever has been revoked since.
+        // A resumed session would bypass revocations since the first handshake.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     }
 
-    /// Who the peer is that has shown `certificate` in a handshake. For every request anew: what
-    /// has been revoked or has expired since is refused, and the chain is verified only the first
+    /// Identifies the peer that presented `certificate` in a handshake. Call it for every request:
+    /// a certificate revoked or expired since is refused. The chain is verified only the first
     /// time.
     ///
     /// # Errors
-    /// Why it is not, or no longer, let in.
+    /// Why the certificate is not, or no longer, accepted.
     pub fn identify(
         &self,
         certificate: &CertificateDer<'_>,
@@ -244,28 +244,28 @@ impl Authority {
         self.trust().identify(certificate, &[], now)
     }
 
-    /// The authority's own certificates that are trusted at `now`, the active one first: what a
-    /// client has to trust.
+    /// The authority's own certificates that are trusted at `now`, the active one first: the roots
+    /// that a client must trust.
     pub fn roots(&self, now: OffsetDateTime) -> Vec<CertificateDer<'static>> {
         self.trust().roots(now).cloned().collect()
     }
 
-    /// The fingerprint of the authority that signs, for people and tokens.
+    /// The fingerprint of the active authority, for people and tokens.
     pub fn fingerprint(&self) -> CertificateSha256 {
         CertificateSha256::of(&self.active().certificate)
     }
 
-    /// The server's certificate that is shown now.
+    /// The server's current certificate.
     pub fn server_certificate(&self) -> CertificateDer<'static> {
         self.server().record.certificate.0.clone()
     }
 
-    /// Founds the next generation of the authority. The present one stays trusted for `overlap`:
-    /// within it every client must have renewed.
+    /// Creates the next generation of the authority. The present one stays trusted for `overlap`,
+    /// within which every client must renew.
     ///
     /// # Errors
-    /// [`AuthorityError::Limit`] for an overlap out of range, or while an earlier roll-over is
-    /// under way; [`AuthorityError::Contended`]; [`AuthorityError::Store`].
+    /// [`AuthorityError::Limit`] for an overlap out of range, or during an earlier roll-over;
+    /// [`AuthorityError::Contended`]; [`AuthorityError::Store`].
     pub fn roll_over(&self, overlap: Duration, now: OffsetDateTime) -> Result<(), AuthorityError> {
         let active = ca::roll_over(self.store.as_ref(), &self.sealing_key, overlap, now)?;
         *self.active.write() = Arc::new(active);
@@ -273,11 +273,11 @@ impl Authority {
         self.renew_server_certificate(now)
     }
 
-    /// What falls due with time: renews the server's certificate, ends authorities that were rolled
-    /// over, and forgets what has long expired. For a timer; once an hour is plenty.
+    /// Periodic maintenance: renews the server's certificate, ends rolled-over authorities, and
+    /// forgets long-expired records. Call it from a timer; once an hour is enough.
     ///
     /// # Errors
-    /// [`AuthorityError::Store`] and others; whatever was not done is done the next time.
+    /// [`AuthorityError::Store`] and others; the next call does the rest.
     pub fn maintain(&self, now: OffsetDateTime) -> Result<(), AuthorityError> {
         if ca::forget_ended(self.store.as_ref(), now)? > 0 {
             self.reload()?;
@@ -305,7 +305,7 @@ impl Authority {
         self.shown.show(&self.server(), &self.active(), &self.roots(now));
     }
 
-    /// Makes the picture of trust anew, and tells what has been revoked since the last one.
+    /// Rebuilds the trust, and reports revocations since the last rebuild.
     fn reload(&self) -> Result<(), AuthorityError> {
         let _reloading = self.reloading.lock();
         let trust = Arc::new(Trust::load(self.store.snapshot()?.as_ref())?);
@@ -325,8 +325,8 @@ impl Authority {
         observers.iter().for_each(|observer| observer.refused(&certificate, refusal));
     }
 
-    // None of the locks guards more than one exchange of an `Arc`, so a panic elsewhere leaves
-    // nothing half done.
+    // Each lock guards only the exchange of an `Arc`, so a panic elsewhere leaves no partial
+    // change.
 
     fn trust(&self) -> Arc<Trust> {
         Arc::clone(&self.trust.read())

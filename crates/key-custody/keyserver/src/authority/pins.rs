@@ -1,4 +1,4 @@
-//! Foreign certificates that are trusted by themselves.
+//! Pinned certificates: foreign ones that are trusted individually.
 
 use rustls::pki_types::CertificateDer;
 use strongroom_store::{Is, Outcome, Transaction};
@@ -13,23 +13,23 @@ use super::records::{
 use super::{Authority, trust};
 use crate::access::{CertificateSha256, ClientId, ClientName, Role};
 
-/// Whose a certificate is that is to be pinned.
+/// The client of a certificate to pin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PinFor {
-    /// A client that is made for it.
+    /// A new client.
     New(ClientName),
-    /// A client with an earlier pinned certificate, whose objects stay its own.
+    /// A client with an earlier pinned certificate, which keeps its objects.
     Existing(ClientId),
 }
 
 impl Authority {
-    /// Trusts a foreign certificate (DER) by itself, for a client of role `client`: for KMIP
-    /// clients that bring their own self-signed one, as a vCenter does. Whoever calls has compared
-    /// its fingerprint with the one that the client shows.
+    /// Trusts one foreign certificate (DER), for a client of role `client`: for KMIP clients with a
+    /// self-signed certificate, such as a vCenter. The caller must have compared its fingerprint
+    /// with the client's own display.
     ///
     /// # Errors
-    /// [`AuthorityError::Pin`] if TLS cannot be spoken with it, it has expired, or is known
-    /// already; [`AuthorityError::Unknown`] for a client that is not known or not of role `client`;
+    /// [`AuthorityError::Pin`] if it is unusable for TLS, has expired, or is already known;
+    /// [`AuthorityError::Unknown`] for a client that is unknown or not of role `client`;
     /// [`AuthorityError::Limit`]; [`AuthorityError::Store`].
     pub fn pin(
         &self,

@@ -1,4 +1,4 @@
-//! A private key of P-256, and how it lies in the store.
+//! A P-256 private key, and its sealed form in the store.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use strongroom_memory::secret::SecretBytes;
 
 use super::error::AuthorityError;
 
-/// A key of P-256 that signs certificates or proves who a server or client is. The library holds it
-/// in memory of its own and wipes it on drop.
+/// A P-256 key that signs certificates or authenticates a server or client. The library holds it in
+/// its own memory and wipes it on drop.
 pub struct PrivateKey(EcdsaKeyPair);
 
 impl PrivateKey {
-    /// A new key, and its PKCS#8 (DER) to be kept.
+    /// A new key, and its PKCS#8 (DER) to store.
     ///
     /// # Errors
     /// [`AuthorityError::Library`], [`AuthorityError::Secret`].
@@ -32,7 +32,7 @@ impl PrivateKey {
     /// The key in this PKCS#8 (DER).
     ///
     /// # Errors
-    /// [`AuthorityError::Library`] if it is no key of P-256.
+    /// [`AuthorityError::Library`] if it is not a P-256 key.
     pub fn from_pkcs8(pkcs8: &SecretBytes) -> Result<Self, AuthorityError> {
         EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8.expose())
             .map(Self)
@@ -65,8 +65,8 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// Seals `pkcs8` for the store: nonce, then ciphertext and tag. `purpose` is bound to it, so that
-/// no key stands in for another.
+/// Seals `pkcs8` for the store: nonce, then ciphertext and tag. It is bound to `purpose`, so that
+/// no key can replace another.
 pub(crate) fn seal(
     sealing_key: &SecretBytes,
     purpose: &str,
@@ -76,7 +76,7 @@ pub(crate) fn seal(
     Ok([sealed.nonce.as_slice(), &sealed.ciphertext_and_tag].concat())
 }
 
-/// Opens what [`seal`] made.
+/// Opens the output of [`seal`].
 pub(crate) fn open(
     sealing_key: &SecretBytes,
     purpose: &str,

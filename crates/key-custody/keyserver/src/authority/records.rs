@@ -1,21 +1,21 @@
-//! What the authority keeps in the store, and under which keys. Values are JSON, but for sealed
-//! keys.
+//! The authority's records and their keys in the store. Values are JSON, except sealed keys.
 //!
 //! | key in the store | value |
 //! |---|---|
-//! | `authority/active` | which generation of the authority signs |
-//! | `authority/trust/ca/` generation | certificate of one generation, and until when it is trusted |
+//! | `authority/active` | the generation of the authority that signs |
+//! | `authority/trust/ca/` generation | certificate of one generation, and the end of trust in it |
 //! | `authority/trust/revoked/certificate/` SHA-256 | a revoked certificate |
-//! | `authority/trust/revoked/client/` id | a revoked client: all its certificates, also such as it may get later |
-//! | `authority/trust/pin/` SHA-256 | a foreign certificate that is trusted by itself |
+//! | `authority/trust/revoked/client/` id | a revoked client: all its certificates, including later ones |
+//! | `authority/trust/pin/` SHA-256 | a pinned foreign certificate |
 //! | `authority/sealed/ca/` generation, `authority/sealed/server` | private keys, sealed |
 //! | `authority/server` | the server's certificate |
 //! | `authority/client/` id | a client's name and role |
 //! | `authority/certificate/` SHA-256 | each certificate that was issued, until it has long expired |
-//! | `authority/of/` id `/` SHA-256 | nothing: finds a client's certificates |
+//! | `authority/of/` id `/` SHA-256 | empty: an index of a client's certificates |
 //! | `authority/token/` id | an enrolment token: a digest of its secret, never the secret |
 //!
-//! All that decides who is let in lies under `authority/trust/`: that is what a watch follows.
+//! All records that decide which clients are accepted are under `authority/trust/`, which a watch
+//! follows.
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -47,7 +47,7 @@ pub(super) const TOKEN: &str = "authority/token/";
 pub(super) struct CaGeneration(pub(super) u32);
 
 impl CaGeneration {
-    /// `prefix` and the generation, so that keys lie in the order of generations.
+    /// `prefix` and the generation, so that keys sort by generation.
     pub(super) fn key(self, prefix: &str) -> String {
         format!("{prefix}{:08x}", self.0)
     }
@@ -93,12 +93,11 @@ pub(super) struct ActiveRecord {
 pub(super) struct CaRecord {
     /// Self-signed.
     pub(super) certificate: PemCertificate,
-    /// The same key, certified by the generation before: leads those who trust only that one to
-    /// this one.
+    /// The same key, certified by the generation before, for clients that trust only that one.
     pub(super) cross: Option<PemCertificate>,
     #[serde(with = "time::serde::timestamp")]
     pub(super) created: OffsetDateTime,
-    /// Set by the roll-over to the next generation: from then on nothing of this one is trusted.
+    /// Set by the roll-over to the next generation: from this time on, this one is not trusted.
     #[serde(with = "time::serde::timestamp::option")]
     pub(super) trusted_until: Option<OffsetDateTime>,
 }
@@ -117,9 +116,9 @@ pub(super) struct ServerRecord {
 /// A client that the authority knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRecord {
-    /// What people call it.
+    /// Its name for people.
     pub name: ClientName,
-    /// What it may do.
+    /// Its role.
     pub role: Role,
     /// When it was enrolled or its first certificate pinned.
     #[serde(with = "time::serde::timestamp")]
@@ -129,7 +128,7 @@ pub struct ClientRecord {
 /// A certificate that the authority issued to a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateRecord {
-    /// Whose it is.
+    /// The client.
     pub client: ClientId,
     /// The client's name in it.
     pub name: ClientName,
@@ -170,11 +169,11 @@ impl CertificateRecord {
 pub(super) struct RevokedCertificate {
     pub(super) client: ClientId,
     pub(super) serial: CertificateSerial,
-    /// From then on; the end of its grace for one that was renewed.
+    /// When it takes effect; for a renewed certificate, the end of its grace period.
     #[serde(with = "time::serde::timestamp")]
     pub(super) from: OffsetDateTime,
     pub(super) reason: String,
-    /// When the certificate ends by itself and need not be listed any more.
+    /// When the certificate expires and need not be listed any more.
     #[serde(with = "time::serde::timestamp")]
     pub(super) not_after: OffsetDateTime,
 }
@@ -186,12 +185,12 @@ pub(super) struct RevokedClient {
     pub(super) reason: String,
 }
 
-/// A foreign certificate that is trusted by itself.
+/// A pinned foreign certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinRecord {
-    /// The client that shows it.
+    /// The client that presents it.
     pub client: ClientId,
-    /// What people call it.
+    /// Its name for people.
     pub name: ClientName,
     /// When it was pinned.
     #[serde(with = "time::serde::timestamp")]
@@ -201,11 +200,11 @@ pub struct PinRecord {
 }
 
 pub(super) fn encode(record: &impl Serialize) -> Result<Vec<u8>, AuthorityError> {
-    // Fails only for maps whose keys are no texts; no record has a map.
+    // Fails only for maps with keys that are not strings; no record has a map.
     serde_json::to_vec(record).map_err(|_| AuthorityError::Library("the encoding of a record"))
 }
 
-/// What lies under a key, and the condition that it still does.
+/// The record under a key, and the condition that it is unchanged.
 pub(super) struct Found<R> {
     pub(super) record: R,
     pub(super) is: Is,
@@ -231,7 +230,7 @@ pub(super) fn damaged(key: &[u8]) -> AuthorityError {
     AuthorityError::Damaged { key: key.escape_ascii().to_string() }
 }
 
-/// What follows `prefix` in a key.
+/// The part of a key after `prefix`.
 pub(super) fn rest_of<T: std::str::FromStr>(key: &[u8], prefix: &str) -> Result<T, AuthorityError> {
     key.strip_prefix(prefix.as_bytes())
         .and_then(|rest| std::str::from_utf8(rest).ok())

@@ -1,39 +1,39 @@
-//! Why a certificate is refused: as this room says it, and as it comes out of a TLS handshake.
+//! Refusals of certificates: this room's reasons, and their form in a TLS handshake.
 
 use rustls::CertificateError;
 
-/// Why a peer is not let in, or not any more.
+/// Why a peer is not, or no longer, accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The peer showed no certificate.
+    /// The peer presented no certificate.
     #[error("no certificate was shown")]
     NoCertificate,
-    /// Not a certificate, or one with contents that cannot be judged.
+    /// Not a certificate, or one whose contents cannot be verified.
     #[error("the certificate cannot be read")]
     Malformed,
-    /// Signed by nobody who is trusted here, and not pinned.
+    /// Neither signed by a trusted authority nor pinned.
     #[error("the certificate comes from an unknown authority and is not pinned")]
     UnknownAuthority,
-    /// Its time is over.
+    /// It has expired.
     #[error("the certificate has expired")]
     Expired,
-    /// Its time has not come.
+    /// It is not yet valid.
     #[error("the certificate is not valid yet")]
     NotYetValid,
-    /// It, or its client, was revoked, or it was given up after a renewal.
+    /// It, or its client, was revoked, or its grace period after a renewal is over.
     #[error("the certificate is revoked")]
     Revoked,
-    /// It is not made for clients: a server's own, for instance.
+    /// It is not a client certificate, but a server's own, for example.
     #[error("the certificate is not for clients")]
     NotForClients,
-    /// It comes from this authority and names no client and role.
+    /// It is from this authority but names no client and role.
     #[error("the certificate names no client and role")]
     NoIdentity,
 }
 
 impl Refusal {
-    /// The word for it in records; never changes.
+    /// Its code in records; never changes.
     pub const fn code(self) -> &'static str {
         match self {
             Refusal::NoCertificate => "certificate-missing",
@@ -47,7 +47,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal that a failed handshake was about, if it was about the peer's certificate.
+    /// The refusal behind a failed handshake, if the peer's certificate caused it.
     pub fn of_handshake(error: &rustls::Error) -> Option<Self> {
         match error {
             rustls::Error::NoCertificatesPresented => Some(Refusal::NoCertificate),
@@ -65,7 +65,7 @@ impl Refusal {
     }
 }
 
-/// The way back, and with it the TLS alert that tells the peer as much as TLS can.
+/// The TLS error for a refusal, with the most specific alert that TLS has.
 impl From<Refusal> for rustls::Error {
     fn from(refusal: Refusal) -> Self {
         rustls::Error::InvalidCertificate(match refusal {
@@ -81,14 +81,14 @@ impl From<Refusal> for rustls::Error {
     }
 }
 
-/// What rests on webpki's judgement of a chain.
+/// The refusals that follow from webpki's verification of a chain.
 impl From<webpki::Error> for Refusal {
     fn from(error: webpki::Error) -> Self {
         match error {
             webpki::Error::CertExpired { .. } => Refusal::Expired,
             webpki::Error::CertNotValidYet { .. } => Refusal::NotYetValid,
-            // A stranger's self-signed certificate often says that it is an authority's; ours never
-            // do.
+            // An unknown self-signed certificate often claims to be an authority's; our client
+            // certificates never do.
             webpki::Error::UnknownIssuer
             | webpki::Error::CaUsedAsEndEntity
             | webpki::Error::InvalidSignatureForPublicKey

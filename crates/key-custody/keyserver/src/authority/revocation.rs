@@ -1,4 +1,4 @@
-//! Revocation: of one certificate, or of a client with all of them, for good.
+//! Permanent revocation of one certificate, or of a client with all its certificates.
 
 use strongroom_store::{Is, Outcome, Snapshot, Transaction};
 use time::OffsetDateTime;
@@ -12,7 +12,7 @@ use super::records::{
 use super::{Authority, trust};
 use crate::access::{CertificateSerial, CertificateSha256, ClientId};
 
-/// Longest reason of a revocation, in bytes.
+/// Longest reason for a revocation, in bytes.
 const REASON_MAX_BYTES: usize = 256;
 
 impl Authority {
@@ -48,8 +48,8 @@ impl Authority {
         Err(AuthorityError::Contended)
     }
 
-    /// Revokes a client for good: all its certificates, and it gets no others. In force when this
-    /// returns.
+    /// Permanently revokes a client: all its certificates, and it gets no others. In force when
+    /// this returns.
     ///
     /// # Errors
     /// As [`revoke_certificate`](Self::revoke_certificate).
@@ -67,8 +67,8 @@ impl Authority {
         self.revoke_any_client(client, reason, now)
     }
 
-    /// The same for a client that this server need not know: one that was enrolled after the backup
-    /// that it was restored from has a certificate of this authority, and no record.
+    /// The same for a client that this server may not know: one that was enrolled after the
+    /// restored backup was made has a certificate of this authority, but no record.
     ///
     /// # Errors
     /// [`AuthorityError::Limit`] for a long reason; [`AuthorityError::Store`].
@@ -82,7 +82,7 @@ impl Authority {
         let key = format!("{REVOKED_CLIENT}{client}");
         let revoked = RevokedClient { from: now, reason: reason.to_owned() };
         let transaction = Transaction::new().when(key.clone(), Is::Absent).put(key, encode(&revoked)?);
-        // A conflict means that it is revoked already.
+        // A conflict means that it is already revoked.
         self.store.commit(transaction)?;
         self.reload()
     }
@@ -98,7 +98,7 @@ fn check_reason(reason: &str) -> Result<(), AuthorityError> {
     })
 }
 
-/// Whose a certificate is, its serial number, and when it ends.
+/// A certificate's client, serial number and expiry.
 fn whose(
     snapshot: &dyn Snapshot,
     certificate: &CertificateSha256,

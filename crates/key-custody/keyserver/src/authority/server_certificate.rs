@@ -1,5 +1,5 @@
 //! The server's own certificate: kept sealed in the store, so that a restart shows the same one;
-//! renewed when two thirds of its life are over, while the server runs.
+//! renewed after two thirds of its validity, while the server runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,19 +25,18 @@ pub(super) struct ServerIdentity {
 }
 
 impl ServerIdentity {
-    /// With the certificates that lead to the authority: the cross certificate of a roll-over, and
-    /// `roots`. A client that has a root does not need it sent; one that has only its fingerprint,
-    /// in a token, does.
+    /// The chain to the authority: with the cross certificate of a roll-over, and `roots`. A client
+    /// that has a root does not need it; one that has only its fingerprint, from a token, does.
     fn chain(&self, active: &Active, roots: &[CertificateDer<'static>]) -> Arc<CertifiedKey> {
         let leaf = self.record.certificate.0.clone();
-        // The cross certificate leads to the root before; once that has ended it leads nowhere.
+        // The cross certificate leads to the previous root, and is useless once that has ended.
         let cross = active.cross.clone().filter(|_| roots.len() > 1);
         let chain = [leaf].into_iter().chain(cross).chain(roots.iter().cloned());
         Arc::new(CertifiedKey::new(chain.collect(), Arc::clone(&self.key)))
     }
 }
 
-/// The stored one, if it still fits; else a new one, stored before it is used.
+/// The stored certificate, if it still fits; otherwise a new one, stored before it is used.
 pub(super) fn open(
     store: &dyn Store,
     sealing_key: &SecretBytes,
@@ -81,24 +80,24 @@ fn purpose(certificate: &PemCertificate) -> String {
     format!("{SEALED_SERVER}/{}", certificate.sha256())
 }
 
-/// Whether a certificate serves on: for these names, by the present authority, and with a third of
-/// its life to go.
+/// Whether a certificate can still be used: it has these names, is by the present authority, and is
+/// not due for renewal.
 pub(super) fn fits(record: &ServerRecord, active: &Active, names: &[String], now: OffsetDateTime) -> bool {
     record.generation == active.generation && record.names == names && now < renewal_due(record)
 }
 
-/// When two thirds of its life are over.
+/// The end of two thirds of its validity.
 pub(super) fn renewal_due(record: &ServerRecord) -> OffsetDateTime {
     record.not_before + (record.not_after - record.not_before) * 2 / 3
 }
 
 fn tls_key(pkcs8: &SecretBytes) -> Result<Arc<dyn rustls::sign::SigningKey>, AuthorityError> {
-    // Borrowed: the bytes stay in secret memory, and the library makes a key of its own of them.
+    // Borrowed: the bytes stay in secret memory, and the library makes its own key from them.
     let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pkcs8.expose()));
     Ok(rustls::crypto::aws_lc_rs::sign::any_ecdsa_type(&der)?)
 }
 
-/// What the TLS handshake shows, exchangeable while connections are made.
+/// The certificate of TLS handshakes, replaceable while the server runs.
 pub(super) struct Shown(RwLock<Arc<CertifiedKey>>);
 
 impl Shown {
@@ -106,7 +105,7 @@ impl Shown {
         Self(RwLock::new(identity.chain(active, roots)))
     }
 
-    /// Shows `identity` from the next handshake on.
+    /// Uses `identity` from the next handshake on.
     pub(super) fn show(&self, identity: &ServerIdentity, active: &Active, roots: &[CertificateDer<'static>]) {
         *self.0.write() = identity.chain(active, roots);
     }

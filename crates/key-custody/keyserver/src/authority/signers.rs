@@ -1,5 +1,5 @@
-//! Who may sign grants: the certificates of role `control` that this authority issued, as long as
-//! they are let in.
+//! The signers of grants: certificates of role `control` that this authority issued, while they are
+//! accepted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::grant::{Signer, SignerRefusal, Signers};
 /// Bytes of an uncompressed point of P-256 (SEC 1, 2.3.3).
 const P256_POINT_BYTES: usize = 65;
 
-/// Signers that were read before. What a certificate says never changes; whether it is let in is
-/// asked each time.
+/// Signers already parsed. A certificate's contents never change; whether it is accepted is checked
+/// each time.
 #[derive(Default)]
 pub(super) struct SignerCache(Mutex<HashMap<CertificateSha256, Arc<KnownSigner>>>);
 

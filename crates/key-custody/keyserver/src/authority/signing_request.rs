@@ -1,9 +1,8 @@
-//! PKCS#10 signing requests (RFC 2986): the key that is asked for, and the proof that the asker has
-//! its private half.
+//! PKCS#10 signing requests (RFC 2986): the key to certify, and the proof that the client has its
+//! private half.
 //!
-//! Only the key is taken from a request. Subject, names and extensions in it are the asker's
-//! wishes, and the authority decides them itself; so there is nothing in a request that could widen
-//! what a certificate says.
+//! Only the key is taken from a request. The authority decides subject, names and extensions
+//! itself, so a request cannot widen a certificate's contents.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, ECDSA_P384_SHA256_ASN1,
@@ -28,7 +27,7 @@ use super::limits::SIGNING_REQUEST_MAX_BYTES;
 use super::private_key::PrivateKey;
 use crate::access::PublicKeySha256;
 
-/// Whose keys the authority certifies.
+/// The types of keys that the authority certifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyTypes {
     /// P-256, P-384, RSA with 2048 to 8192 bits, Ed25519.
@@ -37,7 +36,7 @@ pub enum KeyTypes {
     WithoutEd25519,
 }
 
-/// A public key whose private half the asker has proved to have.
+/// A public key with a proof that the client has its private half.
 #[derive(Debug)]
 pub struct RequestedKey {
     key: SubjectPublicKeyInfo,
@@ -65,7 +64,7 @@ impl RequestedKey {
     fn read_der(der: &[u8], key_types: KeyTypes) -> Result<Self, SigningRequestError> {
         let (rest, request) =
             X509CertificationRequest::from_der(der).map_err(|_| SigningRequestError::Malformed)?;
-        // A signature has whole bytes.
+        // A signature consists of whole bytes.
         if !rest.is_empty() || request.signature_value.unused_bits != 0 {
             return Err(SigningRequestError::Malformed);
         }
@@ -76,8 +75,8 @@ impl RequestedKey {
             return Err(SigningRequestError::Ed25519Off);
         }
         let algorithm = proof_algorithm(key.algorithm(), &request.signature_algorithm.algorithm)?;
-        // The library refuses RSA keys outside the bits that its algorithm's name says, and points
-        // off their curve.
+        // The library refuses RSA keys outside the size range of the algorithm, and points off
+        // their curve.
         UnparsedPublicKey::new(algorithm, key.der_bytes())
             .verify(info.raw, &request.signature_value.data)
             .map_err(|_| SigningRequestError::Possession)?;
@@ -95,8 +94,8 @@ impl RequestedKey {
     }
 }
 
-/// How a request with a key of this kind may be signed. The digest is the asker's choice:
-/// `openssl req` takes SHA-256 for P-384, too.
+/// The signature algorithm of a request for a key of this kind. The client chooses the digest:
+/// `openssl req` uses SHA-256 for P-384, too.
 fn proof_algorithm(
     key: &SignatureAlgorithm,
     signature: &Oid<'_>,
@@ -107,7 +106,7 @@ fn proof_algorithm(
     const RSA: Algorithms =
         [&RSA_PKCS1_2048_8192_SHA256, &RSA_PKCS1_2048_8192_SHA384, &RSA_PKCS1_2048_8192_SHA512];
 
-    // In the order of the digests above.
+    // In the same order as the digests above.
     let ecdsa = [OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384, OID_SIG_ECDSA_WITH_SHA512];
     let rsa = [OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA];
     let among = |digests: &[Oid<'_>; 3], algorithms: Algorithms| {
@@ -127,7 +126,7 @@ fn proof_algorithm(
     found.ok_or(SigningRequestError::SignatureAlgorithm)
 }
 
-/// A signing request for `key` (PEM), for clients that have no tool of their own for it.
+/// A signing request (PEM) for `key`, for clients without a tool of their own.
 ///
 /// # Errors
 /// [`AuthorityError::Certificate`] if the library fails.

@@ -1,4 +1,4 @@
-//! Who is let in and who is not, in handshakes of TLS 1.2 and 1.3.
+//! Accepted and refused clients, in handshakes of TLS 1.2 and 1.3.
 
 mod lifetimes;
 mod pins;
@@ -41,7 +41,7 @@ impl Place {
     }
 }
 
-/// The handshakes below use the machine's clock, so the story is told around it.
+/// The handshakes below use the machine's clock, so the tests' times are relative to it.
 pub(super) fn noon() -> OffsetDateTime {
     OffsetDateTime::now_utc().replace_nanosecond(0).unwrap()
 }
@@ -50,7 +50,7 @@ pub(super) fn name(text: &str) -> ClientName {
     text.parse().unwrap()
 }
 
-/// A client's side: its key, and what it was given.
+/// A client's side: its key and its certificate.
 pub(super) struct Peer {
     pub(super) pkcs8: SecretBytes,
     pub(super) request: String,
@@ -71,7 +71,7 @@ fn issue(authority: &Authority, role: Role, peer: &Peer, now: OffsetDateTime) ->
     authority.issue(role, &name("host-1"), peer.request.as_bytes(), None, now).unwrap()
 }
 
-/// One handshake in memory. What the server says of it, and the peer's certificate chain as the
+/// One handshake in memory. Returns the server's result, and the server's certificate chain as the
 /// client saw it.
 fn handshake(
     authority: &Arc<Authority>,
@@ -147,7 +147,7 @@ impl Observer for Told {
     }
 }
 
-/// Longer than anything here takes that does not fail.
+/// Longer than any step of a passing test.
 const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[test]
@@ -280,7 +280,7 @@ fn a_revoked_certificate_is_refused_at_once_and_told() {
     assert_eq!((told.client, told.certificate), (record.client, Some(record.sha256())));
     assert_eq!((told.from, told.reason.as_str()), (now, "stolen"));
 
-    // Again changes nothing and tells nobody.
+    // A repetition changes nothing and notifies nobody.
     authority.revoke_certificate(&record.sha256(), "again", now).unwrap();
     assert!(revoked.try_recv().is_err());
     let unknown = CertificateSha256::of(b"nobody's");

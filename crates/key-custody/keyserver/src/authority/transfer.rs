@@ -1,13 +1,13 @@
-//! The authority out of one server's store and into another's: for backups.
+//! Moves the authority from one server's store into another's, for backups.
 //!
-//! What makes the authority itself goes along: its keys, in the clear inside the backup's own
-//! encryption and sealed anew under the root that they come to; whom it lets in, and whom no
-//! longer. The server's certificate does not, because it names the machine and is made anew; nor do
-//! tokens, because one that was used since the backup would be good again.
+//! A backup contains the authority itself: its keys, in plaintext inside the backup's own
+//! encryption and sealed again under the target's root; its clients and their revocations. It does
+//! not contain the server's certificate, which names the machine and is made again, nor tokens,
+//! because one used since the backup would become valid again.
 //!
-//! Restored over a server of the same authority, the backup is the older of two stories of one
-//! thing. Then what is newer stays: who was revoked in either is revoked, who was enrolled since is
-//! known, a roll-over is not taken back.
+//! If the target is a server of the same authority, the backup is the older of two states of one
+//! authority. Then the newer facts stay: a client revoked in either is revoked, a client enrolled
+//! since is known, and a roll-over is not undone.
 
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
@@ -25,21 +25,21 @@ use super::records::{
     decode, encode, find, rest_of,
 };
 
-/// Where all that the authority keeps lies in the store.
+/// The prefix of all the authority's records in the store.
 pub(crate) const PREFIX: &str = "authority/";
 
-/// What a backup does with one of the authority's records.
+/// How a backup treats one of the authority's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// It has it as it is.
+    /// Copied unchanged.
     Plain,
-    /// It has the private key that is sealed there.
+    /// Contains the private key that is sealed there.
     Sealed,
-    /// It does without.
+    /// Left out of the backup.
     LeftOut,
 }
 
-/// Nothing for a record that nobody has decided about.
+/// `None` for an unknown kind of record.
 fn part_of(key: &[u8]) -> Option<Part> {
     const PARTS: [(&str, Part); 12] = [
         (SEALED_CA, Part::Sealed),
@@ -59,7 +59,8 @@ fn part_of(key: &[u8]) -> Option<Part> {
 }
 
 impl Authority {
-    /// What a backup has of one of the authority's records, opened; `None` if it does without.
+    /// The content of one of the authority's records for a backup, opened; `None` if it is left
+    /// out.
     ///
     /// # Errors
     /// [`AuthorityError::Damaged`] for a record of no known kind; [`AuthorityError::Sealed`].
@@ -75,7 +76,8 @@ impl Authority {
     }
 }
 
-/// What puts a record that [`Authority::opened`] gave into a store, sealed under that server's key.
+/// The operation that puts a record from [`Authority::opened`] into a store, sealed under that
+/// server's key.
 ///
 /// # Errors
 /// [`AuthorityError::Damaged`] for a record that no backup has.
@@ -92,8 +94,8 @@ pub(crate) fn put(sealing_key: &SecretBytes, key: &[u8], value: &[u8]) -> Result
     Ok(Operation::Put { key: key.to_vec(), value, lease: None })
 }
 
-/// What makes the restored authority in `staged` as new as the one in `present`, if it is the same
-/// one. Both lie sealed under the same key.
+/// The operations that make the restored authority in `staged` as new as the one in `present`, if
+/// it is the same authority. Both are sealed under the same key.
 ///
 /// # Errors
 /// [`AuthorityError::Store`], [`AuthorityError::Damaged`].
@@ -119,7 +121,7 @@ pub(crate) fn newer(staged: &dyn Snapshot, present: &dyn Snapshot) -> Result<Vec
     Ok(operations)
 }
 
-/// Whether they have a certificate of an authority in common.
+/// Whether they share a certificate of an authority.
 fn is_same_authority(staged: &dyn Snapshot, present: &dyn Snapshot) -> Result<bool, AuthorityError> {
     let certificates = |snapshot: &dyn Snapshot| -> Result<Vec<CertificateDer<'static>>, AuthorityError> {
         let entries = snapshot.all(&KeyRange::prefix(CA))?;
@@ -130,14 +132,14 @@ fn is_same_authority(staged: &dyn Snapshot, present: &dyn Snapshot) -> Result<bo
     Ok(certificates(present)?.iter().any(|certificate| restored.contains(certificate)))
 }
 
-/// What two servers that have a record of one thing make of it; `None` if the restored one stays.
+/// Merges two records under one key; `None` if the restored one stays.
 fn newer_value(key: &[u8], present: &[u8], restored: &[u8]) -> Result<Option<Vec<u8>>, AuthorityError> {
     #[derive(Clone, Copy)]
     struct Values<'a> {
         present: &'a [u8],
         restored: &'a [u8],
     }
-    /// The present one, if `is_newer` says so.
+    /// The present record, if `is_newer` prefers it.
     fn chosen<R: DeserializeOwned + Serialize>(
         key: &[u8],
         values: Values<'_>,
@@ -152,7 +154,7 @@ fn newer_value(key: &[u8], present: &[u8], restored: &[u8]) -> Result<Option<Vec
         () if is_at(ACTIVE) => {
             chosen::<ActiveRecord>(key, both, |present, restored| present.generation > restored.generation)
         }
-        // An end that was once set is never taken back.
+        // An end date, once set, is never removed.
         () if is_at(CA) => chosen::<CaRecord>(key, both, |present, restored| {
             let until = [present.trusted_until, restored.trusted_until];
             matches!(until, [Some(_), None]) || matches!(until, [Some(one), Some(other)] if one < other)
@@ -167,11 +169,11 @@ fn newer_value(key: &[u8], present: &[u8], restored: &[u8]) -> Result<Option<Vec
     }
 }
 
-/// Takes away the authorities of the backup that have ended since it was made, and were forgotten.
+/// Removes the backup's authorities that have ended, and been forgotten, since it was made.
 fn ended_since(staged: &dyn Snapshot, present: &dyn Snapshot) -> Result<Vec<Operation>, AuthorityError> {
     let Some(active) = find::<ActiveRecord>(present, ACTIVE)? else { return Ok(Vec::new()) };
     let mut operations = Vec::new();
-    // Keys lie in the order of generations.
+    // Keys sort by generation.
     for entry in staged.all(&KeyRange::between(CA, active.record.generation.key(CA)))? {
         if present.get(&entry.key)?.is_none() {
             let digits: String = rest_of(&entry.key, CA)?;
@@ -182,7 +184,7 @@ fn ended_since(staged: &dyn Snapshot, present: &dyn Snapshot) -> Result<Vec<Oper
     Ok(operations)
 }
 
-/// What a sealed key is bound to: the place where it lies.
+/// The purpose to which a sealed key is bound: its place in the store.
 fn purpose(key: &[u8]) -> Result<String, AuthorityError> {
     String::from_utf8(key.to_vec()).map_err(|_| damaged(key))
 }

@@ -1,5 +1,5 @@
-//! Whom the server lets in: one immutable picture of everything that decides it, made anew whenever
-//! the store changes.
+//! Which clients the server accepts: an immutable snapshot of all facts that decide it, rebuilt
+//! whenever the store changes.
 
 use std::collections::HashMap;
 
@@ -25,29 +25,29 @@ use crate::access::{
     CertificateSerial, CertificateSha256, ClientId, ClientName, Identity, PublicKeySha256, Role,
 };
 
-/// A generation of the authority, as those verify with it who let in.
+/// A generation of the authority, in the form that verification needs.
 struct Root {
     certificate: CertificateDer<'static>,
     anchor: TrustAnchor<'static>,
-    /// The first moment at which it is not trusted any more.
+    /// The first moment at which it is no longer trusted.
     until: Option<OffsetDateTime>,
 }
 
-/// What a certificate was found to be, and how long that stays so if nothing is revoked.
+/// A certificate's verified identity, and how long it holds if nothing is revoked.
 struct Identified {
     identity: Identity,
     not_before: OffsetDateTime,
     until: OffsetDateTime,
 }
 
-/// Everything that decides who is let in, at one revision of the store.
+/// All facts that decide which clients are accepted, at one revision of the store.
 pub(super) struct Trust {
     algorithms: WebPkiSupportedAlgorithms,
     roots: Vec<Root>,
     pins: HashMap<CertificateSha256, PinRecord>,
     pub(super) revoked_certificates: HashMap<CertificateSha256, RevokedCertificate>,
     pub(super) revoked_clients: HashMap<ClientId, RevokedClient>,
-    /// Certificates whose chain has been verified. A new picture starts with none.
+    /// Certificates whose chain has been verified. A new snapshot starts with none.
     identified: Mutex<HashMap<CertificateSha256, Identified>>,
 }
 
@@ -83,7 +83,7 @@ impl Trust {
         Ok(trust)
     }
 
-    /// What is revoked in this picture and was not in the one before, or later.
+    /// Revocations that are new here, or take effect earlier, compared with `before`.
     pub(super) fn revoked_since(&self, before: &Trust) -> Vec<Revoked> {
         let known = |certificate| before.revoked_certificates.get(certificate).map(|revoked| revoked.from);
         let certificates = self
@@ -119,8 +119,8 @@ impl Trust {
         &self.pins
     }
 
-    /// Who shows `leaf` at `now`. Every call looks at the revocations and the time; the chain is
-    /// verified the first time.
+    /// Identifies the client that presents `leaf` at `now`. Every call checks revocations and time;
+    /// the chain is verified only the first time.
     pub(super) fn identify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -137,7 +137,7 @@ impl Trust {
         };
         let admitted = self.admit(&identified, now);
         let mut all = self.identified.lock();
-        // Only what was verified gets here, so a stranger cannot fill it; should it be full, start
+        // Only verified certificates get here, so a stranger cannot fill it; if it is full, start
         // over.
         if all.len() >= IDENTIFIED_MAX {
             all.clear();
@@ -162,7 +162,7 @@ impl Trust {
         Ok(identity.clone())
     }
 
-    /// Verifies the chain to one of the roots, and reads who it is.
+    /// Verifies the chain to one of the roots, and reads the identity.
     fn verify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -191,12 +191,12 @@ impl Trust {
                         root.until.map_or(identified.until, |until| identified.until.min(until));
                     return Ok(identified);
                 }
-                // Another root may know it; if none does, the one that knew it best has the word.
+                // Another root may have signed it; if none did, the most specific refusal counts.
                 Err(Refusal::UnknownAuthority) => {}
                 Err(other) => refusal = other,
             }
         }
-        // A certificate of ours that has expired may be revoked, too, and that is the graver word.
+        // An expired certificate of ours may also be revoked, which is the graver reason.
         if self.revoked_certificates.contains_key(&sha256) && refusal == Refusal::Expired {
             refusal = Refusal::Revoked;
         }
@@ -204,7 +204,7 @@ impl Trust {
     }
 }
 
-/// The public key as a certificate has it, and the times between which it is valid.
+/// A certificate's public key, and its period of validity.
 struct Contents {
     name: Option<String>,
     public_key: PublicKeySha256,
@@ -240,8 +240,8 @@ fn read_issued(
     Ok(identified(contents, client, role, name, sha256))
 }
 
-/// What a certificate says of its client, if it is one that an authority of this kind makes. Nobody
-/// has verified it: for the client itself, and for whoever trusts the file that it comes from.
+/// The identity that a certificate claims, if an authority of this kind could have issued it. It is
+/// not verified: use it only for one's own certificate, or one from a trusted file.
 pub fn claimed_identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let end_entity = EndEntityCert::try_from(certificate).ok()?;
     let read = read_issued(&end_entity, certificate, CertificateSha256::of(certificate));
@@ -279,8 +279,7 @@ fn identified(
     }
 }
 
-/// From when until when a foreign certificate says it is valid, if TLS can be spoken with it at
-/// all.
+/// A foreign certificate's claimed period of validity, if it is usable for TLS.
 pub(super) fn usable(
     leaf: &CertificateDer<'_>,
 ) -> Option<(OffsetDateTime, OffsetDateTime, CertificateSerial)> {

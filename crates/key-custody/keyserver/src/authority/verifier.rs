@@ -1,4 +1,4 @@
-//! The gate in the TLS handshake.
+//! The client verifier of TLS handshakes.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -14,9 +14,9 @@ use super::Authority;
 use super::refusal::Refusal;
 use crate::access::CertificateSha256;
 
-/// Lets in whom the authority's present picture of trust lets in.
+/// Accepts the clients that the authority's present trust accepts.
 pub(super) struct ClientVerifier {
-    /// Weak, since the authority hands out configurations that hold this.
+    /// Weak, because the authority hands out configurations that hold this.
     authority: Weak<Authority>,
     /// Whether a client without certificate is refused at once.
     mandatory: bool,
@@ -35,8 +35,8 @@ impl ClientCertVerifier for ClientVerifier {
         self.mandatory
     }
 
-    /// None: whoever has a pinned certificate could find no issuer of it in a list, and might then
-    /// show none.
+    /// Empty: a client with a pinned certificate would not find its issuer in a list, and might
+    /// then present none.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,5 +1,5 @@
-//! Follows what decides who is let in, so that a revocation by another server or command of the
-//! same store takes effect here.
+//! Follows the trust records, so that a revocation by another server or command on the same store
+//! takes effect here.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use strongroom_store::{KeyRange, StoreError, Watch};
 use super::Authority;
 use super::records::TRUST;
 
-/// How long one wait for changes lasts: bounds how long the thread outlives the authority.
+/// How long one wait for changes lasts; bounds how long the thread outlives the authority.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Starts the thread. It ends with the authority, or when the store is closed.
@@ -23,7 +23,7 @@ pub(super) fn start(authority: &Arc<Authority>) {
 
 fn follow(authority: &Weak<Authority>) {
     let mut watch = None;
-    // Whether something may have happened that the picture of trust does not show yet.
+    // Whether there may be changes that the trust does not contain yet.
     let mut stale = true;
     loop {
         let Some(authority_now) = authority.upgrade() else {
@@ -37,7 +37,7 @@ fn follow(authority: &Weak<Authority>) {
         };
         match waited {
             Ok(()) => {}
-            // It stayed away too long: everything is read again.
+            // The watch fell too far behind: everything is read again.
             Err(StoreError::Compacted { .. }) => (watch, stale) = (None, true),
             Err(StoreError::Closed) => return,
             Err(error) => {
@@ -48,7 +48,7 @@ fn follow(authority: &Weak<Authority>) {
     }
 }
 
-/// Opens the watch if there is none, then reads what happened before it began or since.
+/// Opens the watch if there is none, then reads the changes before or since.
 fn step(
     authority: &Authority,
     watch: &mut Option<Box<dyn Watch>>,
@@ -61,7 +61,7 @@ fn step(
     if *stale {
         match authority.reload() {
             Ok(()) => *stale = false,
-            // Tried again after the next wait.
+            // Retried after the next wait.
             Err(error) => tracing::error!(%error, "what others have revoked could not be read; trying again"),
         }
     }

@@ -1,14 +1,13 @@
 //! The encrypted part of a backup: AES-256-GCM in chunks of up to 64 KiB, so that any length can be
-//! written and read with little memory, and nothing of a chunk is looked at before it has
-//! authenticated.
+//! written and read with little memory, and no chunk is used before it has authenticated.
 //!
 //! ```text
 //! chunk: length (4 bytes, big-endian; highest bit set on the last chunk) | ciphertext | tag (16 bytes)
 //! nonce: the chunk's number (8 bytes) | 1 on the last chunk, else 0 (4 bytes)
 //! associated data: SHA-256 of the header's line, with its line end | nonce | the chunk's length field
 //! ```
-//! The key is used for this file alone, so counting nonces never repeat. Chunks cannot be left out,
-//! swapped, cut off or put under another header.
+//! The key is used for this file only, so counting nonces never repeat. Chunks cannot be omitted,
+//! swapped, truncated or moved to another header.
 
 use std::io::{self, Read, Write};
 
@@ -21,13 +20,13 @@ use zeroize::{Zeroize, Zeroizing};
 use super::error::BackupError;
 use super::header::BackupId;
 
-/// Most plain bytes of a chunk.
+/// Most plaintext bytes of a chunk.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 const TAG_BYTES: usize = 16;
 const LAST: u32 = 1 << 31;
 const KEY_INFO: &[u8] = b"strongroom backup v1 archive";
 
-/// The key of one archive, and what its chunks are bound to.
+/// The key of one archive, and the header that its chunks are bound to.
 pub(super) struct ArchiveKey {
     key: LessSafeKey,
     header_sha256: [u8; 32],
@@ -68,10 +67,10 @@ impl<'a, W: Write> ArchiveWriter<'a, W> {
         Self { key, out, number: 0, chunk: Zeroizing::new(Vec::with_capacity(CHUNK_BYTES)) }
     }
 
-    /// Adds plain bytes.
+    /// Adds plaintext bytes.
     pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            // A full chunk waits for more: only then is it known not to be the last.
+            // A full chunk waits for more data, because only then is it known not to be the last.
             if self.chunk.len() == CHUNK_BYTES {
                 self.seal(false)?;
             }
@@ -82,7 +81,7 @@ impl<'a, W: Write> ArchiveWriter<'a, W> {
         Ok(())
     }
 
-    /// Writes the last chunk; gives back what was written to.
+    /// Writes the last chunk, and returns the writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.seal(true)?;
         self.out.flush()?;
@@ -107,12 +106,12 @@ impl<'a, W: Write> ArchiveWriter<'a, W> {
     }
 }
 
-/// Why an archive cannot be read on.
+/// Why reading an archive failed.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The system refused.
+    /// A system error.
     System(io::Error),
-    /// The bytes from `offset` on (counted from the archive's start) are not what was written.
+    /// The bytes from `offset` on (from the archive's start) are damaged.
     Damaged { offset: u64, why: &'static str },
 }
 
@@ -121,10 +120,10 @@ pub(super) struct ArchiveReader<'a, R> {
     key: &'a ArchiveKey,
     input: R,
     number: u64,
-    /// Where the current chunk starts, and where the next one does.
+    /// The offsets of the current chunk and of the next one.
     offset: u64,
     next_offset: u64,
-    /// Plain bytes of the current chunk, and how many of them were taken.
+    /// The current chunk's plaintext, and how many bytes of it were read.
     chunk: Zeroizing<Vec<u8>>,
     taken: usize,
     was_last: bool,
@@ -154,7 +153,7 @@ impl<'a, R: Read> ArchiveReader<'a, R> {
         Ok(())
     }
 
-    /// Makes sure that nothing follows.
+    /// Checks that nothing follows.
     pub fn finish(mut self) -> Result<(), Broken> {
         if !self.was_last || self.taken != self.chunk.len() {
             return Err(self.damaged("there is content after its end"));
@@ -167,7 +166,7 @@ impl<'a, R: Read> ArchiveReader<'a, R> {
         }
     }
 
-    /// That what was read last makes no sense.
+    /// The error that the last data read is invalid.
     pub fn damaged(&self, why: &'static str) -> Broken {
         Broken::Damaged { offset: self.offset, why }
     }
@@ -178,7 +177,7 @@ impl<'a, R: Read> ArchiveReader<'a, R> {
         self.fill_from_file(&mut length)?;
         let length = u32::from_be_bytes(length);
         let (is_last, plain_bytes) = (length & LAST != 0, (length & !LAST) as usize);
-        // Only a last chunk may be short, and none empty: what writes never makes another.
+        // Only the last chunk may be short, and none may be empty: the writer makes no others.
         if plain_bytes > CHUNK_BYTES || plain_bytes == 0 || (!is_last && plain_bytes < CHUNK_BYTES) {
             return Err(self.damaged("a chunk has an impossible length"));
         }

@@ -1,5 +1,4 @@
-//! A backup that comes from a server in pieces to where it is to be kept: whole, durable, and as it
-//! was made, or not at all.
+//! Receives a backup from a server in pieces: whole, durable and unchanged, or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,10 +11,10 @@ use strongroom_files::{PRIVATE_MODE, directory_of, sync_directory};
 use super::create::{partial_of, put_in_place, system};
 use super::error::BackupError;
 
-/// Read at a time for a digest.
+/// Bytes read at a time for a digest.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A file that is arriving. Unless it was [finished](Arrival::finish), nothing of it stays.
+/// A file in transfer. Unless it is [finished](Arrival::finish), it is removed.
 #[derive(Debug)]
 pub struct Arrival {
     path: PathBuf,
@@ -24,7 +23,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// To become `path`, which must not be there.
+    /// Begins a file that will become `path`, which must not exist.
     ///
     /// # Errors
     /// [`BackupError::Exists`], [`BackupError::System`].
@@ -68,7 +67,7 @@ impl Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        // By its name nobody takes it for a backup; one that is finished has that name no longer.
+        // A leftover's name does not pass for a backup's; a finished file no longer has this name.
         let _ = fs::remove_file(&self.partial);
     }
 }
@@ -114,7 +113,7 @@ mod tests {
         }
         let mut arrival = Arrival::at(&path).unwrap();
         arrival.write(b"one two").unwrap();
-        // Somebody else was quicker.
+        // Another process created the file first.
         fs::write(&path, b"theirs").unwrap();
         assert!(matches!(arrival.finish(7, &sha256), Err(BackupError::Exists { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"theirs");

@@ -1,9 +1,9 @@
-//! A share for a custodian with an elliptic-curve key, as a CMS message (RFC 5652, RFC 5753): what
+//! A share for a custodian with an elliptic-curve key, as a CMS message (RFC 5652, RFC 5753), which
 //! `openssl cms -decrypt -inform DER -inkey PRIVATE` opens.
 //!
-//! One recipient by ephemeral-static ECDH, whose key goes through X9.63's derivation and AES key
-//! wrap to the message's own key; the content under AES-256-CBC, which every CMS tool has. CBC does
-//! not authenticate; the share's checksum and the backup's header do.
+//! It has one recipient by ephemeral-static ECDH: X9.63's key derivation gives the key that wraps
+//! the message key with AES key wrap. The content is under AES-256-CBC, which every CMS tool has.
+//! CBC does not authenticate; the share's checksum and the backup's header do.
 
 use aws_lc_rs::agreement::{self, ECDH_P256, ECDH_P384, EphemeralPrivateKey, PrivateKey, UnparsedPublicKey};
 use aws_lc_rs::cipher::{
@@ -38,10 +38,10 @@ const ID_AES256_WRAP: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x01, 
 
 const KEY_BYTES: usize = 32;
 const BLOCK_BYTES: usize = 16;
-/// As long as a subject key identifier usually is.
+/// The usual length of a subject key identifier.
 const KEY_IDENTIFIER_BYTES: usize = 20;
 
-/// A curve, and what RFC 5753 puts beside it.
+/// A curve, and its parameters in RFC 5753.
 struct Curve {
     identifier: &'static [u8],
     agreement: &'static agreement::Algorithm,
@@ -102,7 +102,7 @@ pub(super) struct EcKey {
 }
 
 impl EcKey {
-    /// Takes a SubjectPublicKeyInfo with a named curve and an uncompressed point; nothing for any
+    /// Reads a SubjectPublicKeyInfo with a named curve and an uncompressed point; `None` for any
     /// other.
     pub fn new(public: &[u8]) -> Option<Self> {
         let key = CURVES.iter().find_map(|curve| {
@@ -145,8 +145,8 @@ impl EcKey {
         Ok(sequence(&[&der(OBJECT_IDENTIFIER, &[ID_ENVELOPED_DATA]), &der(CONTEXT_0, &[&enveloped])]))
     }
 
-    /// Agrees with an ephemeral key; gives its public point, and what `take` makes of the shared
-    /// secret.
+    /// Performs ECDH with an ephemeral key; returns its public point, and the result of `take` on
+    /// the shared secret.
     fn agree<T>(
         &self,
         take: impl FnOnce(&[u8]) -> Result<T, BackupError>,
@@ -170,14 +170,14 @@ impl EcKey {
     }
 }
 
-/// A custodian's private key, with the curve that it is on.
+/// A custodian's private key, with its curve.
 pub(super) struct EcPrivateKey {
     curve: &'static Curve,
     key: PrivateKey,
 }
 
 impl EcPrivateKey {
-    /// Takes PKCS#8 or SEC 1 (DER); nothing for a key that is not on one of the curves.
+    /// Reads PKCS#8 or SEC 1 (DER); `None` for a key on another curve.
     pub fn new(private: &[u8]) -> Option<Self> {
         CURVES.iter().find_map(|curve| {
             let key = PrivateKey::from_private_key_der(curve.agreement, private).ok()?;
@@ -191,7 +191,7 @@ impl EcPrivateKey {
         Some(EcKey { curve: self.curve, point }.public_key(SEQUENCE))
     }
 
-    /// Opens what [`EcKey::encrypt`] made; nothing if it is another's or was changed.
+    /// Opens a message of [`EcKey::encrypt`]; `None` if it is for another key or was changed.
     pub fn decrypt(&self, message: &[u8]) -> Option<SecretBytes> {
         let Message { originator, wrapped, iv, ciphertext } = Message::read(message, self.curve)?;
         let peer = UnparsedPublicKey::new(self.curve.agreement, originator);
@@ -208,7 +208,7 @@ impl EcPrivateKey {
     }
 }
 
-/// What is in a message of the one form that is made here.
+/// The parts of a message in the one form that [`EcKey::encrypt`] makes.
 struct Message<'a> {
     originator: &'a [u8],
     wrapped: &'a [u8],
@@ -241,7 +241,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// DER that is read, value by value.
+/// A reader of DER, value by value.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
@@ -276,8 +276,8 @@ fn encrypt_content(
 ) -> Result<([u8; BLOCK_BYTES], Vec<u8>), BackupError> {
     let library = |_| BackupError::Library { call: "AES-256-CBC encryption" };
     let key = UnboundCipherKey::new(&AES_256, key.expose()).map_err(library)?;
-    // Room for the padding from the start, so that the plain text is in one place, which becomes
-    // the ciphertext.
+    // Allocated with room for the padding, so that the plaintext is in one place, which becomes the
+    // ciphertext.
     let mut bytes = Zeroizing::new(Vec::with_capacity(content.len() + BLOCK_BYTES));
     bytes.extend_from_slice(content.expose());
     let context =

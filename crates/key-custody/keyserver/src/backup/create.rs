@@ -1,8 +1,8 @@
-//! Making a backup: whole and proved, or not at all.
+//! Makes a backup: whole and verified, or not at all.
 //!
-//! The file is written beside its place, made durable, read back and compared, and only then takes
-//! its name. Last, the server remembers it; so what is remembered exists. A crash leaves no file, a
-//! `.partial` one, or a whole one.
+//! The file is written under a temporary name, made durable, read back and compared, and only then
+//! gets its name. Last, the server records it, so that a recorded backup exists. A crash leaves no
+//! file, a `.partial` one, or a whole one.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -25,7 +25,7 @@ use super::share::{BACKUP_KEY_BYTES, Share, combine, split};
 use super::{BackupSource, Snapshot};
 use crate::objects::clock::unix_seconds_now;
 
-/// The moments between which a crash may come.
+/// The steps between which a crash may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Start,
@@ -38,12 +38,12 @@ pub(super) enum Step {
     Done,
 }
 
-/// Backs `source` up into a new file at `path`, for `custody` to open, and remembers it in
+/// Backs `source` up into a new file at `path` that `custody` can open, and records it in
 /// `state_directory`.
 ///
 /// # Errors
 /// [`BackupError::Exists`]; [`BackupError::Source`]; [`BackupError::System`];
-/// [`BackupError::ReadBack`]. Then there is no backup, and none is remembered.
+/// [`BackupError::ReadBack`]. Then there is no backup, and none is recorded.
 pub fn back_up(
     source: &dyn BackupSource,
     custody: &Custody,
@@ -53,8 +53,8 @@ pub fn back_up(
     back_up_observed(source, custody, path, state_directory, &mut |_| {})
 }
 
-/// The same without remembering it: for a backup that is yet to be carried to where it is safe.
-/// Once it is there, [`LastBackup::remember`].
+/// The same without recording it, for a backup that must first be moved to a safe place. Afterwards
+/// call [`LastBackup::remember`].
 ///
 /// # Errors
 /// As [`back_up`].
@@ -99,7 +99,7 @@ fn write_observed(
         Ok(manifest)
     });
     let manifest = made.inspect_err(|_| {
-        // Nobody takes it for a backup by its name; the next one writes over it.
+        // Its name does not pass for a backup's, and the next backup overwrites it.
         let _ = fs::remove_file(&partial);
     })?;
     before(Step::MakeNameDurable);
@@ -126,7 +126,7 @@ fn header_for(snapshot: &Snapshot<'_>, custody: &Custody, key: &SecretBytes) -> 
     Header::new(id, unix_seconds_now(), snapshot.generation, custody.threshold(), key, holders)
 }
 
-/// Makes sure, before anybody relies on it, that the first and the last M shares give the key.
+/// Checks that the first and the last M shares give the key, before anyone relies on them.
 fn check_split(shares: &[Share], threshold: u8, key: &SecretBytes) -> Result<(), BackupError> {
     let threshold = usize::from(threshold);
     for some in [&shares[..threshold], &shares[shares.len() - threshold..]] {
@@ -189,7 +189,7 @@ pub(super) fn put_in_place(partial: &Path, path: &Path) -> Result<(), BackupErro
     match rustix::fs::renameat_with(CWD, partial, CWD, path, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => Err(BackupError::Exists { path: path.to_owned() }),
-        // Some network file systems cannot refuse to replace.
+        // Some network file systems do not support renaming without replacing.
         Err(Errno::INVAL | Errno::NOSYS) if path.symlink_metadata().is_err() => {
             fs::rename(partial, path).map_err(system("put in place", path))
         }

@@ -1,7 +1,7 @@
 //! Custodians: people who each hold the private half of a key, in a file, a smart card or an HSM.
 //!
-//! What opens a share must be what custodians have anyway: for RSA keys a share is encrypted by
-//! RSA-OAEP with SHA-256, for keys on P-256 and P-384, the strongest that many smart cards can, as
+//! Custodians must be able to open a share with common tools. For RSA keys a share is encrypted by
+//! RSA-OAEP with SHA-256; for keys on P-256 and P-384, the strongest curves of many smart cards, as
 //! a CMS message. OpenSSL opens both.
 
 use std::fmt;
@@ -16,18 +16,18 @@ use strongroom_memory::secret::SecretBytes;
 use super::cms::EcKey;
 use super::error::BackupError;
 
-/// Most custodians: more than any ceremony gathers, few enough that a header stays small.
+/// Most custodians: more than any ceremony needs, and few enough for a small header.
 pub const CUSTODIANS_MAX: usize = 16;
-/// Least custodians that a backup takes to open: with one, there would be nobody to say no.
+/// Least number of custodians to open a backup: one alone could open it without anyone's consent.
 const THRESHOLD_MIN: usize = 2;
 /// Least RSA modulus: 128 bits of security (NIST SP 800-57 part 1, table 2).
 pub const RSA_BITS_MIN: usize = 3072;
-/// Greatest RSA modulus; the greatest that the library takes.
+/// Largest RSA modulus: the library's limit.
 pub const RSA_BITS_MAX: usize = 8192;
 
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a custodian is called.
+/// A custodian's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CustodianName(String);
@@ -92,7 +92,7 @@ pub enum ShareEncryption {
 }
 
 impl Custodian {
-    /// Takes a public key or a certificate as PEM.
+    /// Reads a public key or a certificate as PEM.
     ///
     /// # Errors
     /// [`BackupError::CustodianKey`] unless it is RSA of [`RSA_BITS_MIN`] to [`RSA_BITS_MAX`] bits,
@@ -106,7 +106,7 @@ impl Custodian {
         Self::of_public_key(name, &public)
     }
 
-    /// Takes a SubjectPublicKeyInfo.
+    /// Reads a SubjectPublicKeyInfo.
     pub(super) fn of_public_key(name: CustodianName, public: &[u8]) -> Result<Self, BackupError> {
         let unfit = |why| BackupError::CustodianKey { name: name.to_string(), why };
         let key = match EcKey::new(public) {
@@ -118,17 +118,17 @@ impl Custodian {
         Ok(Self { name, key, public: public.to_vec(), key_sha256 })
     }
 
-    /// What they are called.
+    /// The custodian's name.
     pub fn name(&self) -> &CustodianName {
         &self.name
     }
 
-    /// SHA-256 of the public key's SubjectPublicKeyInfo, by which a custodian knows it again.
+    /// SHA-256 of the public key's SubjectPublicKeyInfo, by which a custodian recognises it.
     pub fn key_sha256(&self) -> [u8; 32] {
         self.key_sha256
     }
 
-    /// The public key as PEM, and nothing else that may have stood beside it in a file.
+    /// The public key as PEM, without the rest of its file.
     pub fn public_key_pem(&self) -> String {
         let line_ending = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
         pem::encode_config(&pem::Pem::new("PUBLIC KEY", self.public.as_slice()), line_ending)
@@ -181,7 +181,7 @@ fn public_key_of_certificate(pem: &[u8]) -> Result<Vec<u8>, &'static str> {
     Ok(parsed.public_key().raw.to_vec())
 }
 
-/// Who opens a backup: any `threshold` of the custodians.
+/// The custodians of a backup, any `threshold` of whom can open it.
 #[derive(Debug)]
 pub struct Custody {
     threshold: u8,
@@ -214,7 +214,7 @@ impl Custody {
         Ok(Self { threshold: threshold as u8, custodians })
     }
 
-    /// How many it takes.
+    /// How many custodians are needed.
     pub fn threshold(&self) -> u8 {
         self.threshold
     }

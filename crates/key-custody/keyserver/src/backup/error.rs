@@ -22,9 +22,9 @@ pub enum BackupError {
          whom there are up to {CUSTODIANS_MAX}"
     )]
     Threshold {
-        /// How many shall be needed.
+        /// How many are to be needed.
         threshold: usize,
-        /// Of how many.
+        /// The number of custodians.
         custodians: usize,
     },
     /// Two custodians have the same name, or the same key.
@@ -37,23 +37,23 @@ pub enum BackupError {
         /// `name` or `key`.
         what: &'static str,
     },
-    /// No name for a custodian.
+    /// An invalid name of a custodian.
     #[error("'{name}' is no name for a custodian: 1 to 64 letters, digits or . _ @ + -")]
     CustodianName {
         /// As it was given.
         name: String,
     },
-    /// No public key that a share can be encrypted to.
+    /// A public key to which no share can be encrypted.
     #[error(
         "the key of custodian {name} does not do ({why}); give a public key or certificate as PEM, RSA of {RSA_BITS_MIN} to {RSA_BITS_MAX} bits or on P-256 or P-384"
     )]
     CustodianKey {
         /// Whose.
         name: String,
-        /// In which way.
+        /// Why it is unfit.
         why: &'static str,
     },
-    /// There is a file already where the backup shall be.
+    /// The backup's file already exists.
     #[error("{path} exists already; give the backup a name of its own")]
     Exists {
         /// Where.
@@ -82,21 +82,21 @@ pub enum BackupError {
         /// Its value's length.
         value_bytes: usize,
     },
-    /// What was written cannot be read back.
+    /// The written file does not read back correctly.
     #[error(
         "the backup was written and does not read back as it was ({why}); it was removed. The disk or the memory fails"
     )]
     ReadBack {
-        /// In which way.
+        /// The difference.
         why: String,
     },
-    /// What came from the server is something else than what it has made.
+    /// The received file differs from the one that the server made.
     #[error("what arrived is not the backup that the server made; there is no {path}. Try again")]
     NotArrived {
-        /// Where it was to be.
+        /// The intended path.
         path: PathBuf,
     },
-    /// The file is no backup.
+    /// The file is not a backup.
     #[error("{path} is no backup of a key server: {why}")]
     NotABackup {
         /// The file.
@@ -119,9 +119,9 @@ pub enum BackupError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the damaged piece starts.
+        /// The offset of the damaged part.
         offset: u64,
-        /// In which way.
+        /// What is wrong.
         why: &'static str,
     },
     /// Too few shares yet.
@@ -132,7 +132,7 @@ pub enum BackupError {
         /// How many are needed.
         threshold: usize,
     },
-    /// The shares are whole, but do not open this file.
+    /// The shares are intact, but do not open this file.
     #[error(
         "the shares are of backup {id} and whole, but do not open this file: its header was changed. Use another copy of it"
     )]
@@ -140,7 +140,7 @@ pub enum BackupError {
         /// The backup's id.
         id: BackupId,
     },
-    /// The server is no empty one.
+    /// The server is not empty.
     #[error(
         "this key server has {objects} keys; a restore replaces them by the backup's, and those that it lacks are lost. If that is wanted, say so (--replace)"
     )]
@@ -153,7 +153,7 @@ pub enum BackupError {
         "the backup cannot be restored: {0}. The key server is as it was; the same restore can be started again"
     )]
     Target(#[source] Failure),
-    /// A share.
+    /// A share was refused.
     #[error(transparent)]
     Share(#[from] ShareError),
     /// The library of ciphers refused.
@@ -202,7 +202,7 @@ impl BackupError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// It is something else.
+    /// It is not a share.
     #[error(
         "this is no share of a backup; give the line that starts with strongroom-share-1, which `strongroom keyserver custodian open-share` makes of \
          what is encrypted to its custodian"
@@ -211,7 +211,7 @@ pub enum ShareError {
     /// It is damaged or mistyped.
     #[error("this share is damaged or mistyped: {why}. Open it again")]
     Damaged {
-        /// In which way.
+        /// What is wrong.
         why: &'static str,
     },
     /// It belongs to another backup.
@@ -233,13 +233,13 @@ pub enum ShareError {
     OtherThreshold {
         /// The share's number.
         index: u8,
-        /// Needed, by the share.
+        /// The threshold, according to the share.
         share_threshold: u8,
-        /// Of how many, by the share.
+        /// The number of custodians, according to the share.
         share_total: u8,
-        /// Needed, by the header.
+        /// The threshold, according to the header.
         threshold: u8,
-        /// Of how many, by the header.
+        /// The number of custodians, according to the header.
         total: u8,
     },
     /// It was given before.

@@ -1,6 +1,5 @@
-//! The header of a backup: the file's first line, JSON that anybody can read. It says whose shares
-//! open it and holds those shares, each encrypted to its custodian. Every chunk after it is bound
-//! to its exact bytes.
+//! The header of a backup: the file's first line, readable JSON. It lists the custodians and holds
+//! their shares, each encrypted to its custodian. Every chunk after it is bound to its exact bytes.
 
 use std::fmt;
 use std::fs::File;
@@ -23,7 +22,7 @@ pub(super) const HEADER_BYTES_MAX: usize = 64 << 10;
 const KEY_CHECK_BYTES: usize = 16;
 const KEY_CHECK_INFO: &[u8] = b"strongroom backup v1 key check";
 
-/// Names a backup.
+/// A backup's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BackupId(Uuid);
@@ -50,23 +49,23 @@ impl fmt::Display for BackupId {
     }
 }
 
-/// What a backup says of itself. Not authenticated until M shares have opened it.
+/// A backup's header. It is not authenticated until M shares have opened the backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     pub(super) format: String,
     pub(super) version: u32,
-    /// Which backup.
+    /// The backup's id.
     pub id: BackupId,
     /// When it was made, in seconds since 1970.
     pub created_unix_seconds: u64,
-    /// How many changes the server had seen.
+    /// The number of the server's changes at that time.
     pub generation: u64,
     /// How many shares open it.
     pub threshold: u8,
     #[serde(with = "hex::array")]
     pub(super) key_check: [u8; KEY_CHECK_BYTES],
-    /// Who holds a share.
+    /// The holders of shares.
     pub custodians: Vec<ShareHolder>,
 }
 
@@ -76,14 +75,14 @@ pub struct Header {
 pub struct ShareHolder {
     /// The share's number, from 1.
     pub index: u8,
-    /// Whose it is.
+    /// The custodian's name.
     pub name: CustodianName,
     /// SHA-256 of the SubjectPublicKeyInfo that it is encrypted to.
     #[serde(with = "hex::array")]
     pub key_sha256: [u8; 32],
     /// How it is encrypted.
     pub encryption: ShareEncryption,
-    /// The share, encrypted: a file of these bytes is what the custodian's tool takes.
+    /// The encrypted share; the custodian's tool takes a file of these bytes.
     #[serde(with = "hex")]
     pub share: Vec<u8>,
 }
@@ -124,7 +123,8 @@ impl Header {
     }
 }
 
-/// One way from the key, so it may be public; tells wrong shares before anything is decrypted.
+/// Derived one-way from the key, so it may be public; detects wrong shares before anything is
+/// decrypted.
 fn key_check(key: &SecretBytes, id: BackupId) -> Result<[u8; KEY_CHECK_BYTES], BackupError> {
     let derived = hkdf_sha256(key, id.as_uuid().as_bytes(), KEY_CHECK_INFO, KEY_CHECK_BYTES)?;
     let mut check = [0; KEY_CHECK_BYTES];
@@ -150,7 +150,7 @@ pub(super) fn open(path: &Path) -> Result<(Header, Vec<u8>, BufReader<File>), Ba
     if line.last() != Some(&b'\n') {
         return Err(not_a_backup("it does not start with a header"));
     }
-    /// What stays the same in every version.
+    /// The fields that every version has.
     #[derive(Deserialize)]
     struct Version {
         format: String,

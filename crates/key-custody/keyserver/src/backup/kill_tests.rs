@@ -15,7 +15,7 @@ use crate::killed::{Countdown, is_killed, place};
 
 type Content = BTreeMap<Vec<u8>, (String, Vec<u8>)>;
 
-/// A server's state as a file, and what is staged beside it.
+/// A server's state in files, and the staged state beside it.
 struct Files {
     directory: PathBuf,
     countdown: Countdown,
@@ -31,7 +31,7 @@ impl Files {
         self.directory.join(name)
     }
 
-    /// Whole lines of a file; a last one that was cut off does not count.
+    /// The whole lines of a file, without a truncated last one.
     fn lines(&self, name: &str) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.path(name)).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -85,7 +85,7 @@ impl RestoreTarget for Files {
             strongroom_files::replace(&self.path("mark"), &mark)?;
         }
         self.countdown.step();
-        // What was cut off in the middle of a line is done again.
+        // A truncated line is staged again.
         let lines = self.lines("staged");
         let whole: String = lines.iter().map(|line| line.join(" ") + "\n").collect();
         strongroom_files::replace(&self.path("staged"), whole.as_bytes())?;
@@ -167,7 +167,7 @@ fn a_restore_killed_in_any_step_is_all_or_nothing_and_can_be_started_again() {
         let now = files.content("live");
         if killed {
             assert!(now == as_content(&present) || now == expected, "step {steps}: {now:?}");
-            // A second kill, in what goes on from there, and then to the end.
+            // A second kill after resuming, and then a run to the end.
             is_killed(TEST, directory.path(), Some(3));
             assert!(!is_killed(TEST, directory.path(), None));
         }
@@ -223,7 +223,7 @@ fn a_backup_killed_in_any_step_is_whole_or_none() {
         if !killed {
             break;
         }
-        // The next one is not in the way of what was left.
+        // The leftovers do not block the next backup.
         assert!(!is_killed(TEST, directory.path(), None));
         assert!(matches!(status(directory.path(), 7).unwrap(), BackupStatus::Backed { .. }));
         steps += 1;

@@ -1,4 +1,5 @@
-//! The last completed backup, and what has changed since: `backup.json` in the state directory.
+//! The last completed backup, and the number of changes since: `backup.json` in the state
+//! directory.
 
 use std::io;
 use std::path::Path;
@@ -13,26 +14,25 @@ use super::records::Counts;
 
 const FILE: &str = "backup.json";
 const FORMAT: u32 = 1;
-/// The longest record that is read: every custodian that there may be, with the longest name, is a
-/// tenth of it.
+/// The longest record accepted: the most custodians with the longest names need a tenth of it.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// A completed backup, as the server remembers it.
+/// A completed backup, as the server records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastBackup {
     format: u32,
-    /// Which backup.
+    /// The backup's id.
     pub id: BackupId,
     /// When it was made, in seconds since 1970.
     pub created_unix_seconds: u64,
-    /// How many changes the server had seen.
+    /// The number of the server's changes at that time.
     pub generation: u64,
     /// How many shares open it.
     pub threshold: u8,
-    /// Who holds a share.
+    /// The holders of shares.
     pub custodians: Vec<LastCustodian>,
-    /// What is in it.
+    /// Its content, in numbers of records.
     pub counts: Counts,
 }
 
@@ -40,24 +40,24 @@ pub struct LastBackup {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastCustodian {
-    /// What they are called.
+    /// The custodian's name.
     pub name: CustodianName,
     /// SHA-256 of the public key's SubjectPublicKeyInfo.
     #[serde(with = "hex::array")]
     pub key_sha256: [u8; 32],
 }
 
-/// Whether what the server holds would survive it.
+/// Whether the server's state is backed up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "backup", rename_all = "kebab-case")]
 pub enum BackupStatus {
-    /// There is no completed backup: if this machine is lost, so is every key.
+    /// There is no completed backup: if this machine is lost, every key is lost.
     Unbacked,
     /// There is one.
     Backed {
         /// The last one.
         last: LastBackup,
-        /// Changes that it does not have.
+        /// The number of changes since.
         changes_since: u64,
     },
 }
@@ -87,14 +87,13 @@ impl LastBackup {
         }
     }
 
-    /// The same for a server that was restored from it, and has seen `generation` changes since it
-    /// is there.
+    /// The same for a server that was restored from it and is at `generation`.
     #[must_use]
     pub(crate) fn at_generation(self, generation: u64) -> Self {
         Self { generation, ..self }
     }
 
-    /// Remembers it in `state_directory`, durably and in one step.
+    /// Records it in `state_directory`, durably and atomically.
     ///
     /// # Errors
     /// [`BackupError::System`].
@@ -108,12 +107,13 @@ impl LastBackup {
     }
 }
 
-/// What is on record in `state_directory`, for a server that has seen `generation` changes.
+/// The backup on record in `state_directory`, for a server at `generation`.
 ///
-/// A record of a later generation than the server's is of another life of it, and counts as none.
+/// A record with a later generation than the server's is from another history of the server, and
+/// counts as none.
 ///
 /// # Errors
-/// [`BackupError::System`] if the record cannot be read or is none.
+/// [`BackupError::System`] if the record cannot be read or is invalid.
 pub fn status(state_directory: &Path, generation: u64) -> Result<BackupStatus, BackupError> {
     let path = state_directory.join(FILE);
     let system = |error| BackupError::System { what: "read", path: path.clone(), error };

@@ -1,19 +1,19 @@
-//! Backup and restore of the key server's state, which take M of N custodians to open.
+//! Backup and restore of the key server's state. Opening a backup takes M of N custodians.
 //!
-//! - A backup is one file: a header that anybody can read, then everything the server needs
-//!   ([`Record`]s, whose content nothing here understands), encrypted under a fresh random key.
-//! - That key is kept nowhere. It is split (Shamir) into one share for each custodian, and each
-//!   share is encrypted to that custodian's public key, in the header. The server cannot open its
-//!   own backups.
-//! - To restore, M custodians each open their share, by whatever holds their private key
-//!   (`openssl`, a smart card), and bring it; see [`RestoreSession`]. Nothing of the server's
-//!   changes until everything has been checked and staged.
-//! - Tombstones win: a key that was destroyed stays destroyed, whether the backup or the present
-//!   server knows of it.
-//! - [`status`] says whether there is a completed backup, and how much has changed since.
+//! - A backup is one file: a readable header, then the server's whole state ([`Record`]s, whose
+//!   content this module does not interpret), encrypted under a fresh random key.
+//! - That key is not stored. It is split (Shamir) into one share for each custodian, and each share
+//!   is in the header, encrypted to its custodian's public key. The server cannot open its own
+//!   backups.
+//! - To restore, M custodians each open their share with their private key (`openssl`, a smart
+//!   card) and supply it; see [`RestoreSession`]. The server's state does not change until
+//!   everything has been checked and staged.
+//! - Tombstones win: a destroyed key stays destroyed, whether the backup or the present server has
+//!   its tombstone.
+//! - [`status`] returns the last completed backup, and the number of changes since.
 //!
-//! The format is in `docs/KEYS.md`. This module knows the file system and ciphers; what a record
-//! means is known to those who implement [`BackupSource`] and [`RestoreTarget`].
+//! The format is in `docs/KEYS.md`. This module handles the file system and ciphers; the
+//! implementations of [`BackupSource`] and [`RestoreTarget`] interpret records.
 
 mod archive;
 mod arrival;
@@ -50,16 +50,16 @@ pub use opening::{CustodianKey, OpeningError};
 pub use records::{Counts, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use restore::{RestoreMark, RestoreSession, RestoreTarget, Restored};
 
-/// What a source or target of records says when it fails.
+/// An error of a source or target of records.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// One thing that a key server needs to be itself again.
+/// One item of a key server's state.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Of which kind it is.
+    /// Its kind.
     pub kind: RecordKind,
-    /// What it is called among its kind; an object and its tombstone have the same key. Not secret
-    /// to the custodians.
+    /// Its key, unique among its kind; an object and its tombstone have the same key. Not secret
+    /// from the custodians.
     pub key: Vec<u8>,
     /// Its content, which may be secret: objects are *not* sealed by the server's root here, so
     /// that they can be restored under another.
@@ -76,29 +76,28 @@ impl fmt::Debug for Record {
 /// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// What the server has written down beside its keys: how far each VM has gone on, which
-    /// destructions wait.
+    /// The server's records beside its keys: the generations of VMs, pending destructions.
     Ledger,
     /// Its certificate authority: keys, clients, certificates, revocations.
     Authority,
     /// A managed object.
     Object,
-    /// An object that was destroyed; its key is the object's, its value what is kept of it.
+    /// A destroyed object; its key is the object's, its value the rest that is kept.
     Tombstone,
 }
 
-/// Where the records of a backup come from.
+/// The source of a backup's records.
 pub trait BackupSource {
-    /// One consistent view of everything, whatever changes meanwhile.
+    /// A consistent snapshot of the whole state.
     ///
     /// # Errors
-    /// Whatever keeps the source from being read.
+    /// The source's read error.
     fn snapshot(&self) -> Result<Snapshot<'_>, Failure>;
 }
 
-/// One view of a source.
+/// A snapshot of a source.
 pub struct Snapshot<'a> {
-    /// How many changes the server had seen by then; grows with each.
+    /// The number of the server's changes at that time; grows with each.
     pub generation: u64,
     /// All records, in any order.
     pub records: Box<dyn Iterator<Item = Result<Record, Failure>> + 'a>,

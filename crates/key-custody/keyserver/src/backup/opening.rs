@@ -1,8 +1,7 @@
-//! A custodian opens their share: what the documented OpenSSL commands do, for who has the private
+//! Opens a custodian's share like the documented OpenSSL commands, for custodians with the private
 //! key in a file.
 //!
-//! Nothing here knows a server. It runs on the custodian's own machine, which the private key never
-//! leaves.
+//! It needs no server. It runs on the custodian's own machine, which the private key never leaves.
 
 use std::fmt;
 
@@ -17,25 +16,25 @@ use super::cms::EcPrivateKey;
 use super::custodian::ShareEncryption;
 use super::header::{Header, ShareHolder};
 
-/// Why a share is not opened.
+/// Why a share was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpeningError {
-    /// Not a key that this program takes.
+    /// A key that this program does not support.
     #[error(
         "this is no private key that can be used here ({why}); give one as PEM without a passphrase, RSA or on P-256 or P-384, or open \
          the share with OpenSSL (docs/KEYS.md)"
     )]
     Key {
-        /// In which way.
+        /// Why not.
         why: &'static str,
     },
     /// No share of the backup is for this key.
     #[error("no share of backup {backup} is for this key; its custodians are {}", custodians.join(", "))]
     NoShare {
-        /// Which backup.
+        /// The backup's id.
         backup: super::BackupId,
-        /// Whose shares there are.
+        /// The holders of its shares.
         custodians: Vec<String>,
     },
     /// The share does not open.
@@ -43,7 +42,7 @@ pub enum OpeningError {
         "the share of {custodian} does not open with this key, although it is for it: the backup's header was changed"
     )]
     Damaged {
-        /// Whose it is.
+        /// The share's custodian.
         custodian: String,
     },
     /// No memory for a secret.
@@ -64,7 +63,7 @@ enum Private {
 }
 
 impl CustodianKey {
-    /// Takes a private key as PEM: PKCS#8 (`PRIVATE KEY`), or of an elliptic curve also SEC 1
+    /// Reads a private key as PEM: PKCS#8 (`PRIVATE KEY`) or, for elliptic curves, SEC 1
     /// (`EC PRIVATE KEY`).
     ///
     /// # Errors
@@ -85,7 +84,7 @@ impl CustodianKey {
         Ok(Self { private: Private::Rsa(key), public_sha256 })
     }
 
-    /// Opens this key's share of a backup: the line of text that a restore takes, and whose it is.
+    /// Opens this key's share of a backup: returns its holder and the line of text for a restore.
     ///
     /// # Errors
     /// [`OpeningError::NoShare`], [`OpeningError::Damaged`].

@@ -4,9 +4,9 @@
 //! record:   kind (1 byte) | key length (2) | value length (4) | key | value       lengths big-endian
 //! manifest: kind 255, key empty, value JSON: how many records of each kind, SHA-256 of all bytes before it
 //! ```
-//! The chunks already prove that what is read was written. The manifest proves that what was
-//! written is what the source gave, whole: a writer that lost records on the way would not find it
-//! out otherwise.
+//! The chunks already prove that the data read is the data written. The manifest proves that the
+//! data written is everything the source supplied; otherwise a writer that lost records would go
+//! unnoticed.
 
 use std::io::{self, Read, Write};
 
@@ -21,7 +21,7 @@ use strongroom_types::hex;
 
 /// Longest key of a record.
 pub const KEY_BYTES_MAX: usize = 1024;
-/// Longest value of a record: four times what a KMIP message, and so an object, may have.
+/// Longest value of a record: four times the limit of a KMIP message, and so of an object.
 pub const VALUE_BYTES_MAX: usize = 4 << 20;
 
 const HEAD_BYTES: usize = 7;
@@ -29,11 +29,11 @@ const MANIFEST: u8 = 255;
 /// Longest manifest: five numbers and a digest.
 const MANIFEST_BYTES_MAX: usize = 1024;
 
-/// How many records of each kind.
+/// The number of records of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
-    /// What was written down beside the keys.
+    /// Records beside the keys.
     pub ledger: u64,
     /// Records of the certificate authority.
     pub authority: u64,
@@ -54,7 +54,7 @@ impl Counts {
     }
 }
 
-/// What ends the records.
+/// The manifest, which ends the records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
@@ -92,7 +92,7 @@ impl<'a, W: Write> RecordWriter<'a, W> {
         Self { archive, counts: Counts::default(), hash: Context::new(&SHA256) }
     }
 
-    /// Refuses a record that no reader would take.
+    /// Refuses a record that no reader would accept.
     pub fn check(record: &Record) -> Result<(), BackupError> {
         let (key_bytes, value_bytes) = (record.key.len(), record.value.len());
         if key_bytes <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX {
@@ -101,7 +101,7 @@ impl<'a, W: Write> RecordWriter<'a, W> {
         Err(BackupError::RecordLength { key_bytes, value_bytes })
     }
 
-    /// Adds a record that [`check`](Self::check) let pass.
+    /// Adds a record that [`check`](Self::check) accepted.
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
         self.counts.add(record.kind);
         self.write_fields(record.kind.code(), &record.key, &record.value)
@@ -130,7 +130,7 @@ impl<'a, W: Write> RecordWriter<'a, W> {
     }
 }
 
-/// Reads records, to the manifest.
+/// Reads records up to the manifest.
 pub(super) struct RecordReader<'a, R> {
     archive: ArchiveReader<'a, R>,
     counts: Counts,
@@ -142,8 +142,7 @@ impl<'a, R: Read> RecordReader<'a, R> {
         Self { archive, counts: Counts::default(), hash: Context::new(&SHA256) }
     }
 
-    /// Gives each record to `take`, and at the end the manifest, which has then been found to
-    /// match.
+    /// Passes each record to `take`. Returns the manifest after checking that it matches.
     pub fn read_all<E: From<Broken>>(
         mut self,
         mut take: impl FnMut(Record) -> Result<(), E>,

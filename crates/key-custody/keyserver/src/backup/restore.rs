@@ -1,5 +1,4 @@
-//! Restoring: shares one by one, then everything checked, then everything staged, then one step
-//! that makes it so.
+//! Restores a backup: collect the shares, check the whole file, stage it, then commit in one step.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -17,59 +16,59 @@ use super::share::{Share, combine};
 use super::{Failure, Record, RecordKind};
 use strongroom_types::hex;
 
-/// Which restore is under way, for the target to know it again after a crash.
+/// The identity of a restore, by which the target recognises it after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreMark {
-    /// From which backup.
+    /// The backup's id.
     pub backup: BackupId,
-    /// Which records: of the manifest of its content.
+    /// The digest of its content's manifest.
     #[serde(with = "hex::array")]
     pub manifest_sha256: [u8; 32],
 }
 
-/// Where a backup is restored to: a key server that is not serving.
+/// The target of a restore: a key server that is not serving.
 ///
-/// All or nothing: until [`commit`](Self::commit) the server's state is what it was, whatever was
-/// staged and whenever the process dies; after it, the state is the staged one and nothing else. A
-/// restore that was cut short is started again with the same backup and shares.
+/// A restore is atomic: until [`commit`](Self::commit) the server keeps its state, whatever was
+/// staged and whenever the process dies; after it, the server has exactly the staged state. An
+/// interrupted restore is started again with the same backup and shares.
 pub trait RestoreTarget {
-    /// How many objects the server has now, that a restore would replace.
+    /// The number of the server's objects, which a restore would replace.
     ///
     /// # Errors
-    /// As for every call here: whatever keeps the target from it; the restore ends, and the state
-    /// stays.
+    /// The target's failure, as for every call of this trait; the restore ends, and the server
+    /// keeps its state.
     fn live_objects(&self) -> Result<u64, Failure>;
 
-    /// All tombstones that the server has now.
+    /// All tombstones of the server.
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
     fn tombstones(&self) -> Result<Vec<Record>, Failure>;
 
-    /// Starts staging for `mark`, or goes on with what an interrupted restore of the *same* mark
-    /// left; anything else that is staged is dropped. Gives how many records are staged durably:
-    /// the first for which [`stage`](Self::stage) is called has that number.
+    /// Starts staging for `mark`, or resumes an interrupted restore of the *same* mark; any other
+    /// staged state is dropped. Returns the number of durably staged records, which is the number
+    /// of the first record passed to [`stage`](Self::stage).
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
     fn begin(&mut self, mark: &RestoreMark) -> Result<u64, Failure>;
 
-    /// Stages one record. Numbers grow, with gaps where nothing is to be staged. May be called
-    /// again, after a crash, with a record that is staged already.
+    /// Stages one record. Numbers grow, with gaps for records that are not staged. After a crash it
+    /// may be called again with a record that is already staged.
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
     fn stage(&mut self, number: u64, record: &Record) -> Result<(), Failure>;
 
-    /// Stages a tombstone, and takes away an object of the same key that is staged. Comes after all
-    /// that is staged.
+    /// Stages a tombstone, and removes a staged object of the same key. Called after all records
+    /// are staged.
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
     fn bury(&mut self, tombstone: &Record) -> Result<(), Failure>;
 
-    /// Makes the staged state the server's, durably and in one step, with the knowledge that it was
+    /// Makes the staged state the server's, durably and atomically, and records that it was
     /// restored.
     ///
     /// # Errors
@@ -77,19 +76,19 @@ pub trait RestoreTarget {
     fn commit(&mut self, restored: &Restored) -> Result<(), Failure>;
 }
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restored {
-    /// From which backup.
+    /// The backup.
     pub backup: LastBackup,
-    /// Whose shares opened it.
+    /// The custodians whose shares opened it.
     pub opened_by: Vec<CustodianName>,
-    /// Objects of the backup that stay dead, because they were destroyed before it or since.
+    /// Objects of the backup that stay destroyed, because they were destroyed before it or since.
     pub buried: u64,
 }
 
-/// One ceremony: a backup, and the shares given so far.
+/// One restore ceremony: a backup, and the shares given so far.
 #[derive(Debug)]
 pub struct RestoreSession {
     path: PathBuf,
@@ -107,7 +106,7 @@ impl RestoreSession {
         Ok(Self { path: path.to_owned(), header, shares: Vec::new() })
     }
 
-    /// What the backup says of itself; authentic only once it has been verified.
+    /// The backup's header; authentic only once it has been verified.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -117,11 +116,10 @@ impl RestoreSession {
         usize::from(self.header.threshold).saturating_sub(self.shares.len())
     }
 
-    /// Takes a share: the line of text that a custodian's key opened. Gives the number of its
-    /// custodian.
+    /// Adds a share: the line of text that a custodian opened. Returns the custodian's number.
     ///
     /// # Errors
-    /// [`ShareError`], which names the share; those given before stay.
+    /// [`ShareError`], which names the share; earlier shares stay.
     pub fn add_share(&mut self, text: &SecretBytes) -> Result<u8, ShareError> {
         let share = Share::decode(text)?;
         let (index, header) = (share.index, &self.header);
@@ -156,11 +154,10 @@ impl RestoreSession {
     }
 
     /// Replaces the state of `target` by the backup's. A server that has objects is replaced only
-    /// if `replace` says so.
+    /// if `replace` is set.
     ///
-    /// Nothing of the target changes unless the whole backup has been checked, and staged. Objects
-    /// that the backup or the target says were destroyed are not restored, and tombstones come
-    /// last.
+    /// The target does not change until the whole backup has been checked and staged. Objects with
+    /// a tombstone in the backup or the target are not restored, and tombstones come last.
     ///
     /// # Errors
     /// As [`verify`](Self::verify); [`BackupError::NotEmpty`]; [`BackupError::Target`].
@@ -209,7 +206,7 @@ impl RestoreSession {
         Ok(restored)
     }
 
-    /// Whose shares were given.
+    /// The custodians whose shares were given.
     fn given(&self) -> impl Iterator<Item = &CustodianName> {
         let is_given = |index| self.shares.iter().any(|share| share.index == index);
         self.header.custodians.iter().filter(move |holder| is_given(holder.index)).map(|holder| &holder.name)
@@ -227,7 +224,7 @@ impl RestoreSession {
         Ok(key)
     }
 
-    /// Gives each record and its number to `take`.
+    /// Passes each record and its number to `take`.
     fn read(
         &self,
         key: &SecretBytes,

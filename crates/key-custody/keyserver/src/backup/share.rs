@@ -1,4 +1,4 @@
-//! One custodian's part of a backup's key: a line of text that can be carried, printed, or typed.
+//! One custodian's share of a backup's key: a line of text that can be carried, printed or typed.
 //!
 //! ```text
 //! strongroom-share-1:<backup id, 32 digits>:<index>:<threshold>:<total>:<value, 64 digits>:<checksum, 16 digits>
@@ -7,8 +7,8 @@
 //! custodian's point of Shamir's scheme, byte by byte over GF(2^8) with AES's polynomial
 //! x^8+x^4+x^3+x+1; the index is its x.
 //!
-//! Shamir's scheme itself is `vsss-rs`'s: audited, and constant in time, with no tables that the
-//! secret indexes.
+//! `vsss-rs` implements Shamir's scheme: audited, and constant-time, without tables indexed by the
+//! secret.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use getrandom::SysRng;
@@ -37,16 +37,14 @@ pub(super) struct Share {
     value: SecretBytes,
 }
 
-/// Splits `key` so that any `threshold` of the `total` shares give it back and fewer say nothing of
-/// it.
+/// Splits `key` so that any `threshold` of the `total` shares restore it, and fewer reveal nothing.
 pub(super) fn split(
     key: &SecretBytes,
     backup: BackupId,
     threshold: u8,
     total: u8,
 ) -> Result<Vec<Share>, BackupError> {
-    // The kernel's random source, which once it has started does not fail; it has just given the
-    // key.
+    // The kernel's random source does not fail once it has started; it has just supplied the key.
     let random = UnwrapErr(SysRng);
     let points = Gf256::split_bytes(threshold.into(), total.into(), key.expose(), random)
         .map_err(|_| BackupError::Library { call: "splitting the key" })?;
@@ -61,7 +59,7 @@ pub(super) fn split(
     Ok(shares)
 }
 
-/// The key that `shares` give. Whether it is the right one shows in the backup's header.
+/// The key that `shares` give. The backup's header tells whether it is the right one.
 pub(super) fn combine(shares: &[Share]) -> Result<SecretBytes, BackupError> {
     let points: Zeroizing<Vec<Vec<u8>>> = Zeroizing::new(
         shares.iter().map(|share| [&[share.index][..], share.value.expose()].concat()).collect(),
@@ -91,7 +89,7 @@ impl Share {
         Ok(text)
     }
 
-    /// Reads the line; white space around it does not matter.
+    /// Reads the line, ignoring white space around it.
     pub fn decode(text: &SecretBytes) -> Result<Self, ShareError> {
         let text = text.expose().trim_ascii();
         let fields: Vec<&[u8]> = text.split(|&byte| byte == b':').collect();
@@ -130,7 +128,7 @@ fn number(digits: &[u8]) -> Option<u8> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Lower-case digits of secret bytes, without a branch or a table that depends on them.
+/// Writes secret bytes as lower-case digits, without a branch or table that depends on them.
 fn write_digits(bytes: &[u8], digits: &mut [u8]) {
     for (byte, pair) in bytes.iter().zip(digits.as_chunks_mut::<2>().0) {
         *pair = [byte >> 4, byte & 15].map(|nibble| {
@@ -140,8 +138,8 @@ fn write_digits(bytes: &[u8], digits: &mut [u8]) {
     }
 }
 
-/// The inverse, as free of branches; false unless they are exactly the lower-case digits of
-/// `bytes`' length.
+/// The inverse, also without such branches. Returns `false` unless the text is exactly lower-case
+/// digits of `bytes`' length.
 fn read_digits(digits: &[u8], bytes: &mut [u8]) -> bool {
     let (pairs, rest) = digits.as_chunks::<2>();
     if pairs.len() != bytes.len() || !rest.is_empty() {

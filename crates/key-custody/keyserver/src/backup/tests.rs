@@ -26,7 +26,7 @@ impl Person {
         AsDer::<PublicKeyX509Der<'_>>::as_der(&self.key.public_key()).unwrap().as_ref().to_vec()
     }
 
-    /// What this person's tool gives for their share in `header`.
+    /// Opens this person's share in `header`.
     pub fn open_share(&self, header: &Header) -> SecretBytes {
         self.open(&header.custodians.iter().find(|holder| holder.name == self.name).unwrap().share)
     }
@@ -39,7 +39,7 @@ impl Person {
     }
 }
 
-/// Three people, made once: making RSA keys takes long.
+/// Three people, made once because RSA key generation is slow.
 pub(crate) fn people() -> &'static [Person] {
     static PEOPLE: OnceLock<Vec<Person>> = OnceLock::new();
     PEOPLE.get_or_init(|| {
@@ -213,7 +213,7 @@ fn any_two_of_three_open_it_and_one_does_not() {
         assert_eq!(session.missing(), 0);
         session.verify().unwrap();
     }
-    // All three do as well.
+    // All three shares work as well.
     let mut session = opened(&backup.path);
     session.add_share(&people()[2].open_share(&session.header().clone())).unwrap();
     session.verify().unwrap();
@@ -251,7 +251,7 @@ fn a_custodians_program_opens_their_share_and_nobody_elses() {
             header.custodians[at].share[changed] ^= 1;
             match key.open_share(&header) {
                 Err(OpeningError::Damaged { .. }) => {}
-                // By which name the message calls the key is nothing that opening rests on.
+                // Opening does not depend on the key's name in the message.
                 Ok((_, opened)) if opened == share => {}
                 // CBC does not authenticate; the share's own checksum does.
                 Ok((_, opened)) => drop(share::Share::decode(&opened).unwrap_err()),
@@ -297,7 +297,7 @@ fn every_damaged_byte_of_a_backup_is_noticed() {
     let good = fs::read(&backup.path).unwrap();
     let shares = people()[..2].iter().map(|person| person.open_share(&read_header(&backup.path).unwrap()));
     let shares: Vec<SecretBytes> = shares.collect();
-    // In memory: it is written thousands of times.
+    // In memory, because it is written thousands of times.
     let elsewhere = TempDir::new_in("/dev/shm").unwrap();
     let damaged = elsewhere.path().join("damaged");
     let refused = |bytes: &[u8]| {
@@ -346,7 +346,7 @@ fn chunks_cannot_be_swapped_left_out_or_repeated() {
 
 #[test]
 fn content_of_every_length_around_a_chunk_is_restored() {
-    // 7 bytes of the record's head, 1 of its key; the manifest follows.
+    // The record's head has 7 bytes and its key 1; the manifest follows.
     for value_bytes in (archive::CHUNK_BYTES - 300..archive::CHUNK_BYTES + 40).step_by(17) {
         let records = vec![record(RecordKind::Object, "k", &vec![1; value_bytes])];
         let backup = back_up_state(&State { generation: 1, records: records.clone() });
@@ -408,7 +408,7 @@ fn status_counts_the_changes_since_the_last_backup() {
     assert_eq!(status(directory.path(), 10).unwrap(), backed(&first, 3));
     let second = back_up_as("second", 10).unwrap();
     assert_eq!(status(directory.path(), 10).unwrap(), backed(&second, 0));
-    // A younger server than the one that was backed up.
+    // A server with fewer changes than the one that was backed up.
     assert_eq!(status(directory.path(), 9).unwrap(), BackupStatus::Unbacked);
 }
 
@@ -427,7 +427,7 @@ fn a_backup_and_its_header_show_nothing_secret() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// What comes from outside is never more than refused.
+    /// Arbitrary input is always refused.
     #[test]
     fn arbitrary_bytes_are_neither_a_share_nor_a_backup(
         bytes in prop::collection::vec(any::<u8>(), 0..1000),
@@ -466,7 +466,7 @@ proptest! {
             prop_assert_eq!(&combine(&chosen[..usize::from(threshold + more)]).unwrap(), &key);
         }
         chosen.truncate(usize::from(threshold) - 1);
-        // One share alone is refused by the scheme; fewer than are needed give another key.
+        // The scheme refuses a single share; fewer than the threshold give another key.
         prop_assert!(combine(&chosen).map_or(true, |other| other != key));
     }
 }

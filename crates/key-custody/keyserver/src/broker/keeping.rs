@@ -1,4 +1,4 @@
-//! Brokered keys among the objects: how they begin, and how they follow their provider.
+//! Brokered keys as objects: their creation, and updates from their provider.
 
 use strongroom_keys::ProviderKey;
 use strongroom_kmip::protocol::{
@@ -15,29 +15,29 @@ use crate::objects::keeping::{KeepingError, Objects};
 use crate::objects::lifecycle::{LifeCycle, LifeCycleError, RequestedDates, State};
 use crate::objects::object::{Content, Material, Object, Revocation};
 
-/// Bits of every key that a provider keeps for us.
+/// Length in bits of every brokered key.
 const KEY_BITS: i32 = 256;
-/// The Object Group of the keys that this program's volumes take.
+/// The Object Group of the keys of this program's volumes.
 const KEY_GROUP: &str = "strongroom";
-/// How often it is tried again because another one came between.
+/// How often a transaction is retried after a conflict.
 const ATTEMPTS: usize = 8;
 
-/// Why a provider's key is not taken in.
+/// Why a provider's key was not adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
-    /// The store.
+    /// A store error.
     #[error(transparent)]
     Keeping(#[from] KeepingError),
-    /// Dates, which a new object has none of that contradict each other.
+    /// Contradictory dates, which a new object never has.
     #[error(transparent)]
     LifeCycle(#[from] LifeCycleError),
-    /// Others came between every time.
+    /// Every attempt conflicted with a concurrent change.
     #[error("others keep changing the same keys; try again")]
     Contended,
 }
 
-/// Takes a provider's key in, for `owner`; one that is taken in already is that object. Answers
-/// which, and its state. Blocks for a write to the device.
+/// Adopts a provider's key for `owner`, or finds the object of a key adopted before. Returns its id
+/// and state. Blocks for a write to the device.
 ///
 /// # Errors
 /// [`BrokerError`].
@@ -78,7 +78,7 @@ pub fn list(objects: &Objects) -> Result<Vec<(ObjectId, ProviderKey, State)>, Ke
 /// A new object for a provider's key; active.
 ///
 /// # Errors
-/// [`LifeCycleError`], which no such object has.
+/// [`LifeCycleError`], which cannot happen for such an object.
 fn brokered(owner: ClientId, key: &ProviderKey, now: UnixSeconds) -> Result<Object, LifeCycleError> {
     let mut attributes = AttributeSet::default();
     for value in [
@@ -110,7 +110,7 @@ fn brokered(owner: ClientId, key: &ProviderKey, now: UnixSeconds) -> Result<Obje
         attributes,
         content: Content::Key { block, material: Material::Absent },
         digest: None,
-        // Whoever took part in its making at the provider may have seen it.
+        // Others at the provider may have seen the key.
         fresh: false,
         revocation: None,
         usage: None,
@@ -121,7 +121,8 @@ fn brokered(owner: ClientId, key: &ProviderKey, now: UnixSeconds) -> Result<Obje
     })
 }
 
-/// Brings an object as far along as its provider says; whether that changed it. It never goes back.
+/// Advances an object to its provider's state; returns whether that changed it. It never moves
+/// back.
 pub(crate) fn follow(object: &mut Object, state: UpstreamState, now: UnixSeconds) -> bool {
     let (moved, code) = match state {
         UpstreamState::Active => return false,
@@ -132,7 +133,7 @@ pub(crate) fn follow(object: &mut Object, state: UpstreamState, now: UnixSeconds
             (object.life.compromise(None, now), RevocationReasonCode::KeyCompromise)
         }
     };
-    // It is as far along already.
+    // The object is already in that state or beyond.
     if moved.is_err() {
         return false;
     }
@@ -140,7 +141,7 @@ pub(crate) fn follow(object: &mut Object, state: UpstreamState, now: UnixSeconds
     true
 }
 
-/// By which it is found again.
+/// The name by which it is found again.
 fn name_of(key: &ProviderKey) -> String {
     match &key.wrapped {
         // One transit key wraps many.

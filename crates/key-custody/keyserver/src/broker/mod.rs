@@ -1,26 +1,25 @@
-//! The broker: keys of external providers, given out under the same grants, permissions and records
+//! The broker: hands out keys of external providers under the same grants, permissions and records
 //! as the server's own.
 //!
-//! A *brokered* key is an object without material: it says which provider has the key, and what the
-//! provider calls it ([`Object::upstream`](crate::objects::object::Object)). So a host needs no
-//! credentials of the provider, the control plane sees no key, and who got which key is on one
-//! record.
+//! A *brokered* key is an object without material: it names the provider and the key's id there
+//! ([`Object::upstream`](crate::objects::object::Object)). So a host needs no credentials of the
+//! provider, the control plane sees no key, and one audit log records all releases.
 //!
 //! - **Get** asks the provider each time. The key goes from the provider's answer into the
-//!   response; it is written nowhere.
-//! - **The state** is the stricter one of the provider's and the object's own. A host that asks for
-//!   it has the provider asked, within [`BrokerTimes::state_kept`] once for all hosts; deactivation
-//!   and compromise are written down in the object, which is what everyone else is shown. That a
-//!   key is gone is told to who asks, and not written down: a provider that was just restored may
-//!   know it again.
-//! - **Activate, Revoke, Destroy, attributes** concern the object alone. Who ends it here ends what
-//!   the broker gives out; the key at its provider is ended there, by those who may.
-//! - **An outage** of the provider fails the item, under a word of its own ([`UNAVAILABLE`]), by
-//!   which a host tells it from a refusal and rides it out.
+//!   response, and is never stored.
+//! - **The state** is the stricter of the provider's and the object's own. A host's request for it
+//!   goes to the provider, once for all hosts within [`BrokerTimes::state_kept`]. Deactivation and
+//!   compromise are recorded in the object, which all other clients see. A missing key is reported
+//!   to the requesting host but not recorded: a provider that was just restored may have it again.
+//! - **Activate, Revoke, Destroy, attributes** concern only the object. Revoking it here ends its
+//!   release by the broker; the key at its provider must be revoked there.
+//! - **An outage** of the provider fails the item with a code of its own ([`UNAVAILABLE`]), by
+//!   which a host tells it from a refusal and waits.
 //!
 //! Calls to providers block, so they run on threads of their own, at most [`CALLS_MAX`] at a time.
 //!
-//! What may not enter: how providers are reached. Whoever runs the server brings an [`Upstream`].
+//! What may not enter: connections to providers. The process that runs the server supplies an
+//! [`Upstream`].
 
 mod keeping;
 mod upstream;
@@ -42,16 +41,16 @@ pub use upstream::{Upstream, UpstreamError, UpstreamState};
 
 use crate::operations::failure::Failure;
 
-/// Most calls to providers at a time: each holds a thread, and a provider that hangs holds it for
-/// the provider's own limit. More wait.
+/// Most calls to providers at a time: each holds a thread, for up to the provider's own limit if
+/// the provider hangs. Further calls wait.
 pub const CALLS_MAX: usize = 32;
-/// How long a broker waits, and remembers.
+/// The times of a broker.
 #[derive(Debug, Clone, Copy)]
 pub struct BrokerTimes {
-    /// How long a request waits for its turn to ask. By default 4 s: clients wait as long for an
-    /// answer by custom.
+    /// How long a request waits for its turn. By default 4 s, because clients commonly wait that
+    /// long for an answer.
     pub turn_within: Duration,
-    /// For how long a state that a provider told is told on. Many hosts ask for the same key's; the
+    /// How long a provider's answer about a state is cached. Many hosts ask about the same key; the
     /// default, 5 s, is a fraction of the time in which a revocation must reach them.
     pub state_kept: Duration,
 }
@@ -62,15 +61,15 @@ impl Default for BrokerTimes {
     }
 }
 
-/// Most states that are kept; then all are asked for anew.
+/// Most cached states; beyond that the cache is cleared.
 const STATES_MAX: usize = 16 * 1024;
 
-/// The word for a provider that cannot be reached. The message of a failure begins with it, and
-/// holders of keys go by it.
+/// The code for a provider that cannot be reached. A failure's message begins with it, and holders
+/// of keys rely on it.
 pub const UNAVAILABLE: &str = "upstream-unavailable";
-/// The word for a provider that says no.
+/// The code for a provider's refusal.
 pub const REFUSED: &str = "upstream-refused";
-/// The word for a key that its provider does not have any more.
+/// The code for a key that its provider no longer has.
 pub const GONE: &str = "upstream-gone";
 
 /// Asks providers.
@@ -82,17 +81,17 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Before these providers.
+    /// A broker for these providers.
     pub fn new(upstream: Arc<dyn Upstream>) -> Self {
         Self::with_times(upstream, BrokerTimes::default())
     }
 
-    /// The same, which waits and remembers as long as it is told.
+    /// The same, with these times.
     pub fn with_times(upstream: Arc<dyn Upstream>, times: BrokerTimes) -> Self {
         Self { upstream, times, calls: Arc::new(Semaphore::new(CALLS_MAX)), states: Mutex::default() }
     }
 
-    /// The providers, for who may block.
+    /// The providers, for callers that may block.
     pub fn upstream(&self) -> &dyn Upstream {
         self.upstream.as_ref()
     }
@@ -103,7 +102,7 @@ impl Broker {
         self.ask(key, move |upstream| upstream.fetch(&asked)).await
     }
 
-    /// Where the key is in its life, as its provider says now or said just before.
+    /// The key's state at its provider, possibly cached.
     pub(crate) async fn state(&self, key: &ProviderKey) -> Result<UpstreamState, Failure> {
         match self.known_state(key) {
             Some(state) => Ok(state),
@@ -149,7 +148,7 @@ impl Broker {
         });
         match asked.await {
             Ok(answer) => answer.map_err(|error| failure(key, &error)),
-            // It panicked, which has been told.
+            // It panicked; the panic hook has reported that.
             Err(error) => Err(Failure::internal(&error)),
         }
     }
@@ -161,7 +160,7 @@ impl fmt::Debug for Broker {
     }
 }
 
-/// What a client is told.
+/// The failure for the client.
 fn failure(key: &ProviderKey, error: &UpstreamError) -> Failure {
     let (word, reason) = match error {
         UpstreamError::Unavailable { .. } => (UNAVAILABLE, ResultReason::GeneralFailure),
@@ -171,7 +170,7 @@ fn failure(key: &ProviderKey, error: &UpstreamError) -> Failure {
     Failure::new(reason, format!("{word}: {key}: {error}"))
 }
 
-/// Without a broker, as when the server was started without the provider.
+/// The failure without a broker, for example if the server was started without the provider.
 pub(crate) fn not_brokered(key: &ProviderKey) -> Failure {
     let reason = format!(
         "the key server is not the broker of this provider now; start it with --broker {}",

@@ -1,57 +1,57 @@
-//! The seam to external providers.
+//! The interface to external providers.
 
 use std::fmt;
 
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
 
-/// Reaches external providers. Calls block, and end: each has a deadline of the provider's own.
+/// Reaches external providers. Calls block, up to each provider's own deadline.
 pub trait Upstream: fmt::Debug + Send + Sync {
-    /// The key itself, whether it is active, deactivated or compromised: who asks is told the
-    /// state, and decides.
+    /// The key itself, whether active, deactivated or compromised: the caller checks the state
+    /// separately, and decides.
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, UpstreamError>;
 
-    /// Where the key is in its life.
+    /// The key's state.
     fn state(&self, key: &ProviderKey) -> Result<UpstreamState, UpstreamError>;
 
-    /// Has a key made, without asking for it. Asked again with the same request, the provider gives
-    /// the same one, where it can.
+    /// Has a key made, without fetching it. A second call with the same request returns the same
+    /// key, if the provider can find it.
     fn create(&self, provider: &ProviderName, request: KeyRequestId) -> Result<ProviderKey, UpstreamError>;
 
-    /// The providers that are reached.
+    /// The reachable providers.
     fn providers(&self) -> Vec<ProviderName>;
 }
 
-/// Where a provider says that a key is in its life.
+/// A key's state at its provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpstreamState {
     /// In use.
     Active,
-    /// It opens what it sealed.
+    /// It still opens envelopes.
     Deactivated,
-    /// Somebody may know it.
+    /// It may be known to an attacker.
     Compromised,
 }
 
-/// Why a provider does not do what it was asked. The reason is for people, and names no key.
+/// Why a call to a provider failed. The reason is for people, and names no key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
     /// It cannot be reached now.
     #[error("{reason}")]
     Unavailable {
-        /// What was tried.
+        /// The attempts.
         reason: String,
     },
-    /// It says no, or is none that is reached from here.
+    /// It refuses, or is not configured here.
     #[error("{reason}")]
     Refused {
         /// Why.
         reason: String,
     },
-    /// It does not have the key, or has it no longer.
+    /// It does not, or no longer, have the key.
     #[error("{reason}")]
     Gone {
-        /// In its words.
+        /// The provider's message.
         reason: String,
     },
 }

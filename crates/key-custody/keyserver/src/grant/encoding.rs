@@ -1,5 +1,5 @@
 //! The bytes of a grant. One grant has one encoding: every field has a fixed place or a counted
-//! length, the objects are sorted, and bytes that mean nothing are refused.
+//! length, the objects are sorted, and meaningless bytes are refused.
 //!
 //! All numbers are big-endian and unsigned.
 //!
@@ -18,12 +18,12 @@
 //! | 127 | | for each object, ascending, none twice: length (2 bytes, 1 to 1024), then its unique identifier, UTF-8 |
 //! | end − 64 | 64 | signature: ECDSA P-256 with SHA-256, r and s of 32 bytes each |
 //!
-//! What is signed is the text `strongroom grant 1`, a zero byte, and everything before the
-//! signature. The text keeps the signature apart from whatever else the same key signs: TLS 1.3
-//! transcripts start with 64 spaces, those of TLS 1.2 with 0x01, signing requests with 0x30.
+//! The signature covers the text `strongroom grant 1`, a zero byte, and everything before the
+//! signature. The text separates it from other uses of the same key: TLS 1.3 transcripts start with
+//! 64 spaces, those of TLS 1.2 with 0x01, signing requests with 0x30.
 //!
 //! ECDSA has for each signature (r, s) a second one, (r, n − s), that verifies as well. It is the
-//! same grant: it has the same id, which is what is used once.
+//! same grant: it has the same id, which can be used only once.
 
 use std::fmt;
 
@@ -35,25 +35,26 @@ use super::refusal::Refusal;
 use super::{GrantId, GrantPeriod, GrantTime, VmGeneration, VmId};
 use crate::access::{CertificateSha256, PublicKeySha256};
 
-/// Most bytes of a grant: room for the most objects with ids as KMIP servers make them. Checked
-/// before anything is read.
+/// Most bytes of a grant: room for the most objects with the usual ids of KMIP servers. Checked
+/// before decoding.
 pub const GRANT_MAX_BYTES: usize = 16 * 1024;
-/// Most objects of one grant: a VM's KEK, and those of volumes it shares. More are more grants.
+/// Most objects of one grant: a VM's KEK, and those of volumes it shares. Further objects need
+/// further grants.
 pub const GRANT_MAX_OBJECTS: usize = 64;
-/// Longest unique identifier: that of a key at an external provider.
+/// Longest unique identifier: a key's at an external provider.
 pub const OBJECT_MAX_BYTES: usize = 1024;
 
 const MAGIC: [u8; 4] = *b"SGR1";
 pub(super) const SIGNATURE_BYTES: usize = 64;
-/// Said before what is signed; see the [module](self).
+/// The text before the signed data; see the [module](self).
 const SIGNED_CONTEXT: &[u8] = b"strongroom grant 1\0";
 
-/// What a grant lets a host do to the objects it names.
+/// An operation that a grant permits on its objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GrantedOperation {
     /// Get: the key itself. Bit 0.
     Get,
-    /// Get Attributes, Get Attribute List, Locate, Check: what is known of it. Bit 1.
+    /// Get Attributes, Get Attribute List, Locate, Check: the metadata. Bit 1.
     ReadMetadata,
     /// Encrypt, Decrypt, MAC, MAC Verify in the server. Bit 2.
     Use,
@@ -94,7 +95,7 @@ impl GrantedOperations {
     }
 }
 
-/// What the control plane grants.
+/// A grant of the control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     id: GrantId,
@@ -107,7 +108,7 @@ pub struct Grant {
     expires: GrantTime,
 }
 
-/// A grant that cannot be said.
+/// Why a grant cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
     /// No object, or too many.
@@ -131,7 +132,7 @@ pub enum GrantError {
     /// It would end before it begins.
     #[error("a grant ends later than it begins")]
     EmptyTime,
-    /// The key is none of P-256, or the library failed.
+    /// The key is not on P-256, or the library failed.
     #[error("the grant cannot be signed: {0}")]
     Key(&'static str),
 }
@@ -188,33 +189,32 @@ impl Grant {
         self.host
     }
 
-    /// What it lets the host do.
+    /// The permitted operations.
     pub fn operations(&self) -> GrantedOperations {
         self.operations
     }
 
-    /// To which objects, in ascending order.
+    /// The objects, in ascending order.
     pub fn objects(&self) -> &[String] {
         &self.objects
     }
 
-    /// The first second at which it is good.
+    /// The first second at which it is valid.
     pub fn not_before(&self) -> GrantTime {
         self.not_before
     }
 
-    /// The first second at which it is no longer good.
+    /// The first second at which it is no longer valid.
     pub fn expires(&self) -> GrantTime {
         self.expires
     }
 
-    /// The grant that `bytes` claim to be, for whoever carries it and wants to know what for.
-    /// Nobody vouches for it.
+    /// Decodes `bytes` without verifying them, for a carrier that needs the grant's contents.
     pub fn claimed(bytes: &[u8]) -> Option<Self> {
         Presented::read(bytes).ok().map(|presented| presented.grant)
     }
 
-    /// The id that `bytes` claim to have, for a record of their refusal. Nobody vouches for it.
+    /// Decodes the id in `bytes` without verifying it, for the record of a refusal.
     pub fn claimed_id(bytes: &[u8]) -> Option<GrantId> {
         let mut reader = Reader(bytes);
         (reader.array::<4>()? == MAGIC).then(|| reader.array::<16>().map(GrantId::from_bytes))?
@@ -255,7 +255,7 @@ impl Grant {
     }
 }
 
-/// The key of a control plane that signs, with the certificate that vouches for it.
+/// A control plane's signing key, with its certificate.
 pub struct GrantSigner {
     pub(super) key: EcdsaKeyPair,
     pub(super) certificate: CertificateSha256,
@@ -265,7 +265,7 @@ impl GrantSigner {
     /// Signs with `pkcs8` (DER, P-256), the private key of `certificate`.
     ///
     /// # Errors
-    /// [`GrantError::Key`] if it is no such key.
+    /// [`GrantError::Key`] if it is not such a key.
     pub fn new(pkcs8: &SecretBytes, certificate: CertificateSha256) -> Result<Self, GrantError> {
         EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.expose())
             .map(|key| Self { key, certificate })
@@ -281,7 +281,7 @@ impl fmt::Debug for GrantSigner {
     }
 }
 
-/// A grant as it came, read but not believed.
+/// A grant as received, decoded but not verified.
 #[derive(Debug)]
 pub(super) struct Presented<'bytes> {
     pub(super) grant: Grant,
@@ -345,7 +345,7 @@ fn read_objects(reader: &mut Reader<'_>) -> Option<Vec<String>> {
     Some(objects)
 }
 
-/// What is left to read.
+/// The bytes left to read.
 struct Reader<'bytes>(&'bytes [u8]);
 
 impl<'bytes> Reader<'bytes> {

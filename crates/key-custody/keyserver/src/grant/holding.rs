@@ -1,15 +1,14 @@
-//! Who was granted which keys, for as long as that holds: what lets a host go on asking for the
-//! state of a key that it has.
+//! Holdings: a record of the keys that a host was granted, by which it may keep reading their
+//! state.
 //!
-//! A grant is good for one request, and whoever has a key must hear of its revocation within
-//! seconds. So a grant that was redeemed and covers
-//! [`ReadMetadata`](super::GrantedOperation::ReadMetadata) leaves a *holding*: the host may read
-//! what is known of the objects that the grant named, never a key, until
-//! - the VM has gone on to a higher generation: another grant for it was redeemed, by whichever
-//!   host, or the control plane has raised it (`ledger::raise_generation`); or
-//! - the host's certificate or the host itself is revoked, since nobody asks in its name then.
+//! A grant is good for one request, but a host with a key must learn of its revocation within
+//! seconds. So a redeemed grant that covers [`ReadMetadata`](super::GrantedOperation::ReadMetadata)
+//! leaves a *holding*: the host may read the metadata of the grant's objects, never a key, until
+//! - the VM moves to a higher generation, because any host redeemed another grant for it or the
+//!   control plane raised it (`ledger::raise_generation`); or
+//! - the host or its certificate is revoked, because it can then make no requests.
 //!
-//! A holding is the client's, not a certificate's: it outlives the renewal of the certificate.
+//! A holding belongs to the client, not to a certificate: it outlives a renewal.
 //!
 //! | key in the store | value |
 //! |---|---|
@@ -32,8 +31,7 @@ const KEY_BYTES: usize = HELD.len() + ID_BYTES + DIGEST_BYTES + ID_BYTES;
 /// of items.
 const FORGET_PER_TRANSACTION: usize = 50;
 
-/// What the redemption of `grant` writes down so that its host may go on reading; nothing that is
-/// written down already.
+/// The holdings that the redemption of `grant` adds, without those that exist already.
 pub(super) fn begun_by(
     snapshot: &dyn Snapshot,
     grant: &VerifiedGrant,
@@ -53,7 +51,7 @@ pub(super) fn begun_by(
     Ok(begun)
 }
 
-/// Whether `host` may still read what is known of `object`, for a VM that has not gone on since.
+/// Whether `host` may still read the metadata of `object`, for a VM that has not moved on since.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`].
@@ -66,8 +64,8 @@ pub fn is_held(snapshot: &dyn Snapshot, host: ClientId, object: &str) -> Result<
     Ok(false)
 }
 
-/// Forgets the holdings of VMs that have gone on, and answers how many. For a timer; once a minute
-/// is plenty: they are void before they are forgotten.
+/// Deletes the holdings of VMs that have moved on, and returns their number. Call it from a timer;
+/// once a minute is enough, because they are void before they are deleted.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`].
@@ -86,7 +84,7 @@ pub fn forget_superseded(store: &dyn Store) -> Result<usize, RedeemError> {
     }
     let mut forgotten_count = 0;
     for some in superseded.chunks(FORGET_PER_TRANSACTION) {
-        // One that was begun anew meanwhile stays.
+        // A holding that was renewed meanwhile stays.
         let transaction = some.iter().fold(Transaction::new(), |all, entry| {
             all.when(entry.key.clone(), Is::ModifiedAt(entry.mod_revision)).delete(entry.key.clone())
         });
@@ -101,7 +99,7 @@ fn of_object(host: ClientId, object: &str) -> Vec<u8> {
     [HELD, host.as_bytes(), &sha256(object.as_bytes())].concat()
 }
 
-/// Whether the VM of a holding has not gone on.
+/// Whether the VM of a holding is still in its generation.
 fn is_current(snapshot: &dyn Snapshot, key: &[u8], value: &[u8]) -> Result<bool, RedeemError> {
     let damaged = || RedeemError::Damaged { key: key.escape_ascii().to_string() };
     let vm = key.last_chunk::<ID_BYTES>().filter(|_| key.len() == KEY_BYTES).ok_or_else(damaged)?;
@@ -155,7 +153,7 @@ mod tests {
         assert!(held(&store, "kek") && held(&store, "other") && !held(&store, "ke"));
         let another = is_held(store.snapshot().unwrap().as_ref(), ClientId::from_bytes([9; 16]), "kek");
         assert!(!another.unwrap());
-        // Another VM's generation is none of it, and the same generation again takes nothing away.
+        // Another VM's generation, or the same generation again, ends no holding.
         redeemed(&store, 2, 9, reading(), &["third"]);
         redeemed(&store, 1, 3, reading(), &["fourth"]);
         assert!(held(&store, "kek") && held(&store, "fourth"));

@@ -1,25 +1,25 @@
-//! Which grants are used, and how far each VM has gone on: what the server writes down, durably,
-//! before it releases anything under a grant.
+//! The ledger of used grants and of VMs' generations. The server updates it durably before it
+//! releases anything under a grant.
 //!
 //! | key in the store | value |
 //! |---|---|
-//! | `grant/used/` expires (8 bytes) id (16 bytes) | nothing: the key says it all |
+//! | `grant/used/` expires (8 bytes) id (16 bytes) | empty |
 //! | `grant/vm/` VM (16 bytes) | highest generation redeemed or fenced (8 bytes) |
 //! | `grant/key/` object, as grants name it | the VM that it was made for (16 bytes) |
 //! | `grant/forgotten` | seconds since 1970 (8 bytes): used grants that expired before are forgotten |
-//! | `grant/restored` | seconds since 1970 (8 bytes): of a restored server; grants that were good then or before are refused |
+//! | `grant/restored` | seconds since 1970 (8 bytes): of a restored server; grants valid then or before are refused |
 //!
-//! All numbers are big-endian, so used grants lie in the order in which they expire, and forgetting
-//! them is deleting a range. A used grant is remembered until it has expired for every clock within
-//! the skew; what is forgotten is refused ever after by `grant/forgotten`, so that a server whose
-//! clock is set back takes no old grant again.
+//! All numbers are big-endian, so used grants sort by expiry, and forgetting them deletes a range.
+//! A used grant is remembered until it has expired for every clock within the skew. Forgotten
+//! grants are refused forever by `grant/forgotten`, so that a server whose clock is set back
+//! accepts no old grant again.
 //!
-//! A key that was made for a VM is granted to that VM alone: who copies the VM's sealed volumes
-//! into another VM's directory has nothing of them by that VM's grants. A key that a person named
-//! is nobody's, and may seal several VMs.
+//! A key that was made for a VM is granted only to that VM: an attacker who copies the VM's sealed
+//! volumes into another VM's directory cannot open them with that VM's grants. A key that a person
+//! chose belongs to no VM, and may seal several.
 //!
-//! A restored server does not know which grants were used since its backup. So it takes none that
-//! could have been, and `grant/restored` says when that was.
+//! A restored server does not know which grants were used since its backup. So it refuses all that
+//! could have been, up to the time in `grant/restored`.
 
 use strongroom_store::{Is, KeyRange, Operation, Outcome, Snapshot, Store, StoreError, Transaction};
 use time::OffsetDateTime;
@@ -33,13 +33,13 @@ pub(crate) const VM: &[u8] = b"grant/vm/";
 pub(crate) const KEY: &[u8] = b"grant/key/";
 const FORGOTTEN: &[u8] = b"grant/forgotten";
 const RESTORED: &[u8] = b"grant/restored";
-/// All that is kept here.
+/// The prefix of all records of the ledger.
 pub(crate) const PREFIX: &[u8] = b"grant/";
 
-/// How often a redemption is tried again because another one of the same VM came between. Each
-/// conflict means that another grant was redeemed, and a VM has few at a time.
+/// How often a redemption is retried after a conflict with another of the same VM. Each conflict
+/// means that another grant was redeemed, and a VM has few at a time.
 const REDEEM_ATTEMPTS: usize = 16;
-/// Used grants forgotten in one transaction; within the store's limit of operations.
+/// Used grants deleted in one transaction; within the store's limit of operations.
 const FORGET_PER_TRANSACTION: usize = 100;
 
 /// Why a grant was not redeemed.
@@ -48,14 +48,14 @@ pub enum RedeemError {
     /// It may not be used.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The store failed. Whether the grant is used is not known if the store does not know; the
-    /// host asks for another.
+    /// The store failed. If the store's outcome is uncertain, the grant may be used; the host asks
+    /// for another.
     #[error("the use of the grant could not be written down, so nothing is released: {0}")]
     Store(#[from] StoreError),
-    /// Others of the same VM came between every time.
+    /// Every attempt conflicted with another redemption of the same VM.
     #[error("too many grants of one VM at a time; try again with the same grant")]
     Contended,
-    /// What the ledger says is no number.
+    /// A value in the ledger is not a number.
     #[error("the ledger of grants is damaged at {key}")]
     Damaged {
         /// The key, escaped.
@@ -63,9 +63,9 @@ pub enum RedeemError {
     },
 }
 
-/// What it takes to redeem a grant, as things are in `snapshot`: conditions that hold as long as
-/// the grant was not used and its VM has not gone on, and what is then written. After a conflict,
-/// ask again. Its host may read on from then: [`holding`].
+/// The transaction that redeems a grant, based on `snapshot`: its conditions hold while the grant
+/// is unused and its VM has not moved on. After a conflict, call again. Afterwards the host may
+/// keep reading metadata: [`holding`].
 ///
 /// # Errors
 /// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::BeforeRestore`],
@@ -112,7 +112,7 @@ pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<T
     Ok(transaction)
 }
 
-/// Redeems `grant` in a transaction of its own: when the future is done, its use is durable.
+/// Redeems `grant` in a transaction of its own: when the future completes, its use is durable.
 ///
 /// # Errors
 /// As [`redemption`], and [`RedeemError::Contended`].
@@ -126,9 +126,9 @@ pub async fn redeem(store: &dyn Store, grant: &VerifiedGrant) -> Result<(), Rede
     Err(RedeemError::Contended)
 }
 
-/// Lets a VM go on to `generation` without a grant: whatever was granted below it is void from then
-/// on, used or not, and so is what hosts [hold](super::holding) of it. Answers how far the VM has
-/// gone on, which may be higher. Blocks for a write to the device.
+/// Moves a VM to `generation` without a grant: all grants below it, used or not, are then void, and
+/// so are hosts' [holdings](super::holding) of it. Returns the VM's generation, which may be
+/// higher. Blocks for a write to the device.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`], [`RedeemError::Contended`].
@@ -151,11 +151,11 @@ pub fn raise_generation(
     Err(RedeemError::Contended)
 }
 
-/// Makes an object a VM's: no grant releases it for another one from then on. Blocks for a write to
+/// Binds an object to a VM: no grant releases it for another VM from then on. Blocks for a write to
 /// the device.
 ///
 /// # Errors
-/// [`Refusal::OtherVm`] if it is another VM's already; [`RedeemError::Store`],
+/// [`Refusal::OtherVm`] if it is already bound to another VM; [`RedeemError::Store`],
 /// [`RedeemError::Contended`].
 pub fn bind(store: &dyn Store, object: &str, vm: VmId) -> Result<(), RedeemError> {
     let key = key_key(object);
@@ -173,7 +173,7 @@ pub fn bind(store: &dyn Store, object: &str, vm: VmId) -> Result<(), RedeemError
     Err(RedeemError::Contended)
 }
 
-/// The highest generation of a VM that was redeemed or fenced, if any was.
+/// The highest redeemed or fenced generation of a VM, if any.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`].
@@ -181,8 +181,8 @@ pub fn highest_generation(store: &dyn Store, vm: VmId) -> Result<Option<VmGenera
     Ok(number(store.snapshot()?.as_ref(), &vm_key(vm))?.0.map(VmGeneration))
 }
 
-/// Forgets the used grants that no clock within the skew takes any more at `now`, and answers how
-/// many. For a timer; once a minute is plenty.
+/// Deletes the used grants that have expired at `now` for every clock within the skew, and returns
+/// their number. Call it from a timer; once a minute is enough.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`].
@@ -198,7 +198,7 @@ pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, R
         }
         let (forgotten, forgotten_is) = number(snapshot.as_ref(), FORGOTTEN)?;
         let mut transaction = Transaction::new().when(FORGOTTEN, forgotten_is);
-        // The mark goes first or with the deletions, never after them.
+        // The mark is written before or with the deletions, never after them.
         if forgotten.is_none_or(|forgotten| forgotten < before) {
             transaction = transaction.put(FORGOTTEN, before.to_be_bytes());
         }
@@ -210,8 +210,8 @@ pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, R
     }
 }
 
-/// What of a restored server's ledger stands in for the grants that it has forgotten: none is taken
-/// that was good at `now`, by any clock within the skew, or before.
+/// The mark of a restored server in place of lost uses of grants: grants that were valid at `now`,
+/// by any clock within the skew, or earlier are refused.
 pub(crate) fn restored_at(now: OffsetDateTime) -> Operation {
     let restored = GrantTime::of(now).0.saturating_add(CLOCK_SKEW_SECONDS);
     Operation::Put { key: RESTORED.to_vec(), value: restored.to_be_bytes().to_vec(), lease: None }
@@ -240,7 +240,7 @@ fn key_key(object: &str) -> Vec<u8> {
     [KEY, object.as_bytes()].concat()
 }
 
-/// The number under `key`, and the condition that it still is that.
+/// The number under `key`, and the condition that it is unchanged.
 pub(super) fn number(snapshot: &dyn Snapshot, key: &[u8]) -> Result<(Option<u64>, Is), RedeemError> {
     let Some(entry) = snapshot.get(key)? else {
         return Ok((None, Is::Absent));

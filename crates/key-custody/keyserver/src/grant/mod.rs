@@ -1,37 +1,38 @@
-//! Grants: the control plane's signed word that a host may have a VM's keys, once and soon.
+//! Grants: the control plane's signed, short-lived, single-use permission for a host to fetch a
+//! VM's keys.
 //!
-//! A host owns no key. To read one it shows, beside its certificate, a [`Grant`]: for this VM, on
-//! this host, these objects, these operations, from then until then, signed with a key whose
-//! certificate has the role `control`. So a stolen host certificate alone reads nothing, a stolen
-//! grant is of no use to another host, and neither the control plane (which has no host
-//! certificate) nor a host (which cannot sign) gets a key without the other.
+//! A host owns no key. To read one it presents its certificate and a [`Grant`], which names the VM,
+//! the host, the objects, the operations and the period, and is signed with a key whose certificate
+//! has the role `control`. So a stolen host certificate alone reads nothing, a stolen grant is
+//! useless to another host, and neither the control plane (which has no host certificate) nor a
+//! host (which cannot sign) gets a key without the other.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`encoding`] | the bytes of a grant, one encoding for each grant |
-//! | [`verify`] | is it genuine, ours, timely, and for what is asked |
-//! | [`ledger`] | has it been used, has its VM gone on; written down durably |
-//! | [`holding`] | what a redeemed grant lets its host go on asking: the state of the keys that it got |
-//! | [`refusal`] | every reason why not, each with its own name |
+//! | [`verify`] | checks signature, host, period, objects and operations |
+//! | [`ledger`] | records uses and VMs' generations durably |
+//! | [`holding`] | lets a host keep reading the state of the keys that it got |
+//! | [`refusal`] | every reason for a refusal, each with its own code |
 //!
-//! The way of a grant through a request, in this order, because each step rests on those before it:
-//! 1. [`GrantVerifier::check`] with the identity of the host that asks and what the request asks
-//!    for; and each object that it names is its signer's ([`Refusal::NotTheSigners`]);
-//! 2. [`ledger::redeem`]: no object is another VM's ([`Refusal::OtherVm`]), and one transaction of
-//!    the store writes down that the grant is used and which generation of the VM it was for.
-//!    Durable before any key leaves;
+//! The steps of a request with a grant, in this order because each depends on those before it:
+//! 1. [`GrantVerifier::check`] with the host's identity and the requested objects and operations;
+//!    each named object must belong to the signer ([`Refusal::NotTheSigners`]);
+//! 2. [`ledger::redeem`]: no object may be bound to another VM ([`Refusal::OtherVm`]), and one
+//!    transaction of the store records the grant's use and the VM's generation, durably before any
+//!    key leaves;
 //! 3. the audit record;
 //! 4. the key is released.
 //!
-//! A crash after 2 leaves a used grant and no key: the host asks the control plane for another. The
-//! other order could release twice.
+//! A crash after step 2 leaves a used grant and no released key: the host asks the control plane
+//! for another. The reverse order could release a key twice.
 //!
-//! **Generations.** Each time the control plane lets a VM start somewhere it counts its generation
-//! up and puts it into the grants. The server remembers the highest it has seen of each VM and
-//! refuses lower ones: a host that was given up and comes back cannot fetch the keys again with a
-//! grant from before.
+//! **Generations.** Each time the control plane starts a VM on a host, it increments the VM's
+//! generation and puts it into the grants. The server remembers the highest generation of each VM
+//! and refuses lower ones: a host that was given up and comes back cannot fetch the keys with an
+//! earlier grant.
 //!
-//! What may not enter: KMIP, objects, how certificates are verified (room `authority`).
+//! What may not enter: KMIP, objects, the verification of certificates (room `authority`).
 
 pub mod encoding;
 pub mod holding;

@@ -1,49 +1,49 @@
-//! Why a grant is refused. Each reason has a name of its own, so that the record of a refusal tells
-//! an attack from a clock that is wrong.
+//! Refusals of grants. Each reason has its own code, so that the record of a refusal distinguishes
+//! an attack from a wrong clock.
 
 use super::terms::{GrantTime, VmGeneration};
 
-/// Why a grant does not let the host do what it asks.
+/// Why a grant is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Not the bytes of a grant: cut short, lengthened, unknown format, fields that no grant has.
+    /// Not a grant's encoding: truncated, extended, of an unknown format, or with invalid fields.
     #[error("what was shown is no grant")]
     Malformed,
-    /// The certificate that it names as its signer's does not vouch for it.
+    /// Its signer's certificate may not sign grants.
     #[error("the grant's signer is refused: {0}")]
     Signer(#[from] SignerRefusal),
     /// The signature is not that signer's.
     #[error("the grant's signature is wrong")]
     BadSignature,
-    /// The asker's certificate is not a host's.
+    /// The client's certificate is not a host's.
     #[error("a grant lets a host do something, and the asker is none")]
     NotAHost,
     /// It was granted to another host.
     #[error("the grant is for another host")]
     OtherHost,
-    /// It is not good yet.
+    /// It is not yet valid.
     #[error("the grant is good from {not_before} on")]
     NotYetValid {
-        /// The first second at which it is good.
+        /// The first second at which it is valid.
         not_before: GrantTime,
     },
-    /// It is not good any more.
+    /// It has expired.
     #[error("the grant expired at {expires}")]
     Expired {
-        /// The first second at which it was no longer good.
+        /// The first second at which it was no longer valid.
         expires: GrantTime,
     },
-    /// It is good for longer than any grant may be.
+    /// Its validity exceeds the limit.
     #[error("the grant is good for {lifetime_seconds} s, longer than a grant may be")]
     TooLongLived {
-        /// How long it says it is good.
+        /// Its claimed validity.
         lifetime_seconds: u64,
     },
     /// It does not name the object.
     #[error("the grant does not name this object")]
     OtherObject,
-    /// It names an object that is not its signer's.
+    /// It names an object that its signer does not own.
     #[error("the grant names a key that its signer does not own")]
     NotTheSigners,
     /// It names a key of another VM.
@@ -55,7 +55,7 @@ pub enum Refusal {
     /// It was used before.
     #[error("the grant was used before; each is good for one request")]
     Replayed,
-    /// It is from before the key server was restored, which does not know whether it was used.
+    /// It was valid before the key server was restored, so its use is unknown.
     #[error(
         "the grant was good before the key server was restored from a backup; a grant must be good only after {restored}"
     )]
@@ -74,7 +74,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The word for it in records; never changes.
+    /// Its code in records; never changes.
     pub const fn code(&self) -> &'static str {
         match self {
             Refusal::Malformed => "grant-malformed",
@@ -101,10 +101,10 @@ impl Refusal {
     }
 }
 
-/// Why a certificate does not vouch for a grant.
+/// Why a certificate may not sign a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignerRefusal {
-    /// This server issued no such certificate, or has forgotten it long after it expired.
+    /// This server did not issue such a certificate, or has forgotten it long after its expiry.
     #[error("its certificate is not known here")]
     Unknown,
     /// The certificate has another role.
@@ -116,10 +116,10 @@ pub enum SignerRefusal {
     /// The certificate has expired or is not valid yet.
     #[error("its certificate is not valid now")]
     Expired,
-    /// Whether it may cannot be told: the store cannot be read.
+    /// It cannot be determined, because the store cannot be read.
     #[error("whether it may sign cannot be told now")]
     Unavailable,
-    /// The certificate's key is not one of P-256.
+    /// The certificate's key is not on P-256.
     #[error("its key is not of P-256")]
     OtherKeyType,
 }

@@ -1,11 +1,11 @@
-//! What a grant speaks of beside its own id and a VM: generations, times.
+//! The generations and times in grants.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-/// How often the control plane has let a VM start somewhere. Never goes back.
+/// The number of times that the control plane has started a VM on a host. Never decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VmGeneration(pub u64);
@@ -16,13 +16,13 @@ impl fmt::Display for VmGeneration {
     }
 }
 
-/// A time of a grant, in whole seconds since 1970 (UTC, without leap seconds), as eight bytes of it
-/// say: never before 1970, as times of objects may be.
+/// A time in a grant, in whole seconds since 1970 (UTC, without leap seconds), encoded in eight
+/// bytes. Unlike times of objects, it is never before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantTime(pub u64);
 
 impl GrantTime {
-    /// The second in which `time` lies; 1970 for all times before it.
+    /// The second that contains `time`; 1970 for all earlier times.
     pub fn of(time: OffsetDateTime) -> Self {
         Self(u64::try_from(time.unix_timestamp()).unwrap_or(0))
     }
@@ -34,11 +34,11 @@ impl fmt::Display for GrantTime {
     }
 }
 
-/// When a grant is good.
+/// A grant's period of validity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrantPeriod {
-    /// From then on.
+    /// Its first second.
     pub not_before: GrantTime,
-    /// Until then, no longer.
+    /// The first second after it.
     pub expires: GrantTime,
 }

@@ -1,4 +1,4 @@
-//! Whether a grant is genuine, for the host that shows it, good now, and for what is asked.
+//! Verifies a grant: its signature, its host, its period, its objects and operations.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use time::OffsetDateTime;
@@ -8,50 +8,50 @@ use super::refusal::{Refusal, SignerRefusal};
 use super::terms::GrantTime;
 use crate::access::{CertificateSha256, ClientId, Identity, Role};
 
-/// How far the clocks of the control plane and this server may lie apart, either way: what hosts
-/// with NTP never reach, and little beside a grant's life.
+/// How far the clocks of the control plane and this server may differ, either way: more than hosts
+/// with NTP ever do, and little compared with a grant's validity.
 pub const CLOCK_SKEW_SECONDS: u64 = 30;
-/// Longest time that a grant may be good. A used grant is remembered until it has expired, so this
-/// bounds how many are; and a key that is fetched when a VM starts is fetched within minutes.
+/// Longest validity of a grant. A used grant is remembered until it has expired, so this bounds
+/// their number; a starting VM's keys are fetched within minutes.
 pub const GRANT_MAX_LIFETIME_SECONDS: u64 = 3600;
 
-/// A control plane's key, as its certificate has it.
+/// A control plane's key from its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
-    /// Whose certificate it is.
+    /// The certificate's client.
     pub client: ClientId,
     /// The public key: an uncompressed point of P-256 (SEC 1, 2.3.3), 65 bytes.
     pub public_key: Vec<u8>,
 }
 
-/// Who may sign grants. The authority answers.
+/// The signers of grants, implemented by the authority.
 pub trait Signers: Send + Sync {
     /// The key of `certificate`, if it was issued here for the role `control`, is not revoked and
     /// valid at `now`.
     ///
     /// # Errors
-    /// The reason why it does not vouch for a grant.
+    /// Why it may not sign grants.
     fn signer(&self, certificate: &CertificateSha256, now: OffsetDateTime) -> Result<Signer, SignerRefusal>;
 }
 
-/// Checks grants against those who may sign them.
+/// Verifies grants against their permitted signers.
 #[derive(Debug)]
 pub struct GrantVerifier<S> {
     signers: S,
 }
 
 impl<S: Signers> GrantVerifier<S> {
-    /// Believes the signatures of `signers`.
+    /// A verifier that accepts signatures of `signers`.
     pub fn new(signers: S) -> Self {
         Self { signers }
     }
 
-    /// Whether `bytes` are a grant that `host` may use at `now`. Before anything is done under it,
-    /// ask it about each object and operation ([`VerifiedGrant::permits`]) and redeem it.
+    /// Verifies that `bytes` are a grant that `host` may use at `now`. Before acting under it,
+    /// check each object and operation ([`VerifiedGrant::permits`]) and redeem it.
     ///
     /// # Errors
-    /// Why it is refused. The signature is checked before any field is believed, so every reason
-    /// after [`Refusal::BadSignature`] is the control plane's own word against the asker.
+    /// The refusal. The signature is checked before any field is trusted, so every reason after
+    /// [`Refusal::BadSignature`] rests on a genuine grant.
     pub fn verify(
         &self,
         bytes: &[u8],
@@ -78,7 +78,7 @@ impl<S: Signers> GrantVerifier<S> {
     /// operation.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The refusal.
     pub fn check(
         &self,
         bytes: &[u8],
@@ -107,8 +107,8 @@ fn check_time(grant: &Grant, now: GrantTime) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A grant that is genuine, the asker's, and good now. Not yet redeemed: it may have been used
-/// before.
+/// A grant that is genuine, for this host, and currently valid. It is not redeemed yet, and may
+/// have been used before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedGrant {
     grant: Grant,
@@ -117,22 +117,22 @@ pub struct VerifiedGrant {
 }
 
 impl VerifiedGrant {
-    /// What was granted.
+    /// The grant.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// The control plane that signed.
+    /// The control plane that signed it.
     pub fn signer(&self) -> ClientId {
         self.signer
     }
 
-    /// The host that showed it.
+    /// The host that presented it.
     pub fn host(&self) -> ClientId {
         self.host
     }
 
-    /// Whether it covers `operation` on the object with this unique identifier.
+    /// Checks that it covers `operation` on the object with this unique identifier.
     ///
     /// # Errors
     /// [`Refusal::OtherObject`], [`Refusal::OtherOperation`].

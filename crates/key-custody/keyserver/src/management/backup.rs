@@ -1,12 +1,11 @@
-//! A backup on an administrator's request: made here, carried away in pieces, and remembered only
-//! once it is safe elsewhere. A backup that lies beside what it is to replace is none.
+//! Backups on an administrator's request: made here, downloaded in pieces, and recorded only once
+//! safe elsewhere. A backup on the same machine as the server does not protect it.
 //!
-//! One waits at a time, as `waiting.backup` in the state directory, until it was carried away,
+//! One backup waits at a time, as `waiting.backup` in the state directory, until it is downloaded,
 //! another is made, or the server ends.
 //!
-//! Who names the custodians decides who could open the backup. So they are on record with the
-//! digests of their keys, and others than last time, or fewer that are needed, take two
-//! administrators ([`Custodies`]).
+//! The choice of custodians decides who can open the backup. So it is on record with the digests of
+//! their keys, and new custodians, or a lower threshold, need two administrators ([`Custodies`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -32,10 +31,10 @@ use crate::recovery::ServerSource;
 
 const FILE: &str = "waiting.backup";
 const FILE_PARTIAL: &str = "waiting.backup.partial";
-/// Most bytes of one piece; in hexadecimal well within an answer.
+/// Most bytes of one piece; in hexadecimal it fits an answer.
 const PART_BYTES_MAX: u64 = 2 << 20;
 
-/// Makes backups of a server that serves.
+/// Makes backups of a running server.
 pub(super) struct Backups {
     source: ServerSource,
     custodies: Custodies,
@@ -44,7 +43,7 @@ pub(super) struct Backups {
 }
 
 impl Backups {
-    /// Of the server of this state. What waited when the last one ended waits no longer.
+    /// Backups of this state's server. Removes a waiting backup of the previous process.
     pub fn new(state: &State) -> Result<Self, SealingError> {
         let backups = Self {
             source: ServerSource::new(state)?,
@@ -58,7 +57,7 @@ impl Backups {
         Ok(backups)
     }
 
-    /// Makes one, in place of one that waits.
+    /// Makes a backup, which replaces a waiting one.
     pub fn make(&self, threshold: u8, custodians: &[CustodianText]) -> Result<BackupAnswer, Unanswered> {
         let custody = custody_of(threshold, custodians).map_err(not_custodians)?;
         self.custodies.check(&Named::of(&custody), self.last()?)?;
@@ -76,14 +75,14 @@ impl Backups {
         Ok(made)
     }
 
-    /// A piece of the one that waits.
+    /// A piece of the waiting backup.
     pub fn part(&self, id: BackupId, offset: u64) -> Result<BackupPart, Unanswered> {
         let waiting = self.waiting.lock();
         waiting_as(&waiting, id)?;
         self.read(offset).map_err(|error| refused_by_server("backup", &error))
     }
 
-    /// Remembers the one that waits as the last backup, and removes its file here.
+    /// Records the waiting backup as the last one, and removes its file here.
     pub fn keep(&self, id: BackupId) -> Result<(), Unanswered> {
         let mut waiting = self.waiting.lock();
         let last = waiting_as(&waiting, id)?;
@@ -92,7 +91,7 @@ impl Backups {
         self.remove().map_err(|error| refused_by_server("backup", &error))
     }
 
-    /// Asks for other custodians, in one administrator's name.
+    /// Proposes other custodians, in one administrator's name.
     pub fn propose(
         &self,
         asker: &Identity,
@@ -103,20 +102,20 @@ impl Backups {
         self.custodies.propose(asker, Named::of(&custody))
     }
 
-    /// What two administrators agreed upon.
+    /// The custodians that two administrators agreed on.
     pub fn custodies(&self) -> &Custodies {
         &self.custodies
     }
 
-    /// Who opens backups, and who was asked for.
+    /// The current custodians, and the proposed ones.
     pub fn list_custodians(&self) -> Result<CustodyAnswer, Unanswered> {
         self.custodies.list(self.last()?)
     }
 
-    /// The last backup that was kept.
+    /// The last recorded backup.
     fn last(&self) -> Result<Option<LastBackup>, Unanswered> {
-        // As of any number of changes: whether it is of this life of the server does not matter
-        // here.
+        // With any number of changes: it does not matter here whether the record is from this
+        // history of the server.
         let last =
             backup::status(&self.directory, u64::MAX).map_err(|error| refused_by_server("backup", &error))?;
         Ok(match last {
@@ -148,7 +147,7 @@ impl Backups {
     }
 }
 
-/// What is asked for has to be the one that waits.
+/// The requested backup must be the waiting one.
 fn waiting_as(waiting: &Option<LastBackup>, id: BackupId) -> Result<&LastBackup, Unanswered> {
     waiting.as_ref().filter(|last| last.id == id).ok_or_else(|| {
         refused("no-backup", format!("backup {id} does not wait here any more; make another one"))
@@ -171,14 +170,14 @@ fn custodian_of(text: &CustodianText) -> Result<Custodian, BackupError> {
     Custodian::new(CustodianName::new(text.name.as_str())?, text.public_key.as_bytes())
 }
 
-/// Says in a record who shall open a backup, by their keys.
+/// Adds a backup's custodians, by their keys, to an audit record.
 pub(super) fn custody_on_record(record: Record, threshold: u8, custodians: &[CustodianText]) -> Record {
     let record = record.field("threshold", threshold.to_string());
     custodians.iter().take(CUSTODIANS_MAX).fold(record, |record, text| match custodian_of(text) {
         Ok(custodian) => {
             record.field(format!("custodian {}", custodian.name()), hex::encode(&custodian.key_sha256()))
         }
-        // It is refused, and what stands there may be anything.
+        // The request is refused, and the text may be anything.
         Err(_) => record,
     })
 }
@@ -224,7 +223,7 @@ mod tests {
         assert!(matches!(status(), BackupStatus::Backed { last, .. } if last == made.backup));
         assert!(!backups.path().exists());
 
-        // Some of them: that is nothing new. Others, or fewer that are needed: by two
+        // A subset of the custodians is allowed. Others, or a lower threshold, need two
         // administrators.
         let fewer = backups.make(2, &texts(2)).unwrap();
         backups.keep(fewer.backup.id).unwrap();
@@ -236,7 +235,7 @@ mod tests {
         let confirm = |who, id: &str| backups.custodies().confirm(who, id).map_err(|error| error.code);
         assert_eq!(confirm(&ada, &proposed.id).unwrap_err(), "same-person");
         assert_eq!(confirm(&bob, "00").unwrap_err(), "no-custodians");
-        // What is confirmed is what was seen: another proposal has another id.
+        // A confirmation names what was seen: another proposal has another id.
         let other = backups.propose(&ada, 2, &texts(3)).unwrap();
         assert_eq!(confirm(&bob, &proposed.id).unwrap_err(), "no-custodians");
         assert_ne!(proposed.id, other.id);
@@ -249,7 +248,7 @@ mod tests {
         assert_eq!(backups.make(2, &texts(3)).unwrap_err().code, "other-custodians");
         assert_eq!(backups.make(2, &texts(1)).unwrap_err().code, "custodians");
 
-        // What waits when the server ends waits no longer when it starts.
+        // A backup that waits when the server ends is gone when it starts again.
         backups.make(3, &texts(3)).unwrap();
         fs::write(machine.directory.join(FILE_PARTIAL), "cut short").unwrap();
         drop(Backups::new(&server.state).unwrap());

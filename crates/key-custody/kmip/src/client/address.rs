@@ -1,4 +1,4 @@
-//! Where a server is.
+//! Server addresses.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ pub struct ServerAddress {
     port: u16,
 }
 
-/// A text that is no server's address.
+/// A text that is not a server's address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("'{0}' is no server; write HOST or HOST:PORT, an IPv6 address in brackets as in [2001:db8::1]:5696")]
 pub struct ServerAddressError(String);

@@ -16,19 +16,19 @@ use crate::ttlv::{ByteString, Limits, Tag};
 /// The longest message of a server that is quoted, in characters.
 const MESSAGE_CHARACTERS_MAX: usize = 300;
 
-/// What a server said no to, and why.
+/// A server's refusal and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What was asked for.
+    /// The refused operation.
     pub operation: Operation,
-    /// Why it was refused.
+    /// The reason.
     pub reason: ResultReason,
-    /// The same in the server's words, shortened. They come from elsewhere: whoever shows them
-    /// escapes what steers.
+    /// The reason in the server's words, shortened. The text is untrusted: a caller that displays
+    /// it escapes control characters.
     pub message: String,
 }
 
-/// What a server says to one request.
+/// A server's answer to one request.
 pub type Answer = Result<ResponsePayload, Refusal>;
 
 impl fmt::Display for Refusal {
@@ -49,18 +49,16 @@ impl fmt::Display for Refusal {
 
 impl Client {
     /// Sends several requests in one message, in order. The server stops after the first that it
-    /// refuses. The answers are in the order of the requests; none for those that came after a
-    /// refusal.
+    /// refuses. The answers are in the order of the requests; requests after a refusal have none.
     ///
     /// # Errors
-    /// Whatever keeps the message from being answered. A refusal of one item is in its place among
-    /// the answers.
+    /// If the message gets no answer. The refusal of one item is in its place among the answers.
     pub fn batch(&self, payloads: Vec<RequestPayload>) -> Result<Vec<Answer>, ClientError> {
         self.batch_as(None, payloads)
     }
 
-    /// The same, with what says who asks or what is granted, beyond the certificate. A message with
-    /// such a thing is never sent twice: a grant may be good for one.
+    /// The same, with credentials or a grant in addition to the certificate. Such a message is
+    /// never sent twice: a grant may be good for one request only.
     ///
     /// # Errors
     /// As [`batch`](Self::batch).
@@ -81,7 +79,7 @@ impl Client {
         self.send_as(authentication, payloads, version, deadline)
     }
 
-    /// Sends one request, by the version that was agreed on.
+    /// Sends one request, in the agreed version.
     pub(super) fn call(&self, payload: RequestPayload) -> Result<ResponsePayload, ClientError> {
         let operation = payload.operation();
         let mut answers = self.batch(vec![payload])?;
@@ -96,7 +94,7 @@ impl Client {
         ClientError::Protocol { server: self.server().clone(), reason: reason.into() }
     }
 
-    /// Sends one message in that version.
+    /// Sends one message in the given version.
     pub(super) fn send(
         &self,
         payloads: Vec<RequestPayload>,
@@ -136,7 +134,7 @@ impl Client {
         if let Err(ClientError::Refused { refusal, .. }) = &outcome
             && refusal.reason == ResultReason::InvalidMessage
         {
-            // The server may speak other versions since it was last asked.
+            // The server's versions may have changed since they were negotiated.
             *self.version.lock() = None;
         }
         outcome
@@ -144,7 +142,7 @@ impl Client {
 
     /// Brings the answers into the order of the requests.
     fn sort(&self, items: Vec<ResponseItem>, operations: &[Operation]) -> Result<Vec<Answer>, ClientError> {
-        // A server that cannot read a message answers with one item that is about none of ours.
+        // A server that cannot read a message answers with one item that belongs to no request.
         if let [only] = items.as_slice()
             && only.operation.is_none()
             && only.result_status != ResultStatus::Success
@@ -215,7 +213,7 @@ impl Client {
                     return Ok(answer);
                 }
                 Err(failure) => {
-                    // What went wrong with this connection has likely befallen those that lie idle.
+                    // The idle connections have likely failed as well.
                     self.pool.forget();
                     let lost = matches!(failure.cause, ExchangeCause::Lost(_));
                     if !(was_open && lost && !failure.answered && repeatable) {
@@ -235,7 +233,7 @@ impl Client {
     }
 }
 
-/// Whether an operation may be sent twice and does what it does once.
+/// Whether sending an operation twice has the effect of sending it once.
 fn is_repeatable(operation: Operation) -> bool {
     matches!(
         operation,

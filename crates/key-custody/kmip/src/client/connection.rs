@@ -1,4 +1,4 @@
-//! One TLS connection to one server, with a deadline for whatever is done over it.
+//! One TLS connection to one server, with a deadline for each exchange.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -20,15 +20,15 @@ use crate::ttlv::{HEADER_BYTES, Limits, Tag, TtlvError, message_length_bytes};
 pub(super) enum ConnectFailure {
     /// The name cannot be resolved.
     Name(io::Error),
-    /// Nobody listens, or nothing gets there.
+    /// No server listens, or the network is down.
     Tcp(io::Error),
-    /// TLS does not come about.
+    /// The TLS handshake failed.
     Tls(rustls::Error),
-    /// Nothing came in time.
+    /// The server did not answer in time.
     Silent,
 }
 
-/// Why there is no answer over a connection, which is of no use any more.
+/// Why an exchange failed. The connection is unusable afterwards.
 #[derive(Debug)]
 pub(super) struct ExchangeFailure {
     pub(super) cause: ExchangeCause,
@@ -42,9 +42,9 @@ pub(super) enum ExchangeCause {
     Lost(io::Error),
     /// The server, or TLS, ended it with an alert.
     Tls(rustls::Error),
-    /// No whole answer came in time.
+    /// No complete answer arrived in time.
     Silent,
-    /// What came is no message.
+    /// The answer is not a message.
     Message(TtlvError),
 }
 
@@ -79,12 +79,12 @@ impl Connection {
         Ok(Self { tls, socket, config, tcp_took })
     }
 
-    /// Which TLS this is, if it is one of those that are spoken.
+    /// The negotiated TLS version.
     pub(super) fn tls_version(&self) -> Option<ProtocolVersion> {
         self.tls.protocol_version()
     }
 
-    /// How long it took to find and reach the server, before TLS.
+    /// The time to resolve and reach the server, before TLS.
     pub(super) fn tcp_took(&self) -> Duration {
         self.tcp_took
     }
@@ -94,8 +94,8 @@ impl Connection {
         Arc::ptr_eq(&self.config, config)
     }
 
-    /// Looks whether the server has left it alone since the last answer. One that the server closed
-    /// while nobody looked is found out here, before a request is lost to it.
+    /// Whether the connection has been quiet since the last answer. This detects a connection that
+    /// the server closed meanwhile, before a request is lost on it.
     pub(super) fn check_quiet(&mut self) -> bool {
         self.look().unwrap_or(false)
     }
@@ -121,8 +121,8 @@ impl Connection {
         Ok(quiet)
     }
 
-    /// Sends a request and waits for the whole answer. The answer's buffer is made once, of its
-    /// final size, and wiped.
+    /// Sends a request and waits for the whole answer. The answer's buffer is allocated once, at
+    /// its final size, and wiped.
     pub(super) fn exchange(
         &mut self,
         request: &[u8],
@@ -156,7 +156,7 @@ impl Connection {
         Ok(message)
     }
 
-    /// Says goodbye. A server that is gone does not mind.
+    /// Sends a close notification; errors do not matter.
     pub(super) fn close(mut self) {
         self.tls.send_close_notify();
         let _ = self.socket.stream.set_nonblocking(true);
@@ -164,7 +164,7 @@ impl Connection {
     }
 }
 
-/// Tries the addresses of a name one after the other, each with its share of the time that is left.
+/// Tries the addresses of a name one after the other, each with its share of the remaining time.
 fn connect(address: &ServerAddress, deadline: Deadline) -> Result<TcpStream, ConnectFailure> {
     let addresses = resolve(address, deadline)?;
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -183,8 +183,8 @@ fn connect(address: &ServerAddress, deadline: Deadline) -> Result<TcpStream, Con
     }
 }
 
-/// The addresses of a host. The system's resolver knows no deadline, so a name is resolved by a
-/// thread that is left behind when it takes too long, and ends with the resolver's own time-out.
+/// The addresses of a host. The system's resolver has no deadline, so a thread resolves the name.
+/// If it takes too long it is abandoned, and ends with the resolver's own time-out.
 fn resolve(address: &ServerAddress, deadline: Deadline) -> Result<Vec<SocketAddr>, ConnectFailure> {
     if let Ok(ip) = address.host().parse() {
         return Ok(vec![SocketAddr::new(ip, address.port())]);
@@ -194,7 +194,7 @@ fn resolve(address: &ServerAddress, deadline: Deadline) -> Result<Vec<SocketAddr
     std::thread::Builder::new()
         .name("kmip-resolve".to_owned())
         .spawn(move || {
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = sender.send(wanted.to_socket_addrs().map(Iterator::collect::<Vec<_>>));
         })
         .map_err(ConnectFailure::Name)?;
@@ -220,7 +220,7 @@ impl DeadlineSocket {
     }
 }
 
-/// What the kernel calls `WouldBlock` on a blocking socket is its time-out.
+/// On a blocking socket the kernel reports a time-out as `WouldBlock`.
 fn of_timeout(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }

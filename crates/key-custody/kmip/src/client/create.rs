@@ -8,15 +8,15 @@ use crate::protocol::{
     TemplateAttribute,
 };
 
-/// What key to make.
+/// The key to create.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     /// Its length in bits.
     pub bits: u16,
     /// What it may be used for.
     pub mask: CryptographicUsageMask,
-    /// A name that no other object has: by it the key is found when the answer is lost. None for
-    /// servers that take no names; a lost answer leaves a key there that nobody knows.
+    /// A name that no other object has, by which the key is found if the answer is lost. `None` for
+    /// servers without names, where a lost answer leaves an unknown key behind.
     pub unique_name: Option<String>,
     /// Further attributes.
     pub attributes: Vec<AttributeValue>,
@@ -54,10 +54,10 @@ fn name_attribute(name: &str) -> AttributeValue {
 }
 
 impl Client {
-    /// Makes an AES key and returns what the server calls it. One with a unique name is looked for
-    /// first, and again if the answer to its making is lost or the server says that the name is
-    /// taken: it is made only if it is not there. So the same call may be made again after any
-    /// error. Up to four requests, each with its own time.
+    /// Creates an AES key and returns its identifier. A key with a unique name is created only if
+    /// it does not exist: it is located first, and again if the answer to Create is lost or the
+    /// server refuses. So the call may be repeated after any error. It makes up to four requests,
+    /// each with its own time-out.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -85,7 +85,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn locate_by_name(&self, name: &str) -> Result<Option<String>, ClientError> {
-        // The least, if a server made several: everybody who asks gets the same.
+        // The least identifier, if a server made several: every caller gets the same one.
         Ok(self.locate(vec![name_attribute(name)], NAMESAKES_MAX)?.into_iter().min())
     }
 
@@ -97,6 +97,6 @@ impl Client {
     }
 }
 
-/// How many objects of one name are looked at. More than one takes two answers lost, or servers out
-/// of step.
+/// How many objects of one name are considered. More than one exists only after two lost answers,
+/// or if servers are out of step.
 const NAMESAKES_MAX: u16 = 16;

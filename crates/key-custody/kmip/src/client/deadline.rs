@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-/// By when. Every wait within one request is cut to what is left until then, so that their sum
+/// A deadline. Every wait within one request is cut to what is left until then, so that their sum
 /// cannot exceed it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
@@ -22,10 +22,10 @@ impl Deadline {
         Self { begun: self.begun, at: self.at.min(Instant::now() + limit) }
     }
 
-    /// What is left.
+    /// The remaining time.
     ///
     /// # Errors
-    /// `TimedOut` when nothing is.
+    /// `TimedOut` if none remains.
     pub(super) fn left(self) -> io::Result<Duration> {
         match self.at.checked_duration_since(Instant::now()) {
             Some(left) if !left.is_zero() => Ok(left),

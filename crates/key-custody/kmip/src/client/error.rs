@@ -1,4 +1,4 @@
-//! Why a call failed: which server, what happened, what to do.
+//! Errors of calls: the server, the failure, and the next step.
 
 use std::fmt;
 use std::io;
@@ -14,14 +14,14 @@ use super::connection::{ConnectFailure, ExchangeCause};
 use super::identity::TlsFilesError;
 use crate::protocol::{Operation, ProtocolVersion};
 
-/// What a call was doing when its time was over.
+/// The phase in which a call timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// All connections were in use.
     Queue,
     /// Connecting and shaking hands.
     Connect,
-    /// Waiting for the answer. Whether the request was carried out is not known.
+    /// Waiting for the answer. The request may or may not have been carried out.
     Answer,
 }
 
@@ -31,7 +31,7 @@ pub enum ClientError {
     /// The TLS files cannot be used.
     #[error(transparent)]
     TlsFiles(TlsFilesError),
-    /// The server's name is none that a certificate can have.
+    /// The server's name cannot stand in a certificate.
     #[error("'{name}' is no name that a server's certificate can have; give a DNS name or an IP address")]
     ServerName {
         /// The name.
@@ -45,7 +45,7 @@ pub enum ClientError {
         /// Why not.
         source: io::Error,
     },
-    /// No connection comes about.
+    /// The connection failed.
     #[error("{server}: cannot connect ({source}); is the server running, and the port open to this machine?")]
     Connect {
         /// Where.
@@ -53,7 +53,7 @@ pub enum ClientError {
         /// Why not.
         source: io::Error,
     },
-    /// No TLS comes about, or it was ended.
+    /// The TLS handshake failed, or the session was ended.
     #[error("{server}: TLS failed ({source}); {}", tls_advice(.source))]
     Tls {
         /// Where.
@@ -61,18 +61,18 @@ pub enum ClientError {
         /// Why.
         source: rustls::Error,
     },
-    /// Time was over.
+    /// The call timed out.
     #[error("{server}: {phase} after {} ms", .waited.as_millis())]
     TimedOut {
         /// Where.
         server: ServerAddress,
-        /// Doing what.
+        /// The phase.
         phase: Phase,
-        /// How long it was waited.
+        /// How long the call waited.
         waited: Duration,
     },
-    /// The connection broke before the answer was there. Whether the request was carried out is not
-    /// known.
+    /// The connection broke before the answer arrived. The request may or may not have been carried
+    /// out.
     #[error("{server}: the connection broke before the answer came ({source}); the server's log may say why")]
     Lost {
         /// Where.
@@ -80,15 +80,15 @@ pub enum ClientError {
         /// How.
         source: io::Error,
     },
-    /// The server said no.
+    /// The server refused the request.
     #[error("{server}: {refusal}")]
     Refused {
         /// Where.
         server: ServerAddress,
-        /// To what, and why.
+        /// The refused operation and the reason.
         refusal: Refusal,
     },
-    /// The answer is none.
+    /// The answer is invalid.
     #[error("{server}: the answer makes no sense: {reason}; is this a KMIP server?")]
     Protocol {
         /// Where.
@@ -96,7 +96,7 @@ pub enum ClientError {
         /// What is wrong with it.
         reason: String,
     },
-    /// There is no version that both speak.
+    /// Client and server share no version.
     #[error("{server}: it speaks KMIP {}, and this client {}", list(.theirs), list(.ours))]
     NoCommonVersion {
         /// Where.
@@ -106,14 +106,14 @@ pub enum ClientError {
         /// What the client may speak.
         ours: Vec<ProtocolVersion>,
     },
-    /// The version that was agreed on lacks the operation.
+    /// The agreed version lacks the operation.
     #[error("{server}: it speaks KMIP {version}, which has no {operation}")]
     OperationTooNew {
         /// Where.
         server: ServerAddress,
         /// What was asked for.
         operation: Operation,
-        /// What was agreed on.
+        /// The agreed version.
         version: ProtocolVersion,
     },
     /// No memory for a key.
@@ -122,7 +122,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether the server did not answer: another one with the same keys may.
+    /// Whether the server did not answer; another one with the same keys may.
     pub fn is_without_answer(&self) -> bool {
         matches!(
             self,
@@ -135,7 +135,7 @@ impl ClientError {
         )
     }
 
-    /// Whether the request may have been carried out all the same.
+    /// Whether the request may nevertheless have been carried out.
     pub fn is_uncertain(&self) -> bool {
         matches!(
             self,
@@ -143,7 +143,7 @@ impl ClientError {
         )
     }
 
-    /// What the server refused, if it did.
+    /// The server's refusal, if there was one.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused { refusal, .. } => Some(refusal),
@@ -207,7 +207,7 @@ fn list(versions: &[ProtocolVersion]) -> String {
     }
 }
 
-/// What to do about a TLS error: most come from a handful of mistakes.
+/// The next step for a TLS error; most come from a handful of mistakes.
 fn tls_advice(error: &rustls::Error) -> &'static str {
     use CertificateError::{Expired, ExpiredContext, NotValidForName, NotValidForNameContext, UnknownIssuer};
     match error {

@@ -7,19 +7,19 @@ use crate::message::{GetAttributesRequest, GetRequest, RequestPayload, ResponseP
 use crate::protocol::{Attribute, AttributeName, AttributeValue, Authentication, Credential, Operation};
 use crate::ttlv::ByteString;
 
-/// What a grant gave.
+/// The result of a fetch under a grant.
 #[derive(Debug)]
 pub struct GrantedKey {
-    /// What the server says of the key.
+    /// The key's attributes.
     pub attributes: Vec<AttributeValue>,
-    /// The key, or why it is not given: the server may say that it was destroyed, and then that it
-    /// does not give it.
+    /// The key, or the refusal. For a destroyed key the server may return the attributes and refuse
+    /// the key.
     pub key: Result<GotKey, Refusal>,
 }
 
 impl Client {
-    /// What is known of a symmetric key, and the key, in one message that shows a grant. It is sent
-    /// once: where no answer comes, the grant may be used up ([`ClientError::is_uncertain`]).
+    /// Fetches a symmetric key and its attributes in one message with a grant. It is sent once:
+    /// without an answer, the grant may be used up ([`ClientError::is_uncertain`]).
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::Refused`] if the grant is refused.

@@ -1,4 +1,4 @@
-//! Who we are to a server, and whom we take for one: PEM files, read again when they change.
+//! The client's certificate and its trusted authorities: PEM files, reread when they change.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,12 +14,11 @@ use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// The longest PEM file that is read, in bytes: a bundle of every public authority has a quarter of
-/// it.
+/// Most bytes of a PEM file; a bundle of all public authorities has a quarter of that.
 pub const PEM_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The files of mutual TLS. Only their paths are kept; each new connection uses what they hold by
-/// then.
+/// The files of mutual TLS. Only their paths are kept; each new connection uses their current
+/// content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TlsFiles {
     /// Certificates of the authorities that a server's certificate may come from.
@@ -41,7 +40,7 @@ pub enum TlsFilesError {
         /// Why not.
         source: io::Error,
     },
-    /// A file has something else in it.
+    /// A file has the wrong content.
     #[error("{path} holds no {wanted} in PEM: {reason}")]
     Content {
         /// Which.
@@ -63,7 +62,7 @@ pub enum TlsFilesError {
     },
 }
 
-/// What tells that a file was replaced or written to.
+/// Metadata that changes when a file is replaced or written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -72,7 +71,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// The files and what they held when last read.
+/// The files and their content as last read.
 pub(super) struct Identity {
     files: TlsFiles,
     read: Mutex<Loaded>,
@@ -84,7 +83,7 @@ struct Loaded {
 }
 
 impl TlsFiles {
-    /// Reads the files, to find out whether they can be used.
+    /// Reads the files to check that they can be used.
     ///
     /// # Errors
     /// [`TlsFilesError`], which names the file.
@@ -149,8 +148,8 @@ impl Identity {
         Ok(Self { files, read: Mutex::new(Loaded { stamps, config }) })
     }
 
-    /// What the files hold now. Files that cannot be used, as in the middle of their replacement,
-    /// leave what they held before in use.
+    /// The files' current configuration. If they cannot be used, as during their replacement, the
+    /// previous content stays in use.
     pub(super) fn current(&self) -> Arc<ClientConfig> {
         let stamps = self.files.stamps();
         let mut read = self.read.lock();
@@ -186,7 +185,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsFilesError> {
         let reason = format!("{length_bytes} bytes are more than the {PEM_FILE_BYTES_MAX} that are read");
         return Err(TlsFilesError::Content { path: path.to_owned(), wanted: "text", reason });
     }
-    // One more than the file has, so that reading to its end never makes the buffer grow.
+    // One byte more than the file has, so that reading to its end never grows the buffer.
     let capacity = usize::try_from(length_bytes).unwrap_or_default() + 1;
     let mut content = Zeroizing::new(Vec::with_capacity(capacity));
     file.take(length_bytes).read_to_end(&mut content).map_err(unreadable)?;
@@ -197,7 +196,7 @@ fn of_pem(error: &rustls::pki_types::pem::Error) -> String {
     use rustls::pki_types::pem::Error;
     match error {
         Error::NoItemsFound => "there is none in it".to_owned(),
-        // Others quote the file, and this one may hold a key.
+        // The parser's other errors quote the file, which may hold a key.
         _ => "it is damaged".to_owned(),
     }
 }

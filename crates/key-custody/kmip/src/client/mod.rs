@@ -1,17 +1,16 @@
 //! A client of one KMIP server: blocking calls, each with a deadline.
 //!
 //! - Connections are TLS 1.2 or 1.3 with a client certificate, kept open between calls and shared
-//!   by threads. One that the server closed meanwhile is noticed before a request is lost to it;
-//!   one over which a request failed is dropped.
-//! - A request is sent once. Only if it went over a connection that was open before, changes
-//!   nothing at the server, and no byte of an answer came, it is sent once more over a new one.
+//!   by threads. A connection that the server closed meanwhile is detected before a request is lost
+//!   on it. A connection on which a request failed is dropped.
+//! - A request is sent once. It is sent again, over a new connection, only if it used a connection
+//!   that was already open, changes nothing at the server, and no byte of an answer arrived.
 //! - The protocol version is agreed on at the first call and remembered.
 //! - Keys go from the answer, whose buffer is wiped, straight into
 //!   [`SecretBytes`](strongroom_memory::secret::SecretBytes).
-//! - Errors name the server and what to do. What a server says in words is quoted; what a client
-//!   sends never is.
+//! - Errors name the server and what to do. A server's message is quoted; a client's data never is.
 //!
-//! Which of several servers to ask is not decided here.
+//! The choice among several servers is made elsewhere.
 
 mod address;
 mod call;
@@ -50,12 +49,12 @@ pub struct Client {
     name: ServerName<'static>,
     identity: identity::Identity,
     pool: pool::Pool,
-    /// What was agreed on with the server.
+    /// The version agreed with the server.
     version: Mutex<Option<ProtocolVersion>>,
 }
 
 impl Client {
-    /// A client. It reads the TLS files and connects to nothing yet.
+    /// Creates a client. It reads the TLS files and does not connect yet.
     ///
     /// # Errors
     /// [`ClientError::TlsFiles`], [`ClientError::ServerName`].

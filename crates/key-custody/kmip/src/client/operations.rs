@@ -22,7 +22,7 @@ use crate::ttlv::DateTime;
 pub struct GotKey {
     /// The key.
     pub secret: SecretBytes,
-    /// What it is for, if the server says.
+    /// Its algorithm, if the server states it.
     pub algorithm: Option<CryptographicAlgorithm>,
 }
 
@@ -35,7 +35,7 @@ pub struct WrappedKey {
     pub encoding: EncodingOption,
 }
 
-/// Makes a method's tail: the answer of its own operation, or nonsense.
+/// Ends a method: returns the answer to its own operation, or an error for any other.
 macro_rules! answer_of {
     ($client:expr, $operation:ident, $payload:expr) => {
         match $client.call(RequestPayload::$operation($payload))? {
@@ -53,7 +53,7 @@ fn object(id: &str) -> UniqueIdentifierRequest {
 }
 
 impl Client {
-    /// Which versions the server speaks, as it says.
+    /// The versions that the server claims to speak.
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::OperationTooNew`] of a server of KMIP 1.0.
@@ -61,7 +61,7 @@ impl Client {
         Ok(answer_of!(self, DiscoverVersions, DiscoverVersionsRequest::default()).protocol_versions)
     }
 
-    /// What the server can do.
+    /// The server's capabilities.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -69,7 +69,7 @@ impl Client {
         Ok(answer_of!(self, Query, QueryRequest { query_functions: functions.to_vec() }))
     }
 
-    /// Brings a key along. The server calls it what is returned.
+    /// Registers a key and returns its identifier.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -106,7 +106,7 @@ impl Client {
     /// A symmetric key.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Protocol`] if the object is no key in the plain.
+    /// [`ClientError`]; [`ClientError::Protocol`] if the object is not an unwrapped key.
     pub fn get(&self, id: &str) -> Result<GotKey, ClientError> {
         let request = GetRequest { unique_identifier: Some(id.to_owned()), ..GetRequest::default() };
         let answer = answer_of!(self, Get, request);
@@ -147,7 +147,7 @@ impl Client {
             block_cipher_mode: Some(BlockCipherMode::NistKeyWrap),
             ..CryptographicParameters::default()
         };
-        // KMIP 1.0 has no such option: there it is always the encoded Key Value that is wrapped.
+        // KMIP 1.0 has no such option: it always wraps the encoded Key Value.
         let asked = (self.version()? > ProtocolVersion::V1_0).then_some(EncodingOption::NoEncoding);
         let specification = KeyWrappingSpecification {
             wrapping_method: WrappingMethod::Encrypt,
@@ -180,7 +180,7 @@ impl Client {
         Ok(WrappedKey { bytes, encoding: wrapping.encoding_option.unwrap_or(EncodingOption::TtlvEncoding) })
     }
 
-    /// Attributes of an object; all where none is named.
+    /// Attributes of an object; all if none is named.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -195,7 +195,7 @@ impl Client {
         Ok(answer.attributes.into_iter().map(|attribute| attribute.value).collect())
     }
 
-    /// Where an object is in its life.
+    /// An object's state.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -246,8 +246,7 @@ impl Client {
         Ok(answer_of!(self, Locate, request).unique_identifiers)
     }
 
-    /// Takes an object out of use. For a compromise, the time since when it may have been one is
-    /// now.
+    /// Revokes an object. For a compromise, the compromise date is now.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -1,4 +1,4 @@
-//! How a client goes about its calls.
+//! Options of a client.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use crate::ttlv::MESSAGE_MAX_BYTES;
 /// The server, and the limits of calls to it.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Where the server is.
+    /// The server's address.
     pub server: ServerAddress,
-    /// The name that its certificate must have, where that is not the host's.
+    /// The name in its certificate, if that is not the host's.
     pub server_name: Option<String>,
-    /// Who we are, and whom we take for the server.
+    /// Our certificate, and the server's authorities.
     pub tls: TlsFiles,
-    /// Time to connect and shake hands; part of the request's own time.
+    /// Time for connecting and the handshake; counts towards the request's time.
     pub connect_timeout: Duration,
     /// Time for a whole call: waiting for a connection, connecting, agreeing on a version, sending
     /// and the answer.
     pub request_timeout: Duration,
-    /// The most connections at a time. Calls beyond wait for one.
+    /// The most connections at a time. Further calls wait for one.
     pub connections_max: usize,
-    /// After which time a connection that nobody used is closed. Firewalls forget connections after
-    /// some minutes.
+    /// Time after which an idle connection is closed. Firewalls drop connections after some
+    /// minutes.
     pub idle_limit: Duration,
-    /// The longest answer that is read, in bytes. The server is told.
+    /// The longest answer accepted, in bytes. It is announced to the server.
     pub response_max_bytes: usize,
-    /// The versions to agree on one of.
+    /// The versions to choose from.
     pub versions: Vec<ProtocolVersion>,
 }
 

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use super::connection::Connection;
 use super::deadline::Deadline;
 
-/// Open connections that nobody uses now, the latest used last, and how many there are in all.
+/// The idle connections, the most recently used last, and the number of all connections.
 pub(super) struct Pool {
     state: Mutex<State>,
     returned: Condvar,
@@ -22,7 +22,7 @@ struct State {
     in_use: usize,
 }
 
-/// The right to use one connection, given back when it is dropped.
+/// The right to use one connection, returned when it is dropped.
 pub(super) struct Turn<'a> {
     pool: &'a Pool,
 }
@@ -32,9 +32,9 @@ impl Pool {
         Self { state: Mutex::default(), returned: Condvar::new(), connections_max, idle_limit }
     }
 
-    /// Waits until fewer connections than allowed are in use. With the right comes an open
-    /// connection that passes `fits`, if there is one; those that do not, and those that were idle
-    /// for too long, are closed.
+    /// Waits until fewer connections than allowed are in use. Also returns an open connection that
+    /// passes `fits`, if there is one. Connections that do not pass, or were idle for too long, are
+    /// closed.
     ///
     /// # Errors
     /// `TimedOut` at the deadline.
@@ -63,7 +63,7 @@ impl Pool {
         Ok((turn, found))
     }
 
-    /// Closes all that nobody uses: what one of them found out about the server holds for them too.
+    /// Closes all idle connections: a failure of one of them likely holds for all.
     pub(super) fn forget(&self) {
         let idle = std::mem::take(&mut self.state.lock().idle);
         idle.into_iter().for_each(|(connection, _)| connection.close());
@@ -71,7 +71,7 @@ impl Pool {
 }
 
 impl Turn<'_> {
-    /// Keeps a connection that is still good for the next one.
+    /// Returns a connection that is still good to the pool.
     pub(super) fn keep(self, connection: Connection) {
         let mut state = self.pool.state.lock();
         state.idle.push((connection, Instant::now()));

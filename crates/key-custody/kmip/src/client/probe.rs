@@ -1,4 +1,4 @@
-//! Looking at a server: what it takes to get to it.
+//! Probing a server: the time to connect.
 
 use std::time::{Duration, Instant};
 
@@ -6,23 +6,23 @@ use super::Client;
 use super::deadline::Deadline;
 use super::error::ClientError;
 
-/// How a new connection came about.
+/// The steps of a new connection, with their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Finding and reaching the server.
+    /// Time to resolve and reach the server.
     pub tcp: Duration,
-    /// Shaking hands.
+    /// Time of the TLS handshake.
     pub tls: Duration,
     /// "TLS 1.2" or "TLS 1.3".
     pub tls_version: &'static str,
 }
 
 impl Client {
-    /// Makes a connection of its own and closes it. In TLS 1.3 a server says whether it takes the
-    /// client's certificate only when it is asked something.
+    /// Opens a separate connection and closes it. In TLS 1.3 a server rejects a client's
+    /// certificate only at the first request.
     ///
     /// # Errors
-    /// Why none comes about.
+    /// Why the connection failed.
     pub fn probe(&self) -> Result<Probe, ClientError> {
         let begun = Instant::now();
         let connection = self.connect(Deadline::after(self.options.connect_timeout))?;

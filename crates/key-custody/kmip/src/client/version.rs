@@ -6,16 +6,16 @@ use super::error::ClientError;
 use crate::message::{DiscoverVersionsRequest, QueryRequest, RequestPayload, ResponsePayload};
 use crate::protocol::{ProtocolVersion, QueryFunction, ResultReason};
 
-/// In which versions to ask which versions there are: first in the oldest that has the question,
-/// which most servers speak, then in those that a server may have given up the older ones for.
+/// The versions in which Discover Versions is sent: first the oldest that has it, which most
+/// servers speak, then those of servers that have dropped the older ones.
 const ASKED_IN: [ProtocolVersion; 4] =
     [ProtocolVersion::V1_1, ProtocolVersion::V1_4, ProtocolVersion::V1_3, ProtocolVersion::V1_2];
 
 impl Client {
-    /// The version that messages to this server have. The server is asked once.
+    /// The version of messages to this server, negotiated once.
     ///
     /// # Errors
-    /// Why it cannot be asked, or [`ClientError::NoCommonVersion`].
+    /// If the server cannot be asked, or [`ClientError::NoCommonVersion`].
     pub fn version(&self) -> Result<ProtocolVersion, ClientError> {
         self.agreed_version(Deadline::after(self.options.request_timeout))
     }
@@ -24,8 +24,8 @@ impl Client {
         if let Some(version) = *self.version.lock() {
             return Ok(version);
         }
-        // Without the lock: a server that is silent must not make others wait for more than their
-        // own time.
+        // Without the lock: a silent server must not make other callers wait beyond their own
+        // deadlines.
         let theirs = self.ask_versions(deadline)?;
         let common = |version: &&ProtocolVersion| theirs.contains(version);
         let Some(version) = self.options.versions.iter().filter(common).max().copied() else {
@@ -50,7 +50,7 @@ impl Client {
                     Some(Err(refusal)) if refusal.reason == ResultReason::OperationNotSupported => break,
                     _ => {}
                 },
-                // Other servers than those that speak the version cannot read the question.
+                // A server that does not speak the version cannot read the question.
                 Err(ClientError::Refused { refusal, .. })
                     if refusal.reason == ResultReason::OperationNotSupported =>
                 {
@@ -65,7 +65,8 @@ impl Client {
         self.try_1_0(deadline)
     }
 
-    /// A server that does not know the question is one of KMIP 1.0, if it answers in that.
+    /// A server that does not know Discover Versions speaks KMIP 1.0, if it answers in that
+    /// version.
     fn try_1_0(&self, deadline: Deadline) -> Result<Vec<ProtocolVersion>, ClientError> {
         let question = QueryRequest { query_functions: vec![QueryFunction::Operations] };
         let version = ProtocolVersion::V1_0;

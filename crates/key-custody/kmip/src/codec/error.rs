@@ -1,12 +1,12 @@
-//! Why a message, or one item of it, is not one that KMIP has.
+//! Errors of decoding a message or one of its items.
 
 use crate::protocol::{ProtocolVersion, ResultReason};
 use crate::ttlv::{Tag, TtlvError, Type};
 
-/// What is wrong, and in which structure.
+/// The problem, and the structure that has it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes are no TTLV, or too much of it.
+    /// The bytes are not TTLV, or exceed its limits.
     #[error(transparent)]
     Ttlv(#[from] TtlvError),
     /// A field is missing, wrong or too much.
@@ -17,10 +17,10 @@ pub enum DecodeError {
         /// The problem.
         problem: Problem,
     },
-    /// The message is of a version of KMIP that is not spoken here.
+    /// The message has an unsupported version of KMIP.
     #[error("KMIP {0} is not spoken here; 1.0 to 1.4 are")]
     Version(ProtocolVersion),
-    /// The header announces another number of batch items than there are.
+    /// The header's batch count differs from the number of items.
     #[error("the header announces {announced} batch items and {found} are there")]
     BatchCount {
         /// The number in the header.
@@ -33,16 +33,16 @@ pub enum DecodeError {
 /// What is wrong with a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The field must be there and is not.
+    /// A required field is missing.
     #[error("{0} is missing")]
     Missing(Tag),
-    /// The structure has no such field, or not in this version.
+    /// The structure has no such field in this version.
     #[error("{0} does not belong here in KMIP {1}")]
     Unexpected(Tag, ProtocolVersion),
-    /// The field may stand there once only.
+    /// The field may occur only once.
     #[error("{0} is there more than once")]
     Repeated(Tag),
-    /// The field has another type.
+    /// The field has the wrong type.
     #[error("{tag} is of type {found:?}, not {expected:?}")]
     WrongType {
         /// The field.
@@ -63,17 +63,18 @@ pub enum Problem {
 }
 
 impl DecodeError {
-    /// A value that a field cannot have. The structure is filled in by whoever reads it.
+    /// The error for a value that a field cannot have. The decoder of the structure fills in
+    /// `within`.
     pub(crate) fn value(tag: Tag, complaint: &'static str) -> Self {
         Self::Field { within: tag, problem: Problem::Value { tag, complaint } }
     }
 
-    /// A field of another type than `expected`.
+    /// The error for a field that is not of type `expected`.
     pub(crate) fn wrong_type(tag: Tag, expected: Type, found: Type) -> Self {
         Self::Field { within: tag, problem: Problem::WrongType { tag, expected, found } }
     }
 
-    /// The result reason that tells a peer what this is (KMIP 1.4, sections 9.1.3.2.29 and 11).
+    /// The result reason for the peer (KMIP 1.4, sections 9.1.3.2.29 and 11).
     pub fn reason(&self) -> ResultReason {
         match self {
             Self::Ttlv(_) | Self::Version(_) | Self::BatchCount { .. } => ResultReason::InvalidMessage,

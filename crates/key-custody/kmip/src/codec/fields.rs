@@ -1,4 +1,4 @@
-//! The fields of one structure while they are taken out of it.
+//! The fields of one structure while it is decoded.
 
 use super::{DecodeError, Problem, Rules, UnknownFields};
 use crate::protocol::ProtocolVersion;
@@ -24,13 +24,13 @@ impl<'a> Fields<'a> {
     /// The fields of a field that must be a structure.
     ///
     /// # Errors
-    /// [`Problem::WrongType`] if it is none.
+    /// [`Problem::WrongType`] if it is not a structure.
     pub fn of(field: Field<'a>, rules: Rules) -> Result<Self, DecodeError> {
         let wrong = || DecodeError::wrong_type(field.tag(), Type::Structure, field.kind());
         Ok(Self::new(field.structure().ok_or_else(wrong)?, rules))
     }
 
-    /// What reading goes by.
+    /// The decoding rules.
     pub fn rules(&self) -> Rules {
         self.rules
     }
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
         self.left.iter_mut().find_map(Option::take)
     }
 
-    /// Sees to it that nothing is left that is not understood.
+    /// Checks that no unknown field is left.
     ///
     /// # Errors
     /// [`Problem::Unexpected`], where [`Rules`] refuse unknown fields.

@@ -1,6 +1,6 @@
-//! Between TTLV fields and typed values: who has which fields, since which version.
+//! Converts between TTLV fields and typed values: the fields of each structure, by version.
 //!
-//! [`Codec`] is a type that is one field; [`Member`] says how often a field may stand in a
+//! A [`Codec`] is a type that is one field. [`Member`] states how often a field may occur in a
 //! structure: a `Codec` itself exactly once, `Option` at most once, `Vec` any number of times. The
 //! `structure!` macro makes both directions of a structure from one list, so that request and
 //! response types serve client and server alike.
@@ -18,11 +18,10 @@ pub(crate) use structure::structure;
 use crate::protocol::ProtocolVersion;
 use crate::ttlv::{Field, Tag, Writer};
 
-/// What reading goes by.
+/// The decoding rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// The version in the message's header. A field that came later is one that this message cannot
-    /// have.
+    /// The version in the message's header. The message cannot have fields of a later version.
     pub version: ProtocolVersion,
     /// What becomes of a field that a structure does not have.
     pub unknown_fields: UnknownFields,

@@ -1,4 +1,4 @@
-//! The values that fields have by themselves.
+//! Codecs of the primitive values.
 
 use super::{Codec, DecodeError, Rules};
 use crate::protocol::ProtocolVersion;
@@ -54,7 +54,7 @@ impl Codec for Value {
     }
 }
 
-/// The fields of a structure that is kept as it came: encoded, well formed, and possibly secret.
+/// The fields of a structure kept as received: encoded, well formed, and possibly secret.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RawStructure(ByteString);
 

@@ -33,7 +33,7 @@ macro_rules! structure {
         }
 
         impl $name {
-            /// Takes the fields of this structure out of those of one that may have more.
+            /// Takes this structure's fields out of a structure that may have more.
             pub(crate) fn take_from(
                 fields: &mut $crate::codec::Fields<'_>,
             ) -> Result<Self, $crate::codec::DecodeError> {
@@ -77,8 +77,8 @@ macro_rules! structure {
         $crate::codec::Member::take($crate::ttlv::Tag::$tag, $fields)?
     };
     (@take $fields:ident, $tag:ident, $since:ident) => {
-        // Clients of 1.0 send fields of later versions (Percona's keyring pages with Offset Items),
-        // and mean what those say. What we send keeps to the version.
+        // Clients of 1.0 send fields of later versions with their meaning there (Percona's keyring
+        // pages with Offset Items). Our own messages keep to the version.
         if $fields.version() >= $crate::protocol::ProtocolVersion::$since
             || $fields.has($crate::ttlv::Tag::$tag)
         {

@@ -1,9 +1,9 @@
 //! Messages: a header and a batch of items (KMIP 1.4, sections 6 to 8).
 //!
-//! What is wrong spoils as little as it can. A message that is no TTLV, or whose header or batch
-//! items cannot be read, is refused as a whole. A payload that cannot be read spoils its own item:
-//! it is kept as [`RequestPayload::Undecodable`] with the reason. An operation that is not known
-//! here is kept as [`RequestPayload::Unknown`].
+//! A decoding error affects as little as possible. A message that is not TTLV, or whose header or
+//! batch items cannot be decoded, is refused as a whole. A payload that cannot be decoded affects
+//! only its own item: it is kept as [`RequestPayload::Undecodable`] with the error. An unknown
+//! operation is kept as [`RequestPayload::Unknown`].
 
 #[cfg(test)]
 mod examples;

@@ -11,12 +11,11 @@ use crate::protocol::{
 use crate::ttlv::{ByteString, DateTime, Field, Limits, Structure, Tag, Writer, write_exactly};
 
 structure! {
-    /// What a request says about itself (section 7.2). The batch count is that of
-    /// [`RequestMessage::items`].
+    /// The header of a request (section 7.2). The batch count is that of [`RequestMessage::items`].
     pub struct RequestHeader {
-        /// In which version the message is, and the response must be.
+        /// The version of the message, and of its response.
         protocol_version: ProtocolVersion = PROTOCOL_VERSION,
-        /// The longest response that the client takes, in bytes.
+        /// The longest response that the client accepts, in bytes.
         maximum_response_size: Option<i32> = MAXIMUM_RESPONSE_SIZE,
         /// For the client's logs.
         client_correlation_value: Option<String> = CLIENT_CORRELATION_VALUE since V1_4,
@@ -24,15 +23,15 @@ structure! {
         server_correlation_value: Option<String> = SERVER_CORRELATION_VALUE since V1_4,
         /// Whether the client can poll for the answer.
         asynchronous_indicator: Option<bool> = ASYNCHRONOUS_INDICATOR,
-        /// Whether the client can attest itself.
+        /// Whether the client can attest its state.
         attestation_capable_indicator: Option<bool> = ATTESTATION_CAPABLE_INDICATOR since V1_2,
-        /// How it can.
+        /// The ways in which it can.
         attestation_types: Vec<AttestationType> = ATTESTATION_TYPE since V1_2,
-        /// Who asks, beyond the certificate.
+        /// Credentials in addition to the certificate.
         authentication: Option<Authentication> = AUTHENTICATION,
-        /// What happens to the batch after an error; it stops where nothing is said.
+        /// What happens to the batch after an error; by default it stops.
         batch_error_continuation_option: Option<BatchErrorContinuationOption> = BATCH_ERROR_CONTINUATION_OPTION,
-        /// Whether the items must be done in their order.
+        /// Whether the items must be processed in order.
         batch_order_option: Option<bool> = BATCH_ORDER_OPTION,
         /// When it was sent.
         time_stamp: Option<DateTime> = TIME_STAMP,
@@ -58,15 +57,14 @@ impl RequestHeader {
     }
 }
 
-/// One thing that is asked for.
+/// One item of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestItem {
-    /// What the client calls this item. Needed where there are several, which whoever answers them
-    /// sees to.
+    /// The client's name for this item. Required if there are several; the service checks that.
     pub unique_batch_item_id: Option<ByteString>,
     /// The operation and its parameters.
     pub payload: RequestPayload,
-    /// What a vendor adds.
+    /// A vendor's extension.
     pub message_extension: Option<MessageExtension>,
 }
 
@@ -86,7 +84,7 @@ impl From<RequestPayload> for RequestItem {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestMessage {
-    /// What it says about itself.
+    /// The header.
     pub header: RequestHeader,
     /// What is asked for.
     pub items: Vec<RequestItem>,
@@ -96,7 +94,7 @@ pub struct RequestMessage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no request of KMIP: {error}")]
 pub struct MalformedRequest {
-    /// In which version to say so: the request's, or the nearest that is spoken here.
+    /// The version of the refusal: the request's, or the nearest supported one.
     pub version: ProtocolVersion,
     /// What is wrong.
     #[source]
@@ -113,7 +111,7 @@ impl RequestMessage {
         Self::decode_in(bytes, limits, &mut version).map_err(|error| MalformedRequest { version, error })
     }
 
-    /// Reads a request and tells its version as soon as it is known.
+    /// Reads a request, and sets `version` as soon as it is known.
     fn decode_in(bytes: &[u8], limits: &Limits, version: &mut ProtocolVersion) -> Result<Self, DecodeError> {
         let message = Structure::parse(bytes, Tag::REQUEST_MESSAGE, limits)?;
         let (mut fields, header) = open(message, Tag::REQUEST_HEADER, UnknownFields::Refuse, version)?;
@@ -139,8 +137,8 @@ impl RequestMessage {
     }
 }
 
-/// Opens a message: its fields and those of its header, both by the rules of the version that the
-/// header has. `answer_in` becomes the version to answer in, also where this fails.
+/// Opens a message: its fields and those of its header, both by the rules of the header's version.
+/// Sets `answer_in` to the version to answer in, even on failure.
 pub(super) fn open<'a>(
     message: Structure<'a>,
     header: Tag,
@@ -159,7 +157,7 @@ pub(super) fn open<'a>(
     *answer_in = version;
     let rules = Rules { version, unknown_fields };
     let mut fields = Fields::new(message, rules);
-    // Read above; here it only leaves the fields.
+    // It was read above; this only removes it from the fields.
     fields.take_one(header)?;
     Ok((fields, Fields::of(header_field, rules)?))
 }
@@ -183,8 +181,8 @@ pub(super) fn check_batch_count(announced: i32, found: usize) -> Result<(), Deco
     }
 }
 
-/// A batch count for the wire. A message has at most [`ITEMS_MAX`](crate::ttlv::ITEMS_MAX) fields
-/// to be read at all.
+/// A batch count for the wire. A readable message has at most [`ITEMS_MAX`](crate::ttlv::ITEMS_MAX)
+/// fields.
 pub(super) fn batch_count(items: usize) -> i32 {
     i32::try_from(items).unwrap_or(i32::MAX)
 }

@@ -11,16 +11,16 @@ use crate::protocol::{
 use crate::ttlv::{ByteString, DateTime, Field, Limits, Structure, Tag, Writer, write_exactly};
 
 structure! {
-    /// What a response says about itself (section 7.2). The batch count is that of
+    /// The header of a response (section 7.2). The batch count is that of
     /// [`ResponseMessage::items`].
     pub struct ResponseHeader {
-        /// In which version the message is.
+        /// The message's version.
         protocol_version: ProtocolVersion = PROTOCOL_VERSION,
         /// When it was sent.
         time_stamp: DateTime = TIME_STAMP,
         /// A number for the client's attestation.
         nonce: Option<Nonce> = NONCE since V1_2,
-        /// How the client must attest itself.
+        /// How the client must attest its state.
         attestation_types: Vec<AttestationType> = ATTESTATION_TYPE since V1_2,
         /// The request's, for the client's logs.
         client_correlation_value: Option<String> = CLIENT_CORRELATION_VALUE since V1_4,
@@ -30,7 +30,7 @@ structure! {
 }
 
 impl ResponseHeader {
-    /// A header of now with nothing but the version.
+    /// A header with only the version and the current time.
     pub fn new(protocol_version: ProtocolVersion) -> Self {
         Self {
             protocol_version,
@@ -48,19 +48,19 @@ impl ResponseHeader {
 pub struct ResponseItem {
     /// What was asked for; absent where the request could not be read.
     pub operation: Option<Operation>,
-    /// What the client calls the item.
+    /// The client's name for the item.
     pub unique_batch_item_id: Option<ByteString>,
-    /// How it ended.
+    /// The result.
     pub result_status: ResultStatus,
     /// Why it failed.
     pub result_reason: Option<ResultReason>,
-    /// The same in words.
+    /// The reason in words.
     pub result_message: Option<String>,
-    /// What to poll for.
+    /// The value to poll with.
     pub asynchronous_correlation_value: Option<ByteString>,
     /// What was asked for.
     pub payload: Option<ResponsePayload>,
-    /// What a vendor adds.
+    /// A vendor's extension.
     pub message_extension: Option<MessageExtension>,
 }
 
@@ -88,7 +88,7 @@ impl ResponseItem {
         }
     }
 
-    /// The answer that nothing of a request was done.
+    /// The answer that refuses a whole request.
     pub fn failure_of_message(reason: ResultReason, message: impl Into<String>) -> Self {
         Self {
             operation: None,
@@ -106,14 +106,14 @@ impl ResponseItem {
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseMessage {
-    /// What it says about itself.
+    /// The header.
     pub header: ResponseHeader,
     /// One answer for each item, in no particular order unless the request asked for one.
     pub items: Vec<ResponseItem>,
 }
 
 impl ResponseMessage {
-    /// The answer to a request of which nothing was done.
+    /// The answer to a request that was refused as a whole.
     pub fn failure(version: ProtocolVersion, reason: ResultReason, message: impl Into<String>) -> Self {
         Self {
             header: ResponseHeader::new(version),
@@ -121,11 +121,11 @@ impl ResponseMessage {
         }
     }
 
-    /// Reads a response. Fields that are not known are skipped, and a payload that cannot be read
-    /// spoils its own item.
+    /// Reads a response. Unknown fields are skipped, and a payload that cannot be decoded affects
+    /// only its own item.
     ///
     /// # Errors
-    /// [`DecodeError`] if nothing of it can be used.
+    /// [`DecodeError`] if no part of it can be used.
     pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Self, DecodeError> {
         let message = Structure::parse(bytes, Tag::RESPONSE_MESSAGE, limits)?;
         let mut version = ProtocolVersion::V1_0;
@@ -156,7 +156,7 @@ impl Codec for ResponseItem {
     fn decode(field: Field<'_>, rules: Rules) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(field, rules)?;
         let operation: Option<Operation> = Member::take(Tag::OPERATION, &mut fields)?;
-        // Without an operation nobody can say what a payload is.
+        // Without the operation the payload's type is unknown.
         let payload = match (operation, fields.take_one(Tag::RESPONSE_PAYLOAD)?) {
             (Some(operation), Some(payload)) => {
                 Some(ResponsePayload::decode(operation, Some(payload), rules)?)

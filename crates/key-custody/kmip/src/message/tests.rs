@@ -33,7 +33,7 @@ fn decode(item: &Item) -> Result<RequestMessage, MalformedRequest> {
     RequestMessage::decode(&item.to_bytes(), &limits())
 }
 
-/// Why the only payload of a request cannot be read.
+/// The error in the only payload of a request.
 fn undecodable(item: &Item) -> DecodeError {
     match decode(item).unwrap().items.remove(0).payload {
         RequestPayload::Undecodable { error, .. } => error,
@@ -65,7 +65,7 @@ fn every_version_leaves_out_what_came_later() {
         for item in &decoded.items {
             assert!(!matches!(item.payload, RequestPayload::Undecodable { .. }), "{version}: {item:?}");
         }
-        // What is left is written as it was read.
+        // The decoded message is encoded as it was read.
         assert_eq!(decoded.encode(), encoded);
 
         let encoded = examples::response(version).encode();
@@ -195,7 +195,7 @@ fn a_field_of_a_later_version_is_understood_and_not_sent() {
     let sent = Item::parse(&decoded.encode(), Tag::REQUEST_MESSAGE, &limits()).unwrap();
     let sent = format!("{sent:?}");
     assert!(!sent.contains("OffsetItems") && !sent.contains("ClientCorrelationValue"), "{sent}");
-    // What no version has stays unknown.
+    // A field that no version has stays unknown.
     fields_mut(&mut item, &[Tag::BATCH_ITEM, Tag::REQUEST_PAYLOAD]).push(Item::text(Tag::COMMENT, "?"));
     let unexpected = Problem::Unexpected(Tag::COMMENT, ProtocolVersion::V1_2);
     assert_eq!(undecodable(&item), DecodeError::Field { within: Tag::REQUEST_PAYLOAD, problem: unexpected });
@@ -275,7 +275,7 @@ fn an_object_must_be_of_the_type_that_is_said() {
     field_mut(&mut item, &object_type).value = Value::Enumeration(ObjectType::Certificate.number());
     assert_eq!(undecodable(&item).reason(), ResultReason::MissingData);
 
-    // A type that is not known here is kept, so that it can be refused by name.
+    // An unknown type is kept, so that it can be refused by name.
     field_mut(&mut item, &object_type).value = Value::Enumeration(0x8000_0001);
     let decoded = decode(&item).unwrap();
     let RequestPayload::Register(register) = &decoded.items[0].payload else { panic!("{decoded:?}") };
@@ -302,7 +302,7 @@ fn a_wrapped_content_is_opened_with_the_right_key_only() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever is read can be written, and reads as the same.
+    /// Every decoded message can be encoded, and decodes to the same.
     #[test]
     fn damage_is_refused_or_understood_the_same_again(
         newest in any::<bool>(),

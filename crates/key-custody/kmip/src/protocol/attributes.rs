@@ -1,6 +1,6 @@
-//! Attributes: what is known about an object (KMIP 1.4, section 3).
+//! Attributes of objects (KMIP 1.4, section 3).
 //!
-//! An attribute's name decides the type of its value, so the value is what carries the name: an
+//! An attribute's name decides the type of its value, so the value carries the name: an
 //! [`AttributeValue::State`] cannot hold a length.
 
 use std::fmt;
@@ -25,7 +25,7 @@ macro_rules! attributes {
                 #[doc = concat!("`", $text, "`")]
                 $variant,
             )*
-            /// A custom attribute, or one that is not known here. Never a name that is.
+            /// A custom or unknown attribute. Never the name of a known one.
             Other(String),
         }
 
@@ -41,8 +41,7 @@ macro_rules! attributes {
                 }
             }
 
-            /// The tag that the attribute has by itself, which names the enumeration or mask that
-            /// its value is of.
+            /// The attribute's own tag, which names the enumeration or mask of its value.
             pub fn tag(&self) -> Option<Tag> {
                 match self {
                     $(Self::$variant => Some(Tag::$tag),)*
@@ -75,9 +74,9 @@ macro_rules! attributes {
                 #[doc = concat!("`", $text, "`")]
                 $variant($type),
             )*
-            /// A custom attribute, or one that is not known here.
+            /// A custom or unknown attribute.
             Other {
-                /// Its name. Never one that is known.
+                /// Its name; never that of a known attribute.
                 name: String,
                 /// Its value, of any type.
                 value: Value,
@@ -168,7 +167,7 @@ attributes! {
 }
 
 impl AttributeName {
-    /// Whether a client may make attributes of this name up: the specification leaves `x-` to
+    /// Whether a client may define attributes of this name: the specification leaves `x-` to
     /// clients and `y-` to servers.
     pub fn is_clients_own(&self) -> bool {
         matches!(self, Self::Other(name) if name.starts_with("x-"))
@@ -191,7 +190,7 @@ impl Codec for AttributeName {
     }
 }
 
-/// Which one of several values of an attribute, counted from 0.
+/// The index of one of an attribute's values, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttributeIndex(pub u32);
 
@@ -209,7 +208,7 @@ impl Codec for AttributeIndex {
 /// One attribute of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribute {
-    /// Which one of several; the first where it is not said.
+    /// The index among several values; by default the first.
     pub index: Option<AttributeIndex>,
     /// Name and value.
     pub value: AttributeValue,

@@ -1,4 +1,4 @@
-//! How a client says who it is, beyond its certificate (KMIP 1.4, section 2.1.2).
+//! A client's credentials in addition to its certificate (KMIP 1.4, section 2.1.2).
 
 use super::{AttestationType, CredentialType, Nonce, ProtocolVersion};
 use crate::codec::{Codec, DecodeError, Fields, Member, Rules, structure};
@@ -8,7 +8,7 @@ use crate::ttlv::{ByteString, Field, SecretText, Tag, Value, Writer};
 /// vendors.
 pub const STRONGROOM_GRANT: CredentialType = CredentialType::Other(0x8000_0001);
 
-/// The byte string in such a credential's value that is the signed grant.
+/// The tag of the byte string in such a credential that is the signed grant.
 pub const STRONGROOM_GRANT_TAG: Tag = Tag::of(0x54_0001);
 
 structure! {
@@ -22,7 +22,7 @@ structure! {
 }
 
 structure! {
-    /// What a device knows about itself (KMIP 1.1).
+    /// The identity of a device (KMIP 1.1).
     #[derive(Default)]
     pub struct DeviceCredential {
         /// Its serial number.
@@ -41,15 +41,15 @@ structure! {
 }
 
 structure! {
-    /// What a client measured of itself (KMIP 1.2).
+    /// A client's measurement of itself (KMIP 1.2).
     pub struct AttestationCredential {
-        /// The server's number that the measurement answers.
+        /// The server's nonce that the measurement answers.
         nonce: Nonce = NONCE,
         /// How it was measured.
         attestation_type: AttestationType = ATTESTATION_TYPE,
         /// The measurement.
         measurement: Option<ByteString> = ATTESTATION_MEASUREMENT,
-        /// What another one asserts of it.
+        /// A third party's assertion about it.
         assertion: Option<ByteString> = ATTESTATION_ASSERTION,
     }
 }
@@ -67,15 +67,15 @@ pub enum Credential {
     StrongroomGrant(ByteString),
     /// Any other.
     Other {
-        /// Of which type.
+        /// Its type.
         credential_type: CredentialType,
-        /// What it says.
+        /// Its value.
         value: Value,
     },
 }
 
 impl Credential {
-    /// Of which type it is.
+    /// The credential's type.
     pub fn credential_type(&self) -> CredentialType {
         match self {
             Self::UsernameAndPassword(_) => CredentialType::UsernameAndPassword,
@@ -128,8 +128,8 @@ impl Codec for Credential {
 structure! {
     /// The credentials of a request. Versions before 1.2 have one.
     pub struct Authentication {
-        /// All of them; a request with this structure must have one at least, which whoever checks
-        /// them sees to.
+        /// The credentials. A request with this structure must have at least one; the service
+        /// checks that.
         credentials: Vec<Credential> = CREDENTIAL,
     }
 }

@@ -8,16 +8,16 @@ use crate::codec::structure;
 use crate::ttlv::ByteString;
 
 structure! {
-    /// With which mode, padding and lengths a key is used.
+    /// The mode, padding and lengths with which a key is used.
     #[derive(Default)]
     pub struct CryptographicParameters {
         /// The mode of the cipher.
         block_cipher_mode: Option<BlockCipherMode> = BLOCK_CIPHER_MODE,
-        /// How data is filled up.
+        /// How data is padded.
         padding_method: Option<PaddingMethod> = PADDING_METHOD,
         /// The hash.
         hashing_algorithm: Option<HashingAlgorithm> = HASHING_ALGORITHM,
-        /// What the key is for in the payment world.
+        /// The key's role in payment systems.
         key_role_type: Option<KeyRoleType> = KEY_ROLE_TYPE,
         /// The signature.
         digital_signature_algorithm: Option<DigitalSignatureAlgorithm> = DIGITAL_SIGNATURE_ALGORITHM since V1_2,

@@ -1,4 +1,4 @@
-//! Key blocks: key material with what is needed to use it (KMIP 1.4, sections 2.1.3 and 2.1.4).
+//! Key blocks: key material with the parameters for its use (KMIP 1.4, sections 2.1.3 and 2.1.4).
 
 use zeroize::Zeroizing;
 
@@ -15,10 +15,9 @@ pub struct KeyBlock {
     pub key_format_type: KeyFormatType,
     /// How a point of a curve in it is encoded.
     pub key_compression_type: Option<KeyCompressionType>,
-    /// The key itself. Absent only where a server keeps the attributes of a key that it does not
-    /// have (KMIP 1.2).
+    /// The key itself. Absent only if a server keeps just the attributes of a key (KMIP 1.2).
     pub key_value: Option<KeyValue>,
-    /// What the key is for.
+    /// The key's algorithm.
     pub cryptographic_algorithm: Option<CryptographicAlgorithm>,
     /// Its length in bits.
     pub cryptographic_length: Option<i32>,
@@ -29,10 +28,10 @@ pub struct KeyBlock {
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyValue {
-    /// Material that can be seen as such. With Key Wrapping Data beside it, it is the material
-    /// alone that is wrapped (the encoding option "no encoding").
+    /// Material in a readable structure. With Key Wrapping Data beside it, only the material is
+    /// wrapped (the encoding option "no encoding").
     Content(KeyContent),
-    /// A whole encoded [`KeyContent`] under a wrap: nothing in it can be seen before it is
+    /// A whole encoded [`KeyContent`] under a wrap: nothing in it can be read before it is
     /// unwrapped.
     WrappedContent(ByteString),
 }
@@ -53,7 +52,7 @@ pub enum KeyMaterial {
     Bytes(ByteString),
     /// The one field of a transparent symmetric key.
     TransparentSymmetricKey(ByteString),
-    /// The fields of any other transparent key, as they came.
+    /// The fields of any other transparent key, as received.
     Structure(RawStructure),
 }
 
@@ -74,7 +73,7 @@ impl KeyBlock {
         }
     }
 
-    /// The bytes of a key that is neither wrapped nor of several fields.
+    /// The bytes of a key that is not wrapped and has a single field.
     pub fn plain_bytes(&self) -> Option<&ByteString> {
         match (&self.key_wrapping_data, &self.key_value) {
             (None, Some(KeyValue::Content(content))) => content.material.bytes(),
@@ -118,7 +117,7 @@ impl KeyMaterial {
 }
 
 impl KeyContent {
-    /// The encoded Key Value structure, which is what the encoding option "TTLV encoding" wraps.
+    /// The encoded Key Value structure, which the encoding option "TTLV encoding" wraps.
     pub fn to_ttlv(&self, version: ProtocolVersion) -> Zeroizing<Vec<u8>> {
         write_exactly(|writer| self.encode(version, writer))
     }
@@ -126,7 +125,8 @@ impl KeyContent {
     /// The content of an unwrapped [`KeyValue::WrappedContent`].
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are no Key Value structure: the wrong key unwraps to anything.
+    /// [`DecodeError`] if the bytes are not a Key Value structure, as after unwrapping with a wrong
+    /// key.
     pub fn from_ttlv(bytes: &[u8], format: KeyFormatType, rules: Rules) -> Result<Self, DecodeError> {
         let structure = Structure::parse(bytes, Tag::KEY_VALUE, &Limits::default())?;
         Self::decode(Fields::new(structure, rules), format)

@@ -83,7 +83,7 @@ mask! {
 }
 
 mask! {
-    /// Where objects that are looked for are kept.
+    /// Where the objects to locate are stored.
     pub struct StorageStatusMask {
         ON_LINE = 0x0000_0001 "OnLineStorage",
         ARCHIVAL = 0x0000_0002 "ArchivalStorage",

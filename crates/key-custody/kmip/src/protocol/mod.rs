@@ -1,4 +1,4 @@
-//! The words of KMIP 1.0 to 1.4: versions, enumerations, masks, attributes, managed objects,
+//! The vocabulary of KMIP 1.0 to 1.4: versions, enumerations, masks, attributes, managed objects,
 //! credentials.
 
 mod attributes;

@@ -25,19 +25,19 @@ structure! {
 }
 
 structure! {
-    /// Bytes that mean something to others only.
+    /// Bytes that the server does not interpret.
     pub struct OpaqueObject {
-        /// What they are to them.
+        /// Their type.
         opaque_data_type: OpaqueDataType = OPAQUE_DATA_TYPE,
         /// The bytes.
         value: ByteString = OPAQUE_DATA_VALUE,
     }
 }
 
-/// An object that has no type here, kept as it came so that it can be refused by name.
+/// An object of an unsupported type, kept as received so that it can be refused by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawObject {
-    /// What it is said to be.
+    /// Its declared type.
     pub object_type: ObjectType,
     /// The tag of its field.
     pub tag: Tag,
@@ -65,7 +65,7 @@ pub enum ManagedObject {
 }
 
 impl ManagedObject {
-    /// What it is.
+    /// The object's type.
     pub fn object_type(&self) -> ObjectType {
         match self {
             Self::Certificate(_) => ObjectType::Certificate,
@@ -78,7 +78,7 @@ impl ManagedObject {
         }
     }
 
-    /// Its key block, if it has one of a type that is known here.
+    /// Its key block, if it is of a supported type that has one.
     pub fn key_block(&self) -> Option<&KeyBlock> {
         match self {
             Self::SymmetricKey(key) | Self::PublicKey(key) | Self::PrivateKey(key) => Some(key),

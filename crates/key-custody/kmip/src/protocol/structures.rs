@@ -14,7 +14,7 @@ structure! {
     pub struct Name {
         /// The name.
         value: String = NAME_VALUE,
-        /// What the name is.
+        /// The kind of name.
         kind: NameType = NAME_TYPE,
     }
 }
@@ -24,7 +24,7 @@ structure! {
     pub struct AlternativeName {
         /// The name.
         value: String = ALTERNATIVE_NAME_VALUE,
-        /// What the name is.
+        /// The kind of name.
         kind: AlternativeNameType = ALTERNATIVE_NAME_TYPE,
     }
 }
@@ -42,23 +42,23 @@ structure! {
 structure! {
     /// The hash of an object (section 3.17).
     pub struct Digest {
-        /// With which hash.
+        /// The hash algorithm.
         hashing_algorithm: HashingAlgorithm = HASHING_ALGORITHM,
         /// The hash.
         value: Option<ByteString> = DIGEST_VALUE,
-        /// Of which encoding of the key.
+        /// The encoding of the key that was hashed.
         key_format_type: Option<KeyFormatType> = KEY_FORMAT_TYPE since V1_1,
     }
 }
 
 structure! {
-    /// How much may be done with a key (section 3.21).
+    /// A key's usage limits (section 3.21).
     pub struct UsageLimits {
         /// How much in all.
         total: i64 = USAGE_LIMITS_TOTAL,
         /// How much is left.
         count: Option<i64> = USAGE_LIMITS_COUNT,
-        /// Of what.
+        /// The unit.
         unit: UsageLimitsUnit = USAGE_LIMITS_UNIT,
     }
 }
@@ -74,9 +74,9 @@ structure! {
 }
 
 structure! {
-    /// What an application keeps with an object (section 3.36).
+    /// An application's data with an object (section 3.36).
     pub struct ApplicationSpecificInformation {
-        /// Whose data it is.
+        /// The owner of the data.
         namespace: String = APPLICATION_NAMESPACE,
         /// The data; a server may make some where a client gives none.
         data: Option<String> = APPLICATION_DATA,
@@ -94,17 +94,17 @@ structure! {
 }
 
 structure! {
-    /// Where a key value is that the server does not have (section 3.42, KMIP 1.2).
+    /// The location of a key value that the server does not have (section 3.42, KMIP 1.2).
     pub struct KeyValueLocation {
         /// The place.
         value: String = KEY_VALUE_LOCATION_VALUE,
-        /// What the place is.
+        /// The kind of place.
         kind: KeyValueLocationType = KEY_VALUE_LOCATION_TYPE,
     }
 }
 
 structure! {
-    /// Which certificate it is (section 3.10).
+    /// The identity of a certificate (section 3.10).
     pub struct X509CertificateIdentifier {
         /// Its issuer, DER.
         issuer_distinguished_name: ByteString = ISSUER_DISTINGUISHED_NAME,
@@ -114,7 +114,7 @@ structure! {
 }
 
 structure! {
-    /// Whom a certificate speaks of (section 3.11).
+    /// The subject of a certificate (section 3.11).
     pub struct X509CertificateSubject {
         /// The subject, DER.
         distinguished_name: ByteString = SUBJECT_DISTINGUISHED_NAME,
@@ -124,7 +124,7 @@ structure! {
 }
 
 structure! {
-    /// Who issued a certificate (section 3.12).
+    /// The issuer of a certificate (section 3.12).
     pub struct X509CertificateIssuer {
         /// The issuer, DER.
         distinguished_name: ByteString = ISSUER_DISTINGUISHED_NAME,
@@ -158,11 +158,11 @@ structure! {
 structure! {
     /// A profile that a server claims (section 2.1.19, KMIP 1.3).
     pub struct ProfileInformation {
-        /// Which profile.
+        /// The profile.
         name: ProfileName = PROFILE_NAME,
-        /// Where it is served.
+        /// The server's URI.
         server_uri: Option<String> = SERVER_URI,
-        /// At which port.
+        /// Its port.
         server_port: Option<i32> = SERVER_PORT,
     }
 }
@@ -170,27 +170,27 @@ structure! {
 structure! {
     /// A validation of a server (section 2.1.20, KMIP 1.3).
     pub struct ValidationInformation {
-        /// Who validated it.
+        /// The validating authority.
         authority_type: ValidationAuthorityType = VALIDATION_AUTHORITY_TYPE,
-        /// In which country.
+        /// The authority's country.
         authority_country: Option<String> = VALIDATION_AUTHORITY_COUNTRY,
-        /// Where the authority is found.
+        /// The authority's URI.
         authority_uri: Option<String> = VALIDATION_AUTHORITY_URI,
-        /// Against which version of its rules.
+        /// The major version of the authority's rules.
         version_major: i32 = VALIDATION_VERSION_MAJOR,
         /// The minor part of that version.
         version_minor: Option<i32> = VALIDATION_VERSION_MINOR,
-        /// What was validated.
+        /// The kind of validation.
         kind: ValidationType = VALIDATION_TYPE,
-        /// At which level.
+        /// The level.
         level: i32 = VALIDATION_LEVEL,
         /// The certificate of the validation.
         certificate_identifier: Option<String> = VALIDATION_CERTIFICATE_IDENTIFIER,
-        /// Where that certificate is found.
+        /// The certificate's URI.
         certificate_uri: Option<String> = VALIDATION_CERTIFICATE_URI,
-        /// Where the vendor is found.
+        /// The vendor's URI.
         vendor_uri: Option<String> = VALIDATION_VENDOR_URI,
-        /// Against which profiles.
+        /// The profiles validated.
         profiles: Vec<String> = VALIDATION_PROFILE,
     }
 }
@@ -201,7 +201,7 @@ structure! {
     pub struct CapabilityInformation {
         /// Encrypt and the like in parts.
         streaming: Option<bool> = STREAMING_CAPABILITY,
-        /// Answers that are polled for.
+        /// Asynchronous answers.
         asynchronous: Option<bool> = ASYNCHRONOUS_CAPABILITY,
         /// Attested requests.
         attestation: Option<bool> = ATTESTATION_CAPABILITY,
@@ -213,11 +213,11 @@ structure! {
         unwrap_mode: Option<UnwrapMode> = UNWRAP_MODE,
         /// What Destroy does.
         destroy_action: Option<DestroyAction> = DESTROY_ACTION,
-        /// How that is done.
+        /// How Destroy shreds.
         shredding_algorithm: Option<ShreddingAlgorithm> = SHREDDING_ALGORITHM,
-        /// Who shares the generator of random numbers.
+        /// How the random number generator is shared.
         rng_mode: Option<RngMode> = RNG_MODE,
-        /// Unused by the specification's own text, kept where a peer sends it.
+        /// Unused by the specification's own text, kept if a peer sends it.
         client_registration_method: Option<ClientRegistrationMethod> = CLIENT_REGISTRATION_METHOD,
     }
 }
@@ -235,9 +235,9 @@ structure! {
 }
 
 structure! {
-    /// A number that a server gives out once (section 2.1.14, KMIP 1.2).
+    /// A number that a server issues once (section 2.1.14, KMIP 1.2).
     pub struct Nonce {
-        /// Which one.
+        /// Its identifier.
         id: ByteString = NONCE_ID,
         /// The number.
         value: ByteString = NONCE_VALUE,
@@ -245,13 +245,13 @@ structure! {
 }
 
 structure! {
-    /// What a vendor adds to a batch item (section 6.16).
+    /// A vendor's extension of a batch item (section 6.16).
     pub struct MessageExtension {
-        /// Whose extension it is.
+        /// The vendor.
         vendor_identification: String = VENDOR_IDENTIFICATION,
-        /// Whether the item must be refused where the extension is not understood.
+        /// Whether the item must be refused if the extension is unknown.
         criticality_indicator: bool = CRITICALITY_INDICATOR,
-        /// What it says.
+        /// The extension's content.
         vendor_extension: RawStructure = VENDOR_EXTENSION,
     }
 }

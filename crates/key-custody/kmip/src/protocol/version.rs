@@ -8,9 +8,9 @@ use crate::ttlv::{Field, Tag, Writer};
 /// A version of KMIP, ordered by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProtocolVersion {
-    /// 1 for all that is spoken here.
+    /// 1 in all supported versions.
     pub major: i32,
-    /// 0 to 4 for all that is spoken here.
+    /// 0 to 4 in all supported versions.
     pub minor: i32,
 }
 
@@ -26,10 +26,10 @@ impl ProtocolVersion {
     /// KMIP 1.4.
     pub const V1_4: Self = Self { major: 1, minor: 4 };
 
-    /// What is spoken here, newest first, as Discover Versions lists them.
+    /// The supported versions, newest first, as Discover Versions lists them.
     pub const SPOKEN: [Self; 5] = [Self::V1_4, Self::V1_3, Self::V1_2, Self::V1_1, Self::V1_0];
 
-    /// Whether messages of this version are read and written here.
+    /// Whether this version is supported.
     pub fn is_spoken(self) -> bool {
         Self::SPOKEN.contains(&self)
     }

@@ -1,4 +1,5 @@
-//! Wrapped keys: how one is wrapped, and how one is asked for (KMIP 1.4, sections 2.1.5 and 2.1.6).
+//! Wrapped keys: how a key is wrapped, and how a client requests it (KMIP 1.4, sections 2.1.5 and
+//! 2.1.6).
 
 use super::{AttributeName, CryptographicParameters, EncodingOption, WrappingMethod};
 use crate::codec::structure;
@@ -29,31 +30,31 @@ structure! {
     pub struct KeyWrappingData {
         /// Encrypted, signed, or both.
         wrapping_method: WrappingMethod = WRAPPING_METHOD,
-        /// With which key it is encrypted.
+        /// The encrypting key.
         encryption_key: Option<EncryptionKeyInformation> = ENCRYPTION_KEY_INFORMATION,
-        /// With which key it is signed.
+        /// The signing key.
         mac_signature_key: Option<MacSignatureKeyInformation> = MAC_SIGNATURE_KEY_INFORMATION,
         /// The signature.
         mac_signature: Option<ByteString> = MAC_SIGNATURE,
         /// The initialisation vector.
         iv_counter_nonce: Option<ByteString> = IV_COUNTER_NONCE,
-        /// What was wrapped; the encoded key value where it is not said.
+        /// The wrapped part; by default the encoded Key Value.
         encoding_option: Option<EncodingOption> = ENCODING_OPTION since V1_1,
     }
 }
 
 structure! {
-    /// How a client wants to have a key wrapped.
+    /// How the server must wrap a key.
     pub struct KeyWrappingSpecification {
         /// Encrypted, signed, or both.
         wrapping_method: WrappingMethod = WRAPPING_METHOD,
-        /// With which key to encrypt.
+        /// The encrypting key.
         encryption_key: Option<EncryptionKeyInformation> = ENCRYPTION_KEY_INFORMATION,
-        /// With which key to sign.
+        /// The signing key.
         mac_signature_key: Option<MacSignatureKeyInformation> = MAC_SIGNATURE_KEY_INFORMATION,
         /// Attributes to wrap with the key.
         attribute_names: Vec<AttributeName> = ATTRIBUTE_NAME,
-        /// What to wrap; the encoded key value where it is not said.
+        /// The part to wrap; by default the encoded Key Value.
         encoding_option: Option<EncodingOption> = ENCODING_OPTION since V1_1,
     }
 }

@@ -25,16 +25,16 @@ use crate::protocol::ProtocolVersion;
 use crate::tls_residue::wipe_received;
 use crate::ttlv::{HEADER_BYTES, Tag, message_length_bytes};
 
-/// How much of what a refused client still sends is read and thrown away, so that the kernel does
-/// not reset the connection before the client has read why.
+/// How many bytes of a refused client's remaining data are read and discarded, so that the kernel
+/// does not reset the connection before the client has read the refusal.
 const LINGER_BYTES: usize = 256 * 1024;
 
-/// How long that may take.
+/// How long discarding may take.
 const LINGER_TIME: Duration = Duration::from_secs(2);
 
 /// Why a connection ends.
 enum End {
-    /// It was refused, which is to be recorded.
+    /// It was refused; the refusal is recorded.
     Refused(RefusalReason),
     /// The client or the network ended it, or it was idle for too long.
     Gone,
@@ -86,7 +86,7 @@ async fn shake_hands(
     tls: Arc<ServerConfig>,
     time: Duration,
 ) -> Result<TlsStream<TcpStream>, RefusalReason> {
-    // Requests are small and wait for their answers: nothing is gained by holding packets back.
+    // Requests are small and wait for their answers: delaying packets gains nothing.
     tcp.set_nodelay(true).map_err(|error| RefusalReason::Handshake(error.to_string()))?;
     strongroom_serving::shake_hands(&TlsAcceptor::from(tls), tcp, time).await.map_err(|error| match error {
         HandshakeError::Late => RefusalReason::HandshakeTime,
@@ -100,7 +100,7 @@ fn peer_of(stream: &TlsStream<TcpStream>, address: SocketAddr) -> Option<Arc<Pee
     Some(Arc::new(Peer::new(leaf.clone().into_owned(), address)))
 }
 
-/// A client and the server in conversation.
+/// The conversation of a client and the server.
 struct Conversation<'c, S> {
     shared: &'c Shared<S>,
     peer: &'c Arc<Peer>,
@@ -140,7 +140,7 @@ impl<S: Service> Conversation<'_, S> {
         Ok(())
     }
 
-    /// Reads one whole request, with the memory that it may take until it is decoded.
+    /// Reads one whole request, and reserves its memory until it is decoded.
     async fn receive(
         &self,
         stream: &mut TlsStream<TcpStream>,
@@ -171,9 +171,9 @@ impl<S: Service> Conversation<'_, S> {
         timeout(limits.request_time, rest).await.unwrap_or_else(|_| Err(RefusalReason::RequestTime.into()))
     }
 
-    /// Waits until the server has so much memory for requests.
+    /// Waits until the server has that much memory for requests.
     async fn memory_for(&self, length_bytes: usize) -> Result<SemaphorePermit<'_>, End> {
-        // A server that has less in all than one request may be long still takes them, one at a
+        // A server with less memory than the longest request still accepts such requests, one at a
         // time.
         let kib = length_bytes.div_ceil(1024).min(self.shared.limits.requests_kib);
         let permits = u32::try_from(kib).unwrap_or(u32::MAX);
@@ -193,8 +193,7 @@ impl<S: Service> Conversation<'_, S> {
         }
     }
 
-    /// Says what is wrong with a request. The conversation goes on if it is known where the next
-    /// one starts.
+    /// Refuses a request. The conversation continues if the start of the next request is known.
     async fn refuse_request(
         &self,
         stream: &mut TlsStream<TcpStream>,

@@ -1,4 +1,4 @@
-//! What one server gives to all its clients, and to one of them.
+//! The limits of a server, for all its clients and for one.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::ttlv::Limits;
 /// hosts.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Most connections in their handshake at a time. One more closes the oldest of the address
-    /// that has most, so that nobody who has no certificate keeps out those who have one.
+    /// Most connections in their handshake at a time. A further one closes the oldest handshake of
+    /// the address with the most, so that clients without a certificate cannot lock out those with
+    /// one.
     pub handshakes: usize,
-    /// Most connections at a time whose handshake is over. Each costs a file descriptor and some 40
-    /// KiB.
+    /// Most established connections at a time. Each costs a file descriptor and some 40 KiB.
     pub connections: usize,
     /// Most connections at a time of one certificate, so that no single client takes all of them.
-    /// Pools of clients hold some dozens.
+    /// Clients' pools hold some dozens.
     pub connections_of_one_peer: usize,
     /// How long a handshake may take. It takes two round trips and a signature.
     pub handshake_time: Duration,
-    /// How long a connection may be without a request. Pools of clients keep theirs for minutes.
+    /// How long a connection may be without a request. Clients' pools keep theirs for minutes.
     pub idle_time: Duration,
     /// How long a request may take from its first byte to its last, so that a slow client holds no
     /// memory.
@@ -29,10 +29,9 @@ pub struct ServerLimits {
     /// Most memory in KiB for the requests of all connections together, while they are read and
     /// decoded. Requests wait for it within their time.
     pub requests_kib: usize,
-    /// How long requests that are under way at shutdown have to end, and their responses to be
-    /// read.
+    /// How long a shutdown waits for requests in progress and for clients to read the responses.
     pub shutdown_time: Duration,
-    /// What a message may be.
+    /// The limits of a message.
     pub message: Limits,
 }
 

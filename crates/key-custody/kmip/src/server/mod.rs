@@ -3,13 +3,13 @@
 //! ```text
 //! accept -> slot -> handshake -> [ header -> length checked -> body -> decode -> Service::handle -> response ]*
 //! ```
-//! A connection has one request under way at a time, each step has a limit ([`ServerLimits`]), and
-//! whoever passes one is refused, on record ([`Observer`]), without harm to the others. What a
-//! request means and who may ask it is the [`Service`]'s; whose certificates are good is decided by
-//! the verifier of the TLS configuration.
+//! A connection has one request in progress at a time, and each step has a limit
+//! ([`ServerLimits`]). A client beyond a limit is refused, on record ([`Observer`]), and others are
+//! not affected. The [`Service`] decides what a request means and who may make it; the verifier of
+//! the TLS configuration decides which certificates are good.
 //!
-//! A request that is no KMIP is answered with an error where that can be done. If its bytes are no
-//! TTLV the connection is closed then, since nobody knows where the next request starts.
+//! A request that is not KMIP is answered with an error if possible. If its bytes are not TTLV, the
+//! connection is then closed, because the start of the next request is unknown.
 
 mod connection;
 mod limits;

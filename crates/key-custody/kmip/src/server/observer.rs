@@ -1,23 +1,24 @@
-//! Who hears of refusals.
+//! Observers of refusals.
 
 use std::net::SocketAddr;
 
 use super::Peer;
 use crate::codec::DecodeError;
 
-/// Someone who is told of every connection or request that the transport refused, before the client
-/// is: the audit log. Called on the task of that connection, so it must not block for long.
+/// Receives every connection or request that the transport refuses, before the client gets the
+/// refusal; the audit log is one. It is called on the connection's task, so it must not block for
+/// long.
 pub trait Observer: Send + Sync + 'static {
-    /// Something was refused.
+    /// Called for each refusal.
     fn refused(&self, refusal: &Refusal<'_>);
 }
 
 /// A refusal.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'a> {
-    /// Where the connection comes from.
+    /// The client's address.
     pub address: SocketAddr,
-    /// Whose certificate it has, if the handshake came so far.
+    /// The client, if the handshake got as far as its certificate.
     pub peer: Option<&'a Peer>,
     /// Why.
     pub reason: &'a RefusalReason,
@@ -26,10 +27,10 @@ pub struct Refusal<'a> {
 /// Why a connection or request was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RefusalReason {
-    /// There are as many connections as there may be.
+    /// The limit of connections is reached.
     #[error("there are {0} connections already")]
     Connections(usize),
-    /// There are as many connections with this certificate as there may be.
+    /// The limit of connections with this certificate is reached.
     #[error("there are {0} connections with this certificate already")]
     ConnectionsOfOnePeer(usize),
     /// The handshake failed: no certificate, or an expired, revoked or foreign one, or no TLS at
@@ -39,13 +40,13 @@ pub enum RefusalReason {
     /// The handshake took too long.
     #[error("the TLS handshake took too long")]
     HandshakeTime,
-    /// The TLS configuration let a client without a certificate in. The transport does not.
+    /// The TLS configuration admitted a client without a certificate; the transport does not.
     #[error("the client has no certificate")]
     NoCertificate,
     /// The service does not admit the certificate.
     #[error("the certificate is not admitted")]
     NotAdmitted,
-    /// The request is no request of KMIP.
+    /// The request is not KMIP.
     #[error("{0}")]
     Malformed(#[from] DecodeError),
     /// The request took too long to arrive.
@@ -54,7 +55,7 @@ pub enum RefusalReason {
     /// The client took too long to read the response.
     #[error("the client took too long to read the response")]
     ResponseTime,
-    /// The connection was closed because its certificate was withdrawn, with a request under way.
+    /// The connection was closed because its certificate was withdrawn, with a request in progress.
     #[error("the certificate was withdrawn while a request was under way")]
     Withdrawn,
 }

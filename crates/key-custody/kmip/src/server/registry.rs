@@ -1,4 +1,4 @@
-//! The connections that there are, so that they can be closed.
+//! The registry of open connections, through which they are closed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tokio::sync::watch;
 
 use super::{Fingerprint, Peer, RefusalReason};
 
-/// What a connection is told.
+/// An order to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Go on.
     Serve,
-    /// End once the request under way is answered.
+    /// End once the request in progress is answered.
     Drain,
     /// End without another answer.
     Close,
@@ -38,7 +38,7 @@ struct Connection {
 }
 
 impl Registry {
-    /// One more connection, which has this place.
+    /// Adds a connection, which holds this place.
     pub fn enter(self: &Arc<Self>, place: Place<Fingerprint>) -> Slot {
         let mut connections = self.connections.lock();
         let number = connections.next;
@@ -53,7 +53,7 @@ impl Registry {
         self.connections.lock().open.len()
     }
 
-    /// Gives an order to the connections of chosen peers and returns how many those are.
+    /// Gives an order to the connections of chosen peers and returns their number.
     pub fn order_peers(&self, order: Order, chosen: impl Fn(&Peer) -> bool) -> usize {
         let mut ordered = 0;
         for open in self.connections.lock().open.values() {
@@ -65,7 +65,7 @@ impl Registry {
         ordered
     }
 
-    /// Tells all connections to end; those that were told to close still do.
+    /// Orders all connections to drain; those with an order to close still close.
     pub fn drain(&self) {
         for open in self.connections.lock().open.values() {
             open.order.send_if_modified(|order| {
@@ -79,7 +79,7 @@ impl Registry {
     }
 }
 
-/// One connection. Leaving is dropping it.
+/// One connection's entry; dropping it removes the connection.
 pub(super) struct Slot {
     registry: Arc<Registry>,
     number: u64,
@@ -88,7 +88,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Says whose connection it is, if there is a place for one more of that peer.
+    /// Records the connection's peer, if the peer may have one more.
     pub fn identify(&self, peer: &Arc<Peer>) -> Result<(), RefusalReason> {
         self.place.known_as(&peer.fingerprint).map_err(|full| match full {
             Full::All(limit) => RefusalReason::Connections(limit),
@@ -100,21 +100,21 @@ impl Slot {
         Ok(())
     }
 
-    /// Returns once another connection has its place. Nothing has come out of its handshake until
-    /// then.
+    /// Returns once another connection has taken its place, which happens only before its handshake
+    /// ends.
     pub async fn displaced(&self) {
         self.place.displaced().await;
     }
 
-    /// What the connection was told last.
+    /// The connection's last order.
     pub fn order(&self) -> Order {
         *self.told.borrow()
     }
 
-    /// Returns once the connection is told to end, at once or after a request.
+    /// Returns once the connection has an order to end, at once or after a request.
     pub async fn told_to_end(&self) {
         let mut told = self.told.clone();
-        // The sender is in the registry as long as the slot is, so this ends by an order only.
+        // The sender is in the registry as long as the slot, so this ends only with an order.
         let _ = told.wait_for(|order| *order != Order::Serve).await;
     }
 }

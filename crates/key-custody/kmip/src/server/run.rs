@@ -1,4 +1,4 @@
-//! The server itself: it accepts connections, and its handle changes and ends it.
+//! The server, which accepts connections, and its handle, which reconfigures and ends it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub struct Server<S> {
     handle: ServerHandle,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 pub(super) struct Shared<S> {
     pub service: S,
     pub observer: Box<dyn Observer>,
@@ -39,7 +39,7 @@ impl<S> Shared<S> {
     }
 }
 
-/// Changes and ends a server from anywhere.
+/// Reconfigures and ends a server from any task.
 #[derive(Clone)]
 pub struct ServerHandle {
     tls: Arc<watch::Sender<Arc<ServerConfig>>>,
@@ -48,11 +48,11 @@ pub struct ServerHandle {
 }
 
 impl<S: Service> Server<S> {
-    /// A server on that listener.
+    /// Creates a server on that listener.
     ///
     /// `tls` must ask for client certificates and verify them. Sessions are never resumed, whatever
-    /// it says: a resumed session would not verify the certificate again, which may have expired or
-    /// been revoked meanwhile.
+    /// `tls` allows: a resumed session would skip verifying the certificate, which may have expired
+    /// or been revoked meanwhile.
     pub fn new(
         listener: TcpListener,
         tls: ServerConfig,
@@ -78,7 +78,7 @@ impl<S: Service> Server<S> {
         Self { listener, shared, places, handle }
     }
 
-    /// What changes and ends this server.
+    /// The handle that reconfigures and ends this server.
     pub fn handle(&self) -> ServerHandle {
         self.handle.clone()
     }
@@ -86,13 +86,13 @@ impl<S: Service> Server<S> {
     /// Where the server listens.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until [`ServerHandle::shut_down`], then until the last response is read or the time
-    /// for that is over.
+    /// Serves until [`ServerHandle::shut_down`], and then until the last response is read or the
+    /// shutdown time is over.
     pub async fn run(self) {
         let mut shutdown = self.handle.shutdown.subscribe();
         let mut connections = Connections::new("KMIP");
@@ -117,33 +117,32 @@ impl<S: Service> Server<S> {
 }
 
 impl ServerHandle {
-    /// Serves new connections by that configuration from now on, for example with a new
-    /// certificate. Connections that there are keep theirs.
+    /// Serves new connections with that configuration from now on, for example with a new
+    /// certificate. Existing connections keep theirs.
     pub fn replace_tls(&self, tls: ServerConfig) {
         self.tls.send_replace(without_resumption(tls));
     }
 
-    /// Closes the connections of chosen peers and returns how many those are. A request that is
-    /// under way runs to its end, unanswered. See [`Service::admits`] for how to withdraw a
-    /// certificate.
+    /// Closes the connections of chosen peers and returns their number. A request in progress runs
+    /// to its end, unanswered. See [`Service::admits`] for how to withdraw a certificate.
     pub fn close_peers(&self, chosen: impl Fn(&Peer) -> bool) -> usize {
         self.registry.order_peers(Order::Close, chosen)
     }
 
-    /// How many connections there are, those in their handshake included.
+    /// The number of connections, including those in their handshake.
     pub fn connections(&self) -> usize {
         self.registry.len()
     }
 
-    /// Ends the server: nobody new gets in, idle connections are closed, requests that are under
-    /// way are answered.
+    /// Ends the server: it accepts no new connections, closes idle ones and answers requests in
+    /// progress.
     pub fn shut_down(&self) {
         self.shutdown.send_replace(true);
     }
 }
 
 async fn told_to_shut_down(shutdown: &mut watch::Receiver<bool>) {
-    // The sender lives in the server's own handle, so this ends by an order only.
+    // The sender lives in the server's own handle, so this ends only with an order.
     let _ = shutdown.wait_for(|shutdown| *shutdown).await;
 }
 

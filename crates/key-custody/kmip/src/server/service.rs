@@ -1,4 +1,4 @@
-//! What a server is asked for, and by whom.
+//! The service that answers requests, and its clients.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,16 +8,16 @@ use strongroom_crypto::mac::sha256;
 
 use crate::message::{RequestMessage, ResponseMessage};
 
-/// What answers requests.
+/// Answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// Answers a request. It runs to its end even if the client goes away or its certificate is
-    /// withdrawn meanwhile; only a shutdown that takes longer than its time drops it.
+    /// Answers a request. It runs to its end even if the client disconnects or its certificate is
+    /// withdrawn meanwhile; only a shutdown that exceeds its time drops it.
     fn handle(&self, peer: &Peer, request: RequestMessage) -> impl Future<Output = ResponseMessage> + Send;
 
-    /// Whether a client whose handshake succeeded may stay. It is asked after the connection can be
-    /// closed by [`ServerHandle::close_peers`](super::ServerHandle::close_peers), so whoever
-    /// withdraws a certificate first says no here and then closes its connections, and none slips
-    /// through between the two.
+    /// Whether a client whose handshake succeeded may stay. It is called once the connection can be
+    /// closed by [`ServerHandle::close_peers`](super::ServerHandle::close_peers). To withdraw a
+    /// certificate, first return `false` here and then close its connections; none slips through
+    /// between the two.
     fn admits(&self, _peer: &Peer) -> bool {
         true
     }
@@ -54,7 +54,7 @@ pub struct Peer {
     pub certificate: CertificateDer<'static>,
     /// Its SHA-256.
     pub fingerprint: Fingerprint,
-    /// Where the client is.
+    /// The client's address.
     pub address: SocketAddr,
 }
 

@@ -8,13 +8,13 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// The value of a byte string.
 ///
-/// Any of them may be a key or data under one, so all are wiped when dropped, compared in a time
-/// that depends on their lengths only, and shown by their length only.
+/// Any of them may be a key or data under one. So all are wiped when dropped, compared in a time
+/// that depends only on their lengths, and shown only by their length.
 #[derive(Clone, Default)]
 pub struct ByteString(Zeroizing<Vec<u8>>);
 
 impl ByteString {
-    /// The bytes. Whoever copies them wipes the copy.
+    /// The bytes. A caller that copies them must wipe the copy.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -82,12 +82,12 @@ impl fmt::Debug for ByteString {
     }
 }
 
-/// A text string that is a secret: a password. Like [`ByteString`] in all else.
+/// A text string that is a secret: a password. Otherwise like [`ByteString`].
 #[derive(Clone, Default)]
 pub struct SecretText(Zeroizing<String>);
 
 impl SecretText {
-    /// The text. Whoever copies it wipes the copy.
+    /// The text. A caller that copies it must wipe the copy.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -120,7 +120,7 @@ impl fmt::Debug for SecretText {
 }
 
 /// A big integer: two's complement, big end first, a multiple of eight bytes. It may be a private
-/// exponent, so it is kept like a [`ByteString`]; nothing here computes with it.
+/// exponent, so it is kept like a [`ByteString`]; this crate does not compute with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BigInteger(ByteString);
 

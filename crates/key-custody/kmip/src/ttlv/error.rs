@@ -1,4 +1,4 @@
-//! What is wrong with bytes that are no TTLV, or too much of it.
+//! Errors of reading TTLV.
 
 use super::{Tag, Type};
 
@@ -8,22 +8,22 @@ pub enum TtlvError {
     /// The bytes end within a field.
     #[error("the bytes end within a field: {needed_bytes} more are needed and {available_bytes} are there")]
     Truncated {
-        /// What the field still needs.
+        /// The bytes that the field still needs.
         needed_bytes: usize,
-        /// What is left.
+        /// The bytes left.
         available_bytes: usize,
     },
     /// There are bytes behind the outermost structure.
     #[error("{0} bytes follow the message")]
     TrailingBytes(usize),
-    /// The outermost field is another one.
+    /// The outermost field is not the expected one.
     #[error("the message is a {found} of type {kind:?}, not a structure {expected}")]
     NotTheMessage {
-        /// The tag that was asked for.
+        /// The expected tag.
         expected: Tag,
-        /// The tag that is there.
+        /// The tag found.
         found: Tag,
-        /// The type that is there.
+        /// The type found.
         kind: Type,
     },
     /// No type has that number.
@@ -50,7 +50,7 @@ pub enum TtlvError {
     /// A boolean is neither 0 nor 1.
     #[error("{0} is neither true nor false")]
     Boolean(Tag),
-    /// A text string is no UTF-8.
+    /// A text string is not UTF-8.
     #[error("{0} is not text in UTF-8")]
     Text(Tag),
     /// The message, or its announced length, is above

@@ -1,4 +1,4 @@
-//! Any TTLV as a tree of its own: for what has no type here, and for tests that build messages
+//! Any TTLV as an owned tree: for structures without a type, and for tests that build messages
 //! field by field.
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
 /// A field with a tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// What the field is.
+    /// The field's tag.
     pub tag: Tag,
     /// Its value.
     pub value: Value,
@@ -50,7 +50,7 @@ impl Item {
         Self { tag, value: Value::TextString(value.into()) }
     }
 
-    /// The tree of a structure that `bytes` are, with nothing behind it.
+    /// Parses `bytes` as exactly one structure.
     ///
     /// # Errors
     /// As [`Structure::parse`].
@@ -95,7 +95,7 @@ impl Value {
             Type::DateTime => field.date_time().map(Self::DateTime),
             Type::Interval => field.interval().map(Self::Interval),
         };
-        // Every arm asks for the very type that the field has.
+        // Every arm reads the type that the field has.
         owned.unwrap_or(Self::Structure(Vec::new()))
     }
 

@@ -46,7 +46,7 @@ impl Type {
         })
     }
 
-    /// The length that every value of this type has, if it is the same for all.
+    /// The length of every value of this type, if it is fixed.
     pub(super) fn fixed_length_bytes(self) -> Option<usize> {
         match self {
             Self::Integer | Self::Enumeration | Self::Interval => Some(4),

@@ -2,12 +2,12 @@
 //! one-byte type, a four-byte length and a value that is padded with zeroes to a multiple of eight
 //! bytes.
 //!
-//! Reading has two steps. [`Structure::parse`] walks everything once and checks what holds for any
-//! TTLV: types, exact lengths, zero padding, and the [`Limits`], before memory is taken for
-//! anything. What it hands out is borrowed from the input and needs no more checks of form; which
-//! fields a structure must have is the business of the `protocol` and `message` modules.
+//! Reading has two steps. [`Structure::parse`] walks everything once and checks the rules of any
+//! TTLV: types, exact lengths, zero padding, and the [`Limits`], before it allocates memory. Its
+//! result borrows from the input and needs no further checks of form; the `protocol` and `message`
+//! modules check which fields a structure has.
 //!
-//! Nothing here knows KMIP's messages. No input panics.
+//! This module does not know KMIP's messages. No input makes it panic.
 
 mod bytes;
 mod error;

@@ -5,12 +5,12 @@ use super::{DateTime, Interval, Limits, Tag, TtlvError, Type};
 /// Tag, type and length in front of every value.
 pub const HEADER_BYTES: usize = 8;
 
-/// The length in bytes, this header included, of the message whose first [`HEADER_BYTES`] are
-/// `header`: for a transport that reads a header first and must know how much to wait for.
+/// The length in bytes, including the header, of the message that starts with `header`. A transport
+/// reads the header first and then knows how much to wait for.
 ///
 /// # Errors
-/// [`TtlvError::NotTheMessage`] if it is no structure of that tag, [`TtlvError::MessageTooLong`]
-/// above the limit: both before memory is taken.
+/// [`TtlvError::NotTheMessage`] if it is not a structure of that tag, [`TtlvError::MessageTooLong`]
+/// above the limit; both before memory is allocated.
 pub fn message_length_bytes(
     header: [u8; HEADER_BYTES],
     expected: Tag,
@@ -43,10 +43,10 @@ pub struct Structure<'a> {
 }
 
 impl<'a> Structure<'a> {
-    /// Reads the one structure that `bytes` are, with nothing behind it.
+    /// Parses `bytes` as exactly one structure.
     ///
     /// # Errors
-    /// Whatever [`TtlvError`] names.
+    /// [`TtlvError`].
     pub fn parse(bytes: &'a [u8], expected: Tag, limits: &Limits) -> Result<Self, TtlvError> {
         let header = *bytes
             .first_chunk::<HEADER_BYTES>()
@@ -60,7 +60,7 @@ impl<'a> Structure<'a> {
         Ok(Self { tag: expected, content: bytes.get(HEADER_BYTES..).unwrap_or_default() })
     }
 
-    /// What the structure is.
+    /// The structure's tag.
     pub fn tag(self) -> Tag {
         self.tag
     }
@@ -90,7 +90,7 @@ pub struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// What the field is.
+    /// The field's tag.
     pub fn tag(self) -> Tag {
         self.tag
     }
@@ -100,8 +100,7 @@ impl<'a> Field<'a> {
         self.kind
     }
 
-    /// Splits the first field off checked bytes; none if there is none, or were the bytes not
-    /// checked, no whole one.
+    /// Splits the first field off checked bytes. Returns `None` if there is no whole field.
     fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let (tag, kind, length_bytes) = split_header(*header).ok()?;
@@ -175,7 +174,7 @@ struct Walk<'l> {
 }
 
 impl Walk<'_> {
-    /// Checks the field that `bytes` start with and returns what lies behind its padding.
+    /// Checks the first field of `bytes` and returns the bytes behind its padding.
     fn field<'a>(&mut self, bytes: &'a [u8], depth: usize) -> Result<&'a [u8], TtlvError> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(TtlvError::Truncated { needed_bytes: HEADER_BYTES, available_bytes: bytes.len() });

@@ -1,4 +1,4 @@
-//! Tags: what a field is.
+//! Tags of fields.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use std::fmt;
 pub struct Tag(u32);
 
 impl Tag {
-    /// The largest number that a tag has room for.
+    /// The largest number of a tag.
     pub const MAX: u32 = 0xFF_FFFF;
 
     /// The first tag of the range that KMIP leaves to vendors.
     pub const EXTENSIONS_FIRST: u32 = 0x54_0000;
 
-    /// A tag of the KMIP specification or of this program, checked when compiled.
+    /// A tag of the KMIP specification or of this program, checked at compile time.
     pub(crate) const fn of(number: u32) -> Self {
         assert!(number <= Self::MAX);
         Self(number)

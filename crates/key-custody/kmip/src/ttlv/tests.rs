@@ -51,7 +51,7 @@ fn known_answers() -> Vec<(Value, Vec<u8>)> {
     examples.into_iter().map(|(value, hex)| (value, bytes_of(hex))).collect()
 }
 
-/// A field of bytes of the test's choice, in a message.
+/// A message with the given encoded fields.
 fn message(fields: &[&[u8]]) -> Vec<u8> {
     let content = fields.concat();
     let mut bytes = bytes_of("42 00 20 01");
@@ -83,7 +83,7 @@ fn every_truncation_is_refused() {
         for length in 0..whole.len() {
             assert!(matches!(refusal(&whole[..length]), TtlvError::Truncated { .. }), "{length}");
         }
-        // A structure that is whole in itself, around a field that is not.
+        // A whole structure around a truncated field.
         for length in (8..encoded.len()).step_by(8) {
             let cut = message(&[&encoded[..length]]);
             assert!(matches!(refusal(&cut), TtlvError::Truncated { .. }), "{length} of {encoded:?}");
@@ -245,7 +245,7 @@ proptest! {
         prop_assert_eq!(Item::parse(&tree.to_bytes(), MESSAGE, &Limits::default()).unwrap(), tree);
     }
 
-    /// There is one encoding of everything: what is read differs from nothing that was sent.
+    /// Every value has one encoding: decoded bytes are encoded exactly as received.
     #[test]
     fn what_is_read_of_damaged_bytes_is_written_back_as_it_came(
         values in prop::collection::vec(any_value(), 1..6),

@@ -4,9 +4,9 @@ use zeroize::Zeroizing;
 
 use super::{DateTime, Interval, Tag, Type};
 
-/// Encodes what `write` writes, into a buffer that never grows, so that no copy of a key is left
-/// behind in memory that a growing buffer gave up. `write` is called twice and must write the same
-/// both times.
+/// Encodes the fields that `write` writes into a buffer that never grows, because a growing buffer
+/// would leave copies of keys in freed memory. `write` is called twice and must write the same both
+/// times.
 pub fn write_exactly(write: impl Fn(&mut Writer)) -> Zeroizing<Vec<u8>> {
     let mut counting = Writer { sink: Sink::Count(0) };
     write(&mut counting);
@@ -19,7 +19,7 @@ pub fn write_exactly(write: impl Fn(&mut Writer)) -> Zeroizing<Vec<u8>> {
     }
 }
 
-/// Where fields are written to, see [`write_exactly`].
+/// The destination of fields; see [`write_exactly`].
 pub struct Writer {
     sink: Sink,
 }
@@ -121,8 +121,8 @@ impl Writer {
     }
 }
 
-/// Four bytes of length. Nothing that this program puts into a message comes near 4 GiB; were it
-/// to, the length would be one that every reader refuses.
+/// Four bytes of length. No message of this program comes near 4 GiB; a larger one would get a
+/// length that every reader refuses.
 fn length_on_the_wire(length_bytes: usize) -> [u8; 4] {
     u32::try_from(length_bytes).unwrap_or(u32::MAX).to_be_bytes()
 }

@@ -1,41 +1,41 @@
-//! What a holder tells.
+//! Events of a holder.
 
 use std::time::SystemTime;
 
 use strongroom_keys::{ProviderKey, RevokedHow};
 
-/// Something that happened to a key that is held or waited for. Each is told once, when it begins.
+/// An event of a key that is held or awaited. Each is reported once, when it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HolderEvent {
-    /// The provider does not answer for the key, or refuses to: a key that is held is held on, one
-    /// that is waited for cannot be had.
+    /// The provider does not answer for the key, or refuses to. A held key stays held; an awaited
+    /// key is not available.
     Outage {
         /// The key.
         key: ProviderKey,
         /// Why.
         reason: String,
     },
-    /// The provider answers for the key again: it is held.
+    /// The provider answers for the key again, and the key is held.
     Back {
         /// The key.
         key: ProviderKey,
     },
-    /// The key is not to be used any more, and was wiped.
+    /// The key must no longer be used, and was wiped.
     Revoked {
         /// The key.
         key: ProviderKey,
         /// How.
         how: RevokedHow,
     },
-    /// The key's time is over: replace it. It is held on, for it still opens what it sealed.
+    /// The key has expired: replace it. It stays held, because it still opens envelopes.
     Expired {
         /// The key.
         key: ProviderKey,
-        /// Since when, if the provider says.
+        /// The time of expiry, if the provider states it.
         since: Option<SystemTime>,
     },
-    /// An outage outlasted lease and allowance, or a refusal the lease: the key was wiped. It is
-    /// waited for from now on.
+    /// An outage outlasted lease and allowance, or a refusal outlasted the lease. The key was
+    /// wiped, and is now awaited.
     LeaseEnded {
         /// The key.
         key: ProviderKey,

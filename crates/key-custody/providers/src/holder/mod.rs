@@ -1,15 +1,15 @@
-//! Whoever uses a KEK for longer than a moment holds it here: in memory only, under a lease.
+//! Holds KEKs for long-term users: in memory only, under a lease.
 //!
-//! - A key that is held is good for `lease` after its provider last said so. Every `renew_period`
-//!   the provider is asked for the key's state, without the key.
-//! - While the provider cannot be reached, the key is held on until lease *and* outage allowance
-//!   have passed: an outage is an event, not an accident. A provider that answers and refuses to
-//!   say gets no allowance.
-//! - A key that was revoked as compromised, or destroyed, is wiped at once and told of: at the
-//!   latest [`REVOCATION_NOTICE_MAX`] after the provider has it on record, if it can be reached.
-//! - A key that cannot be had yet can be waited for: [`Holder::hold_when_back`].
+//! - A held key is good for `lease` after its provider last confirmed it. Every `renew_period` the
+//!   holder asks the provider for the key's state, without the key.
+//! - While the provider cannot be reached, the key stays held until lease *and* outage allowance
+//!   have passed: outages are expected. A provider that answers and refuses gets no allowance.
+//! - A key that was revoked as compromised, or destroyed, is wiped at once and reported, at the
+//!   latest [`REVOCATION_NOTICE_MAX`] after the provider has recorded it, if the provider can be
+//!   reached.
+//! - A key that is not available yet can be awaited: [`Holder::hold_when_back`].
 //!
-//! Time is that of `CLOCK_BOOTTIME`: leases go on while a machine sleeps.
+//! Time is that of `CLOCK_BOOTTIME`: leases continue to run while a machine sleeps.
 
 mod event;
 mod renewal;
@@ -31,29 +31,28 @@ use crate::config::LeaseConfig;
 use crate::error::ProviderError;
 use crate::provider::KeyProvider;
 
-/// How often a provider is asked for the state of the keys that are held, unless it is set
-/// otherwise.
+/// The default time between two requests for the state of the held keys.
 pub const RENEW_PERIOD: Duration = Duration::from_secs(30);
 
-/// How often a provider is asked for a key that is waited for.
+/// The time between two requests for an awaited key.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// Within which time a revocation reaches whoever holds the key: one [`RENEW_PERIOD`], and one call
-/// to a provider whose preferred servers are silent. [`LeaseConfig::revocation_notice_max`] says it
+/// The longest time until a holder learns of a revocation: one [`RENEW_PERIOD`], and one call to a
+/// provider whose preferred servers are silent. [`LeaseConfig::revocation_notice_max`] computes it
 /// for another period.
 pub const REVOCATION_NOTICE_MAX: Duration =
     Duration::from_secs(RENEW_PERIOD.as_secs() + crate::CALL_LIMIT.as_secs());
 
-/// The times that a holder goes by.
+/// A holder's times.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTerms {
-    /// For how long a key is good after the provider last said so.
+    /// How long a key is good after the provider last confirmed it.
     pub lease: Duration,
-    /// How much longer while the provider cannot be reached.
+    /// How much longer it is good while the provider cannot be reached.
     pub outage_allowance: Duration,
-    /// How often it is asked.
+    /// The time between two confirmations.
     pub renew_period: Duration,
-    /// How often it is asked for a key that is waited for.
+    /// The time between two requests for an awaited key.
     pub retry_period: Duration,
 }
 
@@ -68,8 +67,8 @@ impl From<LeaseConfig> for LeaseTerms {
     }
 }
 
-/// The keys of one provider that are held. Dropped, it wipes them; a call to the provider that is
-/// under way is not waited for, and what it brings is wiped.
+/// The held keys of one provider. Dropping it wipes them, does not wait for a call in progress, and
+/// wipes that call's result.
 pub struct Holder {
     shared: Arc<Shared>,
 }
@@ -85,7 +84,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     keys: HashMap<ProviderKey, Entry>,
-    /// The next round of questions is due at once.
+    /// The next round of renewals is due at once.
     renews_now: bool,
     ended: bool,
 }
@@ -98,15 +97,15 @@ enum Entry {
 
 struct Waiting {
     since: SystemTime,
-    /// Why it cannot be had; none before it was asked for.
+    /// Why it is not available; `None` before the first request.
     reason: Option<String>,
 }
 
 struct Held {
     kek: Arc<Kek>,
-    /// When the provider last said that the key is good, on the clock of [`boot_time`].
+    /// When the provider last confirmed the key, on the clock of [`boot_time`].
     confirmed: Duration,
-    /// Since when the key is held without an outage or, in one, when that began.
+    /// When the key was first held without an outage or, during one, when it began.
     since: SystemTime,
     /// Set while the provider does not answer, or refuses to.
     outage: Option<Outage>,
@@ -119,9 +118,9 @@ struct Outage {
 }
 
 impl Holder {
-    /// A holder of nothing yet. `provider` is asked each time for the provider as it is set up
-    /// then; `on_event` is called by the thread that renews, without any lock held. Either may use
-    /// the holder, and must not block for long, for nothing is renewed meanwhile.
+    /// An empty holder. `provider` returns the provider in its current configuration and is called
+    /// for each request. The renewal thread calls `on_event` without holding a lock. Both may use
+    /// the holder; neither may block for long, because nothing is renewed meanwhile.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -142,10 +141,10 @@ impl Holder {
         Ok(Self { shared })
     }
 
-    /// Fetches a key and holds it from now on.
+    /// Fetches a key and begins to hold it.
     ///
     /// # Errors
-    /// Why the provider does not give it. It is not held or waited for then.
+    /// The provider's error. The key is then neither held nor awaited.
     pub fn hold(&self, key: &ProviderKey) -> Result<(), ProviderError> {
         let asked_at = boot_time();
         let provider = (self.shared.provider)()?;
@@ -156,8 +155,8 @@ impl Holder {
         Ok(())
     }
 
-    /// Holds a key that the provider has just handed out, from now on. It is confirmed at once, in
-    /// the background. A key that is no provider's is dropped.
+    /// Begins to hold a key that the provider has just handed out. It is confirmed at once, in the
+    /// background. A key of another source is dropped.
     pub fn adopt(&self, kek: Kek) {
         let KekSource::Provider(key) = kek.source().clone() else { return };
         let mut state = self.shared.state.lock();
@@ -167,9 +166,9 @@ impl Holder {
         self.shared.changed.notify_all();
     }
 
-    /// Holds a key as soon as it can be had: asks for it in the background until then.
-    /// [`HolderEvent::Outage`] says once why it cannot be had, [`HolderEvent::Back`] that it is
-    /// held. Does nothing for a key that is held, or was revoked.
+    /// Holds a key as soon as it is available, and requests it in the background until then.
+    /// [`HolderEvent::Outage`] reports once why it is not available, [`HolderEvent::Back`] that it
+    /// is held. Does nothing for a key that is held, or was revoked.
     pub fn hold_when_back(&self, key: &ProviderKey) {
         let mut state = self.shared.state.lock();
         state.keys.entry(key.clone()).or_insert_with(|| Entry::Waiting(Waiting::begins()));
@@ -177,11 +176,11 @@ impl Holder {
         self.shared.changed.notify_all();
     }
 
-    /// A key for one use, if it is held. It is wiped when it is given up here, and whoever has it
-    /// lets go of it.
+    /// A key for one use, if it is held. It is wiped once the holder and all callers have dropped
+    /// it.
     pub fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
         match self.shared.state.lock().keys.get(key) {
-            // Between its end and the round that finds it, a lease is over all the same.
+            // A lease is over from its end on, before the next round detects it.
             Some(Entry::Held(held)) if !held.is_over(&self.shared.terms) => Some(Arc::clone(&held.kek)),
             _ => None,
         }
@@ -192,12 +191,12 @@ impl Holder {
         self.shared.state.lock().keys.remove(key);
     }
 
-    /// How a key stands that is held, waited for, or was revoked.
+    /// The status of a key that is held, awaited or revoked.
     pub fn status(&self, key: &ProviderKey) -> Option<LeaseStatus> {
         self.shared.state.lock().keys.get(key).map(Entry::status)
     }
 
-    /// The same of all of them.
+    /// The status of every such key.
     pub fn statuses(&self) -> Vec<(ProviderKey, LeaseStatus)> {
         self.shared.state.lock().keys.iter().map(|(key, entry)| (key.clone(), entry.status())).collect()
     }
@@ -257,7 +256,7 @@ impl Held {
         Self { kek: Arc::new(kek), confirmed, since: SystemTime::now(), outage: None, expired: false }
     }
 
-    /// When the lease is over, and the allowance for an outage, on the clock of [`boot_time`].
+    /// When the lease ends, with the allowance during an outage, on the clock of [`boot_time`].
     fn ends(&self, terms: &LeaseTerms) -> Duration {
         let allowance = match self.outage {
             Some(Outage { refused: false, .. }) => terms.outage_allowance,

@@ -1,4 +1,4 @@
-//! The thread that asks the provider for the keys that are held, and for those that are waited for.
+//! The thread that confirms held keys and requests awaited ones.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use super::{Entry, Held, HolderEvent, Outage, Shared, Waiting, boot_time, fetch_
 use crate::error::ProviderError;
 use crate::provider::{KeyFacts, KeyProvider, KeyState, ServerState};
 
-/// Goes on until the holder is dropped.
+/// Runs until the holder is dropped.
 pub(super) fn run(shared: &Shared) {
     let mut renewal_due = boot_time() + shared.terms.renew_period;
     while let Some(due) = wait(shared, renewal_due) {
@@ -20,8 +20,8 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Waits for the next renewal or, while a key is waited for, the next try: whether it is time to
-/// renew, or none if the holder ended.
+/// Waits for the next renewal or, while a key is awaited, for the next retry. Returns whether a
+/// renewal is due, or `None` if the holder has ended.
 fn wait(shared: &Shared, renewal_due: Duration) -> Option<bool> {
     let mut state = shared.state.lock();
     let retry_due = boot_time() + shared.terms.retry_period;
@@ -29,7 +29,7 @@ fn wait(shared: &Shared, renewal_due: Duration) -> Option<bool> {
         let now = boot_time();
         let unasked = |entry: &Entry| matches!(entry, Entry::Waiting(Waiting { reason: None, .. }));
         let waiting = state.keys.values().any(|entry| matches!(entry, Entry::Waiting(_)));
-        // A lease that ends earlier is not found over only when the next renewal happens to come.
+        // A lease that ends before the next renewal is detected when it ends.
         let ends = state.keys.values().filter_map(|entry| match entry {
             Entry::Held(held) => Some(held.ends(&shared.terms)),
             _ => None,
@@ -60,8 +60,8 @@ fn renew_all(shared: &Shared) {
     }
 }
 
-/// One round of questions. A provider without a server that can be reached is not asked for every
-/// key in turn, for each call would wait as long as the first.
+/// One round of requests. After one call to an unreachable provider the other keys are skipped,
+/// because each call would wait as long.
 #[derive(Default)]
 struct Round {
     unreachable: Option<String>,
@@ -87,7 +87,7 @@ impl Round {
     }
 }
 
-/// What becomes of a key after the provider's answer.
+/// Applies the provider's answer to a key.
 fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Result<KeyFacts, ProviderError>) {
     let mut events = Vec::new();
     let mut state = shared.state.lock();
@@ -118,7 +118,7 @@ fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
             }
         }
         if held.is_over(&shared.terms) {
-            // Without an outage it is asked for at once.
+            // Without an outage it is requested at once.
             let reason = held.outage.take().map(|outage| outage.reason);
             *entry = Entry::Waiting(Waiting { reason, ..Waiting::begins() });
             events.push(HolderEvent::LeaseEnded { key: key.clone() });

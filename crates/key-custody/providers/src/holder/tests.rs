@@ -1,4 +1,4 @@
-//! A provider that does as it is told stands in for servers: what is shown here is the holder.
+//! Tests of the holder, with a scripted provider in place of servers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -10,7 +10,7 @@ use strongroom_memory::secret::SecretBytes;
 use super::*;
 use crate::provider::{KeyFacts, KeyState, ListedKey, NewKey, Revocation, ServerHealth, ServerState};
 
-/// By when every event must have come.
+/// The deadline for every event.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const QUICK: LeaseTerms = LeaseTerms {
@@ -20,7 +20,7 @@ const QUICK: LeaseTerms = LeaseTerms {
     retry_period: Duration::from_millis(2),
 };
 
-/// What the provider answers from now on.
+/// The provider's answer from now on.
 #[derive(Clone, Copy, PartialEq)]
 enum Says {
     State(KeyState),
@@ -151,7 +151,7 @@ fn an_outage_is_an_event_and_the_key_stays() {
     let status = stage.holder.status(&key("1")).unwrap();
     assert_eq!((status.state, status.reason.as_deref()), (LeaseState::Outage, Some("kms1 is silent")));
     stage.now_says(Says::State(KeyState::Active));
-    // Told once each, however many rounds the outage took.
+    // Each event comes once, however many rounds the outage took.
     assert_eq!(stage.event(), HolderEvent::Back { key: key("1") });
     assert!(stage.holds(&key("1")));
 }
@@ -170,7 +170,7 @@ fn a_revoked_or_destroyed_key_is_wiped() {
         assert_eq!(stage.state(&key("1")), Some(LeaseState::Revoked { how }));
         stage.holder.forget(&key("1"));
         assert_eq!(stage.state(&key("1")), None);
-        // Waited for, it is found out again.
+        // When the key is awaited, the revocation is found again.
         stage.holder.hold_when_back(&key("2"));
         if how == RevokedHow::Compromised {
             assert_eq!(stage.event(), HolderEvent::Revoked { key: key("2"), how });
@@ -212,7 +212,7 @@ fn whoever_uses_a_key_may_finish() {
     assert!(wiped.upgrade().is_none());
 }
 
-/// A lease that ends between two renewals is over then, and the key is asked for.
+/// A lease that ends between two renewals ends on time, and the key is requested.
 #[test]
 fn a_lease_may_end_between_two_renewals() {
     let terms = LeaseTerms { lease: Duration::from_millis(20), renew_period: 10 * DEADLINE, ..QUICK };
@@ -225,10 +225,10 @@ fn a_lease_may_end_between_two_renewals() {
 fn a_lease_ends_after_the_allowance_and_the_key_comes_back_with_the_provider() {
     let terms = LeaseTerms { lease: Duration::ZERO, outage_allowance: Duration::from_millis(20), ..QUICK };
     let stage = Stage::new(terms, Says::State(KeyState::Active));
-    // A lease of nothing: what is held is good only while an outage allows it.
+    // A lease of zero: a held key is good only under the outage allowance.
     stage.holder.hold(&key("1")).unwrap();
     stage.now_says(Says::Nothing);
-    // A lease of nothing may have ended, and the key been had again, before the provider fell
+    // A lease of zero may have ended, and the key been fetched again, before the provider fell
     // silent.
     stage.rounds(2);
     let mut events = std::iter::repeat_with(|| stage.event());
@@ -267,7 +267,7 @@ fn a_key_that_cannot_be_had_yet_is_waited_for() {
         assert!(matches!(stage.event(), HolderEvent::Back { .. }));
     }
     assert!(stage.holds(&key("1")) && stage.holds(&key("2")));
-    // Held already: nothing is asked or told.
+    // It is already held: no request and no event follows.
     stage.holder.hold_when_back(&key("1"));
     stage.holder.forget(&key("1"));
     assert!(!stage.holds(&key("1")) && stage.holds(&key("2")));

@@ -1,11 +1,11 @@
-//! Which server is asked, and when the next one is.
+//! The choice of a server, and failover to the next one.
 //!
-//! Servers are asked in the order of preference, those that something is known against last. One
-//! that refuses a connection, or breaks it, hands over to the next at once. One that is silent is
-//! not waited for: after [`HEDGE_AFTER`] the next is asked as well, and whoever answers first has
-//! answered. So a call is answered within [`FAILOVER_LIMIT`] as long as one server answers within
-//! 600 ms. Servers are looked at in the background, so that the calls that follow do not even wait
-//! that long, and return to the preferred one when it has been well for a while.
+//! Servers are asked in the order of preference, those with known problems last. If a server
+//! refuses or breaks the connection, the next one is asked at once. If it is silent, the next one
+//! is asked as well after [`HEDGE_AFTER`], and the first answer counts. So a call is answered
+//! within [`FAILOVER_LIMIT`] as long as one server answers within 600 ms. Background health checks
+//! spare later calls even that wait, and let calls return to the preferred server once it has been
+//! healthy for a while.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -21,26 +21,26 @@ use crate::config::{KmipConfig, misconfigured};
 use crate::error::ProviderError;
 use crate::provider::{ServerHealth, ServerState};
 
-/// Within which time a call is answered although preferred servers are silent or gone.
+/// The longest time until a call is answered if preferred servers are silent or gone.
 pub const FAILOVER_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a silent server is waited for before the next is asked as well, in clusters of up to
+/// How long to wait for a silent server before the next is asked as well, in clusters of up to
 /// three; larger ones share twice this time.
 pub const HEDGE_AFTER: Duration = Duration::from_millis(700);
 
-/// How often a server that is well is looked at; one that is not, five times as often.
+/// The time between health checks of a healthy server; others are checked five times as often.
 pub const HEALTH_PERIOD: Duration = Duration::from_secs(5);
 
-/// What the message of the embedded key server begins with when it is the broker of a provider that
-/// cannot be reached: the key is away, and nobody has said no.
+/// The start of the embedded key server's message when it brokers a provider that cannot be
+/// reached. The key is unavailable, and nobody has refused it.
 const UPSTREAM_UNAVAILABLE: &str = "upstream-unavailable: ";
 
-/// Whether a question that failed came to a server.
+/// Whether a failed request reached a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Surely to none.
+    /// It certainly reached none.
     No,
-    /// Nobody knows.
+    /// It is unknown.
     Perhaps,
     /// It was answered.
     Yes,
@@ -78,8 +78,8 @@ impl Cluster {
         })
     }
 
-    /// Looks at every server from now on, in threads of their own that end with the cluster. A
-    /// single server is not looked at: whatever is known of it, it is asked.
+    /// Begins health checks of every server, in threads that end with the cluster. A single server
+    /// is not checked, because it is asked whatever its health.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -93,23 +93,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// The servers' clients, in order of preference: for whoever wants to look at each.
+    /// The servers' clients, in order of preference, for checks of each server.
     pub fn clients(&self) -> impl Iterator<Item = &Client> {
         self.members.iter().map(|member| &member.client)
     }
 
-    /// How the servers are.
+    /// The health of the servers.
     pub fn health(&self) -> Vec<ServerHealth> {
         self.members.iter().map(|member| member.health()).collect()
     }
 
-    /// Asks one server after the other until there is an answer. That a server does not know the
-    /// object is believed when all say so: one that was just restored, or lags behind, knows less
-    /// than the others.
+    /// Asks one server after the other until there is an answer. An object counts as unknown only
+    /// if every server says so: a server that was just restored, or lags behind, may lack it.
     ///
     /// # Errors
-    /// [`ProviderError::Unavailable`] with what each server did, [`ProviderError::NoSuchKey`], or
-    /// what a server refused.
+    /// [`ProviderError::Unavailable`] with each server's failure, [`ProviderError::NoSuchKey`], or
+    /// a server's refusal.
     pub fn call<Answer: Send + 'static>(
         &self,
         question: impl Fn(&Client) -> Result<Answer, ClientError> + Send + Sync + 'static,
@@ -166,12 +165,12 @@ impl Cluster {
         Err(unavailable(&failures))
     }
 
-    /// Asks one server after the other until one may have taken up the question, in the order of
-    /// preference: what must be asked once is never asked beside another try. Blocks as long as the
-    /// servers' own deadlines let it, and begins no call that could outlast [`CALL_LIMIT`].
+    /// Asks one server after the other, in the order of preference, until one may have processed
+    /// the request. A request that must be sent only once never runs beside another attempt. Blocks
+    /// up to the servers' own deadlines, and begins no call that could outlast [`CALL_LIMIT`].
     ///
     /// # Errors
-    /// As [`call`](Self::call); with each, whether the question was surely taken up by nobody.
+    /// As [`call`](Self::call), each with whether the request reached a server.
     pub fn call_once<Answer>(
         &self,
         question: impl Fn(&Client) -> Result<Answer, ClientError>,
@@ -200,7 +199,7 @@ impl Cluster {
     /// The servers in the order in which they are asked.
     fn order(&self) -> Vec<&Arc<Member>> {
         let mut order: Vec<_> = self.members.iter().collect();
-        // Stable: servers of which the same is known stay in the order of preference.
+        // The sort is stable: servers in the same state stay in the order of preference.
         order.sort_by_key(|member| match member.state() {
             ServerState::Up => 0,
             ServerState::Recovering => 1,
@@ -219,8 +218,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Asks a server in a thread of its own, which ends with the server's answer or its deadline;
-/// nobody may be waiting by then. Calls are rare, a handful for each VM that starts.
+/// Asks a server in a thread of its own, which ends with the server's answer or its deadline; the
+/// caller may have stopped waiting by then. Calls are rare, a handful for each VM that starts.
 fn start<Answer: Send + 'static>(
     member: &Arc<Member>,
     question: &Arc<impl Fn(&Client) -> Result<Answer, ClientError> + Send + Sync + 'static>,
@@ -257,7 +256,7 @@ fn unavailable(failures: &[String]) -> ProviderError {
     ProviderError::Unavailable { reason: failures.join("; ") }
 }
 
-/// An error that another server would not have spared us.
+/// Converts an error that any other server would have caused too.
 fn of_client(error: ClientError) -> ProviderError {
     match error {
         ClientError::Secret(error) => ProviderError::Secret(error),

@@ -1,4 +1,4 @@
-//! One server of a cluster, and what is known of it.
+//! One server of a cluster, and its health.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use strongroom_kmip::client::{Client, ClientError};
 
 use crate::provider::{ServerHealth, ServerState};
 
-/// For how long a server must answer after a failure before it is preferred again: one that comes
-/// and goes must not take every other request with it.
+/// How long a server must answer after a failure before it is preferred again, so that a flapping
+/// server does not fail every other request.
 pub const RECOVERY_PERIOD: Duration = Duration::from_secs(3);
 
 pub(super) struct Member {
@@ -18,7 +18,7 @@ pub(super) struct Member {
 
 struct Record {
     state: ServerState,
-    /// Since when it has answered again, while it recovers.
+    /// When it began to answer again, while it recovers.
     recovering_since: Instant,
     requests: u64,
     failures: u64,
@@ -43,7 +43,7 @@ impl Member {
         Self { client, record: Mutex::new(record) }
     }
 
-    /// Asks the server, and keeps account of how that went.
+    /// Asks the server, and records the outcome.
     pub(super) fn ask<Answer>(
         &self,
         question: impl FnOnce(&Client) -> Result<Answer, ClientError>,
@@ -68,7 +68,7 @@ impl Member {
         answer
     }
 
-    /// Looks whether the server answers, beside all accounts but its state.
+    /// Checks whether the server answers; changes its state but no counters.
     pub(super) fn check(&self, question: impl FnOnce(&Client) -> Result<(), ClientError>) {
         let begun = Instant::now();
         match question(&self.client) {
@@ -77,7 +77,7 @@ impl Member {
         }
     }
 
-    /// Notes that a request has been waiting for so long that the next server is asked.
+    /// Records that a request has waited so long that the next server is asked.
     pub(super) fn keeps_waiting(&self) {
         let mut record = self.record.lock();
         if matches!(record.state, ServerState::Up | ServerState::Recovering) {
@@ -114,7 +114,7 @@ impl Record {
         self.last_failure = Some(reason);
     }
 
-    /// An answer to a question that was asked at `asked_at`.
+    /// Records an answer to a request that was sent at `asked_at`.
     fn answered(&mut self, asked_at: Instant) {
         match self.state {
             ServerState::Up => {}

@@ -1,9 +1,8 @@
-//! A cluster of KMIP servers that have the same keys, and the embedded key server, which is one of
-//! one server.
+//! A cluster of KMIP servers that have the same keys; the embedded key server is a cluster of one.
 //!
-//! - `member`: what is known of one server.
-//! - `cluster`: which server is asked, and when the next one is.
-//! - `provider`: keys, by KMIP's operations.
+//! - `member`: one server and its health.
+//! - `cluster`: the choice of a server, and failover.
+//! - `provider`: keys, through KMIP operations.
 
 mod cluster;
 mod member;

@@ -1,5 +1,5 @@
-//! Keys, by KMIP's operations. Re-key is not among them: a new key is created, and what the old one
-//! protects is wrapped anew, so that every server will do.
+//! Keys through KMIP operations. Re-key is not used: a new key is created, and the DEKs under the
+//! old one are wrapped again, which works with every server.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,10 +19,10 @@ use crate::provider::{
     KeyFacts, KeyProvider, KeyState, LISTED_KEYS_MAX, ListedKey, NewKey, Revocation, ServerHealth, UnseenKey,
 };
 
-/// The Object Group of every key that this program makes, by which they are listed.
+/// The Object Group of every key that this program makes, by which keys are listed.
 pub const KEY_GROUP: &str = "strongroom";
 
-/// How many keys are asked about in one message when they are listed.
+/// How many keys one message of a listing covers.
 const LISTED_IN_ONE_MESSAGE: usize = 50;
 
 /// A cluster of KMIP servers as a provider.
@@ -32,14 +32,14 @@ pub struct KmipProvider {
     grants: Option<Arc<dyn GrantSource>>,
 }
 
-/// A key together with what its server says of it.
+/// A key together with its attributes.
 struct Fetched {
     facts: KeyFacts,
     secret: SecretBytes,
 }
 
 impl Fetched {
-    /// The key, if it may protect.
+    /// The key, if it may seal new data.
     fn into_sealing_key(self) -> Result<SecretBytes, ProviderError> {
         match self.facts.state {
             KeyState::Active => Ok(self.secret),
@@ -60,7 +60,7 @@ impl KmipProvider {
         Ok(Self { cluster: Cluster::new(config)?, named_keys: config.named_keys, grants: None })
     }
 
-    /// The same, which shows a grant with each fetch of a key that there is one for.
+    /// The same, and sends a grant with each fetch of a key that has one.
     #[must_use]
     pub fn with_grants(self, grants: Option<Arc<dyn GrantSource>>) -> Self {
         Self { grants, ..self }
@@ -80,8 +80,8 @@ impl KmipProvider {
         let id = key.key.to_string();
         self.cluster.call(move |client| {
             let facts = facts_of(client, &id)?;
-            // The key of an object that is gone is not asked for: what is refused then depends on
-            // the server.
+            // The key of a destroyed object is not requested: the refusal would differ between
+            // servers.
             let secret = match facts.state {
                 KeyState::Destroyed => SecretBytes::zeroed(0)?,
                 _ => client.get(&id)?.secret,
@@ -92,7 +92,7 @@ impl KmipProvider {
 }
 
 impl KmipProvider {
-    /// A key that can be found by the request it was made for.
+    /// The template of a key that can be found by its request.
     fn wanted(&self, request: KeyRequestId) -> NewKmipKey {
         let mut wanted = NewKmipKey::aes_256();
         if self.named_keys {
@@ -102,7 +102,7 @@ impl KmipProvider {
         wanted
     }
 
-    /// The key under a grant, which is used up by the first server that may have seen it.
+    /// Fetches a key under a grant, which the first server that may have seen it uses up.
     fn fetched_under(
         &self,
         grant: KeyGrant,
@@ -223,21 +223,21 @@ impl KeyProvider for KmipProvider {
     }
 }
 
-/// A new key's identifier. It is active.
+/// Creates and activates a key, and returns its identifier.
 fn created(client: &Client, wanted: &NewKmipKey) -> Result<String, ClientError> {
     let id = client.create(wanted)?;
     client.activate(&id).or_else(|error| done_before(client, &id, error, &[State::Active]))?;
     Ok(id)
 }
 
-/// What a server refuses may have been done before: by the same call at a server that was silent
+/// A refused operation may have been done before: by the same call at a server that was silent
 /// then, or by the same request before a crash.
 fn done_before(client: &Client, id: &str, error: ClientError, outcome: &[State]) -> Result<(), ClientError> {
     let done = error.refusal().is_some() && outcome.contains(&client.state(id)?);
     if done { Ok(()) } else { Err(error) }
 }
 
-/// What is asked about a key.
+/// The attributes requested of a key.
 const FACTS: [AttributeName; 5] = [
     AttributeName::State,
     AttributeName::InitialDate,
@@ -250,7 +250,7 @@ fn facts_of(client: &Client, id: &str) -> Result<KeyFacts, ClientError> {
     Ok(facts(client.get_attributes(id, &FACTS)?))
 }
 
-/// What is said of some keys, in one message; those that are gone meanwhile are left out.
+/// The attributes of some keys, in one message; keys removed meanwhile are left out.
 fn facts_of_some(client: &Client, ids: &[String]) -> Result<Vec<(String, KeyFacts)>, ClientError> {
     let question = |id: &String| {
         RequestPayload::GetAttributes(GetAttributesRequest {
@@ -262,7 +262,7 @@ fn facts_of_some(client: &Client, ids: &[String]) -> Result<Vec<(String, KeyFact
     let mut left = ids;
     while !left.is_empty() {
         let answers = client.batch(left.iter().map(question).collect())?;
-        // The server stops at the first that it refuses, which is passed over.
+        // The server stops at the first item that it refuses, which is skipped.
         let answered = answers.len().max(1).min(left.len());
         for (id, answer) in left.iter().zip(answers) {
             match answer {
@@ -282,7 +282,7 @@ fn facts_of_some(client: &Client, ids: &[String]) -> Result<Vec<(String, KeyFact
 }
 
 fn facts(attributes: Vec<AttributeValue>) -> KeyFacts {
-    // What a server does not say is not the case: KMIP requires a state of every key.
+    // A missing attribute is taken as absent: KMIP requires a state for every key.
     let mut facts =
         KeyFacts { state: KeyState::PreActive, created: None, activated: None, deactivates: None };
     for attribute in attributes {
@@ -305,14 +305,13 @@ fn key_state(state: State) -> KeyState {
         State::Deactivated => KeyState::Deactivated,
         State::Destroyed | State::DestroyedCompromised => KeyState::Destroyed,
         State::Compromised => KeyState::Compromised,
-        // A state that is not known here is none to begin using a key in, and no reason to give one
-        // up.
+        // A key in an unknown state must not come into use, and a key in use need not be given up.
         _ => KeyState::PreActive,
     }
 }
 
 fn time(date: DateTime) -> Option<SystemTime> {
-    // Some servers say "never" as the year 1970.
+    // Some servers write "never" as the year 1970.
     let seconds = u64::try_from(date.0).ok().filter(|seconds| *seconds > 0)?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }

@@ -15,10 +15,11 @@ use zeroize::Zeroizing;
 use crate::config::{VaultConfig, misconfigured};
 use crate::error::ProviderError;
 
-/// The longest answer that is read, in bytes. Those that are asked for here have some hundred.
+/// The longest answer accepted, in bytes. Expected answers have some hundred.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// What Vault wants to see on every request, so that no browser can be made to send one.
+/// The header that Vault requires on every request, so that no browser can be tricked into sending
+/// one.
 const REQUEST_HEADER: &str = "X-Vault-Request";
 
 /// A Vault.
@@ -28,7 +29,7 @@ pub(super) struct Http {
     namespace: Option<String>,
 }
 
-/// What came back, whatever it means.
+/// A raw answer.
 pub(super) struct Answer {
     pub(super) status: u16,
     /// May hold a key or token; wiped.
@@ -53,12 +54,11 @@ impl Http {
         let agent = Agent::config_builder()
             .tls_config(tls)
             .https_only(true)
-            // A token must not follow wherever an answer points.
+            // A token must not be sent to a redirect's target.
             .max_redirects(0)
             .proxy(None)
             .http_status_as_error(false)
-            // What came over a connection, which may be a key, is in its buffers for as long as it
-            // is open.
+            // Received data, which may be a key, stays in a connection's buffers while it is open.
             .max_idle_connections(0)
             .max_idle_connections_per_host(0)
             .timeout_global(Some(Duration::from_millis(config.request_timeout_ms)))
@@ -95,8 +95,8 @@ impl Http {
             |reason: String| ProviderError::Unavailable { reason: format!("{}: {reason}", self.url) };
         let mut answer = answer.map_err(|error| unavailable(error.to_string()))?;
         let status = answer.status().as_u16();
-        // Made once and never grown, so that no copy is left behind; one byte more shows a longer
-        // answer.
+        // Allocated once and never grown, so that no copy is left behind; the extra byte detects a
+        // longer answer.
         let mut body = Zeroizing::new(vec![0; ANSWER_BYTES_MAX + 1]);
         let mut reader = answer.body_mut().as_reader();
         let mut length_bytes = 0;
@@ -137,7 +137,7 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// What an answer without success means, by its status and in Vault's words.
+    /// The error of an unsuccessful answer, from its status and Vault's message.
     pub(super) fn error(&self, url: &str, doing: &str) -> ProviderError {
         #[derive(serde::Deserialize)]
         struct Errors {

@@ -1,4 +1,4 @@
-//! The token that requests bear: from a file that others keep, or by AppRole.
+//! The token of requests: from a file that another program maintains, or by AppRole.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ use crate::error::ProviderError;
 /// hundred.
 const TOKEN_BYTES_MAX: usize = 2048;
 
-/// How long before its end a token is not used any more.
+/// How long before its expiry a token is no longer used.
 const RENEWED_BEFORE: Duration = Duration::from_secs(30);
 
 pub(super) struct Login {
@@ -46,7 +46,7 @@ struct LoginAnswer<'a> {
 #[derive(Deserialize)]
 struct Auth<'a> {
     client_token: &'a str,
-    /// Seconds; 0 for a token that does not end.
+    /// Seconds; 0 for a token that does not expire.
     lease_duration: u64,
 }
 
@@ -55,10 +55,10 @@ impl Login {
         Self { method, token: Mutex::default() }
     }
 
-    /// A token that should do.
+    /// A token that should be valid.
     pub(super) fn token(&self, http: &Http) -> Result<SecretBytes, ProviderError> {
         match &self.method {
-            // Read every time: whoever keeps it valid replaces it.
+            // Read every time, because the program that maintains the file replaces it.
             VaultLogin::Token { file } => read_secret(file),
             VaultLogin::AppRole { mount, role_id, secret_id_file } => {
                 let mut token = self.token.lock();
@@ -72,7 +72,7 @@ impl Login {
         }
     }
 
-    /// Forgets a token that was refused. Whether another one can be had.
+    /// Drops a refused token. Returns whether a new login may help.
     pub(super) fn forget(&self) -> bool {
         self.token.lock().take().is_some()
     }
@@ -88,8 +88,8 @@ fn app_role(http: &Http, mount: &str, role_id: &str, secret_id_file: &Path) -> R
     let answer = http.post(&format!("auth/{mount}/login"), None, &body)?;
     if !answer.is_success() {
         return Err(match answer.error(http.url(), "login by AppRole") {
-            // A wrong role or secret id is a bad request to Vault, and a mount that is not there
-            // one that is not found.
+            // Vault answers a wrong role or secret id with "bad request", and a missing mount with
+            // "not found".
             ProviderError::NoSuchKey => misconfigured(format!("{}: there is no auth/{mount}", http.url())),
             other => other,
         });
@@ -111,7 +111,7 @@ fn app_role(http: &Http, mount: &str, role_id: &str, secret_id_file: &Path) -> R
 fn read_secret(path: &Path) -> Result<SecretBytes, ProviderError> {
     let unreadable = |error: io::Error| misconfigured(format!("cannot read {}: {error}", path.display()));
     let mut file = File::open(path).map_err(unreadable)?;
-    // One byte more shows a longer file.
+    // The extra byte detects a longer file.
     let mut content = Zeroizing::new([0; TOKEN_BYTES_MAX + 1]);
     let mut length_bytes = 0;
     while length_bytes < content.len() {

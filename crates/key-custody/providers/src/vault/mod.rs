@@ -1,11 +1,11 @@
 //! The transit engine of a HashiCorp Vault or OpenBao.
 //!
-//! The engine keeps one key, and KEKs under it: `datakey/plaintext` makes a KEK and gives it plain
-//! and wrapped, `decrypt` opens a wrapped one. So a volume's descriptor carries its KEK wrapped,
-//! and the engine's key takes the place of many.
+//! The engine keeps one key and wraps KEKs under it: `datakey/plaintext` creates a KEK and returns
+//! it plain and wrapped, `decrypt` unwraps one. So a volume's descriptor carries its wrapped KEK,
+//! and the engine needs only one key.
 //!
-//! - `http`: requests and what answers mean.
-//! - `login`: the token they bear.
+//! - `http`: requests and answers.
+//! - `login`: the token of requests.
 //! - `provider`: keys.
 
 mod http;

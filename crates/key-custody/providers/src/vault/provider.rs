@@ -1,4 +1,4 @@
-//! KEKs that a transit engine makes and opens.
+//! KEKs that a transit engine creates and unwraps.
 
 use std::time::Instant;
 
@@ -48,7 +48,7 @@ struct CiphertextRequest<'a> {
     ciphertext: &'a str,
 }
 
-/// What is said of a transit key.
+/// The state of a transit key.
 #[derive(Deserialize)]
 struct TransitKey {
     min_decryption_version: u64,
@@ -80,17 +80,17 @@ impl VaultProvider {
         })
     }
 
-    /// Whether the Vault is initialised, unsealed and active, and our login good for the transit
-    /// key.
+    /// Checks that the Vault is initialised, unsealed and active, and that our login may read the
+    /// transit key.
     ///
     /// # Errors
-    /// What is not so.
+    /// The first failed condition.
     pub fn check(&self) -> Result<(), ProviderError> {
         self.transit_key().map(drop)
     }
 
-    /// The same KEK under the newest version of the engine's key. It does not pass through here in
-    /// the plain.
+    /// The same KEK under the newest version of the engine's key. This process never sees the plain
+    /// KEK.
     ///
     /// # Errors
     /// [`ProviderError`].
@@ -109,7 +109,7 @@ impl VaultProvider {
         Ok(parsed.data)
     }
 
-    /// Asks, and once more with a new token if the one from an earlier login is refused.
+    /// Sends a request, and again with a new token if that of an earlier login is refused.
     fn ask(&self, path: &str, body: Option<&[u8]>, doing: &str) -> Result<Answer, ProviderError> {
         let ask_once = || {
             let token = self.login.token(&self.http)?;
@@ -151,7 +151,7 @@ impl VaultProvider {
     }
 
     fn parse<'a, Data: Deserialize<'a>>(&self, answer: &'a Answer) -> Result<Data, ProviderError> {
-        // The parser's own words may quote the answer, and with it a key.
+        // The parser's message may quote the answer, and with it a key.
         serde_json::from_slice(&answer.body).map_err(|_| ProviderError::Unavailable {
             reason: format!("{}: its answer makes no sense; is this a Vault?", self.http.url()),
         })
@@ -170,7 +170,7 @@ impl VaultProvider {
 
 impl KeyProvider for VaultProvider {
     fn create(&self, _: KeyRequestId) -> Result<NewKey, ProviderError> {
-        // Nothing is kept there, so a repeated request leaves nothing behind.
+        // The engine stores nothing, so a repeated request leaves nothing behind.
         let path = format!("{}/datakey/plaintext/{}", self.mount, self.key);
         let answer = self.ask(&path, Some(br#"{"bits":256}"#), "making a data key")?;
         let parsed: Envelope<Plain<'_>> = self.parse(&answer)?;
@@ -206,8 +206,7 @@ impl KeyProvider for VaultProvider {
     fn facts(&self, key: &ProviderKey) -> Result<KeyFacts, ProviderError> {
         let version = version_of(ciphertext_of(key)?);
         let transit = self.transit_key()?;
-        // A version below the least that may be decrypted with is what transit has for a key taken
-        // out of use.
+        // In transit, a key taken out of use is a version below the least that may decrypt.
         let gone =
             transit.soft_deleted || version.is_some_and(|version| version < transit.min_decryption_version);
         let state = if gone { KeyState::Destroyed } else { KeyState::Active };

@@ -1,6 +1,7 @@
-//! Against a stand-in: an HTTPS server in this process that answers as Vault's documentation says
-//! ("Transit secrets engine (API)", "AppRole auth method (API)", "Error response format"), with
-//! real AES-256-GCM behind it. No Vault or OpenBao ran: neither is packaged where these tests run.
+//! Tests against a stand-in: an HTTPS server in this process that answers as Vault's documentation
+//! says ("Transit secrets engine (API)", "AppRole auth method (API)", "Error response format"),
+//! with real AES-256-GCM behind it. No real Vault or OpenBao is used: neither is packaged where
+//! these tests run.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -26,7 +27,7 @@ use crate::provider::{KeyProvider, KeyState, NewKey, Revocation, ServerState};
 const TOKEN: &str = "s.token-from-file";
 const SECRET_ID: &str = "secret-id-of-the-role";
 
-/// What the stand-in knows and has been told.
+/// The state of the stand-in.
 struct Vault {
     /// One key for each version, the first being version 1.
     versions: Vec<[u8; 32]>,
@@ -160,7 +161,7 @@ impl StandIn {
         let accepting = std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-                // One request for each connection; whoever only knocks ends the server.
+                // One request for each connection; a connection without a request ends the server.
                 if serve(StreamOwned::new(connection, stream), &serving).is_none() {
                     break;
                 }
@@ -211,7 +212,7 @@ impl Drop for StandIn {
     }
 }
 
-/// Answers one request. None if there was none.
+/// Answers one request. Returns `None` if there was none.
 fn serve(mut stream: StreamOwned<ServerConnection, TcpStream>, vault: &Mutex<Vault>) -> Option<()> {
     let mut text = Vec::new();
     let mut buffer = [0; 4096];
@@ -262,7 +263,7 @@ fn a_kek_is_made_opened_and_wrapped_anew() {
     assert_eq!(provider.fetch(&key).unwrap(), new.secret);
     assert_eq!(provider.facts(&key).unwrap().state, KeyState::Active);
 
-    // One that whoever asked for it has not seen.
+    // A key that its maker has not seen.
     let unseen = provider.create_unseen(KeyRequestId::random()).unwrap();
     let unseen = ProviderKey { key: unseen.key, wrapped: unseen.wrapped, ..key.clone() };
     assert_ne!(provider.fetch(&unseen).unwrap(), new.secret);
@@ -272,7 +273,7 @@ fn a_kek_is_made_opened_and_wrapped_anew() {
     assert!(rewrapped.wrapped.as_ref().unwrap().as_bytes().starts_with(b"vault:v2:"));
     assert_eq!(provider.fetch(&rewrapped).unwrap(), new.secret);
 
-    // What transit has for a revocation: versions below the least are not opened any more.
+    // Transit's form of revocation: versions below the least are no longer decrypted.
     stand_in.vault.lock().min_decryption_version = 2;
     assert_eq!(provider.facts(&key).unwrap().state, KeyState::Destroyed);
     assert_eq!(provider.facts(&rewrapped).unwrap().state, KeyState::Active);
@@ -313,7 +314,7 @@ fn what_ends_by_itself_is_told_from_what_does_not() {
     assert!(sealed.ends_by_itself() && sealed.to_string().contains("Vault is sealed"), "{sealed}");
     assert_eq!(provider.health()[0].state, ServerState::Down);
     stand_in.vault.lock().sealed = false;
-    // A token that was replaced is read anew.
+    // A replaced token is reread.
     std::fs::write(stand_in.file("token"), "s.another").unwrap();
     let refused = provider.fetch(&key_of(&new)).unwrap_err();
     assert!(

@@ -1,4 +1,4 @@
-//! The store's file: made whole or not at all, locked against other processes.
+//! The store's file: created whole or not at all, and locked against other processes.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -15,11 +15,11 @@ use crate::error::StoreError;
 
 /// Most bytes by which the file grows that are written with zeroes at once. A commit that
 /// overwrites them takes no space, so its syncs are flushes of the device and not commits of the
-/// file system's journal, which wait for what others wrote. More of them would have the commit that
-/// grows the file wait too long.
+/// file system's journal, which wait for other processes' writes. With more zeroes the commit that
+/// grows the file would take too long.
 const FILLED_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// An open file that nobody else has open as a store. The lock (`flock`) ends with it.
+/// An open file that no other process has open as a store. The lock (`flock`) ends with it.
 #[derive(Debug)]
 pub(super) struct LockedFile(File);
 
@@ -36,14 +36,15 @@ impl LockedFile {
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { store: Arc::clone(name) }),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // Replaced while the lock was waited for, it is not the store of that name any more.
+        // If the file was replaced while the lock was awaited, it is no longer the store of that
+        // name.
         let named = std::fs::metadata(path).map_err(failed)?;
         let held = file.metadata().map_err(failed)?;
         if (named.dev(), named.ino()) != (held.dev(), held.ino()) {
             return Err(StoreError::InUse { store: Arc::clone(name) });
         }
-        // Whoever gave it its name may have been killed before that was durable: a power cut would
-        // take all of it back.
+        // The process that linked the file may have been killed before the name was durable: a
+        // power cut could then undo the whole store.
         sync_directory_of(path).map_err(failed)?;
         Ok(Self(file))
     }
@@ -72,7 +73,7 @@ impl StorageBackend for LockedFile {
         let before = self.0.metadata()?.len();
         self.0.set_len(length)?;
         if length > before && length - before <= FILLED_MAX_BYTES {
-            // Without room for it the file stays sparse, and whoever writes there finds out.
+            // If there is no room, the file stays sparse, and a later write there fails.
             let _ = self.fill(before, length);
         }
         Ok(())
@@ -124,7 +125,7 @@ impl Nameless {
 
     /// Gives it its name, durably; refuses to replace another file.
     pub(super) fn appear(self) -> io::Result<()> {
-        // Its length and attributes, too: what redb asked for is `fdatasync`.
+        // Syncs length and attributes, too: redb asked only for `fdatasync`.
         self.file.sync_all()?;
         let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         rustix::fs::linkat(CWD, open, CWD, &self.path, AtFlags::SYMLINK_FOLLOW)?;

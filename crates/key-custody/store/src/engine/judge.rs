@@ -1,5 +1,5 @@
-//! What one transaction does: its conditions are judged against everything before it, those before
-//! it in its group included.
+//! Applies one transaction: its conditions are judged against all transactions before it, including
+//! those of its own group.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::transaction::{Condition, Conflict, Is, Operation, Outcome, Transactio
 
 use super::tables::{self, Changes, Header, META_LEASE, META_REVISION, Tables};
 
-/// Why a transaction is not done.
+/// Why a transaction was not applied.
 pub(super) enum Rejected {
-    /// Because of what it asks.
+    /// The transaction itself is at fault.
     Transaction(StoreError),
     /// The engine failed: nothing of the group may be committed.
     Engine(redb::Error),
@@ -28,7 +28,7 @@ impl<E: Into<redb::Error>> From<E> for Rejected {
 }
 
 impl Tables<'_> {
-    /// Judges a transaction and does it. After a [`Rejected::Transaction`] it has changed nothing.
+    /// Judges a transaction and applies it. After a [`Rejected::Transaction`] nothing has changed.
     pub(super) fn judge(&mut self, transaction: &Transaction) -> Result<Outcome, Rejected> {
         for (index, condition) in transaction.conditions.iter().enumerate() {
             let found = self.header(&condition.key)?;
@@ -72,7 +72,7 @@ impl Tables<'_> {
         Ok(lease)
     }
 
-    /// Ends a lease and deletes its keys in one revision; says whether there was such a lease.
+    /// Ends a lease and deletes its keys in one revision. Returns whether the lease existed.
     pub(super) fn end_lease(&mut self, lease: LeaseId) -> Result<bool, redb::Error> {
         if self.leases.remove(lease.0)?.is_none() {
             return Ok(false);
@@ -135,7 +135,7 @@ impl Tables<'_> {
         Ok(())
     }
 
-    /// Says whether it was there.
+    /// Deletes a key. Returns whether it existed.
     fn delete(&mut self, key: &[u8]) -> Result<bool, redb::Error> {
         let Some(header) = self.header(key)? else { return Ok(false) };
         self.entries.remove(key)?;
@@ -145,7 +145,7 @@ impl Tables<'_> {
         Ok(true)
     }
 
-    /// Makes a revision of what was changed, if anything was, and forgets the oldest.
+    /// Records the changes, if any, as a revision, and drops the oldest one.
     fn record(&mut self, revision: Revision, changes: &Changes) -> Result<(), redb::Error> {
         if changes.is_empty() {
             return Ok(());

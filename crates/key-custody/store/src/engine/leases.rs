@@ -1,5 +1,5 @@
-//! When leases end. What they are stands in the tables; when they end is known here alone, so an
-//! engine that was closed gives each its whole life again.
+//! The ends of leases. The tables hold the leases; their ends are kept only here, so reopening an
+//! engine gives each lease its whole life again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Leases {
         self.0.remove(&lease);
     }
 
-    /// Whether there may be another one, beside `granted` that are not here yet.
+    /// Refuses a further lease beyond the limit; `granted` leases are not in the table yet.
     pub(super) fn room(&self, granted: usize) -> Result<(), StoreError> {
         let asked = self.0.len() + granted + 1;
         if asked > LEASES_MAX {
@@ -52,7 +52,7 @@ impl Leases {
         self.0.values().map(|life| life.ends).min()
     }
 
-    /// Takes out those that have ended: from here on they cannot be kept alive.
+    /// Removes the leases that have ended, which can no longer be kept alive.
     pub(super) fn take_ended(&mut self, now: Instant) -> Vec<(LeaseId, Duration)> {
         let ended = self.0.extract_if(|_, life| life.ends <= now);
         ended.map(|(lease, life)| (lease, life.ttl)).collect()

@@ -1,4 +1,4 @@
-//! What redb stands on: a backend, with a memory of what went wrong there and how long syncs took.
+//! The backend under redb, which records its failures and the time of its syncs.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use redb::StorageBackend;
 
 use crate::counters::Counters;
 
-/// A backend that outlives the database on it, so that this can be opened anew.
+/// A backend that outlives the database on it, so that the database can be reopened.
 #[derive(Clone, Debug)]
 pub(super) struct Medium(Arc<Inner>);
 
@@ -37,14 +37,14 @@ impl Medium {
         }))
     }
 
-    /// Whether all that went wrong was a write without room, since it was asked last. Then what was
-    /// durable before still is, and the database on it may be opened anew.
+    /// Whether the only failures since the last call were writes without room. Then all durable
+    /// data still is, and the database may be reopened.
     pub(super) fn take_full(&self) -> bool {
         let full = self.0.full.swap(false, Ordering::SeqCst);
         full && !self.0.doubtful.load(Ordering::SeqCst)
     }
 
-    /// Lets go of the backend's lock. Nothing is written from here on.
+    /// Releases the backend's lock. Nothing is written afterwards.
     pub(super) fn release(&self) {
         if let Err(error) = self.0.backend.close() {
             tracing::warn!(%error, "a store's backend was not closed in order");
@@ -67,7 +67,7 @@ impl Medium {
     }
 }
 
-/// Its lock is the engine's affair, so redb is told that there is none.
+/// The engine handles the lock, so redb sees none.
 impl StorageBackend for Medium {
     fn len(&self) -> io::Result<u64> {
         self.0.backend.len()

@@ -1,21 +1,20 @@
 //! The embedded engine: a store in one file, through redb, for one process.
 //!
-//! - [`writer`]: the one thread that writes. It takes all that waits, up to a limit, judges one
-//!   transaction after the other on the same redb transaction, makes them durable with one commit
-//!   and answers each.
-//! - [`tables`]: what is kept, byte by byte. [`judge`]: what one transaction does to it.
-//! - [`leases`]: when keys vanish. [`watch`], [`snapshot`]: reading.
-//! - [`medium`]: what redb stands on, and what went wrong there. [`file`](mod@file): a file and its
-//!   lock.
+//! - [`writer`]: the one thread that writes. It takes all waiting transactions, up to a limit,
+//!   judges them one after the other on the same redb transaction, makes them durable with one
+//!   commit and answers each.
+//! - [`tables`]: the format, byte by byte. [`judge`]: applying one transaction.
+//! - [`leases`]: the ends of leases. [`watch`], [`snapshot`]: reading.
+//! - [`medium`]: the backend under redb, and its failures. [`file`](mod@file): a file and its lock.
 //!
 //! # Why nothing that was acknowledged is lost
 //! Each commit has two phases (redb's `set_two_phase_commit`): everything new is written and made
 //! durable, then one byte of the header names it, and that is made durable. So a power cut leaves
 //! the old or the new state whole, and a state that does not verify was damaged by something else.
-//! With one phase redb would take that for a cut and go back to the commit before, which had been
-//! acknowledged. On opening, every page that the header leads to is read and its checksum verified;
-//! the store is refused if one does not. After a failed sync no write is taken until the store is
-//! opened again, because the page cache may hold what the device does not.
+//! With one phase, redb would mistake such damage for a power cut and return to the previous
+//! commit, which loses an acknowledged one. Opening reads every page that the header leads to and
+//! verifies its checksum; a store with a wrong one is refused. After a failed sync no write is
+//! taken until the store is opened again, because the page cache may hold what the device does not.
 
 mod file;
 mod judge;
@@ -49,42 +48,42 @@ use self::tables::Opened;
 use self::watch::EngineWatch;
 use self::writer::{Queue, Request};
 
-/// Memory that redb may use for pages, in bytes. Stores are small; those that are not live in the
-/// page cache.
+/// Memory that redb may use for pages, in bytes. Stores are small; large ones live in the page
+/// cache.
 const CACHE_BYTES: usize = 64 * 1024 * 1024;
 
-/// A store in one file. It is closed, with everything that waits done, when it is dropped.
+/// A store in one file. Dropping it completes all waiting transactions and closes it.
 pub struct Engine {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
 }
 
-/// What callers, watches and the writer have in common.
+/// State shared by callers, watches and the writer.
 struct Shared {
-    /// Where it lies, for messages.
+    /// The store's name in messages.
     name: Arc<str>,
     medium: Medium,
-    /// None while it is opened anew after the medium was full, and from the end on.
+    /// `None` while it is reopened after the medium was full, and after the end.
     database: RwLock<Option<Database>>,
     queue: Queue,
     leases: Mutex<Leases>,
     state: Mutex<State>,
-    /// Told of each commit, and of the end.
+    /// Notified after each commit, and when the store ends.
     changed: Condvar,
     counters: Mutex<Counters>,
 }
 
-/// How far the store is.
+/// The store's progress.
 #[derive(Debug, Default)]
 struct State {
     /// The latest durable revision.
     revision: Revision,
-    /// Why it takes nothing any more.
+    /// Why it takes no more requests.
     ended: Option<StoreError>,
 }
 
 impl Engine {
-    /// Makes an empty store in a file that must not exist, readable by its owner alone, and opens
+    /// Creates an empty store in a file that must not exist, readable by its owner alone, and opens
     /// it. The file appears whole and durable or not at all.
     ///
     /// # Errors
@@ -116,8 +115,8 @@ impl Engine {
         Self::with_backend(file, name)
     }
 
-    /// Opens what lies on a backend, or makes an empty store there if it has no bytes. The
-    /// backend's lock, if it has one, is the caller's.
+    /// Opens the store on a backend, or creates an empty one if the backend has no bytes. The
+    /// caller manages the backend's lock, if it has one.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -200,13 +199,13 @@ impl Shared {
             .unwrap_or_else(|| StoreError::Full { reason: "it is read again once a write finds room".into() })
     }
 
-    /// Tells everybody how far it is now.
+    /// Publishes the latest durable revision.
     fn publish(&self, revision: Revision) {
         self.state.lock().revision = revision;
         self.changed.notify_all();
     }
 
-    /// Takes nothing from now on.
+    /// Refuses all further requests.
     fn end(&self, why: StoreError) {
         self.queue.close(&why);
         self.state.lock().ended.get_or_insert(why);
@@ -218,8 +217,8 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.queue.finish();
         if let Some(writer) = self.writer.take() {
-            // A panic of the writer has been told by the panic hook, and everybody who waited by
-            // their answers.
+            // The panic hook has reported a panic of the writer, and every waiting caller has its
+            // answer.
             let _ = writer.join();
         }
         // Snapshots may outlive the engine; its lock does not.

@@ -48,7 +48,7 @@ impl EngineSnapshot {
         Ok(Page { entries, rest: None })
     }
 
-    /// What only watches read.
+    /// The history, which only watches read.
     fn history(&self) -> Result<ReadOnlyTable<u64, &'static [u8]>, StoreError> {
         self.transaction.open_table(HISTORY).map_err(unavailable)
     }
@@ -60,8 +60,8 @@ impl EngineSnapshot {
         Ok(first.map_or(self.revision.next(), |(revision, _)| Revision(revision.value())))
     }
 
-    /// The changes in a range from a revision on, up to `most` revisions; and the revision to go on
-    /// from.
+    /// The changes in a range from a revision on, up to `most` revisions, and the revision to
+    /// continue from.
     pub(super) fn changes(
         &self,
         range: &KeyRange,

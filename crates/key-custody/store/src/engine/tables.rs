@@ -1,4 +1,4 @@
-//! What is kept in redb, byte by byte. All integers are little-endian.
+//! The format in redb, byte by byte. All integers are little-endian.
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -38,14 +38,14 @@ const META_FORMAT: &str = "format";
 
 const ENTRY_HEADER_BYTES: usize = 32;
 
-/// A database that has been verified, and what the engine has to know of it.
+/// A verified database, and the facts that the engine needs from it.
 pub(super) struct Opened {
     pub(super) database: Database,
     pub(super) revision: Revision,
     pub(super) leases: Vec<(LeaseId, Duration)>,
 }
 
-/// Opens what is on a medium, or makes it if there is nothing.
+/// Opens the database on a medium, or creates it if the medium is empty.
 pub(super) fn open(medium: &Medium, name: &Arc<str>) -> Result<Opened, StoreError> {
     let mut builder = Builder::new();
     builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
@@ -60,7 +60,7 @@ pub(super) fn open(medium: &Medium, name: &Arc<str>) -> Result<Opened, StoreErro
 
 type Begun = (u64, Revision, Vec<(LeaseId, Duration)>);
 
-/// Reads what has to be known; in a database without any table, makes them first.
+/// Reads the engine's facts; creates the tables first in an empty database.
 fn begin(database: &Database) -> Result<Begun, redb::Error> {
     let transaction = durable(database)?;
     if transaction.list_tables()?.next().is_none() {
@@ -142,7 +142,7 @@ pub(super) fn number(meta: &impl ReadableTable<&'static str, u64>, name: &str) -
     Ok(meta.get(name)?.map_or(0, |number| number.value()))
 }
 
-/// An entry's row without its value: what conditions are about.
+/// An entry's row without its value, as conditions need it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) create_revision: Revision,
@@ -152,7 +152,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Splits a row. One that is too short has not been written by this program.
+    /// Splits a row. A row that is too short was not written by this program.
     pub(super) fn split(row: &[u8]) -> Result<(Self, &[u8]), redb::Error> {
         let Some((header, value)) = row.split_first_chunk::<ENTRY_HEADER_BYTES>() else {
             return Err(damaged("an entry is shorter than its header"));
@@ -259,7 +259,7 @@ fn refusal(error: DatabaseError, name: &Arc<str>) -> StoreError {
     }
 }
 
-/// A database that verifies, and yet does not hold what this program writes.
+/// The error for a database that verifies but does not hold this program's format.
 fn refusal_of_content(error: redb::Error, name: &Arc<str>) -> StoreError {
     match error {
         redb::Error::Io(_) | redb::Error::PreviousIo => cannot_open(name, &error.to_string()),

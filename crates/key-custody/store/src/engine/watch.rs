@@ -1,5 +1,5 @@
-//! Watching: the history is read on, whenever there is more of it. Nothing is queued for a watch,
-//! so a slow one costs nothing.
+//! Watches: each reads the history from its own revision on. Nothing is queued for a watch, so a
+//! slow one costs nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const REVISIONS_AT_A_TIME: usize = 256;
 pub(super) struct EngineWatch {
     shared: Arc<Shared>,
     range: KeyRange,
-    /// The first revision that has not been told of.
+    /// The first revision not yet reported.
     next: Revision,
 }
 
@@ -31,7 +31,7 @@ impl EngineWatch {
         Ok(Self { shared, range, next: from })
     }
 
-    /// What there is already.
+    /// The events already in the history.
     fn known(&mut self) -> Result<Vec<Event>, StoreError> {
         let snapshot = self.shared.snapshot()?;
         let oldest = snapshot.oldest()?;

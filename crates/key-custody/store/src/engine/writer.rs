@@ -1,9 +1,9 @@
-//! The one thread that writes: it puts whatever waits into one commit and answers each by itself.
+//! The one thread that writes: it puts all waiting requests into one commit and answers each one.
 //!
 //! While a commit is under way the next group gathers, so a store under load pays for its syncs
-//! once for many transactions, and one that is idle commits at once. Nobody is answered before what
-//! the answer rests upon is durable: also a conflict may have been found against a transaction of
-//! the same group.
+//! once for many transactions, and one that is idle commits at once. No request is answered before
+//! everything its answer depends on is durable: even a conflict may depend on a transaction of the
+//! same group.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +24,7 @@ use super::Shared;
 use super::judge::Rejected;
 use super::tables::{self, Tables};
 
-/// What the writer is asked for.
+/// A request to the writer.
 pub(super) enum Request {
     Transaction {
         transaction: Transaction,
@@ -45,7 +45,7 @@ pub(super) enum Request {
     },
 }
 
-/// What came of it, once it is durable.
+/// The outcome of a request, once it is durable.
 enum Verdict {
     Transaction(Result<Outcome, StoreError>),
     Lease(Result<LeaseId, StoreError>),
@@ -63,7 +63,7 @@ pub(super) struct Queue {
 struct Waiting {
     requests: VecDeque<Request>,
     bytes: usize,
-    /// Why no more are taken.
+    /// Why the queue takes no more requests.
     closed: Option<StoreError>,
 }
 
@@ -77,7 +77,7 @@ impl Queue {
         PendingCommit::new(pending)
     }
 
-    /// Asks, and blocks for the answer.
+    /// Submits a request, and blocks for the answer.
     pub(super) fn ask<T>(
         &self,
         request: impl FnOnce(Answerer<Result<T, StoreError>>) -> Request,
@@ -105,13 +105,13 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    /// Takes no more; what waits is done still.
+    /// Takes no more requests; waiting ones are still done.
     pub(super) fn finish(&self) {
         self.waiting.lock().closed.get_or_insert(StoreError::Closed);
         self.arrived.notify_one();
     }
 
-    /// Takes no more, and refuses what waits.
+    /// Takes no more requests, and refuses the waiting ones.
     pub(super) fn close(&self, why: &StoreError) {
         let mut waiting = self.waiting.lock();
         waiting.closed.get_or_insert_with(|| why.clone());
@@ -120,7 +120,7 @@ impl Queue {
         refused.into_iter().for_each(|request| request.refuse(why));
     }
 
-    /// The next group: none at `deadline`, `None` at the end of all.
+    /// The next group: empty at `deadline`, `None` after the last one.
     fn next_group(&self, deadline: Option<Instant>) -> Option<Vec<Request>> {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() {
@@ -150,8 +150,7 @@ impl Queue {
 /// Why a group was not committed.
 struct Failed {
     error: redb::Error,
-    /// The revision that it would have reached, if it was on its way to the device: it may be
-    /// there.
+    /// The revision and verdicts of a commit that had begun, and may be on the device.
     committing: Option<(Revision, Vec<Verdict>)>,
 }
 
@@ -172,7 +171,7 @@ struct Writer {
     shared: Arc<Shared>,
 }
 
-/// However the thread ends, nobody waits for it any longer.
+/// However the thread ends, no caller keeps waiting for it.
 impl Drop for Writer {
     fn drop(&mut self) {
         self.shared.end(StoreError::Unavailable { reason: "its writer has ended".into() });
@@ -224,7 +223,7 @@ impl Writer {
         self.shared.database.read().is_some()
     }
 
-    /// Judges all requests of a group and makes what they change durable.
+    /// Judges all requests of a group and makes their changes durable.
     fn attempt(&self, group: &[Request]) -> Result<(Revision, Vec<Verdict>), Failed> {
         let database = self.shared.database.read();
         let Some(database) = database.as_ref() else { return Err(redb::Error::DatabaseClosed.into()) };
@@ -276,7 +275,7 @@ impl Writer {
         })
     }
 
-    /// After a write without room, and nothing worse, the store goes on from what is durable.
+    /// After a write without room, and nothing worse, the store continues from its durable state.
     /// Otherwise it ends here.
     fn recover(&self, failed: Failed) -> Result<(Revision, Vec<Verdict>), StoreError> {
         let reason: Arc<str> = failed.error.to_string().into();
@@ -289,7 +288,7 @@ impl Writer {
             });
         }
         match (self.open_anew(), failed.committing) {
-            // The last of its writes came through, and opening has made it durable.
+            // The commit's last write succeeded, and reopening has made it durable.
             (Ok(revision), Some((reached, verdicts))) if revision == reached => Ok((revision, verdicts)),
             (Ok(_), _) => Err(StoreError::Full { reason }),
             (Err(_), Some(_)) => Err(StoreError::Uncertain { reason }),
@@ -297,7 +296,7 @@ impl Writer {
         }
     }
 
-    /// Opens the database again after the medium was full. Where it still is, the next group tries
+    /// Opens the database again after the medium was full. If it still is, the next group tries
     /// again.
     fn open_anew(&self) -> Result<Revision, StoreError> {
         let mut database = self.shared.database.write();
@@ -337,7 +336,7 @@ impl Writer {
         }
     }
 
-    /// Before anybody is told: who hears that a lease is gone finds it gone.
+    /// Runs before any answer, so that a caller who learns that a lease has ended finds it gone.
     fn note_leases(&self, group: &[Request], verdicts: &[Verdict]) {
         let mut leases = self.shared.leases();
         for (request, verdict) in group.iter().zip(verdicts) {
@@ -364,7 +363,8 @@ impl Request {
             (Self::Lease { answer, .. }, Verdict::Lease(lease)) => answer.answer(lease),
             (Self::Revoke { answer, .. }, Verdict::Revoked(revoked)) => answer.answer(revoked),
             // Nobody waits for an expiry. A verdict is made of its request's kind, so there is no
-            // other case; it would leave the answer to its drop, which says that nothing is known.
+            // other case; it would leave the answer to the answerer's drop, which reports an
+            // unknown outcome.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! A backend in memory that outlives its engine and goes wrong when told to.
+//! A backend in memory that outlives its engine and fails on request.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,20 +13,20 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use strongroom_store::StorageBackend;
 
-/// Bytes that several engines may stand on, one after the other.
+/// Bytes that several engines may use, one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Arc<Mutex<State>>);
 
 const BLOCK_BYTES: u64 = 4096;
 
-/// What there is room for still.
+/// The remaining room.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Room {
     #[default]
     Any,
     /// So many blocks that were never written, as on a full file system.
     Blocks(u64),
-    /// So many writes and changes of length of any sort, as on one that copies what it writes.
+    /// So many writes and changes of length, as on a copy-on-write file system.
     Writes(u64),
 }
 
@@ -35,13 +35,13 @@ struct State {
     bytes: Vec<u8>,
     /// Blocks that have been written: to write them again takes no room.
     filled: HashSet<u64>,
-    /// What it has room for still.
+    /// The remaining room.
     room: Room,
     /// Syncs until one fails.
     syncs_until_failure: Option<u64>,
 }
 
-/// Keeps everybody else from the bytes.
+/// Exclusive access to the bytes.
 pub struct Held<'a>(#[allow(dead_code, reason = "it is held, and not looked at")] MutexGuard<'a, State>);
 
 impl Memory {
@@ -54,7 +54,7 @@ impl Memory {
         Held(self.state())
     }
 
-    /// What there is room for from now on.
+    /// Sets the remaining room.
     pub fn set_room(&self, room: Room) {
         self.state().room = room;
     }
@@ -73,14 +73,14 @@ impl Memory {
         Self(Arc::new(Mutex::new(State { bytes, ..State::default() })))
     }
 
-    /// These bytes, of which one is another.
+    /// These bytes, with one of them changed.
     pub fn damaged(bytes: &[u8], place: usize) -> Self {
         let mut bytes = bytes.to_vec();
         bytes[place] ^= 0x10;
         Self::of(bytes)
     }
 
-    /// A copy of its bytes that nothing is wrong with.
+    /// A copy of its bytes, without the failures.
     pub fn copy(&self) -> Self {
         Self::of(self.bytes())
     }

@@ -32,14 +32,14 @@ use super::token::EnrolmentToken;
 use crate::access::CertificateSha256;
 use crate::management::questions::Ask;
 
-/// Time for the whole of it: connection, handshake, request and answer.
+/// Time for the whole exchange: connection, handshake, request and answer.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no certificate.
+/// Why a request to the enrolment port failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The server's address is none.
+    /// The server's address is invalid.
     #[error("'{0}' is no server; write NAME:PORT or ADDRESS:PORT")]
     Server(String),
     /// The server cannot be reached.
@@ -52,17 +52,17 @@ pub enum ClientError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The server is not the one that the token, or the authorities, speak of.
+    /// The server does not belong to the token's authority, or to the known authorities.
     #[error("{server} is not of the authority {authority}: do not go on, it may be an impostor ({reason})")]
     Impostor {
         /// The server.
         server: String,
-        /// Who it should be of.
+        /// The expected authority.
         authority: String,
         /// What is wrong with its certificate.
         reason: String,
     },
-    /// TLS failed otherwise; it may be that the server does not let the certificate in.
+    /// Another TLS failure; the server may have refused the certificate.
     #[error("TLS with {server} failed: {reason}")]
     Tls {
         /// The server.
@@ -84,7 +84,7 @@ pub enum ClientError {
         /// The server.
         server: String,
     },
-    /// The answer is none.
+    /// The answer is invalid.
     #[error("{server} answered what it should not: {reason}")]
     Answer {
         /// The server.
@@ -97,7 +97,7 @@ pub enum ClientError {
     Present(#[source] rustls::Error),
 }
 
-/// Speaks to one server's enrolment port, or to its socket on this machine.
+/// Talks to one server's enrolment port, or to its socket on this machine.
 #[derive(Debug, Clone)]
 pub struct Client {
     server: String,
@@ -118,7 +118,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Client {
-    /// For the server at `NAME:PORT` or `ADDRESS:PORT` (IPv6 in brackets).
+    /// Creates a client of the server at `NAME:PORT` or `ADDRESS:PORT` (IPv6 in brackets).
     ///
     /// # Errors
     /// [`ClientError::Server`].
@@ -131,9 +131,9 @@ impl Client {
         Ok(Self { server: server.to_owned(), name, local: None })
     }
 
-    /// By way of the server's socket on this machine, where whatever comes to its port is not in
-    /// the way. Where nobody listens there, or others may not connect, by way of the port. `name`
-    /// is one of the server's certificate.
+    /// Prefers the server's socket on this machine, which load on the port does not affect. If the
+    /// socket does not accept the connection, uses the port. `name` is a name in the server's
+    /// certificate.
     ///
     /// # Errors
     /// [`ClientError::Server`].
@@ -142,12 +142,12 @@ impl Client {
         Ok(Self { local: Some(Local { socket: socket.to_owned(), name }), ..self })
     }
 
-    /// Redeems `token` for the key of `signing_request` (PEM). The server must prove to be of the
-    /// token's authority before the token is shown. Blocks for up to [`TIMEOUT`]; after an error
-    /// other than [`ClientError::Refused`] the same may be tried again.
+    /// Redeems `token` for the key of `signing_request` (PEM). The server must prove that it
+    /// belongs to the token's authority before the token is sent. Blocks for up to [`TIMEOUT`];
+    /// after an error other than [`ClientError::Refused`] the same call may be repeated.
     ///
     /// # Errors
-    /// Why there is no certificate.
+    /// The failure.
     pub fn enrol(
         &self,
         token: &EnrolmentToken,
@@ -159,11 +159,11 @@ impl Client {
         self.ask(config, token.authority().to_string(), ENROL_PATH, &request)
     }
 
-    /// Asks for another certificate, for the key of `signing_request` (PEM), under the present one.
-    /// `authorities` are those that the client trusts.
+    /// Requests another certificate for the key of `signing_request` (PEM), authenticated by the
+    /// present one. The client trusts `authorities`.
     ///
     /// # Errors
-    /// Why there is no certificate.
+    /// The failure.
     pub fn renew(
         &self,
         authorities: &[CertificateDer<'static>],
@@ -176,11 +176,11 @@ impl Client {
         self.ask(config, names_of(authorities), RENEW_PATH, &request)
     }
 
-    /// Asks a question of those that administrators ask ([`management`](crate::management)), under
-    /// one's certificate.
+    /// Sends an administrator's question ([`management`](crate::management)), authenticated by the
+    /// caller's certificate.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The failure.
     pub fn manage<Q: Ask>(
         &self,
         authorities: &[CertificateDer<'static>],
@@ -192,8 +192,8 @@ impl Client {
         self.ask::<Q::Answer>(config, names_of(authorities), MANAGE_PATH, &question.into())
     }
 
-    /// On a thread of its own, so that it can be called from wherever one may block, whether a
-    /// runtime is there or not.
+    /// Runs on a thread of its own, so that it can be called from any thread that may block, with
+    /// or without a runtime.
     fn ask<Answer: DeserializeOwned + Send>(
         &self,
         config: ClientConfig,
@@ -257,12 +257,12 @@ impl Client {
         }
     }
 
-    /// A connection, and what the server's certificate is for.
+    /// Connects, and returns the expected name of the server's certificate.
     async fn connect(&self) -> std::io::Result<(Box<dyn Stream>, ServerName<'static>)> {
         if let Some(Local { socket, name }) = &self.local {
             match UnixStream::connect(socket).await {
                 Ok(stream) => return Ok((Box::new(stream), name.clone())),
-                // A server of a former release has none; whatever else is wrong, the port says it.
+                // A server of an earlier release has no socket; the port reports any other problem.
                 Err(error) => {
                     tracing::debug!(socket = %socket.display(), %error, "not reached by its socket")
                 }
@@ -281,8 +281,8 @@ impl Client {
         }
     }
 
-    /// In TLS 1.3 the server's word on the client's certificate comes after the client's handshake,
-    /// with the first answer.
+    /// In TLS 1.3 the server's verdict on the client's certificate arrives after the client's
+    /// handshake, in place of the first answer.
     fn talk_failed(&self, error: &hyper::Error) -> ClientError {
         let mut reason = error.to_string();
         let mut cause = std::error::Error::source(error);
@@ -294,7 +294,7 @@ impl Client {
     }
 }
 
-/// TLS to a server of one of the `authorities`, showing a certificate.
+/// TLS to a server of one of the `authorities`, with a client certificate.
 fn config_of(
     authorities: &[CertificateDer<'static>],
     present: CertificateDer<'static>,
@@ -311,7 +311,7 @@ fn config_of(
         .map_err(ClientError::Present)
 }
 
-/// What an impostor should have been of.
+/// The names of the expected authorities.
 fn names_of(authorities: &[CertificateDer<'static>]) -> String {
     let known: Vec<_> = authorities.iter().map(|der| CertificateSha256::of(der).to_string()).collect();
     known.join(" or ")
@@ -324,8 +324,8 @@ fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
     versions.expect("the library's own provider has suites for both versions")
 }
 
-/// Lets a server in that is of one authority, which is known by its fingerprint alone: the server
-/// sends the authority's certificate along.
+/// Accepts a server of one authority that is known only by its fingerprint: the server sends the
+/// authority's certificate along.
 struct OfAuthority {
     authority: CertificateSha256,
     algorithms: WebPkiSupportedAlgorithms,

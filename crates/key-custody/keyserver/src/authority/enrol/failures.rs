@@ -1,4 +1,4 @@
-//! Those who fail often wait, so that guessing and noise cost the server little.
+//! Delays clients that fail often, so that guessing and noise cost the server little.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use strongroom_serving::network_of;
 
-/// Failures that an address may have within a [`WINDOW`]: more than anybody has by mistake.
+/// Failures that an address may have within a [`WINDOW`]: more than happen by mistake.
 pub(super) const FAILURES_MAX: u32 = 10;
 /// How long failures count.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
-/// Most addresses that are remembered. One who has more has failed often enough to be forgotten
-/// among himself.
+/// Most addresses that are remembered. An attacker with more addresses only displaces his own.
 const ADDRESSES_MAX: usize = 4096;
 
-/// Who has failed lately.
+/// The addresses that have failed lately.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Mutex<HashMap<IpAddr, Window>>);
 

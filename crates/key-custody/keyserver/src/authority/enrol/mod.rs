@@ -1,10 +1,10 @@
 //! Enrolment: how a new client gets its first certificate, and any client its next.
 //!
-//! Someone with the role `admin` makes a token for a client of a given name and role, and carries
-//! it to the machine. There it is good once, for a while, for that name and role, and, if it was
-//! made so, for one key alone. It holds the fingerprint of the authority, so that the machine knows
-//! on the first contact that it speaks with the right server; and the server keeps only a digest of
-//! its secret, so that a stolen store has no token.
+//! An administrator makes a token for a client of a given name and role, and carries it to the
+//! machine. There it is good once, for a limited time, for that name and role, and optionally for
+//! one key only. It holds the authority's fingerprint, so that the machine can verify the server on
+//! first contact. The server keeps only a digest of its secret, so that a stolen store contains no
+//! token.
 //!
 //! | file | what |
 //! |---|---|
@@ -13,13 +13,13 @@
 //! | [`protocol`] | requests and answers, JSON |
 //! | [`server`] | the port: HTTP/1.1 over TLS, with strict limits |
 //! | [`client`] | the other side, blocking |
-//! | `failures` | those who fail often wait |
+//! | `failures` | delays for clients that fail often |
 //!
-//! **Order of a redemption.** Proof of possession, token, certificate made in memory; then one
-//! transaction that marks the token used and holds the certificate's record; then the audit record;
-//! then the answer. A crash before the transaction leaves an unused token; after it, the same token
-//! with the same key is answered with the same certificate again until the token expires, so an
-//! answer that got lost strands nobody, and no token makes two certificates.
+//! **Order of a redemption.** Check the proof of possession and the token, and make the certificate
+//! in memory; then one transaction that marks the token used and stores the certificate's record;
+//! then the audit record; then the answer. A crash before the transaction leaves an unused token.
+//! After it, the same token with the same key gets the same certificate again until the token
+//! expires. So a lost answer strands no client, and no token yields two certificates.
 
 pub mod client;
 mod failures;

@@ -1,4 +1,4 @@
-//! What is asked at the enrolment port and at the socket of this machine, and its answers.
+//! The requests at the enrolment port and at this machine's socket, and their answers.
 
 use std::io;
 use std::sync::Arc;
@@ -27,23 +27,22 @@ use super::server::{EnrolmentEvent, EnrolmentRecord, Management, Origin, REQUEST
 use super::token::EnrolmentToken;
 use crate::access::ClientId;
 
-/// Answers requests, and counts those that fail by address.
+/// Answers requests, and counts failures by address.
 pub(super) struct Office {
     authority: Arc<Authority>,
     record: Arc<dyn EnrolmentRecord>,
     failures: Failures,
 }
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 #[derive(Clone)]
 pub(super) struct Asker {
     pub peer: Origin,
-    /// Let in by the handshake.
+    /// The certificate that the handshake accepted.
     pub certificate: Option<CertificateDer<'static>>,
 }
 
-/// The operations: enrolment, renewal, and questions of administrators if there is anyone to answer
-/// them.
+/// The routes: enrolment, renewal, and administrators' questions if there is a [`Management`].
 pub(super) fn router(office: &Arc<Office>, management: Option<Arc<dyn Management>>) -> Router {
     let mut router = Router::new().route(ENROL_PATH, post(enrol)).route(RENEW_PATH, post(renew));
     if let Some(management) = management {
@@ -87,12 +86,12 @@ async fn renew(
 }
 
 impl Office {
-    /// Of that authority. What is issued is put on record.
+    /// An office of that authority, which records every issued certificate.
     pub fn new(authority: Arc<Authority>, record: Arc<dyn EnrolmentRecord>) -> Self {
         Self { authority, record, failures: Failures::default() }
     }
 
-    /// Those at the socket are few, and wait for nobody.
+    /// Clients at the socket never wait.
     pub fn has_to_wait(&self, peer: Origin) -> bool {
         matches!(peer, Origin::Network(address) if self.failures.has_to_wait(address, Instant::now()))
     }
@@ -104,7 +103,7 @@ impl Office {
         }
     }
 
-    /// A certificate that is not let in is on record; noise is not.
+    /// A refused certificate is put on record; noise is not.
     pub async fn handshake_failed(self: &Arc<Self>, peer: Origin, error: &io::Error) {
         self.has_failed(peer);
         let tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
@@ -147,9 +146,9 @@ impl Office {
         self.answer(&asker, outcome)
     }
 
-    /// Answers a question for whom the certificate names now.
+    /// Answers a question for the client that the certificate names now.
     async fn manage(self: Arc<Self>, management: Arc<dyn Management>, asker: Asker, body: Body) -> Response {
-        // A stranger's question is read no further than a stranger's request.
+        // A client without a certificate may send no more than an enrolment request.
         let longest_bytes = if asker.certificate.is_some() { QUESTION_MAX_BYTES } else { REQUEST_MAX_BYTES };
         let office = Arc::clone(&self);
         let by = asker.clone();
@@ -162,7 +161,7 @@ impl Office {
         self.answer(&asker, outcome)
     }
 
-    /// Does what is asked and puts it on record; blocks.
+    /// Performs the request and puts it on record; blocks.
     fn redeem(&self, path: &'static str, body: &[u8], asker: &Asker) -> Result<ClientCertificate, Denied> {
         let now = OffsetDateTime::now_utc();
         let mut by = None;
@@ -201,15 +200,15 @@ impl Office {
     ) -> Result<ClientCertificate, Denied> {
         let request: RenewRequest = read(body)?;
         let certificate = asker.certificate.as_ref().ok_or(Refusal::NoCertificate)?;
-        // Anew: it may have been revoked since the handshake.
+        // Identify again: it may have been revoked since the handshake.
         let present = self.authority.identify(certificate, now)?;
         *by = Some(present.client);
         Ok(self.authority.renew(&present, request.signing_request.as_bytes(), now)?)
     }
 }
 
-/// Reads the body, and does what it asks for on a thread that may block, as the store and the
-/// record do.
+/// Reads the body, and performs the request on a thread that may block, as the store and the record
+/// do.
 async fn done(
     body: Body,
     longest_bytes: usize,
@@ -226,7 +225,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Denied> {
     })
 }
 
-/// An answer that hands nothing out.
+/// A refusal.
 #[derive(Debug)]
 struct Denied {
     status: StatusCode,

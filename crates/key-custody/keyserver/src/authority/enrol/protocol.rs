@@ -1,4 +1,4 @@
-//! What goes over the enrolment port: HTTP/1.1 over TLS, one request on a connection, JSON both
+//! The protocol of the enrolment port: HTTP/1.1 over TLS, one request on a connection, JSON both
 //! ways.
 //!
 //! | request | by | body | answer |
@@ -7,8 +7,8 @@
 //! | `POST /v1/renew` | a client that shows its certificate | [`RenewRequest`] | 200, [`CertificateResponse`] |
 //! | `POST /v1/manage` | a client that shows its certificate | a [question](crate::management::questions::Question) | 200, its answer |
 //!
-//! Whatever is refused is answered with 400, 401, 403, 404, 405, 409, 413, 422, 429 or 503 and an
-//! [`ErrorResponse`]. Only 503 is worth trying again as it is.
+//! A refusal is answered with 400, 401, 403, 404, 405, 409, 413, 422, 429 or 503 and an
+//! [`ErrorResponse`]. Only after 503 is it worth repeating the same request.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -35,7 +35,7 @@ pub const RESPONSE_MAX_BYTES: usize = 64 * 1024;
 /// Longest answer to a question, in bytes: lists of some ten thousand clients.
 pub const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// Asks for a first certificate.
+/// A request for a first certificate.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnrolRequest {
@@ -45,7 +45,7 @@ pub struct EnrolRequest {
     pub signing_request: String,
 }
 
-/// Asks for another certificate.
+/// A request for another certificate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
@@ -56,7 +56,7 @@ pub struct RenewRequest {
 /// A certificate was issued. Fields may be added later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateResponse {
-    /// Who the client is from now on.
+    /// The client's id from now on.
     pub client: ClientId,
     /// Its name.
     pub name: ClientName,
@@ -64,7 +64,7 @@ pub struct CertificateResponse {
     pub role: Role,
     /// Its certificate, PEM.
     pub certificate: String,
-    /// The authority's certificates that the client shall trust, PEM, one after the other, the
+    /// The authority's certificates that the client must trust, PEM, one after the other, the
     /// active one first.
     pub authorities: String,
     /// The certificate's last moment (RFC 3339).
@@ -85,7 +85,7 @@ impl From<ClientCertificate> for CertificateResponse {
     }
 }
 
-/// Something was refused.
+/// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorResponse {
     /// For programs; never changes.

@@ -1,4 +1,4 @@
-//! A token and a signing request become a certificate.
+//! Redeems a token and a signing request for a certificate.
 
 use strongroom_store::{Outcome, StoreError, Transaction};
 use time::{Duration, OffsetDateTime};
@@ -12,21 +12,21 @@ use super::super::signing_request::RequestedKey;
 use super::super::{Authority, ClientCertificate};
 use super::token::{EnrolmentToken, TokenRecord, UsedRecord, token_key};
 
-/// How often a redemption is tried again because the token was used or cancelled meanwhile: then
-/// the second look knows.
+/// How often a redemption is retried because the token was used or cancelled meanwhile; the next
+/// attempt sees that.
 const ATTEMPTS: usize = 4;
 
 /// Why a token is not redeemed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnrolRefusal {
-    /// What was shown has not the form of a token.
+    /// The text does not have the form of a token.
     #[error("what was shown is no enrolment token")]
     Malformed,
-    /// There is no such token, or it has another secret; which, is not told.
+    /// There is no such token, or its secret is another; the message does not say which.
     #[error("the token is not known here; it may have been cancelled or have expired some time ago")]
     Unknown,
-    /// Its time is over.
+    /// It has expired.
     #[error("the token has expired; ask for another")]
     Expired,
     /// It was used for another key.
@@ -37,20 +37,20 @@ pub enum EnrolRefusal {
     /// It was made for another key.
     #[error("the token is for another key than the signing request's")]
     OtherKey,
-    /// The client that it made has been revoked.
+    /// Its client has been revoked.
     #[error("the client that the token made is revoked")]
     Revoked,
     /// The signing request is refused.
     #[error("the signing request is refused: {0}")]
     SigningRequest(#[from] SigningRequestError),
-    /// The authority could not do it now; the token is unused, or the same request is answered
+    /// The authority is unavailable. The token is unused, or the same request gets the same answer
     /// again.
     #[error("the server cannot do this now; try again with the same token and key")]
     Unavailable(#[source] AuthorityError),
 }
 
 impl EnrolRefusal {
-    /// The word for it in answers and records; never changes.
+    /// Its code in answers and records; never changes.
     pub const fn code(&self) -> &'static str {
         match self {
             EnrolRefusal::Malformed => "token-malformed",
@@ -81,18 +81,18 @@ impl From<StoreError> for EnrolRefusal {
 }
 
 impl Authority {
-    /// Redeems a token: its user becomes the client that the token was made for. With the same key
-    /// again, the same certificate again.
+    /// Redeems a token: its user becomes the client that the token was made for. A repetition with
+    /// the same key returns the same certificate.
     ///
     /// # Errors
-    /// Why it is not redeemed.
+    /// The refusal.
     pub fn enrol(
         &self,
         token: &EnrolmentToken,
         signing_request: &[u8],
         now: OffsetDateTime,
     ) -> Result<ClientCertificate, EnrolRefusal> {
-        // Before the token is looked at: a request that proves nothing costs no token.
+        // Checked before the token: a request without a proof must not use up a token.
         let key = RequestedKey::read(signing_request, self.settings.key_types)?;
         let token_key = token_key(token.id());
         for _ in 0..ATTEMPTS {
@@ -139,7 +139,7 @@ impl Authority {
         Err(AuthorityError::Contended.into())
     }
 
-    /// For who did not get the answer: the certificate of the first time, to the same key alone.
+    /// Repeats a lost answer: the same certificate, for the same key only.
     fn deliver_again(
         &self,
         used: &UsedRecord,

@@ -1,10 +1,10 @@
 //! Enrolment and administration: HTTP/1.1 over TLS by hyper, at a port and at a socket of this
 //! machine.
 //!
-//! The port is open to everybody who can reach it, so that each thing a stranger can take has a
-//! limit. The socket is for the server's own user and root, and has places of its own: whatever
-//! strangers do at the port, this machine's administration goes on. Who asks is told by
-//! certificates at either.
+//! The port is open to every client that can reach it, so each resource that a stranger can use has
+//! a limit. The socket is for the server's own user and root, and has its own places, so that load
+//! on the port never blocks this machine's administration. At both, certificates identify the
+//! client.
 
 use std::fmt;
 use std::future::Future;
@@ -27,16 +27,16 @@ use super::super::{Authority, AuthorityError};
 use super::office::{self, Asker, Office};
 use crate::access::{CertificateSha256, ClientId, Identity};
 
-/// Most connections at a time. A machine that is set up needs one for a second, and so does each
-/// question of those who have a certificate: whoever has none cannot keep them out.
+/// Most connections at a time. Enrolling a machine needs one for a second, and so does each request
+/// of a client with a certificate. Clients without one cannot lock those out.
 const PLACES: Limits = Limits { strangers: 64, known: 64, of_one: 32 };
-/// The same of the socket, where everybody is of this machine.
+/// The same for the socket, where all clients are on this machine.
 const SOCKET_PLACES: Limits = Limits { strangers: 32, known: 64, of_one: 64 };
 /// Time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a connection after its handshake, which is one request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// One request a connection. hyper's least buffer is 8 KiB, and libraries send a dozen header
+/// One request a connection. hyper's smallest buffer is 8 KiB, and libraries send a dozen header
 /// lines.
 const HTTP: HttpLimits = HttpLimits {
     head_bytes: 8 * 1024,
@@ -44,9 +44,9 @@ const HTTP: HttpLimits = HttpLimits {
     head_within: Duration::from_secs(5),
     keeps_alive: false,
 };
-/// How long a shutdown waits for requests under way.
+/// How long a shutdown waits for requests in progress.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The port.
@@ -67,12 +67,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What happened at the port or the socket, for the audit log.
+/// An event at the port or the socket, for the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnrolmentEvent {
-    /// From where.
+    /// Its origin.
     pub peer: Origin,
-    /// Who, if a certificate was shown and let in.
+    /// The client, if its certificate was accepted.
     pub by: Option<ClientId>,
     /// Path of the request; empty if there was none.
     pub request: &'static str,
@@ -80,25 +80,25 @@ pub struct EnrolmentEvent {
     pub outcome: Result<(ClientId, CertificateSha256), &'static str>,
 }
 
-/// The event could not be written down.
+/// The event could not be recorded.
 #[derive(Debug, thiserror::Error)]
 #[error("it could not be put on record: {0}")]
 pub struct NotRecorded(pub String);
 
-/// Where events are written down.
+/// The record of events.
 pub trait EnrolmentRecord: Send + Sync {
-    /// Writes `event` down; blocks until it is durable. A certificate is handed out only
-    /// afterwards.
+    /// Records `event`; blocks until it is durable. A certificate is handed out only afterwards.
     ///
     /// # Errors
-    /// [`NotRecorded`]: then it is not handed out, and whoever asks again gets the same one.
+    /// [`NotRecorded`]: then the certificate is not handed out, and a repeated request gets the
+    /// same one.
     fn record(&self, event: &EnrolmentEvent) -> Result<(), NotRecorded>;
 }
 
-/// Who answers administrators, under their certificates.
+/// Answers administrators, who are identified by their certificates.
 pub trait Management: Send + Sync {
-    /// Answers a question, JSON to JSON; blocks. What it changes and what it refuses is on record
-    /// when it returns. An answer may hold a token.
+    /// Answers a question, JSON to JSON; blocks. Changes and refusals are on record when it
+    /// returns. An answer may hold a token.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -110,18 +110,18 @@ pub trait Management: Send + Sync {
     ) -> Result<Zeroizing<Vec<u8>>, Unanswered>;
 }
 
-/// Why a question is not answered.
+/// Why a question was not answered.
 #[derive(Debug)]
 pub struct Unanswered {
     /// For programs; never changes.
     pub code: &'static str,
     /// For people.
     pub message: String,
-    /// Whether it is the asker's doing.
+    /// Whether the client is at fault.
     pub by_asker: bool,
 }
 
-/// Where enrolment and administration are served.
+/// The listeners of enrolment and administration.
 #[derive(Debug)]
 pub struct Listeners {
     /// The port.
@@ -130,8 +130,8 @@ pub struct Listeners {
     pub socket: Option<UnixListener>,
 }
 
-/// Serves enrolment, and management if there is any, until `shutdown` is ready, then finishes what
-/// is under way.
+/// Serves enrolment, and management if given, until `shutdown` is ready, then finishes the requests
+/// in progress.
 ///
 /// # Errors
 /// [`AuthorityError::Tls`] before the first connection; none afterwards.
@@ -178,14 +178,14 @@ pub async fn serve(
     Ok(())
 }
 
-/// A connection that has come.
+/// An accepted connection.
 enum Accepted {
     Remote(TcpStream, IpAddr),
-    /// Nothing if its user may not.
+    /// `None` if its user may not administer.
     Local(Option<(UnixStream, u32)>),
 }
 
-/// The next connection at the socket; never one where there is none.
+/// The next connection at the socket; waits forever without a socket.
 async fn accept_local(socket: Option<&UnixListener>, own: Uid) -> io::Result<Option<(UnixStream, u32)>> {
     let Some(socket) = socket else { return std::future::pending().await };
     let (stream, _) = socket.accept().await?;
@@ -197,12 +197,13 @@ async fn accept_local(socket: Option<&UnixListener>, own: Uid) -> io::Result<Opt
     Ok(Some((stream, uid)))
 }
 
-/// The file's mode keeps others out already; this also does where somebody has changed it.
+/// The socket's file mode already keeps other users out; this check also holds if the mode was
+/// changed.
 fn may_administer(uid: u32, own: Uid) -> bool {
     uid == own.as_raw() || uid == Uid::ROOT.as_raw()
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Port {
     acceptor: TlsAcceptor,
     office: Arc<Office>,
@@ -210,7 +211,7 @@ struct Port {
 }
 
 impl Port {
-    /// A connection until it ends or its place is given to another.
+    /// Serves a connection until it ends or another takes its place.
     async fn placed(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -236,7 +237,8 @@ impl Port {
         };
         let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let asker = Asker { peer, certificate: shown.map(|certificate| certificate.clone().into_owned()) };
-        // Others may have failed at the same address: who has a certificate is not taken for them.
+        // Other clients may have failed from the same address: a client with a certificate is not
+        // delayed for them.
         let welcome = match &asker.certificate {
             Some(certificate) => place.known_as(&CertificateSha256::of(certificate)).is_ok(),
             None => !self.office.has_to_wait(peer),

@@ -1,4 +1,4 @@
-//! Tokens and what becomes of them.
+//! Tests of tokens and their redemption.
 
 mod port;
 
@@ -67,7 +67,7 @@ fn a_token_is_good_once_and_the_one_who_used_it_gets_the_same_certificate_again(
     assert_eq!(refused(enrol(&authority, &token, &thief, noon())), "token-used");
     assert_eq!(enrol(&authority, &token, &peer, noon()).unwrap(), issued);
 
-    // Also after a restart; and not after its time.
+    // Also after a restart; but not after it has expired.
     drop(authority);
     let authority = place.open();
     assert_eq!(refused(enrol(&authority, &token, &thief, noon())), "token-used");
@@ -85,13 +85,13 @@ fn a_client_that_lost_its_certificate_gets_another_and_the_lost_one_ends() {
     let neighbour = enrol(&authority, &token(&authority, noon()), &other, noon()).unwrap();
     let (client, role, name) = (lost.record.client, lost.record.role, lost.record.name.clone());
     let wish = |role, name| NewToken { client: Some(client), ..NewToken::new(role, name) };
-    // It is the client's name and role, not another's.
+    // It must be the client's own name and role.
     for (role, name) in [(Role::Admin, name.clone()), (role, super::super::tests::name("other"))] {
         let refused = authority.create_token(wish(role, name), noon());
         assert!(matches!(refused, Err(AuthorityError::Unknown { .. })), "{refused:?}");
     }
     let replacing = authority.create_token(wish(role, name.clone()), noon()).unwrap();
-    // Until it is used, nothing ends.
+    // Until the token is used, no certificate ends.
     authority.identify(lost.record.certificate(), noon()).unwrap();
     let peer = Peer::new();
     let issued = enrol(&authority, &replacing, &peer, noon()).unwrap();
@@ -100,11 +100,11 @@ fn a_client_that_lost_its_certificate_gets_another_and_the_lost_one_ends() {
     authority.identify(issued.record.certificate(), noon()).unwrap();
     authority.identify(neighbour.record.certificate(), noon()).unwrap();
     assert_eq!(authority.clients().unwrap().len(), 2);
-    // The same key again: the same certificate again. Another key: none.
+    // The same key gets the same certificate again. Another key gets none.
     assert_eq!(enrol(&authority, &replacing, &peer, noon()).unwrap().record, issued.record);
     assert_eq!(refused(enrol(&authority, &replacing, &Peer::new(), noon())), "token-used");
 
-    // One that is revoked meanwhile gets none, and none is made for one that is.
+    // A client that is revoked meanwhile gets no certificate, and a revoked one no token.
     let late = authority.create_token(wish(role, name.clone()), noon()).unwrap();
     authority.revoke_client(client, "stolen", noon()).unwrap();
     assert_eq!(refused(enrol(&authority, &late, &Peer::new(), noon())), "client-revoked");
@@ -147,7 +147,7 @@ fn what_is_no_good_token_is_refused_and_costs_no_good_one() {
     let foreign = token(&Place::new().open(), noon());
     assert_eq!(refused(enrol(&authority, &foreign, &peer, noon())), "token-unknown");
 
-    // The right id with another secret is as unknown as any.
+    // The right id with another secret is unknown, like any other token.
     let text = good.reveal();
     let mut digits: Vec<char> = text.chars().collect();
     let secret_at = text.find('.').unwrap() + 1 + 32;
@@ -169,7 +169,7 @@ fn what_is_no_good_token_is_refused_and_costs_no_good_one() {
     }
 }
 
-/// A token as a forger writes it, who knows how the check is made.
+/// A token from a forger who can compute the check digits.
 fn with_right_check(text: &str) -> EnrolmentToken {
     let (prefix, digits) = text.split_once('.').unwrap();
     let bytes: Vec<u8> = digits.as_bytes().as_chunks::<2>().0.iter().map(hex).collect();
@@ -235,7 +235,7 @@ fn tokens_have_limits_and_are_forgotten() {
     let kept = make(TOKEN_VALIDITY_MAX).unwrap();
     make(Duration::MINUTE).unwrap();
     assert_eq!(authority.tokens(noon() + Duration::MINUTE).unwrap().len(), 2);
-    // One that has expired is known for a day, so that who comes late is told.
+    // An expired token is remembered for a day, so that a late user gets the right message.
     let count_after = |passed| {
         authority.maintain(noon() + passed).unwrap();
         authority.tokens(noon()).unwrap().len()
@@ -244,7 +244,7 @@ fn tokens_have_limits_and_are_forgotten() {
     assert_eq!(count_after(EXPIRED_TOKEN_KEPT + Duration::MINUTE), 1);
     assert_eq!(authority.tokens(noon()).unwrap()[0].id, kept.id());
 
-    // Expired ones are in nobody's way.
+    // Expired tokens do not count towards the limit.
     let short = make(Duration::MINUTE).unwrap().id();
     let record = place.store.get(format!("{TOKEN}{short}").as_bytes()).unwrap().unwrap().value;
     let numbers: Vec<_> = (2..TOKENS_MAX).collect();

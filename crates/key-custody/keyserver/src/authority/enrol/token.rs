@@ -2,7 +2,7 @@
 //!
 //! A token is written as `strongroom-token-1.` and 168 hexadecimal digits: id (16 bytes), secret
 //! (32), SHA-256 of the authority's certificate (32), and the first 4 bytes of the SHA-256 of all
-//! these, which tell a token that was mistyped from one that is not known.
+//! these, which distinguish a mistyped token from an unknown one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ const TOKEN_VALIDITY_MIN: Duration = Duration::MINUTE;
 /// Tokens forgotten in one transaction, within the store's limit.
 const FORGET_PER_TRANSACTION: usize = 100;
 
-/// Names a token; no secret.
+/// A token's id; not secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenId(u128);
 
@@ -41,7 +41,7 @@ impl fmt::Display for TokenId {
     }
 }
 
-/// A text that names no token, or is none.
+/// A text that is not a token, or not a token's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenTextError {
     /// Not in the form of a token's id.
@@ -50,7 +50,7 @@ pub enum TokenTextError {
     /// Not in the form of a token.
     #[error("this is no enrolment token; a token begins with '{PREFIX}' and has {} digits after it", TOKEN_BYTES * 2)]
     Form,
-    /// In its form, with a mistake in it.
+    /// Well formed, but mistyped.
     #[error("the enrolment token has a mistake in it; copy it again, whole")]
     Check,
 }
@@ -78,15 +78,15 @@ impl EnrolmentToken {
         self.id
     }
 
-    /// The authority that the server must prove to be of.
+    /// The authority to which the server must prove that it belongs.
     pub fn authority(&self) -> CertificateSha256 {
         self.authority
     }
 
-    /// The token's text, with its secret: for the one who carries it, and for the server.
+    /// The token's text with its secret, for its carrier and for the server.
     pub fn reveal(&self) -> Zeroizing<String> {
         let bytes = self.bytes();
-        // With its final capacity, so that no copy is left behind by growing.
+        // Allocated at its final capacity, so that growing leaves no copy behind.
         let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + 2 * TOKEN_BYTES));
         text.push_str(PREFIX);
         for byte in bytes.iter().chain(&sha256(&bytes)[..CHECK_BYTES]) {
@@ -97,7 +97,7 @@ impl EnrolmentToken {
         text
     }
 
-    /// Reads a token's text; space around it does not matter.
+    /// Reads a token's text, ignoring space around it.
     ///
     /// # Errors
     /// [`TokenTextError::Form`], [`TokenTextError::Check`].
@@ -136,44 +136,44 @@ impl EnrolmentToken {
         bytes
     }
 
-    /// Whether it is the token of `record`; takes the same time for any secret.
+    /// Whether it is the token of `record`; compares in constant time.
     pub(super) fn is_of(&self, record: &TokenRecord) -> bool {
         let digest = sha256(self.secret.expose());
         aws_lc_rs::constant_time::verify_slices_are_equal(&digest, &record.secret_sha256).is_ok()
     }
 }
 
-/// What is kept of a token.
+/// A token's record in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TokenRecord {
-    /// Of a secret with 256 random bits, so that nothing slower than SHA-256 is needed.
+    /// The secret has 256 random bits, so SHA-256 suffices.
     pub(super) secret_sha256: [u8; 32],
     pub(super) client: ClientId,
-    /// Whether the client is known already, and lost its certificates.
+    /// Whether the client exists already, and lost its certificates.
     #[serde(default)]
     pub(super) replaces: bool,
     pub(super) name: ClientName,
     pub(super) role: Role,
     pub(super) public_key: Option<PublicKeySha256>,
-    /// Life of the certificate in seconds, if it is not the default.
+    /// Validity of the certificate in seconds, if it is not the default.
     pub(super) certificate_seconds: Option<i64>,
     #[serde(with = "time::serde::timestamp")]
     pub(super) expires: OffsetDateTime,
     pub(super) used: Option<UsedRecord>,
 }
 
-/// By whom a token was used.
+/// The use of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UsedRecord {
     pub(super) public_key: PublicKeySha256,
     pub(super) certificate: CertificateSha256,
 }
 
-/// A token to be made.
+/// The parameters of a new token.
 #[derive(Debug, Clone)]
 pub struct NewToken {
-    /// The client that its user becomes, of that role and name, if it is one that lost its
-    /// certificates: those end when the token is used. `None` for a new client.
+    /// An existing client of that role and name that lost its certificates, which end when the
+    /// token is used. `None` for a new client.
     pub client: Option<ClientId>,
     /// The role that its user will have.
     pub role: Role,
@@ -181,14 +181,14 @@ pub struct NewToken {
     pub name: ClientName,
     /// The only key that it may be used for, if that is known beforehand.
     pub public_key: Option<PublicKeySha256>,
-    /// How long it can be used.
+    /// How long the token can be used.
     pub validity: Duration,
-    /// Life of the certificate; `None` for the default.
+    /// Validity of the certificate; `None` for the default.
     pub certificate_validity: Option<Duration>,
 }
 
 impl NewToken {
-    /// A token of the default life, for any key.
+    /// A token of the default validity, for any key.
     pub fn new(role: Role, name: ClientName) -> Self {
         Self {
             client: None,
@@ -201,14 +201,14 @@ impl NewToken {
     }
 }
 
-/// What has become of a token.
+/// The state of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenState {
     /// It can be used.
     Open,
     /// It was used.
     Used,
-    /// Its time went by.
+    /// It expired.
     Expired,
 }
 
@@ -225,17 +225,17 @@ pub struct TokenSummary {
     pub role: Role,
     /// The first moment at which it can no longer be used.
     pub expires: OffsetDateTime,
-    /// What has become of it.
+    /// Its state.
     pub state: TokenState,
 }
 
 impl Authority {
-    /// Makes a token. Its secret is in what is returned and nowhere else.
+    /// Makes a token. Only the returned value holds its secret.
     ///
     /// # Errors
     /// [`AuthorityError::Limit`] for a validity out of range or too many tokens;
-    /// [`AuthorityError::Unknown`] for a client that is not there, is revoked, or has another role
-    /// or name; [`AuthorityError::Store`].
+    /// [`AuthorityError::Unknown`] for a client that does not exist, is revoked, or has another
+    /// role or name; [`AuthorityError::Store`].
     pub fn create_token(&self, new: NewToken, now: OffsetDateTime) -> Result<EnrolmentToken, AuthorityError> {
         if !(TOKEN_VALIDITY_MIN..=TOKEN_VALIDITY_MAX).contains(&new.validity) {
             return Err(AuthorityError::Limit {
@@ -293,7 +293,7 @@ impl Authority {
         }
     }
 
-    /// Every token that is remembered, whatever has become of it.
+    /// Every token on record, in any state.
     ///
     /// # Errors
     /// [`AuthorityError::Store`], [`AuthorityError::Damaged`].
@@ -312,11 +312,11 @@ impl Authority {
         read.collect()
     }
 
-    /// Takes back a token that nobody has used. One that was used has made a client: revoke that.
+    /// Cancels an unused token. To undo a used one, revoke its client.
     ///
     /// # Errors
-    /// [`AuthorityError::Unknown`] if there is none that is not used;
-    /// [`AuthorityError::Contended`]; [`AuthorityError::Store`].
+    /// [`AuthorityError::Unknown`] if there is no such unused token; [`AuthorityError::Contended`];
+    /// [`AuthorityError::Store`].
     pub fn cancel_token(&self, id: TokenId) -> Result<(), AuthorityError> {
         let key = token_key(id);
         let found = find::<TokenRecord>(self.store.snapshot()?.as_ref(), &key)?

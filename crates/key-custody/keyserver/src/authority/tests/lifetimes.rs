@@ -1,4 +1,4 @@
-//! Renewal, roll-over, restart: what happens with time.
+//! Renewal, roll-over and restart.
 
 use super::super::limits::{
     CA_OVERLAP, CA_OVERLAP_MIN, CLIENT_CERTIFICATES_MAX, CLIENT_VALIDITY, RENEWAL_GRACE, SERVER_VALIDITY,
@@ -89,7 +89,7 @@ fn after_a_roll_over_old_and_new_work_until_the_old_one_ends() {
     let new_peer = Peer::new();
     let new = issue(&authority, Role::Host, &new_peer, start);
     assert_eq!(new.roots, roots);
-    // Those who know either root reach the server, with a certificate of either.
+    // Clients that know either root reach the server, with a certificate of either.
     for version in VERSIONS {
         for known in [&roots[..1], &roots[1..], &roots[..]] {
             for (issued, peer) in [(&old, &peer), (&new, &new_peer)] {
@@ -103,7 +103,8 @@ fn after_a_roll_over_old_and_new_work_until_the_old_one_ends() {
     let too_short = authority.roll_over(CA_OVERLAP_MIN - Duration::SECOND, start);
     assert!(matches!(too_short, Err(AuthorityError::Limit { .. })));
 
-    // The end of the overlap ends what the old one signed, whether it has been seen or not.
+    // The end of the overlap ends certificates that the old generation signed, whether cached or
+    // not.
     let end = start + CA_OVERLAP;
     assert!(authority.identify(old.record.certificate(), end - Duration::SECOND).is_ok());
     assert!(authority.identify(old.record.certificate(), end + Duration::SECOND).is_err());
@@ -172,7 +173,7 @@ fn no_private_key_lies_open_in_the_store() {
     let place = Place::new();
     let authority = place.open();
     issue(&authority, Role::Host, &Peer::new(), noon());
-    // What every unsealed PKCS#8 of P-256 begins with: the OIDs of EC keys and of the curve, in a
+    // The start of every unsealed P-256 PKCS#8: the OIDs of EC keys and of the curve, in a
     // private-key frame.
     let marker = [0x02, 0x01, 0x00, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
     let (_, pkcs8) = PrivateKey::generate().unwrap();

@@ -1,8 +1,8 @@
-//! Certificates that clients bring along.
+//! Certificates that clients bring themselves.
 
 use super::*;
 
-/// A certificate that a client made for itself, as a vCenter does.
+/// A client's self-signed certificate, such as a vCenter's.
 fn self_signed(days: i64) -> (CertificateDer<'static>, Peer) {
     let peer = Peer::new();
     let key = PrivateKey::from_pkcs8(&peer.pkcs8).unwrap();
@@ -30,7 +30,7 @@ fn a_foreign_certificate_is_let_in_once_it_is_pinned_and_not_after_it_is_revoked
     assert_eq!((identity.client, identity.role, identity.name), (client, Role::Client, name("vcenter")));
     assert_eq!(authority.pins().len(), 1);
 
-    // Its next certificate is the same client's.
+    // Its next certificate belongs to the same client.
     let (next, _) = self_signed(60);
     assert_eq!(authority.pin(next.clone(), PinFor::Existing(client), noon()).unwrap(), client);
     assert_eq!(authority.identify(&next, noon()).unwrap().client, client);

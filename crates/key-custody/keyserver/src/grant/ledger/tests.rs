@@ -25,7 +25,7 @@ impl Place {
     }
 }
 
-/// A grant for VM `vm` at `generation`, good for five minutes from `start` seconds after noon.
+/// A grant for VM `vm` at `generation`, valid for five minutes from `start` seconds after noon.
 fn granted(vm: u8, generation: u64, start: i64) -> VerifiedGrant {
     let control = Control::new();
     let seconds = |offset| GrantTime::of(at(NOON + start + offset));
@@ -41,7 +41,7 @@ fn granted(vm: u8, generation: u64, start: i64) -> VerifiedGrant {
     GrantVerifier::new(&control).verify(&bytes, &host(), at(NOON + start)).unwrap()
 }
 
-/// As a server does it, on a thread that may wait.
+/// Redeems a grant like the server, on a thread that may block.
 pub(in crate::grant) fn redeem(store: &Engine, grant: &VerifiedGrant) -> Result<(), RedeemError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(super::redeem(store, grant))
@@ -81,7 +81,7 @@ fn a_grant_is_redeemed_once_also_after_the_server_was_restarted() {
 fn a_key_that_was_made_for_a_vm_is_granted_to_no_other() {
     let (place, store) = Place::new();
     let vm = |number| VmId::from_bytes([number; 16]);
-    // Of nobody, it is for all that name it.
+    // An unbound object is for every VM whose grant names it.
     redeem(&store, &granted(1, 1, 0)).unwrap();
     redeem(&store, &granted(2, 1, 0)).unwrap();
     bind(&store, "kek-1", vm(1)).unwrap();
@@ -89,7 +89,7 @@ fn a_key_that_was_made_for_a_vm_is_granted_to_no_other() {
     assert!(matches!(bind(&store, "kek-1", vm(2)), Err(RedeemError::Refused(Refusal::OtherVm))));
     let foreign = granted(2, 5, 0);
     assert_eq!(refused(redeem(&store, &foreign)), Refusal::OtherVm);
-    // What was refused was not used: its VM is where it was.
+    // A refused grant is not used: its VM's generation is unchanged.
     assert_eq!(highest_generation(&store, vm(2)).unwrap(), Some(VmGeneration(1)));
     redeem(&store, &granted(1, 2, 0)).unwrap();
     drop(store);
@@ -98,8 +98,8 @@ fn a_key_that_was_made_for_a_vm_is_granted_to_no_other() {
     redeem(&store, &granted(1, 3, 0)).unwrap();
 }
 
-/// Two that looked at the same time, of a generation that the VM has reached: nothing but the
-/// grant's use tells them apart.
+/// Two concurrent redemptions at the VM's current generation: only the grant's use makes them
+/// conflict.
 #[test]
 fn of_two_redemptions_that_were_prepared_at_a_time_one_is_committed() {
     let (_place, store) = Place::new();
@@ -177,7 +177,7 @@ fn what_is_forgotten_is_refused_though_the_clock_goes_back() {
     assert_eq!(forget_expired(&store, at(expired + 1)).unwrap(), 1);
     let expires = old.grant().expires();
     assert_eq!(refused(redeem(&store, &old)), Refusal::Expired { expires });
-    // Another one of the same time, never used: refused as well, since nobody could tell.
+    // Another, unused grant of the same time is refused as well, because the ledger cannot tell.
     assert_eq!(refused(redeem(&store, &granted(3, 1, 0))), Refusal::Expired { expires });
     assert_eq!(refused(redeem(&store, &new)), Refusal::Replayed);
     assert_eq!(forget_expired(&store, at(0)).unwrap(), 0);
@@ -199,7 +199,7 @@ fn any_number_of_grants_is_forgotten() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Against the plainest ledger there is.
+    /// Compares with the simplest possible ledger.
     #[test]
     fn redeems_what_a_list_of_everything_would(
         steps in prop::collection::vec((0_u8..2, 0_u64..4, any::<bool>()), 1..24),

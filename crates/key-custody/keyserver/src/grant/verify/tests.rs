@@ -29,7 +29,7 @@ pub(in crate::grant) fn host() -> Identity {
     }
 }
 
-/// A control plane with its key, and the only signer there is.
+/// A control plane with its key, which is the only signer.
 pub(in crate::grant) struct Control {
     signer: GrantSigner,
     certificate: CertificateSha256,

@@ -9,10 +9,10 @@ pub use response::response;
 use crate::protocol::*;
 use crate::ttlv::{ByteString, DateTime, Interval, Item, SecretText, Tag, Value};
 
-/// Stands in every place of the examples that holds a key or data.
+/// The value of every key and data field in the examples.
 pub const KEY_MARKER: &str = "marker-of-a-key!marker-of-a-key!";
 
-/// Stands in every place of the examples that holds a password.
+/// The value of every password field in the examples.
 pub const PASSWORD_MARKER: &str = "marker-of-a-password";
 
 fn secret() -> ByteString {

@@ -31,7 +31,7 @@ pub fn batch() -> RequestMessage {
     }
 }
 
-/// A request with every payload that there is.
+/// A request with every payload.
 pub fn request(version: ProtocolVersion) -> RequestMessage {
     let mut payloads: Vec<RequestPayload> = objects()
         .into_iter()

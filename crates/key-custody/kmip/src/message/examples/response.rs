@@ -51,7 +51,7 @@ fn query() -> QueryResponse {
     }
 }
 
-/// A response with every payload that there is, and two failures.
+/// A response with every payload, and two failures.
 pub fn response(version: ProtocolVersion) -> ResponseMessage {
     let id = || text("42");
     let named = || UniqueIdentifierResponse { unique_identifier: id() };

@@ -7,9 +7,9 @@ structure! {
     /// Return attributes (section 4.12).
     #[derive(Default)]
     pub struct GetAttributesRequest {
-        /// Of which object.
+        /// The object's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// Which attributes; all where none is named.
+        /// The attributes; all if none is named.
         attribute_names: Vec<AttributeName> = ATTRIBUTE_NAME,
     }
 }
@@ -17,7 +17,7 @@ structure! {
 structure! {
     /// The attributes, without those that the object does not have.
     pub struct GetAttributesResponse {
-        /// Of which object.
+        /// The object's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// The attributes.
         attributes: Vec<Attribute> = ATTRIBUTE,
@@ -27,7 +27,7 @@ structure! {
 structure! {
     /// The names of an object's attributes (section 4.13).
     pub struct GetAttributeListResponse {
-        /// Of which object.
+        /// The object's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// The names.
         attribute_names: Vec<AttributeName> = ATTRIBUTE_NAME,
@@ -37,7 +37,7 @@ structure! {
 structure! {
     /// Add one value of an attribute (section 4.14).
     pub struct AddAttributeRequest {
-        /// To which object.
+        /// The object's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
         /// The attribute, without an index.
         attribute: Attribute = ATTRIBUTE,
@@ -47,7 +47,7 @@ structure! {
 structure! {
     /// Change one value of an attribute (section 4.15).
     pub struct ModifyAttributeRequest {
-        /// Of which object.
+        /// The object's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
         /// The attribute; the index says which value.
         attribute: Attribute = ATTRIBUTE,
@@ -57,11 +57,11 @@ structure! {
 structure! {
     /// Delete one value of an attribute (section 4.16).
     pub struct DeleteAttributeRequest {
-        /// Of which object.
+        /// The object's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// Which attribute.
+        /// The attribute's name.
         attribute_name: AttributeName = ATTRIBUTE_NAME,
-        /// Which value; the first where it is not said.
+        /// The value; by default the first.
         attribute_index: Option<AttributeIndex> = ATTRIBUTE_INDEX,
     }
 }
@@ -69,7 +69,7 @@ structure! {
 structure! {
     /// The attribute that was added, changed or deleted.
     pub struct AttributeResponse {
-        /// Of which object.
+        /// The object's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// The attribute, with its index.
         attribute: Attribute = ATTRIBUTE,

@@ -1,5 +1,5 @@
-//! Operations that use keys at the server (KMIP 1.2). From 1.3 on they can come in parts: the first
-//! has the init indicator, the last the final indicator, and the correlation value ties them
+//! Operations that use keys at the server (KMIP 1.2). From 1.3 on they can be split into parts: the
+//! first has the init indicator, the last the final indicator, and the correlation value ties them
 //! together.
 
 use crate::codec::structure;
@@ -10,35 +10,35 @@ structure! {
     /// Encrypt (section 4.29).
     #[derive(Default)]
     pub struct EncryptRequest {
-        /// With which key.
+        /// The key's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// How; as the key's own attribute says where nothing is said here.
+        /// The parameters; by default those of the key's own attribute.
         cryptographic_parameters: Option<CryptographicParameters> = CRYPTOGRAPHIC_PARAMETERS,
-        /// What.
+        /// The input.
         data: Option<ByteString> = DATA,
         /// The initialisation vector.
         iv_counter_nonce: Option<ByteString> = IV_COUNTER_NONCE,
-        /// To which parts this one belongs.
+        /// Ties the parts of one operation together.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
         /// The first of several parts.
         init_indicator: Option<bool> = INIT_INDICATOR since V1_3,
         /// The last of several parts.
         final_indicator: Option<bool> = FINAL_INDICATOR since V1_3,
-        /// What is authenticated and not encrypted.
+        /// Data that is authenticated but not encrypted.
         additional_data: Option<ByteString> = AUTHENTICATED_ENCRYPTION_ADDITIONAL_DATA since V1_4,
     }
 }
 
 structure! {
-    /// What was encrypted.
+    /// The ciphertext.
     pub struct EncryptResponse {
-        /// With which key.
+        /// The key's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// The result.
         data: Option<ByteString> = DATA,
         /// The initialisation vector that the server made.
         iv_counter_nonce: Option<ByteString> = IV_COUNTER_NONCE,
-        /// For the next part.
+        /// The value to send with the next part.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
         /// The authentication tag; versions before 1.4 have it at the end of the data.
         authenticated_encryption_tag: Option<ByteString> = AUTHENTICATED_ENCRYPTION_TAG since V1_4,
@@ -49,21 +49,21 @@ structure! {
     /// Decrypt (section 4.30).
     #[derive(Default)]
     pub struct DecryptRequest {
-        /// With which key.
+        /// The key's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// How; as the key's own attribute says where nothing is said here.
+        /// The parameters; by default those of the key's own attribute.
         cryptographic_parameters: Option<CryptographicParameters> = CRYPTOGRAPHIC_PARAMETERS,
-        /// What.
+        /// The input.
         data: Option<ByteString> = DATA,
         /// The initialisation vector.
         iv_counter_nonce: Option<ByteString> = IV_COUNTER_NONCE,
-        /// To which parts this one belongs.
+        /// Ties the parts of one operation together.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
         /// The first of several parts.
         init_indicator: Option<bool> = INIT_INDICATOR since V1_3,
         /// The last of several parts.
         final_indicator: Option<bool> = FINAL_INDICATOR since V1_3,
-        /// What was authenticated and not encrypted.
+        /// Data that was authenticated but not encrypted.
         additional_data: Option<ByteString> = AUTHENTICATED_ENCRYPTION_ADDITIONAL_DATA since V1_4,
         /// The authentication tag.
         authenticated_encryption_tag: Option<ByteString> = AUTHENTICATED_ENCRYPTION_TAG since V1_4,
@@ -71,13 +71,13 @@ structure! {
 }
 
 structure! {
-    /// What was decrypted.
+    /// The plaintext.
     pub struct DecryptResponse {
-        /// With which key.
+        /// The key's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// The result.
         data: Option<ByteString> = DATA,
-        /// For the next part.
+        /// The value to send with the next part.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
     }
 }
@@ -86,13 +86,13 @@ structure! {
     /// Make a MAC (section 4.33).
     #[derive(Default)]
     pub struct MacRequest {
-        /// With which key.
+        /// The key's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// How; as the key's own attribute says where nothing is said here.
+        /// The parameters; by default those of the key's own attribute.
         cryptographic_parameters: Option<CryptographicParameters> = CRYPTOGRAPHIC_PARAMETERS,
-        /// Of what.
+        /// The input.
         data: Option<ByteString> = DATA,
-        /// To which parts this one belongs.
+        /// Ties the parts of one operation together.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
         /// The first of several parts.
         init_indicator: Option<bool> = INIT_INDICATOR since V1_3,
@@ -104,11 +104,11 @@ structure! {
 structure! {
     /// The MAC.
     pub struct MacResponse {
-        /// With which key.
+        /// The key's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// The MAC.
         mac_data: Option<ByteString> = MAC_DATA,
-        /// For the next part.
+        /// The value to send with the next part.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
     }
 }
@@ -117,15 +117,15 @@ structure! {
     /// Verify a MAC (section 4.34).
     #[derive(Default)]
     pub struct MacVerifyRequest {
-        /// With which key.
+        /// The key's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// How; as the key's own attribute says where nothing is said here.
+        /// The parameters; by default those of the key's own attribute.
         cryptographic_parameters: Option<CryptographicParameters> = CRYPTOGRAPHIC_PARAMETERS,
-        /// Of what.
+        /// The input.
         data: Option<ByteString> = DATA,
         /// The MAC.
         mac_data: Option<ByteString> = MAC_DATA,
-        /// To which parts this one belongs.
+        /// Ties the parts of one operation together.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
         /// The first of several parts.
         init_indicator: Option<bool> = INIT_INDICATOR since V1_3,
@@ -137,11 +137,11 @@ structure! {
 structure! {
     /// Whether it is valid.
     pub struct MacVerifyResponse {
-        /// With which key.
+        /// The key's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// Whether it is valid; absent in answers to all parts but the last.
         validity_indicator: Option<ValidityIndicator> = VALIDITY_INDICATOR,
-        /// For the next part.
+        /// The value to send with the next part.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
     }
 }
@@ -149,7 +149,7 @@ structure! {
 structure! {
     /// Return random bytes (section 4.35).
     pub struct RngRetrieveRequest {
-        /// How many.
+        /// The number of bytes.
         data_length: i32 = DATA_LENGTH,
     }
 }
@@ -165,15 +165,15 @@ structure! {
 structure! {
     /// Add to the generator's seed (section 4.36).
     pub struct RngSeedRequest {
-        /// With what.
+        /// The seed data.
         data: ByteString = DATA,
     }
 }
 
 structure! {
-    /// How much of it was used.
+    /// How much of the seed was used.
     pub struct RngSeedResponse {
-        /// So many bytes.
+        /// The number of bytes.
         data_length: i32 = DATA_LENGTH,
     }
 }
@@ -181,11 +181,11 @@ structure! {
 structure! {
     /// Make a hash (section 4.37).
     pub struct HashRequest {
-        /// With which hash.
+        /// The hash algorithm.
         cryptographic_parameters: CryptographicParameters = CRYPTOGRAPHIC_PARAMETERS,
-        /// Of what.
+        /// The input.
         data: Option<ByteString> = DATA,
-        /// To which parts this one belongs.
+        /// Ties the parts of one operation together.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
         /// The first of several parts.
         init_indicator: Option<bool> = INIT_INDICATOR since V1_3,
@@ -200,7 +200,7 @@ structure! {
     pub struct HashResponse {
         /// The hash.
         data: Option<ByteString> = DATA,
-        /// For the next part.
+        /// The value to send with the next part.
         correlation_value: Option<ByteString> = CORRELATION_VALUE since V1_3,
     }
 }

@@ -1,4 +1,4 @@
-//! Operations on the life of an object, beyond those that need nothing but the object.
+//! Operations on an object's life cycle that take parameters.
 
 use crate::codec::structure;
 use crate::protocol::RevocationReason;
@@ -7,11 +7,11 @@ use crate::ttlv::{DateTime, Interval};
 structure! {
     /// End the use of an object (section 4.20).
     pub struct RevokeRequest {
-        /// Which object.
+        /// The object's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// Why; a compromise leads to another state than all else.
+        /// The reason; a compromise leads to a state of its own.
         revocation_reason: RevocationReason = REVOCATION_REASON,
-        /// Since when it may have been compromised.
+        /// The earliest time at which it may have been compromised.
         compromise_occurrence_date: Option<DateTime> = COMPROMISE_OCCURRENCE_DATE,
     }
 }
@@ -19,9 +19,9 @@ structure! {
 structure! {
     /// A lease (section 4.17).
     pub struct ObtainLeaseResponse {
-        /// On which object.
+        /// The object's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
-        /// For how long.
+        /// The duration of the lease.
         lease_time: Interval = LEASE_TIME,
         /// When its attributes last changed.
         last_change_date: DateTime = LAST_CHANGE_DATE,
@@ -31,9 +31,9 @@ structure! {
 structure! {
     /// Take some of an object's allowed usage (section 4.18).
     pub struct GetUsageAllocationRequest {
-        /// Of which object.
+        /// The object's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// How much, in the unit of its limits.
+        /// The amount, in the unit of the object's usage limits.
         usage_limits_count: i64 = USAGE_LIMITS_COUNT,
     }
 }

@@ -17,19 +17,18 @@ use crate::protocol::{Operation, ProtocolVersion};
 use crate::ttlv::{Field, Tag, Writer};
 
 structure! {
-    /// The request of an operation that needs nothing but an object.
+    /// The request of an operation whose only parameter is an object.
     #[derive(Default)]
     pub struct UniqueIdentifierRequest {
-        /// Which object; the one that the batch last had to do with where it is not said (the ID
-        /// placeholder).
+        /// The object; by default the last one that the batch used (the ID placeholder).
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
     }
 }
 
 structure! {
-    /// The answer of an operation that has nothing to say but which object it was.
+    /// The answer of an operation that returns only the object's identifier.
     pub struct UniqueIdentifierResponse {
-        /// Which object.
+        /// The object's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
     }
 }
@@ -57,7 +56,7 @@ macro_rules! payloads {
                 /// Its payload as it came.
                 content: RawStructure,
             },
-            /// A payload that is not one of its operation.
+            /// A payload that cannot be decoded as one of its operation.
             Undecodable {
                 /// Which operation.
                 operation: Operation,
@@ -69,7 +68,7 @@ macro_rules! payloads {
         }
 
         impl $name {
-            /// Which operation it belongs to.
+            /// The payload's operation.
             pub fn operation(&self) -> Operation {
                 match self {
                     $(Self::$operation(_) => Operation::$operation,)*
@@ -80,7 +79,7 @@ macro_rules! payloads {
             /// Reads the payload of an operation.
             ///
             /// # Errors
-            /// [`DecodeError`] only if the field is no structure.
+            /// [`DecodeError`] only if the field is not a structure.
             pub(super) fn decode(
                 operation: Operation,
                 field: Option<Field<'_>>,
@@ -111,7 +110,7 @@ macro_rules! payloads {
 }
 
 payloads! {
-    /// What is asked for.
+    /// The payload of a request.
     pub enum RequestPayload: REQUEST_PAYLOAD {
         Create(CreateRequest),
         Register(RegisterRequest),
@@ -146,7 +145,7 @@ payloads! {
 }
 
 payloads! {
-    /// What is answered.
+    /// The payload of a response.
     pub enum ResponsePayload: RESPONSE_PAYLOAD {
         Create(CreateResponse),
         Register(RegisterResponse),

@@ -21,16 +21,16 @@ structure! {
 structure! {
     /// The key that was made.
     pub struct CreateResponse {
-        /// What it is.
+        /// The object's type.
         object_type: ObjectType = OBJECT_TYPE,
-        /// Which one it is.
+        /// Its unique identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// Attributes that the server set beyond those asked for.
         template_attribute: Option<TemplateAttribute> = TEMPLATE_ATTRIBUTE,
     }
 }
 
-/// Take an object in (section 4.3).
+/// Register an object (section 4.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterRequest {
     /// Its attributes.
@@ -40,9 +40,9 @@ pub struct RegisterRequest {
 }
 
 structure! {
-    /// The object that was taken in.
+    /// The registered object.
     pub struct RegisterResponse {
-        /// Which one it is.
+        /// Its unique identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// Attributes that the server set beyond those asked for.
         template_attribute: Option<TemplateAttribute> = TEMPLATE_ATTRIBUTE,
@@ -55,7 +55,7 @@ structure! {
     pub struct ReKeyRequest {
         /// Which key to replace.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// How long from now until the new one is active; its other dates shift with it.
+        /// The time until the new key is active; its other dates shift with it.
         offset: Option<Interval> = OFFSET,
         /// Attributes of the new one.
         template_attribute: Option<TemplateAttribute> = TEMPLATE_ATTRIBUTE,
@@ -63,9 +63,9 @@ structure! {
 }
 
 structure! {
-    /// The key that replaces.
+    /// The new key.
     pub struct ReKeyResponse {
-        /// Which one it is.
+        /// Its unique identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
         /// Attributes that the server set beyond those asked for.
         template_attribute: Option<TemplateAttribute> = TEMPLATE_ATTRIBUTE,
@@ -82,9 +82,9 @@ structure! {
         offset_items: Option<i32> = OFFSET_ITEMS since V1_3,
         /// Whether to look among those on line, those archived, or both.
         storage_status_mask: Option<StorageStatusMask> = STORAGE_STATUS_MASK,
-        /// Whether to take the group's next fresh member or its default.
+        /// Whether to select the group's next fresh member or its default.
         object_group_member: Option<ObjectGroupMember> = OBJECT_GROUP_MEMBER since V1_1,
-        /// What they must have. Two dates of one name are a range.
+        /// The required attributes. Two dates of one name are a range.
         attributes: Vec<Attribute> = ATTRIBUTE,
     }
 }
@@ -93,38 +93,38 @@ structure! {
     /// The objects that were found.
     #[derive(Default)]
     pub struct LocateResponse {
-        /// How many there are beyond what is returned.
+        /// How many more objects match than are returned.
         located_items: Option<i32> = LOCATED_ITEMS since V1_3,
-        /// Which they are.
+        /// Their identifiers.
         unique_identifiers: Vec<String> = UNIQUE_IDENTIFIER,
     }
 }
 
 structure! {
-    /// Ask whether a key may be used so (section 4.10).
+    /// Check whether a key may be used in a given way (section 4.10).
     #[derive(Default)]
     pub struct CheckRequest {
-        /// Which key.
+        /// The key's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// How much of its usage.
+        /// The amount of usage.
         usage_limits_count: Option<i64> = USAGE_LIMITS_COUNT,
-        /// For what.
+        /// The intended uses.
         cryptographic_usage_mask: Option<CryptographicUsageMask> = CRYPTOGRAPHIC_USAGE_MASK,
-        /// For how long.
+        /// The duration of the lease.
         lease_time: Option<Interval> = LEASE_TIME,
     }
 }
 
 structure! {
-    /// Which key it is and, where it may not be used so, what it does not allow.
+    /// The key and, if the use is not allowed, the limits that it exceeds.
     pub struct CheckResponse {
-        /// Which key.
+        /// The key's identifier.
         unique_identifier: String = UNIQUE_IDENTIFIER,
-        /// How much would be allowed.
+        /// The allowed amount.
         usage_limits_count: Option<i64> = USAGE_LIMITS_COUNT,
-        /// What would be allowed.
+        /// The allowed uses.
         cryptographic_usage_mask: Option<CryptographicUsageMask> = CRYPTOGRAPHIC_USAGE_MASK,
-        /// How long would be allowed.
+        /// The allowed duration.
         lease_time: Option<Interval> = LEASE_TIME,
     }
 }
@@ -133,11 +133,11 @@ structure! {
     /// Return an object (section 4.11).
     #[derive(Default)]
     pub struct GetRequest {
-        /// Which object.
+        /// The object's identifier.
         unique_identifier: Option<String> = UNIQUE_IDENTIFIER,
-        /// In which encoding.
+        /// The encoding.
         key_format_type: Option<KeyFormatType> = KEY_FORMAT_TYPE,
-        /// Whether a key that was registered wrapped comes back so.
+        /// Whether a key that was registered wrapped is returned wrapped.
         key_wrap_type: Option<KeyWrapType> = KEY_WRAP_TYPE since V1_4,
         /// How a point of a curve is encoded.
         key_compression_type: Option<KeyCompressionType> = KEY_COMPRESSION_TYPE,
@@ -149,7 +149,7 @@ structure! {
 /// The object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetResponse {
-    /// Which object.
+    /// The object's identifier.
     pub unique_identifier: String,
     /// The object, which says its type.
     pub object: ManagedObject,

@@ -1,4 +1,4 @@
-//! Operations that have to do with the server itself.
+//! Operations about the server itself.
 
 use crate::codec::structure;
 use crate::protocol::{
@@ -12,16 +12,16 @@ structure! {
     /// Which versions are spoken (section 4.26, KMIP 1.1)?
     #[derive(Default)]
     pub struct DiscoverVersionsRequest {
-        /// Those that the client speaks, best first; all where none is named.
+        /// The versions that the client speaks, preferred first; all if none is named.
         protocol_versions: Vec<ProtocolVersion> = PROTOCOL_VERSION,
     }
 }
 
 structure! {
-    /// The versions that both speak, or all that the server does.
+    /// The versions that both speak, or all that the server speaks.
     #[derive(Default)]
     pub struct DiscoverVersionsResponse {
-        /// The versions, best first.
+        /// The versions, preferred first.
         protocol_versions: Vec<ProtocolVersion> = PROTOCOL_VERSION,
     }
 }
@@ -30,28 +30,28 @@ structure! {
     /// What can the server do (section 4.25)?
     #[derive(Default)]
     pub struct QueryRequest {
-        /// What is asked.
+        /// The functions to query.
         query_functions: Vec<QueryFunction> = QUERY_FUNCTION,
     }
 }
 
 structure! {
-    /// What the server can do, as far as it was asked.
+    /// The answers to the queried functions.
     #[derive(Default)]
     pub struct QueryResponse {
         /// Operations.
         operations: Vec<Operation> = OPERATION,
         /// Objects.
         object_types: Vec<ObjectType> = OBJECT_TYPE,
-        /// Whose server it is.
+        /// The server's vendor.
         vendor_identification: Option<String> = VENDOR_IDENTIFICATION,
-        /// What the vendor says about it: a structure with any fields.
+        /// The vendor's description: a structure with any fields.
         server_information: Option<Value> = SERVER_INFORMATION,
-        /// Whose application specific information is taken.
+        /// The namespaces of application specific information that the server accepts.
         application_namespaces: Vec<String> = APPLICATION_NAMESPACE,
         /// Tags that the vendor added.
         extension_information: Vec<ExtensionInformation> = EXTENSION_INFORMATION since V1_1,
-        /// How clients can attest themselves.
+        /// How clients can attest their state.
         attestation_types: Vec<AttestationType> = ATTESTATION_TYPE since V1_2,
         /// How random numbers are made.
         rng_parameters: Vec<RngParameters> = RNG_PARAMETERS since V1_3,
@@ -61,13 +61,13 @@ structure! {
         validation_information: Vec<ValidationInformation> = VALIDATION_INFORMATION since V1_3,
         /// Capabilities.
         capability_information: Vec<CapabilityInformation> = CAPABILITY_INFORMATION since V1_3,
-        /// How a client becomes known.
+        /// How clients register.
         client_registration_methods: Vec<ClientRegistrationMethod> = CLIENT_REGISTRATION_METHOD since V1_3,
     }
 }
 
 structure! {
-    /// Give up an operation that is still under way (section 4.27).
+    /// Cancel an operation in progress (section 4.27).
     pub struct CancelRequest {
         /// Which one.
         asynchronous_correlation_value: ByteString = ASYNCHRONOUS_CORRELATION_VALUE,
@@ -75,17 +75,17 @@ structure! {
 }
 
 structure! {
-    /// What became of that.
+    /// The result of a cancellation.
     pub struct CancelResponse {
         /// Which one.
         asynchronous_correlation_value: ByteString = ASYNCHRONOUS_CORRELATION_VALUE,
-        /// Whether it was given up.
+        /// Whether the operation was cancelled.
         cancellation_result: CancellationResult = CANCELLATION_RESULT,
     }
 }
 
 structure! {
-    /// Ask how an operation goes (section 4.28). The answer is that of the operation itself.
+    /// Poll for the answer of an operation (section 4.28), which is that of the operation itself.
     pub struct PollRequest {
         /// Which one.
         asynchronous_correlation_value: ByteString = ASYNCHRONOUS_CORRELATION_VALUE,

@@ -3,7 +3,7 @@
 use super::enumeration;
 
 enumeration! {
-    /// What a key is for.
+    /// The algorithm of a key.
     pub enum CryptographicAlgorithm: CRYPTOGRAPHIC_ALGORITHM {
         Des = 0x01 "DES",
         TripleDes = 0x02 "DES3",
@@ -73,7 +73,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// How data is filled up to whole blocks.
+    /// How data is padded to whole blocks.
     pub enum PaddingMethod: PADDING_METHOD {
         None = 0x01 "None",
         Oaep = 0x02 "OAEP",
@@ -144,7 +144,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a key of the payment world is for.
+    /// The role of a key in payment systems.
     pub enum KeyRoleType: KEY_ROLE_TYPE {
         Bdk = 0x01 "BDK",
         Cvk = 0x02 "CVK",
@@ -231,7 +231,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What of a key is wrapped.
+    /// The part of a key that is wrapped.
     pub enum EncodingOption: ENCODING_OPTION {
         NoEncoding = 0x01 "NoEncoding",
         TtlvEncoding = 0x02 "TTLVEncoding",

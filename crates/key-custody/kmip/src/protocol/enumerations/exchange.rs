@@ -1,10 +1,9 @@
-//! Enumerations: operations, their results, and what messages say about themselves (KMIP 1.4,
-//! section 9.1.3.2).
+//! Enumerations: operations, their results, and message headers (KMIP 1.4, section 9.1.3.2).
 
 use super::enumeration;
 
 enumeration! {
-    /// What a client asks to be done.
+    /// The operation that a client requests.
     pub enum Operation: OPERATION {
         Create = 0x01 "Create",
         CreateKeyPair = 0x02 "CreateKeyPair",
@@ -53,7 +52,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// How an operation ended.
+    /// The result of an operation.
     pub enum ResultStatus: RESULT_STATUS {
         Success = 0x00 "Success",
         OperationFailed = 0x01 "OperationFailed",
@@ -103,7 +102,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What became of a cancellation.
+    /// The result of a cancellation.
     pub enum CancellationResult: CANCELLATION_RESULT {
         Canceled = 0x01 "Canceled",
         UnableToCancel = 0x02 "UnableToCancel",
@@ -114,7 +113,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a server puts at a client.
+    /// How a server puts an object to a client.
     pub enum PutFunction: PUT_FUNCTION {
         New = 0x01 "New",
         Replace = 0x02 "Replace",
@@ -122,7 +121,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What kind of credential a client authenticates with.
+    /// The type of a client's credential.
     pub enum CredentialType: CREDENTIAL_TYPE {
         UsernameAndPassword = 0x01 "UsernameAndPassword",
         Device = 0x02 "Device",

@@ -1,4 +1,4 @@
-//! Enumerations: what objects are and where they are in their lives (KMIP 1.4, section 9.1.3.2).
+//! Enumerations: the types and states of objects (KMIP 1.4, section 9.1.3.2).
 
 use super::enumeration;
 
@@ -18,7 +18,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Where an object is in its life.
+    /// The state of an object.
     pub enum State: STATE {
         PreActive = 0x01 "PreActive",
         Active = 0x02 "Active",
@@ -30,7 +30,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a name is.
+    /// The type of a name.
     pub enum NameType: NAME_TYPE {
         UninterpretedTextString = 0x01 "UninterpretedTextString",
         Uri = 0x02 "URI",
@@ -79,7 +79,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What an opaque object is; every value is a vendor's.
+    /// The type of an opaque object; every value is a vendor's.
     pub enum OpaqueDataType: OPAQUE_DATA_TYPE {
     }
 }
@@ -111,7 +111,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Which member of a group is looked for.
+    /// The member of a group to locate.
     pub enum ObjectGroupMember: OBJECT_GROUP_MEMBER {
         Fresh = 0x01 "GroupMemberFresh",
         Default = 0x02 "GroupMemberDefault",
@@ -119,7 +119,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What an alternative name is.
+    /// The type of an alternative name.
     pub enum AlternativeNameType: ALTERNATIVE_NAME_TYPE {
         UninterpretedTextString = 0x01 "UninterpretedTextString",
         Uri = 0x02 "URI",
@@ -132,7 +132,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What the location of a key value is.
+    /// The type of a key value's location.
     pub enum KeyValueLocationType: KEY_VALUE_LOCATION_TYPE {
         UninterpretedTextString = 0x01 "UninterpretedTextString",
         Uri = 0x02 "URI",

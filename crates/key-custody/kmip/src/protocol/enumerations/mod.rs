@@ -1,8 +1,8 @@
-//! Enumerations: every value that KMIP 1.0 to 1.4 has, by number and by the name that the OASIS XML
-//! encoding spells.
+//! Enumerations: every value of KMIP 1.0 to 1.4, by number and by its name in the OASIS XML
+//! encoding.
 //!
-//! All are open: a number that is not known is kept as `Other`, so that a message which has one can
-//! be answered, sent on or shown.
+//! All are open: an unknown number is kept as `Other`, so that a message with one can be answered,
+//! forwarded or shown.
 
 mod cryptography;
 mod curves;
@@ -122,18 +122,18 @@ macro_rules! enumeration {
 }
 use enumeration;
 
-/// Lists the enumerations for what goes by tag.
+/// Lists the enumerations for look-ups by tag.
 macro_rules! by_tag {
     ($($name:ident,)*) => {
         /// The number that the OASIS XML encoding spells `name` in the enumeration of the field
         /// `tag`.
         ///
-        /// The value of an attribute goes by the tag that the attribute itself has, not by
-        /// Attribute Value.
+        /// The value of an attribute is looked up by the attribute's own tag, not by Attribute
+        /// Value.
         pub fn enumeration_number(tag: Tag, name: &str) -> Option<u32> {
             match tag {
                 $($name::TAG => $name::from_name(name).map($name::number),)*
-                // The hash of a mask generator is one of the same set.
+                // A mask generator's hash is from the same set.
                 Tag::MASK_GENERATOR_HASHING_ALGORITHM => HashingAlgorithm::from_name(name).map(HashingAlgorithm::number),
                 _ => None,
             }

@@ -1,9 +1,9 @@
-//! Enumerations: what servers tell about themselves (KMIP 1.4, section 9.1.3.2).
+//! Enumerations: the capabilities of servers (KMIP 1.4, section 9.1.3.2).
 
 use super::enumeration;
 
 enumeration! {
-    /// What a client asks of a server.
+    /// The subject of a Query.
     pub enum QueryFunction: QUERY_FUNCTION {
         Operations = 0x01 "QueryOperations",
         Objects = 0x02 "QueryObjects",
@@ -66,7 +66,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Who validated a server.
+    /// The authority that validated a server.
     pub enum ValidationAuthorityType: VALIDATION_AUTHORITY_TYPE {
         Unspecified = 0x01 "Unspecified",
         NistCmvp = 0x02 "NISTCMVP",
@@ -75,7 +75,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What of a server was validated.
+    /// The validated part of a server.
     pub enum ValidationType: VALIDATION_TYPE {
         Unspecified = 0x01 "Unspecified",
         Hardware = 0x02 "Hardware",
@@ -117,7 +117,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// How a client becomes known to a server.
+    /// How a client registers with a server.
     pub enum ClientRegistrationMethod: CLIENT_REGISTRATION_METHOD {
         Unspecified = 0x01 "Unspecified",
         ServerPreGenerated = 0x02 "ServerPreGenerated",

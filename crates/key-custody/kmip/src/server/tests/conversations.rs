@@ -1,4 +1,4 @@
-//! Requests and their answers, the end of the server, and its new certificate.
+//! Requests and their answers, the server's shutdown, and its new certificate.
 
 use super::*;
 

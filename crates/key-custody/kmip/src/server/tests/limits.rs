@@ -1,13 +1,13 @@
-//! Every limit, and that others are served meanwhile.
+//! Every limit, while other clients are still served.
 
 use super::*;
 
-/// Short enough for a test to wait for, long enough for what else the test does.
+/// Short enough for a test to wait for, long enough for the test's other steps.
 const SHORT: Duration = Duration::from_millis(300);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_idle_connections_leave_room_for_one_that_asks() {
-    // Fifty handshakes at a time take what the machine has left for them.
+    // Fifty concurrent handshakes take as long as a busy machine needs.
     let limits = ServerLimits { handshake_time: DEADLINE, ..ServerLimits::default() };
     let server = Running::start(limits).await;
     let tls = Arc::new(server.authority.client_config(Some(&server.client)));
@@ -124,7 +124,7 @@ async fn a_client_that_reads_nothing_is_not_waited_for() {
     let limits = ServerLimits { response_time: SHORT, ..ServerLimits::default() };
     let mut server = Running::start(limits).await;
     let mut deaf = server.connect().await;
-    // More than the kernel buffers between the two.
+    // More than the kernel buffers between client and server.
     let length = RngRetrieveRequest { data_length: 64 << 20 };
     deaf.send(&request(RequestPayload::RngRetrieve(length))).await.unwrap();
     assert_eq!(server.refusal().await.0, "ResponseTime");
@@ -157,7 +157,7 @@ async fn a_client_that_leaves_in_the_middle_of_a_request_harms_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_wait_for_memory_and_get_it_in_turn() {
-    // Less than one request may be long, so that there is one at a time.
+    // Less than the longest request, so that requests run one at a time.
     let limits = ServerLimits { requests_kib: 1, ..ServerLimits::default() };
     let server = Running::start(limits).await;
     let mut clients = Vec::new();

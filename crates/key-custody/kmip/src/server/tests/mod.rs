@@ -23,7 +23,7 @@ use crate::message::*;
 use crate::protocol::*;
 use crate::ttlv::{ByteString, HEADER_BYTES, Limits, Tag, message_length_bytes};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits for an event.
@@ -66,7 +66,7 @@ impl Service for TestService {
     }
 }
 
-/// What the observer was told: the reason, and whose certificate it was.
+/// An observed refusal: the reason, and the client's fingerprint.
 type Report = (String, Option<Fingerprint>);
 
 struct Reports(mpsc::UnboundedSender<Report>);
@@ -78,7 +78,7 @@ impl Observer for Reports {
     }
 }
 
-/// A running server, with what the tests need to know of it.
+/// A running server, with its test fixtures.
 struct Running {
     address: SocketAddr,
     handle: ServerHandle,
@@ -95,7 +95,7 @@ impl Running {
         Self::start_without(limits, None).await
     }
 
-    /// A server whose service does not admit a client of its own, if asked so.
+    /// Starts a server whose service shuts out one client, if `shut_out` is given.
     async fn start_without(limits: ServerLimits, shut_out: Option<fn(&Identity) -> Fingerprint>) -> Self {
         let authority = Authority::new("ours");
         let client = authority.issue();
@@ -194,7 +194,7 @@ impl Client {
         assert!(matches!(within(self.0.read(&mut byte)).await, Ok(0) | Err(_)));
     }
 
-    /// Waits for the answer that a request was no KMIP, and for the end of the connection.
+    /// Waits for the answer that a request was not KMIP, and for the end of the connection.
     async fn refused_for(mut self, reason: ResultReason) {
         let response = self.receive().await.unwrap();
         assert_eq!(response.items.len(), 1);

@@ -1,4 +1,4 @@
-//! Who gets in, and who is thrown out.
+//! Clients that are admitted, and clients that are refused or disconnected.
 
 use super::*;
 
@@ -17,7 +17,7 @@ async fn clients_without_a_good_certificate_do_not_get_in() {
     for (identity, complaint) in strangers {
         for version in rustls::ALL_VERSIONS {
             let tls = server.authority.client_config_of_versions(identity, &[version]);
-            // A client of TLS 1.3 learns of it after its own half of the handshake.
+            // A TLS 1.3 client learns of the refusal only after its own half of the handshake.
             if let Ok(mut client) = Client::connect(server.address, tls).await {
                 assert!(client.discover_versions().await.is_err());
             }

@@ -16,7 +16,7 @@ use super::super::failures::{FAILURES_MAX, WINDOW};
 use super::super::protocol::{ENROL_PATH, RENEW_PATH, REQUEST_MAX_BYTES};
 use super::*;
 
-/// Longer than anything here takes that does not fail.
+/// Longer than any step of a passing test.
 const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl EnrolmentRecord for Record {
     }
 }
 
-/// A server of its own; ends with the value.
+/// A separate server, which ends when this is dropped.
 struct Port {
     authority: Arc<Authority>,
     record: Arc<Record>,
@@ -101,7 +101,7 @@ impl Port {
         tcp.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut stream = StreamOwned::new(tls, tcp);
         let mut answer = Vec::new();
-        // The server may be done before it has read all.
+        // The server may finish before it has read everything.
         let _ = stream.write_all(bytes);
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8(answer).unwrap()
@@ -109,7 +109,7 @@ impl Port {
 }
 
 impl Port {
-    /// Ends the server, so that whatever it was about to write down is written.
+    /// Ends the server, so that all pending events are recorded.
     fn finish(&mut self) {
         let _ = self.stop.take().map(|stop| stop.send(()));
         self.thread.take().map_or(Ok(()), std::thread::JoinHandle::join).unwrap();
@@ -214,7 +214,7 @@ fn a_revoked_client_renews_nothing() {
     let root = der(&response.authorities);
     let outcome = port.client().renew(&[root], present, &peer.pkcs8, &Peer::new().request);
     assert!(matches!(outcome, Err(ClientError::Tls { .. })), "{outcome:?}");
-    // A refused handshake is put on record after the client has heard of it.
+    // A refused handshake is put on record after the client has learnt of it.
     port.finish();
     assert_eq!(port.outcomes(), [Ok(()), Err("certificate-revoked")]);
 }
@@ -253,13 +253,13 @@ fn who_has_a_certificate_is_served_whatever_others_do_at_its_address() {
         let roots = std::slice::from_ref(&root);
         port.client().renew(roots, certificate.clone(), &peer.pkcs8, &Peer::new().request).unwrap();
     };
-    // More noise than an address may make, until a stranger waits.
+    // More failures than an address may have, until a client without a certificate must wait.
     while port.talk(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").starts_with("HTTP/1.1") {
         let mut garbage = std::net::TcpStream::connect(port.address).unwrap();
         garbage.write_all(b"no TLS at all\r\n\r\n").unwrap();
     }
     renews();
-    // More connections than there are places, each silent.
+    // More silent connections than there are places.
     let silent: Vec<_> = (0..300).map(|_| std::net::TcpStream::connect(port.address).unwrap()).collect();
     renews();
     drop(silent);
@@ -275,8 +275,8 @@ fn noise_gets_nothing_and_the_noisy_wait() {
         let answer = port.talk(bytes);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
-    // Once there were too many failures it gets no answer, and nobody else at its address. They
-    // count for so long: on a slow machine it takes more of them.
+    // After too many failures neither this client nor others at its address get an answer. Failures
+    // expire, so a slow machine needs more of them.
     let begun = Instant::now();
     let mut failures = 0;
     loop {
@@ -293,14 +293,14 @@ fn noise_gets_nothing_and_the_noisy_wait() {
     }
 }
 
-/// Connections come faster than a handshake takes, so that none gets through at the port: the
-/// socket has places of its own.
+/// Connections arrive faster than handshakes finish, so none succeeds at the port; the socket has
+/// its own places.
 #[test]
 fn whatever_comes_to_the_port_is_not_in_the_way_of_the_socket() {
     let port = Port::new();
     let address = port.address;
     let done = AtomicBool::new(false);
-    // Where nobody listens at the socket, the port is asked.
+    // If no server listens at the socket, the client uses the port.
     let elsewhere = port.client().by_socket(&port.socket.with_extension("none"), "localhost").unwrap();
     elsewhere.enrol(&port.token(), &Peer::new().request).unwrap();
     port.outcomes();
