@@ -1,10 +1,11 @@
-//! No other room defines how much of something a VM may have.
+//! No other room defines a limit of VMs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::path::{Path, PathBuf};
 
-/// What a limit of VMs is called: `CPUS_MAX`, `MAX_MEMORY_BYTES`, `NIC_COUNT_MAX`.
+/// Whether a constant is named like a limit of VMs: `CPUS_MAX`, `MAX_MEMORY_BYTES`,
+/// `NIC_COUNT_MAX`.
 fn is_limit_of_vms(name: &str) -> bool {
     let words: Vec<&str> = name.split('_').collect();
     let has = |any: &[&str]| words.iter().any(|word| any.contains(word));
