@@ -1,15 +1,15 @@
-//! KMIP servers and clients of others, for tests that talk to them: PyKMIP 0.11.0 and kmip-go
-//! 0.8.1, made by `scripts/kmip-peers`. Nothing of the program uses this; nothing here knows the
+//! Foreign KMIP servers and clients for tests: PyKMIP 0.11.0 and kmip-go 0.8.1, built by
+//! `scripts/kmip-peers`. The program does not use this crate, and this crate does not know the
 //! program.
 //!
 //! - [`Pki`] makes certificates that all of them accept.
-//! - [`Server`] is a running server; it can be killed, started again at the same port over the same
+//! - [`Server`] is a running server; it can be killed, restarted at the same port over the same
 //!   objects, and silenced.
-//! - [`run_client`] drives a server with another's client.
-//! - [`Proxy`] stands between two of them and loses what it is told to.
+//! - [`run_client`] drives a server with a foreign client.
+//! - [`Proxy`] stands between a client and a server and drops answers on request.
 //!
-//! Whatever a test starts ends with it, also if the test process is killed: servers end when their
-//! stdin closes.
+//! Everything that a test starts ends with it, even if the test process is killed: servers exit
+//! when their stdin closes.
 #![forbid(unsafe_code)]
 
 mod pki;
@@ -24,11 +24,11 @@ pub use pki::{CertificateFiles, Pki};
 pub use proxy::Proxy;
 pub use server::{Server, ServerKind};
 
-/// The directory with the peers' programs. The first call makes them: some twenty seconds if they
-/// were never made on this machine, one otherwise.
+/// The directory with the peers' programs. The first call builds them: about twenty seconds if they
+/// were never built on this machine, otherwise one.
 ///
 /// # Panics
-/// If they cannot be made, with what the script says.
+/// If they cannot be built, with the script's output.
 pub fn programs() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -43,7 +43,7 @@ pub fn programs() -> &'static Path {
     })
 }
 
-/// Whose client drives a server.
+/// The client that drives a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
     /// PyKMIP's.
@@ -52,11 +52,11 @@ pub enum ClientKind {
     KmipGo,
 }
 
-/// Lets another's client do `arguments` (scenarios, and options before them) at a server, and gives
-/// what it says.
+/// Runs a foreign client with `arguments` (options, then scenarios) against a server. Returns its
+/// output.
 ///
 /// # Errors
-/// What it says, if one of the scenarios fails.
+/// The output, if one of the scenarios fails.
 pub fn run_client(
     kind: ClientKind,
     address: &str,

@@ -1,4 +1,4 @@
-//! Certificates: an authority, a server at this machine, any number of clients.
+//! Certificates: an authority, a server on this machine, any number of clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// An authority and what it signs, in files of a directory of its own. Every key is ECDSA P-256:
-/// beside an RSA key PyKMIP offers no cipher suite that rustls has.
+/// An authority with its certificates, in files of a directory of its own. Every key is ECDSA
+/// P-256: with an RSA key PyKMIP offers no cipher suite that rustls supports.
 pub struct Pki {
     directory: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -36,8 +36,8 @@ impl Pki {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let directory = tempfile::tempdir().expect("a directory for certificates");
-        // Two authorities have two names, as in life: a certificate of the one is unknown to the
-        // other.
+        // Two authorities have different names, as in practice, so a certificate of one is unknown
+        // to the other.
         let name = format!("authority of {}", directory.path().display());
         params.distinguished_name.push(DnType::CommonName, name);
         let issuer = CertifiedIssuer::self_signed(params, new_key()).expect("an authority signs itself");
@@ -57,7 +57,8 @@ impl Pki {
         self.files("server")
     }
 
-    /// A new certificate for a client of that common name, by which PyKMIP knows its clients.
+    /// A new certificate for a client with this common name, by which PyKMIP identifies its
+    /// clients.
     pub fn client(&self, name: &str) -> CertificateFiles {
         self.sign(name, &[name], ExtendedKeyUsagePurpose::ClientAuth, 3650)
     }
@@ -105,7 +106,7 @@ fn new_key() -> KeyPair {
     KeyPair::generate().expect("a key is made")
 }
 
-/// Replaces a file as a whole, as whoever rotates certificates does.
+/// Replaces a file atomically, as certificate rotation does.
 fn write_whole(path: &Path, text: &str) {
     let new = path.with_extension("new");
     fs::write(&new, text).expect("a certificate or key is written");

@@ -1,4 +1,4 @@
-//! A network between two that fails when it is told to.
+//! A network between a client and a server that fails on request.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// Passes TCP connections on, and loses what it is told to lose. It sees only ciphertext.
+/// Forwards TCP connections, and drops answers on request. It sees only ciphertext.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -23,10 +23,10 @@ struct Shared {
 struct Connection {
     client: TcpStream,
     server: TcpStream,
-    /// Whether the client has said something since the server last did.
+    /// Whether the client has sent something since the server's last answer.
     asked: AtomicBool,
     answers: AtomicUsize,
-    /// How many answers get through.
+    /// How many answers are still forwarded.
     answers_max: AtomicUsize,
 }
 
@@ -46,7 +46,7 @@ impl Proxy {
                     break;
                 }
                 accepting.connections.fetch_add(1, Ordering::SeqCst);
-                // A client whose server is gone sees a connection that ends.
+                // If the server is gone, the client's connection is closed.
                 if let Ok(server) = TcpStream::connect(&server) {
                     let _ = accepting.join(client, server);
                 }
@@ -55,13 +55,13 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// Where it listens, as HOST:PORT.
+    /// Its address, as HOST:PORT.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Of the connections that are open now, `count` more answers get through, and nothing of those
-    /// after them. Later connections are not concerned.
+    /// Forwards `count` more answers on the present connections, and nothing after them. Later
+    /// connections are not affected.
     pub fn lose_answers_after(&self, count: usize) {
         for connection in self.shared.open.lock().iter() {
             let answers = connection.answers.load(Ordering::SeqCst);
@@ -77,7 +77,7 @@ impl Proxy {
         }
     }
 
-    /// How many connections there were so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -87,7 +87,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.break_connections();
-        // Wakes the thread that accepts, which then ends.
+        // Wakes the accepting thread, which then ends.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -116,8 +116,8 @@ impl Shared {
 }
 
 impl Connection {
-    /// Whether what the server says now gets through. What it says without being asked in between
-    /// is one answer.
+    /// Whether the server's present output is forwarded. Unsolicited output counts as part of the
+    /// same answer.
     fn lets_answer_through(&self) -> bool {
         if self.asked.swap(false, Ordering::SeqCst) {
             self.answers.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Servers of others.
+//! Foreign servers.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,22 +12,22 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Pki, programs};
 
-/// By when a server must serve: Python takes a second to load, more on a busy machine.
+/// Timeout of a server's start: Python takes a second to load, and more on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// By when every thread of one that is stopped must stand.
+/// Timeout for all threads of a stopped server to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Whose server.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerKind {
     /// PyKMIP's.
     PyKmip,
-    /// One out of kmip-go's parts.
+    /// A server built from kmip-go's parts.
     KmipGo,
 }
 
-/// A server of somebody else's. Dropped, it is killed.
+/// A foreign server. It is killed on drop.
 pub struct Server {
     kind: ServerKind,
     command_line: Vec<PathBuf>,
@@ -36,8 +36,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server whose objects are in `store`, where it finds them again when it was killed.
-    /// Two of kmip-go's over one store are a cluster. `options` are the server program's own.
+    /// Starts a server with its objects in `store`, where they survive a kill. Two kmip-go servers
+    /// over one store are a cluster. `options` are the server program's own.
     ///
     /// # Panics
     /// If it does not serve within a minute.
@@ -64,12 +64,12 @@ impl Server {
         server
     }
 
-    /// Where it listens, as HOST:PORT. It keeps its port when it is started again.
+    /// Its address, as HOST:PORT. It keeps its port across restarts.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Kills it: SIGKILL, so that nothing is put in order.
+    /// Kills it with SIGKILL, so that it cannot clean up.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -77,7 +77,7 @@ impl Server {
         }
     }
 
-    /// Starts it again, at its port and over its objects.
+    /// Restarts it at its port and over its objects.
     ///
     /// # Panics
     /// If it does not serve within a minute.
@@ -113,10 +113,10 @@ impl Server {
         self.address = said.expect("the server says its address");
     }
 
-    /// Lets it hang: connections are still taken by the kernel, and nothing answers.
+    /// Stops it: the kernel still accepts connections, but nothing answers.
     ///
     /// # Panics
-    /// If it goes on for a minute all the same.
+    /// If a thread still runs after a minute.
     pub fn silence(&self) {
         self.signal(Signal::STOP);
         let begun = Instant::now();
@@ -126,7 +126,7 @@ impl Server {
         }
     }
 
-    /// Whether every thread of it has stopped.
+    /// Whether all of its threads are stopped.
     fn is_stopped(&self) -> bool {
         let Some(child) = &self.child else { return true };
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", child.id())) else { return true };
@@ -136,7 +136,7 @@ impl Server {
         })
     }
 
-    /// Ends the silence.
+    /// Resumes it.
     pub fn wake(&self) {
         self.signal(Signal::CONT);
     }

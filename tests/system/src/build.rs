@@ -1,12 +1,12 @@
-//! What the tests run: built before the first test needs it, so that a plain `cargo test` never
-//! tests a stale program.
+//! Builds the programs that the tests run before the first test needs them, so that a plain
+//! `cargo test` never tests a stale program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The `strongroom` program: `$STRONGROOM_BIN`, or else built here, in the profile that the tests
-/// are built in.
+/// The `strongroom` program: `$STRONGROOM_BIN`, or otherwise built here, in the profile of the
+/// tests.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| match std::env::var_os("STRONGROOM_BIN") {
@@ -34,8 +34,7 @@ pub(crate) fn script(name: &str) -> PathBuf {
 fn build_program() -> PathBuf {
     let profile_directory = profile_directory();
     let profile = if profile_directory.ends_with("release") { "release" } else { "test" };
-    // The whole workspace is named, so that cargo settles on the features it has built the tests
-    // with.
+    // The whole workspace is named, so that cargo uses the same features as for the tests.
     must(
         Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--workspace", "--bin", "strongroom", "--profile", profile])
@@ -46,7 +45,7 @@ fn build_program() -> PathBuf {
     profile_directory.join("strongroom")
 }
 
-/// `target/debug` or `target/release`: a test program lies in its `deps`.
+/// `target/debug` or `target/release`: a test program is in its `deps`.
 fn profile_directory() -> PathBuf {
     let test_program = std::env::current_exe().expect("a running program has a path");
     test_program.ancestors().nth(2).expect("cargo runs test programs from target/PROFILE/deps").to_owned()

@@ -10,21 +10,22 @@ use crate::build;
 use crate::process::{Finished, Process, run, run_until};
 use crate::scratch::Scratch;
 
-/// A command that copies a few hundred megabytes on a loaded machine.
+/// Timeout of a command that copies a few hundred megabytes on a loaded machine.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(300);
-/// From the start of the server to the line that says it is ready.
+/// Timeout from the start of the server to the line that says that it is ready.
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The program under test, in the directory of the test: paths are relative to it, and so are those
-/// in messages.
+/// The program under test, in the directory of the test: paths, also in messages, are relative to
+/// it.
 ///
-/// It runs in a session of its own, without a terminal: it cannot ask whoever runs the tests.
+/// It runs in a session of its own without a terminal, so it cannot ask the person who runs the
+/// tests.
 pub struct CommandLine<'test> {
     scratch: &'test Scratch,
 }
 
 impl<'test> CommandLine<'test> {
-    /// Calls in this directory.
+    /// Runs commands in this directory.
     pub fn new(scratch: &'test Scratch) -> Self {
         Self { scratch }
     }
@@ -44,21 +45,21 @@ impl<'test> CommandLine<'test> {
         run(self.scratch, command.arg(build::program()).args(arguments), COMMAND_DEADLINE)
     }
 
-    /// Runs `strongroom --json ARGUMENTS`, which must succeed; returns its answer.
+    /// Runs `strongroom --json ARGUMENTS`, which must succeed. Returns its answer.
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
         let answer = self.run(&[&["--json"], arguments].concat()).success();
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error} in the answer: {answer}"))
     }
 
-    /// Runs `strongroom ARGUMENTS`, which must fail with this message, alone, and with this status.
+    /// Runs `strongroom ARGUMENTS`, which must fail with this status and exactly this message.
     #[track_caller]
     pub fn is_refused(&self, arguments: &[&str], status: i32, message: &str) {
         assert_refused(&self.run(arguments), status, message);
     }
 
-    /// Runs a shell script as root of a mount namespace of its own: its mounts are nobody else's
-    /// and end with it. As a user, it is root of a user namespace. `$STRONGROOM` is the program.
+    /// Runs a shell script as root of a mount namespace of its own, whose mounts end with it.
+    /// Without root, it is root of a user namespace. `$STRONGROOM` is the program.
     #[track_caller]
     pub fn run_with_own_mounts(&self, script: &str) -> Finished {
         let mut command = self.command("setsid");
@@ -70,8 +71,7 @@ impl<'test> CommandLine<'test> {
         run(self.scratch, &command, COMMAND_DEADLINE)
     }
 
-    /// Starts `strongroom ARGUMENTS` and leaves it running; what it says on stderr comes on stdout
-    /// too.
+    /// Starts `strongroom ARGUMENTS` and leaves it running; its stderr is merged into stdout.
     #[track_caller]
     pub fn start(&self, name: &str, arguments: &[&str]) -> Process {
         let mut command = self.command("setsid");
@@ -85,9 +85,9 @@ impl<'test> CommandLine<'test> {
         run(self.scratch, &self.shell(script), COMMAND_DEADLINE)
     }
 
-    /// Runs a shell script, which must become the program in the end (`exec`), and kills that
-    /// (SIGKILL) when it is time: then there is nothing. The program is gone when this returns,
-    /// with every lock that it had.
+    /// Runs a shell script, which must finally `exec` the program, and kills it (SIGKILL) when
+    /// `is_time` returns true; the result is then `None`. The program is gone when this returns,
+    /// and its locks are released.
     #[track_caller]
     pub fn run_shell_until(&self, script: &str, is_time: impl FnMut() -> bool) -> Option<Finished> {
         run_until(self.scratch, &self.shell(script), is_time).ok()
@@ -99,13 +99,13 @@ impl<'test> CommandLine<'test> {
         Process::start(self.scratch, name, &self.shell(script))
     }
 
-    /// The program itself.
+    /// The path of the program.
     pub fn program(&self) -> &'static Path {
         build::program()
     }
 
     /// Starts `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS`, and waits until it is
-    /// ready; returns the server and its URI.
+    /// ready. Returns the server and its URI.
     #[track_caller]
     pub fn expose(&self, volume: &str, arguments: &[&str]) -> (Process, String) {
         let mut server = self
@@ -114,14 +114,14 @@ impl<'test> CommandLine<'test> {
         (server, uri)
     }
 
-    /// Runs `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS` to its end, which comes
-    /// when it is refused.
+    /// Runs `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS` to its end, for an
+    /// exposure that is refused.
     #[track_caller]
     pub fn try_expose(&self, volume: &str, arguments: &[&str]) -> Finished {
         self.run(&[&["volume", "expose", volume, "--nbd", "unix:vm.sock"], arguments].concat())
     }
 
-    /// The same, which must be refused with this message, alone.
+    /// As [`try_expose`](Self::try_expose), which must be refused with exactly this message.
     #[track_caller]
     pub fn expose_is_refused(&self, volume: &str, arguments: &[&str], message: &str) {
         assert_refused(&self.try_expose(volume, arguments), 1, message);
@@ -133,7 +133,7 @@ impl<'test> CommandLine<'test> {
         run(self.scratch, self.command(program).args(arguments), COMMAND_DEADLINE).success()
     }
 
-    /// A path of the test, from outside of its directory.
+    /// The absolute path of a file of the test.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.path(name)
     }
@@ -159,8 +159,7 @@ impl<'test> CommandLine<'test> {
     }
 }
 
-/// Fails the test unless the program refused, with this status, with this message, and with nothing
-/// else.
+/// Fails the test unless the program refused with this status and exactly this message.
 #[track_caller]
 pub fn assert_refused(finished: &Finished, status: i32, message: &str) {
     assert_eq!(finished.stderr.trim_end(), format!("error: {message}"));

@@ -1,4 +1,4 @@
-//! What can be seen of a datastore by whoever holds, copies or steals it.
+//! What an attacker who holds, copies or steals a datastore can see.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::SeekFrom as Region;
 
-/// `st_blocks` counts in these, whatever the file system's block size (`stat(2)`).
+/// The unit of `st_blocks`, whatever the file system's block size (`stat(2)`).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Read at a time; large against the overlap that finds what spans two reads.
+/// The size of a read, which is large compared with the overlap between two reads.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The space that everything under `directory` takes on its file system, in bytes: what discard
-/// gives back.
+/// The space that all files under `directory` take on their file system, in bytes. Discards give it
+/// back.
 pub fn allocated_bytes(directory: &Path) -> u64 {
     files_under(directory).iter().map(|path| metadata(path).blocks() * STAT_BLOCK_BYTES).sum()
 }
@@ -46,13 +46,13 @@ pub fn files_under(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The same of one file.
+/// As [`occurrences`], in one file.
 pub fn occurrences_in(path: &Path, needle: &[u8]) -> usize {
     let mut file = File::open(path).unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()));
     let mut count = 0;
     let mut position = 0;
-    // Data regions are disjoint and hold whole blocks, so nothing but zeroes lies between two of
-    // them.
+    // Data regions are disjoint and consist of whole blocks, so there are only zeroes between two
+    // of them.
     while let Ok(start) = rustix::fs::seek(&file, Region::Data(position)) {
         let end = rustix::fs::seek(&file, Region::Hole(start)).expect("a data region has an end");
         count += occurrences_in_region(&mut file, start, end, needle);
@@ -74,8 +74,8 @@ fn occurrences_in_region(file: &mut File, start: u64, end: u64, needle: &[u8]) -
             return count;
         }
         count += occurrences_in_bytes(&window, needle);
-        // An occurrence that spans two reads begins in the last bytes of the first; none lies in
-        // them entirely.
+        // An occurrence across two reads begins in the last bytes of the first; none is entirely
+        // within them.
         let keep = window.len().min(needle.len() - 1);
         window.drain(..window.len() - keep);
         debug_assert!(kept < needle.len());

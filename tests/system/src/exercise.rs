@@ -1,20 +1,20 @@
-//! `scripts/guest/diskexercise.c`, run in a guest.
+//! Runs `scripts/guest/diskexercise.c` in a guest.
 
 use std::time::Duration;
 
 use crate::guest::Guest;
 use crate::session::{RunningCommand, Session};
 
-/// From one line of progress to the next, a killed server included.
+/// Timeout between two lines of progress, including the replacement of a killed server.
 const PROGRESS_DEADLINE: Duration = Duration::from_secs(120);
-/// The final read of the whole region, on an emulated processor.
+/// Timeout of the final read of the whole region, on an emulated processor.
 const FINISH_DEADLINE: Duration = Duration::from_secs(180);
-/// Operations from one line of progress to the next.
+/// Operations between two lines of progress.
 const PROGRESS_OPS: u64 = 20;
-/// Requests that are in flight together, where a test does not ask for more.
+/// The default number of requests in flight.
 const DEPTH: usize = 4;
 
-/// Verified I/O of mixed sizes, going on in the guest until it is told to stop.
+/// Verified I/O of mixed sizes in the guest, until it is told to stop.
 pub struct Exercise<'session> {
     command: RunningCommand<'session>,
     longest_gap: Duration,
@@ -35,14 +35,13 @@ impl<'session> Exercise<'session> {
         Self { command, longest_gap: Duration::ZERO }
     }
 
-    /// The longest time without any operation's end, in the guest's clock, that it has told since
-    /// this was last asked.
+    /// Returns the longest time between two completions, by the guest's clock, since the last call.
     pub fn take_longest_gap(&mut self) -> Duration {
         std::mem::take(&mut self.longest_gap)
     }
 
-    /// Waits until it has done that many more operations than when it was last heard of, and
-    /// returns how many in all.
+    /// Waits until it has done this many more operations than at its last report. Returns the
+    /// total.
     #[track_caller]
     pub fn wait_for_more(&mut self, operations: u64) -> u64 {
         let mut done = self.wait_for_progress();
@@ -53,7 +52,7 @@ impl<'session> Exercise<'session> {
         done
     }
 
-    /// Ends it: everything it wrote is read once more and verified.
+    /// Ends it: all that it wrote is read again and verified.
     #[track_caller]
     pub fn stop(mut self) -> ExerciseReport {
         self.command.send_line("stop");
@@ -70,18 +69,18 @@ impl<'session> Exercise<'session> {
     }
 }
 
-/// What diskexercise found.
+/// The result of diskexercise.
 #[derive(Debug)]
 pub struct ExerciseReport {
     /// Reads, writes and flushes done.
     pub operations: u64,
-    /// How many of them the guest's kernel reported as failed.
+    /// The number of operations that the guest's kernel reported as failed.
     pub errors: u64,
     /// Sectors that did not hold what was last written to them.
     pub mismatches: u64,
-    /// The longest that one of them took.
+    /// The longest time that an operation took.
     pub longest_stall: Duration,
-    /// All that it said, the first of its complaints included.
+    /// Its whole output, including its first complaint.
     pub text: String,
 }
 
@@ -100,7 +99,7 @@ impl ExerciseReport {
         }
     }
 
-    /// Fails the test unless every operation succeeded and everything was found as written.
+    /// Fails the test unless every operation succeeded and all data was as written.
     #[track_caller]
     pub fn assert_clean(&self) {
         assert_eq!((self.errors, self.mismatches), (0, 0), "{}", self.text);

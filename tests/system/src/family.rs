@@ -1,4 +1,4 @@
-//! A process and those it started, as the kernel shows them in `/proc` (`proc(5)`).
+//! A process and its descendants, as the kernel shows them in `/proc` (`proc(5)`).
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ pub fn open_descriptors(process: u32) -> usize {
     family_of(process).into_iter().map(count).sum()
 }
 
-/// The worker of a running `volume expose`: the only child of what starts workers for it.
+/// The worker of a running `volume expose`: the only child of its starter.
 #[track_caller]
 pub fn worker_of(supervisor: u32) -> u32 {
     only_child_of(only_child_of(supervisor))
@@ -42,14 +42,14 @@ pub fn only_child_of(process: u32) -> u32 {
     }
 }
 
-/// Kills a process (SIGKILL) whose parent is another.
+/// Kills a process (SIGKILL) that may be another process's child.
 #[track_caller]
 pub fn kill(process: u32) {
     let pid = Pid::from_raw(process.cast_signed()).expect("a process id is positive");
     kill_process(pid, Signal::KILL).unwrap_or_else(|error| panic!("cannot kill {process}: {error}"));
 }
 
-/// Each thread has its own children; a thread that has just ended has none.
+/// Each thread has its own list of children; a thread that has just ended has none.
 fn children_of(process: u32) -> Vec<u32> {
     let tasks = format!("/proc/{process}/task");
     let tasks = fs::read_dir(&tasks).unwrap_or_else(|error| panic!("cannot read {tasks}: {error}"));
@@ -66,7 +66,7 @@ fn children_of(process: u32) -> Vec<u32> {
     children
 }
 
-/// Whether a process is there that is more than its parent's memory of it.
+/// Whether a process is running, and not a zombie.
 pub fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))

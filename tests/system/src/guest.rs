@@ -1,4 +1,4 @@
-//! QEMU guests, booted by `scripts/run-guest` from what `scripts/build-guest` made.
+//! QEMU guests, booted by `scripts/run-guest` from the files that `scripts/build-guest` made.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,18 +14,18 @@ use crate::scratch::Scratch;
 use crate::session::{Output, RunningCommand, Session};
 use crate::socket::Listener;
 
-/// Emulated guests run at once, in one test program; each takes a whole processor of the two that
-/// CI has. Test programs run one after another.
+/// The most emulated guests that run at once in a test program: each takes one of CI's two
+/// processors. Test programs run one after another.
 const GUESTS_AT_ONCE: usize = 2;
 
-/// From starting QEMU to its first connection.
+/// Timeout from QEMU's start to its first connection.
 const QEMU_STARTS_WITHIN: Duration = Duration::from_secs(60);
 /// From the last byte of a migration to the guest's first step in its new place.
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(120);
 /// From the end of the session to the end of QEMU, with every file system unmounted.
 const POWER_OFF_DEADLINE: Duration = Duration::from_secs(120);
 
-/// What kind of computer QEMU makes.
+/// The machine type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Machine {
     /// With a PCI bus.
@@ -53,7 +53,7 @@ impl Machine {
     }
 }
 
-/// A guest that is to be.
+/// A guest before its boot.
 pub struct GuestPlan<'test> {
     scratch: &'test Scratch,
     name: String,
@@ -69,32 +69,32 @@ impl<'test> GuestPlan<'test> {
         Self { scratch, name: name.to_owned(), run_guest }
     }
 
-    /// On a machine of this type.
+    /// Uses this machine type.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.run_guest.args(["--machine", machine.name()]);
         self
     }
 
-    /// With a disk that is the NBD server on this socket. The first disk is `/dev/vda`.
+    /// Adds a disk on the NBD server at this socket. The first disk is `/dev/vda`.
     pub fn nbd(mut self, socket: &Path) -> Self {
         self.run_guest.arg("--disk").arg(socket);
         self
     }
 
-    /// With a disk that is the vhost-user server on this socket.
+    /// Adds a disk on the vhost-user server at this socket.
     pub fn vhost_user(mut self, socket: &Path) -> Self {
         self.run_guest.arg("--vhost-user").arg(socket);
         self
     }
 
-    /// With a disk by QEMU's arguments, as `volume expose` prints them to be pasted into a shell.
+    /// Adds a disk by QEMU arguments, as `volume expose` prints them for a shell.
     pub fn pasted(mut self, arguments: &str) -> Self {
         self.run_guest.args(["--paste", arguments]);
         self
     }
 
-    /// Boots it. Returns when it is ready for commands. Waits for a place first when too many
-    /// guests run.
+    /// Boots it. Waits for a place first if too many guests run. Returns when it is ready for
+    /// commands.
     #[track_caller]
     pub fn boot(self) -> Guest {
         let started = Instant::now();
@@ -104,7 +104,7 @@ impl<'test> GuestPlan<'test> {
         guest
     }
 
-    /// Starts QEMU and no guest: one will come by migration.
+    /// Starts QEMU without booting: a guest will arrive by migration.
     #[track_caller]
     pub fn await_migration(mut self) -> AwaitedGuest {
         self.run_guest.arg("--incoming");
@@ -131,7 +131,7 @@ pub struct Guest {
     session: Session,
     qmp: Qmp,
     boot_time: Duration,
-    // Fields drop in this order: QEMU is gone before the place it took is free.
+    // Fields drop in this order: QEMU is gone before its place is free.
     qemu: Process,
     _place: Place,
 }
@@ -144,7 +144,7 @@ impl Guest {
         sockets.iter().fold(plan, |plan, socket| plan.nbd(socket)).boot()
     }
 
-    /// As [`Guest::boot`], of vhost-user servers, which share the guest's memory.
+    /// As [`Guest::boot`], with vhost-user servers, which share the guest's memory.
     #[track_caller]
     pub fn boot_vhost_user(scratch: &Scratch, name: &str, sockets: &[&Path]) -> Self {
         let plan = GuestPlan::new(scratch, name);
@@ -183,7 +183,7 @@ impl Guest {
         &mut self.qmp
     }
 
-    /// Both, for what QEMU is told while a command runs in the guest.
+    /// Both sessions, for QMP commands while a command runs in the guest.
     pub fn session_and_qmp(&mut self) -> (&mut Session, &mut Qmp) {
         (&mut self.session, &mut self.qmp)
     }
@@ -204,20 +204,20 @@ impl Guest {
     }
 }
 
-/// QEMU, waiting for a guest.
+/// A QEMU that waits for a guest.
 pub struct AwaitedGuest {
     guest: Guest,
 }
 
 impl AwaitedGuest {
-    /// Begins to receive the guest from a migration URI (QEMU `qapi/migration.json`,
+    /// Begins to receive the guest at a migration URI (QEMU `qapi/migration.json`,
     /// `migrate-incoming`).
     #[track_caller]
     pub fn receive_from(&mut self, uri: &str) {
         self.guest.qmp.execute("migrate-incoming", json!({ "uri": uri }));
     }
 
-    /// Waits until the guest runs here.
+    /// Waits until the guest runs in this QEMU.
     #[track_caller]
     pub fn arrived(mut self) -> Guest {
         self.guest.qmp.wait_for_event("RESUME", ARRIVAL_DEADLINE);
@@ -225,7 +225,7 @@ impl AwaitedGuest {
     }
 }
 
-/// A guest's place among those that may run at once.
+/// A place among the guests that may run at once.
 pub(crate) struct Place;
 
 static PLACES_TAKEN: Mutex<usize> = Mutex::new(0);
@@ -234,8 +234,7 @@ static PLACE_FREED: Condvar = Condvar::new();
 impl Place {
     pub(crate) fn take() -> Self {
         let mut taken = PLACES_TAKEN.lock();
-        // Without a deadline: whoever has a place is bound by deadlines, and frees it even by
-        // failing.
+        // Without a timeout: the holder of a place has timeouts, and releases it even if it fails.
         PLACE_FREED.wait_while(&mut taken, |taken| *taken >= GUESTS_AT_ONCE);
         *taken += 1;
         Self

@@ -1,4 +1,4 @@
-//! A user who runs the embedded key server.
+//! A user of the embedded key server.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,36 +11,36 @@ use crate::command_line::CommandLine;
 use crate::process::Process;
 use crate::scratch::Scratch;
 
-/// How long the server may take to start: its root key by a passphrase takes a second of a quiet
+/// Timeout of the server's start, which derives a root key from a passphrase in a second on an idle
 /// processor.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// A user whose state is in the test's directory, and their key server.
+/// A user with a state in the test's directory, and their key server.
 pub struct KeyServerUser<'test> {
     /// The program.
     pub strongroom: CommandLine<'test>,
-    /// What comes before the words of every command.
+    /// The first words of every command.
     first: Vec<&'static str>,
-    /// Where the server speaks KMIP.
+    /// The server's KMIP address.
     pub kmip: String,
-    /// Where it enrols and is administered.
+    /// The server's address for enrolment and administration.
     pub enrolment: String,
 }
 
 impl<'test> KeyServerUser<'test> {
-    /// Somebody who has set up nothing.
+    /// A user who has set up nothing.
     #[track_caller]
     pub fn new(scratch: &'test Scratch) -> Self {
         let (kmip, enrolment) = free_addresses();
         Self { strongroom: CommandLine::new(scratch), first: Vec::new(), kmip, enrolment }
     }
 
-    /// Has every command say all that it can.
+    /// Makes every command log at the most verbose level.
     pub fn logs_everything(&mut self) {
         self.first = vec!["--log", "trace"];
     }
 
-    /// The command as a shell runs it.
+    /// The command line for a shell.
     pub fn script(arguments: &[&str]) -> String {
         format!("export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
     }
@@ -51,7 +51,7 @@ impl<'test> KeyServerUser<'test> {
         self.serve_with(name, &[])
     }
 
-    /// The same, with more arguments.
+    /// As [`serve`](Self::serve), with more arguments.
     #[track_caller]
     pub fn serve_with(&self, name: &str, more: &[&str]) -> Process {
         let mut server = self.start_server(name, more);
@@ -72,8 +72,7 @@ impl<'test> KeyServerUser<'test> {
         self.strongroom.start_shell(name, &self.call(arguments))
     }
 
-    /// Sets the key server up as key provider `name`, under the certificate that this machine has
-    /// as its client.
+    /// Adds the key server as the key provider `name`, with this machine's client certificate.
     #[track_caller]
     pub fn add_provider(&self, name: &str, more: &[&str]) {
         let files = ["ca", "cert", "key"].map(|file| format!("home/key-providers/embedded/{file}.pem"));
@@ -83,8 +82,8 @@ impl<'test> KeyServerUser<'test> {
         self.runs(&[&server[..], &tls, more].concat());
     }
 
-    /// Exposes a volume at `vm.sock`, and waits until it is. What is said on stderr comes on
-    /// stdout, too.
+    /// Exposes a volume at `vm.sock`, and waits until it is ready. Its stderr is merged into
+    /// stdout.
     #[track_caller]
     pub fn expose(&self, volume: &str) -> Process {
         let expose = ["volume", "expose", volume, "--nbd", "unix:vm.sock", "2>&1"];
@@ -98,39 +97,38 @@ impl<'test> KeyServerUser<'test> {
         Self::script(&[&self.first[..], arguments].concat())
     }
 
-    /// What a command says that succeeds.
+    /// Returns the output of a command that must succeed.
     #[track_caller]
     pub fn runs(&self, arguments: &[&str]) -> String {
         self.strongroom.run_shell(&self.call(arguments)).success()
     }
 
-    /// The same, for programs.
+    /// As [`runs`](Self::runs), with the JSON output.
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
         let said = self.runs(&[&["--json"], arguments].concat());
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said}"))
     }
 
-    /// What a command says that fails.
+    /// Returns the message of a command that must fail.
     #[track_caller]
     pub fn is_refused(&self, arguments: &[&str]) -> String {
         self.strongroom.run_shell(&self.call(arguments)).failure()
     }
 
-    /// A file that makes this machine a client of the server.
+    /// A file of this machine's client certificate directory.
     pub fn client_file(&self, name: &str) -> PathBuf {
         self.strongroom.path(&format!("home/key-providers/embedded/{name}"))
     }
 
-    /// Every whole line of the audit log, in order.
+    /// Every complete line of the audit log, in order.
     #[track_caller]
     pub fn audit(&self) -> Vec<Value> {
         audit_lines(&self.strongroom.path("home/keyserver/audit"))
     }
 }
 
-/// Two addresses that are free now, and for whoever asks for a port of the kernel's choice not the
-/// next ones.
+/// Two free addresses, with ports that the kernel is unlikely to assign next.
 #[track_caller]
 pub fn free_addresses() -> (String, String) {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("there is a free port"));
@@ -151,7 +149,7 @@ pub fn audit_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Every whole line of an audit log, in order.
+/// Every complete line of an audit log, in order.
 #[track_caller]
 pub fn audit_lines(directory: &Path) -> Vec<Value> {
     let read = |file: &PathBuf| {
@@ -159,6 +157,6 @@ pub fn audit_lines(directory: &Path) -> Vec<Value> {
         String::from_utf8_lossy(&bytes).into_owned()
     };
     let text: String = audit_files(directory).iter().map(read).collect();
-    // The file is written ahead with zeroes.
+    // The file is preallocated with zeroes.
     text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
 }

@@ -1,26 +1,26 @@
-//! Harness of the whole-system tests: processes that end with their test, QEMU guests, real peers.
+//! The harness of the whole-system tests: processes that end with their test, QEMU guests, real
+//! peers.
 //!
-//! The tests in `tests/` are named after what a user does, and read like it. They run the built
-//! program, never its crates, against the real other side. This crate is what they share:
+//! The tests in `tests/` are named after user actions, and read like them. They run the built
+//! program, never its crates, against real peers. This crate has their common parts:
 //!
-//! - [`Scratch`]: a directory of one test, for its datastore, sockets and logs; kept when the test
-//!   fails.
-//! - [`Process`]: a started program that cannot outlive its test, not even one that is killed.
+//! - [`Scratch`]: the directory of one test, for its datastore, sockets and logs; kept when the
+//!   test fails.
+//! - [`Process`]: a started program that cannot outlive its test, not even a killed one.
 //! - [`Volume`] and [`Exposure`]: a volume made and exposed by the program under test.
-//! - [`Guest`]: a running QEMU guest, spoken to over its serial line, and over QMP where it must
-//!   be.
-//! - [`Serving`]: somebody who runs all of Strongroom, and VMs.
-//! - [`Terminal`]: somebody at a terminal, who is asked and types.
-//! - [`KeyServerUser`]: somebody who runs the embedded key server.
-//! - [`CommandLine`]: the program's commands, as a user calls them; [`Snapshot`]: that they touched
-//!   nothing else.
-//! - [`datastore`]: what somebody who has stolen the datastore can see.
+//! - [`Guest`]: a running QEMU guest, driven over its serial line, and over QMP where necessary.
+//! - [`Serving`]: a user who runs all of Strongroom, and VMs.
+//! - [`Terminal`]: a user at a terminal, who answers questions.
+//! - [`KeyServerUser`]: a user who runs the embedded key server.
+//! - [`CommandLine`]: the program's commands, as a user calls them; [`Snapshot`]: checks that they
+//!   changed nothing else.
+//! - [`datastore`]: what a thief of the datastore can see.
 //!
-//! **Promise:** a harness call that cannot do its work fails the test there and then, with the
-//! log's path; so no call here returns an error, and none waits without a deadline.
+//! **Promise:** a harness call that cannot do its work fails the test at once, with the log's path.
+//! So no call here returns an error, and none waits without a timeout.
 //!
-//! **May not enter:** anything that reaches into the program's crates (the lab is a peer, not the
-//! program), and sleeping.
+//! **May not enter:** anything that uses the program's crates (the lab is a peer, not the program),
+//! and sleeping.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! libvirt's daemon, started for one test.
+//! A libvirt daemon for one test.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -12,15 +12,14 @@ use crate::scratch::Scratch;
 use crate::session::Session;
 use crate::socket::Listener;
 
-/// From its start to its word that it serves.
+/// Timeout from its start until it serves.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
-/// One command of virsh. The first asks QEMU for all that it can do, which takes seconds emulated.
+/// Timeout of one virsh command. The first one probes QEMU, which takes seconds under emulation.
 const VIRSH_DEADLINE: Duration = Duration::from_secs(120);
-/// From the start of a domain to the guest's first connection.
+/// Timeout from the start of a domain to the guest's first connection.
 const GUEST_CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// A libvirt daemon that knows of nothing on this machine, and of which nothing on this machine
-/// knows.
+/// A libvirt daemon that is isolated from this machine's own.
 pub struct Libvirt<'test> {
     scratch: &'test Scratch,
     uri: String,
@@ -49,12 +48,12 @@ impl<'test> Libvirt<'test> {
         Self { scratch, uri, _daemon: daemon }
     }
 
-    /// How it is reached.
+    /// Its connection URI.
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// Runs `virsh ARGUMENTS`, which must succeed; returns what it said.
+    /// Runs `virsh ARGUMENTS`, which must succeed. Returns its output.
     #[track_caller]
     pub fn virsh(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("virsh");
@@ -62,8 +61,8 @@ impl<'test> Libvirt<'test> {
         run(self.scratch, &command, VIRSH_DEADLINE).success()
     }
 
-    /// Defines the domain `name` with the test guest, and with `parts` of `<domain>` and `devices`
-    /// of `<devices>` besides; starts it, and waits until the guest is ready for commands.
+    /// Defines the domain `name` with the test guest, with extra `parts` of `<domain>` and
+    /// `devices` of `<devices>`; starts it, and waits until the guest is ready for commands.
     #[track_caller]
     pub fn boot(&self, name: &str, machine: Machine, parts: &str, devices: &str) -> Session {
         let serial = Listener::new(self.scratch, name, "session");
@@ -71,8 +70,8 @@ impl<'test> Libvirt<'test> {
         let xml = self.domain(name, machine, parts, devices, &serial);
         fs::write(&file, xml).expect("a file can be written");
         let file = file.to_string_lossy();
-        // Debian 12's libvirt 9.0 passes over the reconnect delay of an NBD disk, and its schema
-        // does not know it.
+        // Debian 12's libvirt 9.0 ignores the reconnect delay of an NBD disk, and its schema
+        // rejects it.
         let strictly: &[_] = if devices.contains("<reconnect delay") { &[] } else { &["--validate"] };
         self.virsh(&[&["define", &file], strictly].concat());
         self.virsh(&["start", name]);
@@ -83,7 +82,7 @@ impl<'test> Libvirt<'test> {
         session
     }
 
-    /// Defines the domain `name`, with `parts` of `<domain>`, which boots from nothing.
+    /// Defines the domain `name`, with `parts` of `<domain>` and without a boot source.
     #[track_caller]
     pub fn define(&self, name: &str, parts: &str) {
         let xml = format!(

@@ -1,4 +1,4 @@
-//! Programs that tests start.
+//! The programs that tests start.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,23 +13,21 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::scratch::Scratch;
 use crate::transcript::Transcript;
 
-/// How long a process that was killed may take to be gone. The kernel first finishes the I/O it had
-/// in flight.
+/// How long a killed process may take to be gone. The kernel first finishes its I/O in flight.
 const KILLED_PROCESS_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether it is time to kill a program that has not ended by itself.
+/// The interval between checks whether it is time to kill a program.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A started program. It is killed and reaped on drop, and the kernel kills it when the thread that
-/// started it ends, however that comes about: so nothing is left even of a test run that is itself
-/// killed.
+/// started it ends for any reason. So even a killed test run leaves no process behind.
 ///
-/// Start it on the test's own thread: one that ends sooner takes the process along
+/// Start it on the test's own thread: a thread that ends sooner takes the process along
 /// (`PR_SET_PDEATHSIG`).
 pub struct Process {
     name: String,
     child: Child,
-    /// Refers to this very process even after it has ended, which a pid does not.
+    /// Refers to exactly this process even after it has ended, unlike a pid.
     pidfd: OwnedFd,
     stdout: Transcript,
     stderr_log: PathBuf,
@@ -58,7 +56,7 @@ impl Process {
         self.child.id()
     }
 
-    /// The file that holds what the process wrote to stderr.
+    /// The file with the process's stderr.
     pub fn stderr_log(&self) -> &Path {
         &self.stderr_log
     }
@@ -95,14 +93,14 @@ impl Process {
         self.wait(deadline)
     }
 
-    /// Kills the process (SIGKILL): it gets no chance to do anything more. Returns when it is gone.
+    /// Kills the process (SIGKILL), so that it can do nothing more. Returns when it is gone.
     #[track_caller]
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
         self.wait(KILLED_PROCESS_ENDS_WITHIN);
     }
 
-    /// Sends a signal. A process that has ended already is no error.
+    /// Sends a signal. A process that has already ended is not an error.
     pub fn signal(&self, signal: Signal) {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
@@ -117,14 +115,14 @@ impl Drop for Process {
     }
 }
 
-/// A program that has run to its end.
+/// A program that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// What it wrote to stdout.
+    /// Its stdout.
     pub stdout: String,
-    /// What it wrote to stderr.
+    /// Its stderr.
     pub stderr: String,
 }
 
@@ -136,8 +134,8 @@ impl Finished {
         self.stdout
     }
 
-    /// Fails the test unless the program failed, by its own decision and with a message; returns
-    /// its stderr.
+    /// Fails the test unless the program failed by its own decision and with a message. Returns its
+    /// stderr.
     #[track_caller]
     pub fn failure(self) -> String {
         let decided = self.status.code().is_some_and(|code| code != 0 && code != RUST_PANIC_STATUS);
@@ -147,10 +145,10 @@ impl Finished {
     }
 }
 
-/// What a Rust program that panicked exits with; never a decision of the program.
+/// The exit status of a Rust program that panicked, which is never a decision of the program.
 const RUST_PANIC_STATUS: i32 = 101;
 
-/// Runs `command` to its end, within the deadline.
+/// Runs `command` to its end, within the timeout.
 #[track_caller]
 pub fn run(scratch: &Scratch, command: &Command, deadline: Duration) -> Finished {
     let until = Instant::now() + deadline;
@@ -159,8 +157,8 @@ pub fn run(scratch: &Scratch, command: &Command, deadline: Duration) -> Finished
     })
 }
 
-/// Runs `command` to its end, or kills it (SIGKILL) when it is time: then its stderr is in the file
-/// that is given back. It is gone when this returns.
+/// Runs `command` to its end, or kills it (SIGKILL) when `is_time` returns true. Returns its stderr
+/// file then. It is gone when this returns.
 #[track_caller]
 pub fn run_until(
     scratch: &Scratch,
@@ -189,8 +187,8 @@ pub fn run_until(
     }
 }
 
-/// The same command, started through `setpriv`, which sets the parent-death signal and then becomes
-/// the program: a `pre_exec` hook would do it here, but is unsafe.
+/// Wraps the command in `setpriv`, which sets the parent-death signal and then executes the
+/// program. A `pre_exec` hook could do the same, but is unsafe.
 fn ending_with_its_parent(command: &Command) -> Command {
     let mut wrapped = Command::new("setpriv");
     wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
@@ -208,11 +206,11 @@ fn ending_with_its_parent(command: &Command) -> Command {
 
 pub(crate) fn pidfd_of(child: &Child) -> OwnedFd {
     let pid = Pid::from_child(child);
-    // The child is not reaped yet, so its pid cannot have gone to another process.
+    // The child is not reaped yet, so its pid cannot belong to another process.
     pidfd_open(pid, PidfdFlags::empty()).unwrap_or_else(|error| panic!("pidfd_open({pid:?}): {error}"))
 }
 
-/// Waits for the end of `child`, and reaps it. `None` when the deadline passes first.
+/// Waits for the end of `child`, and reaps it. `None` after the timeout.
 pub(crate) fn wait_for_end(child: &mut Child, pidfd: &OwnedFd, deadline: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + deadline;
     loop {
@@ -227,17 +225,16 @@ pub(crate) fn wait_for_end(child: &mut Child, pidfd: &OwnedFd, deadline: Duratio
     }
 }
 
-/// Kills and reaps. Called on drop, where a second panic would hide the first: it reports instead.
+/// Kills and reaps. On drop, a second panic would hide the first, so this only reports.
 fn end(child: &mut Child, pidfd: &OwnedFd) {
-    // Fails only when the process has been reaped already, and then there is nothing to do.
+    // This fails only if the process has already been reaped.
     let _ = child.kill();
     if wait_for_end(child, pidfd, KILLED_PROCESS_ENDS_WITHIN).is_none() {
         eprintln!("process {} does not end although it was killed", child.id());
     }
 }
 
-/// A file name that no earlier process of this test has: a server that is started again gets logs
-/// of its own.
+/// A file name that no earlier process of this test has: a restarted server gets logs of its own.
 fn unused_path(scratch: &Scratch, name: &str, extension: &str) -> PathBuf {
     (1..)
         .map(|count| scratch.path(&format!("{name}-{count}.{extension}")))

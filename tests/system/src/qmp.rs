@@ -1,4 +1,4 @@
-//! QMP, as far as tests need it (QEMU `docs/interop/qmp-spec.rst`).
+//! The part of QMP that tests need (QEMU `docs/interop/qmp-spec.rst`).
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 
 use crate::transcript::Transcript;
 
-/// QEMU answers at once, but its main loop may wait behind a flush of every disk.
+/// QEMU answers at once, but its main loop may be blocked by a flush of every disk.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A QMP session with a running QEMU.
 pub struct Qmp {
     stream: UnixStream,
     received: Transcript,
-    /// What came while an answer was awaited, oldest first.
+    /// The messages that arrived before an awaited answer, oldest first.
     events: VecDeque<Value>,
 }
 
 impl Qmp {
-    /// Greets QEMU on a fresh connection, and enters command mode.
+    /// Reads QEMU's greeting on a fresh connection, and enters command mode.
     #[track_caller]
     pub(crate) fn negotiate(stream: UnixStream, log: &Path) -> Self {
         let reader = stream.try_clone().expect("a socket can be cloned");
@@ -32,14 +32,14 @@ impl Qmp {
         qmp
     }
 
-    /// Executes a command, and returns what it returned. An error answer fails the test.
+    /// Executes a command. Returns its result; an error fails the test.
     #[track_caller]
     pub fn execute(&mut self, command: &str, arguments: Value) -> Value {
         self.try_execute(command, arguments)
             .unwrap_or_else(|refusal| panic!("QEMU refused {command}: {refusal}"))
     }
 
-    /// Executes a command; `Err` is QEMU's sentence why it does not.
+    /// Executes a command. `Err` is QEMU's description of the error.
     #[track_caller]
     pub fn try_execute(&mut self, command: &str, arguments: Value) -> Result<Value, String> {
         let request = json!({ "execute": command, "arguments": arguments });

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A fresh directory for everything that one test leaves on disk: its datastore, sockets, keys and
-/// logs.
+/// A fresh directory for all files of one test: its datastore, sockets, keys and logs.
 ///
-/// It is removed when the test passes. When it fails the directory stays, and its path is printed.
+/// It is removed when the test passes. When the test fails, the directory stays, and its path is
+/// printed.
 pub struct Scratch {
     directory: Option<TempDir>,
 }

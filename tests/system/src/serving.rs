@@ -1,4 +1,4 @@
-//! Somebody who runs all of Strongroom on this machine, and VMs.
+//! A user who runs all of Strongroom on this machine, and VMs.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -18,18 +18,19 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::session::Session;
 
-/// From nothing to an API: certificates are made, three processes started one after the other.
+/// Timeout of the first start: certificates are made, and three processes are started one after the
+/// other.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
-/// From SIGTERM to the end of all of them.
+/// Timeout from SIGTERM to the end of all processes.
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
-/// What the test guest's kernel is told: see scripts/run-guest. Its only serial line is the VM's
+/// The test guest's kernel command line: see scripts/run-guest. Its only serial line is the VM's
 /// console.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=0 panic=-1 mitigations=off nokaslr cryptomgr.notests audit=0 lsm= \
 tsc=reliable no_timer_check init_on_alloc=0 session=protocol";
 
-/// A user whose state is in the test's directory, and their Strongroom. VMs that still run are cut
-/// off when it is dropped.
+/// A user with a state in the test's directory, and their Strongroom. On drop, running VMs are
+/// stopped by force.
 pub struct Serving<'test> {
     scratch: &'test Scratch,
     /// The program.
@@ -43,13 +44,13 @@ pub struct Serving<'test> {
 }
 
 impl<'test> Serving<'test> {
-    /// Starts all of it, with nothing set up before.
+    /// Starts everything, with no previous setup.
     #[track_caller]
     pub fn start(scratch: &'test Scratch) -> Self {
         Self::start_logging(scratch, "info")
     }
 
-    /// The same, with logs of this level.
+    /// As [`start`](Self::start), with logs of this level.
     #[track_caller]
     pub fn start_logging(scratch: &'test Scratch, log: &'static str) -> Self {
         let ((kmip, enrolment), (api, _)) = (free_addresses(), free_addresses());
@@ -60,14 +61,14 @@ impl<'test> Serving<'test> {
         serving
     }
 
-    /// Starts it, after it has ended.
+    /// Starts it again after its end.
     #[track_caller]
     pub fn start_again(&mut self) {
         assert!(self.serve.is_none(), "it runs");
         self.starts += 1;
         let Self { kmip, enrolment, api, log, .. } = self;
         let arguments = format!(
-            // The machine that tests run on may well have swap.
+            // The machine that runs the tests may well have swap.
             "--log {log} serve --listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} --name host1 --run \"$PWD/run\" \
              --crypto-safe advised"
         );
@@ -77,7 +78,7 @@ impl<'test> Serving<'test> {
         self.serve = Some(serve);
     }
 
-    /// Ends it in order. VMs run on.
+    /// Ends it in order. VMs keep running.
     #[track_caller]
     pub fn end(&mut self) {
         let serve = self.serve.take().expect("it runs");
@@ -85,37 +86,37 @@ impl<'test> Serving<'test> {
         assert!(status.success(), "{status}");
     }
 
-    /// Kills it, and with it its processes. VMs run on.
+    /// Kills it together with its processes. VMs keep running.
     #[track_caller]
     pub fn kill(&mut self) {
         self.serve.take().expect("it runs").kill();
     }
 
-    /// Where the key server takes questions.
+    /// The key server's enrolment address.
     pub fn key_server_questions(&self) -> &str {
         &self.enrolment
     }
 
-    /// What a command says that succeeds.
+    /// Returns the output of a command that must succeed.
     #[track_caller]
     pub fn runs(&self, arguments: &str) -> String {
         self.strongroom.run_shell(&script(arguments)).success()
     }
 
-    /// The same, for programs.
+    /// As [`runs`](Self::runs), with the JSON output.
     #[track_caller]
     pub fn json(&self, arguments: &str) -> Value {
         let said = self.runs(&format!("--json {arguments}"));
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments}: {error}: {said}"))
     }
 
-    /// What a command says that fails.
+    /// Returns the message of a command that must fail.
     #[track_caller]
     pub fn is_refused(&self, arguments: &str) -> String {
         self.strongroom.run_shell(&script(arguments)).failure()
     }
 
-    /// What a command says on stdout that ends with exit status 1.
+    /// Returns the stdout of a command that must end with exit status 1.
     #[track_caller]
     pub fn finds(&self, arguments: &str) -> String {
         let finished = self.strongroom.run_shell(&script(arguments));
@@ -123,13 +124,14 @@ impl<'test> Serving<'test> {
         finished.stdout
     }
 
-    /// Puts the test guest where hostd starts kernels from; what `vm create` is told of it.
+    /// Puts the test guest into hostd's boot directory. Returns the options for `vm create`.
     #[track_caller]
     pub fn test_guest(&self) -> String {
         self.test_guest_with("vmlinux")
     }
 
-    /// The same for a VM with UEFI, which starts a kernel only as it comes.
+    /// As [`test_guest`](Self::test_guest), for a VM with UEFI, which needs an unmodified kernel
+    /// image.
     #[track_caller]
     pub fn test_guest_for_uefi(&self) -> String {
         self.test_guest_with("vmlinuz")
@@ -146,13 +148,13 @@ impl<'test> Serving<'test> {
         format!("--kernel {boot}/{kernel} --initrd {boot}/initramfs.cpio --append '{KERNEL_ARGUMENTS}'")
     }
 
-    /// What `vm show` says of a VM.
+    /// Returns the output of `vm show` for a VM.
     #[track_caller]
     pub fn vm(&self, name: &str) -> Value {
         self.json(&format!("vm show {name}"))
     }
 
-    /// Waits until what `vm show` says is as it should be.
+    /// Waits until the output of `vm show` satisfies `is_so`.
     #[track_caller]
     pub fn wait_until(&self, name: &str, awaited: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + STARTS_WITHIN;
@@ -169,7 +171,7 @@ impl<'test> Serving<'test> {
         }
     }
 
-    /// Waits until a command says `part`.
+    /// Waits until the output of a command contains `part`.
     #[track_caller]
     pub fn wait_until_told(&self, arguments: &str, part: &str) {
         let until = Instant::now() + STARTS_WITHIN;
@@ -182,7 +184,7 @@ impl<'test> Serving<'test> {
         }
     }
 
-    /// Opens the console of a VM whose guest is the test guest.
+    /// Opens the console of a VM that runs the test guest.
     #[track_caller]
     pub fn console(&self, name: &str) -> Console {
         let (ours, theirs) = UnixStream::pair().expect("there are sockets");
@@ -199,7 +201,8 @@ impl<'test> Serving<'test> {
         Console { session: Session::new(ours, &log), child }
     }
 
-    /// The same of a VM whose supervisor was killed, once another one has taken it over.
+    /// As [`console`](Self::console), for a VM whose supervisor was killed, once another has taken
+    /// over.
     #[track_caller]
     pub fn console_when_taken_over(&self, name: &str, vm: &str) -> Console {
         self.wait_until(name, "is taken over", |told| {
@@ -209,12 +212,12 @@ impl<'test> Serving<'test> {
         self.console(name)
     }
 
-    /// Takes one of the places of running guests.
+    /// Takes a place among the running guests.
     pub fn take_place(&self) -> impl Drop + use<> {
         Place::take()
     }
 
-    /// The process of this name that `serve` started: `keyserver`, `serve --role host`, ...
+    /// The process with these words that `serve` started: `keyserver`, `serve --role host`, ...
     #[track_caller]
     pub fn process(&self, words: &[&str]) -> Pid {
         let found =
@@ -232,38 +235,36 @@ impl<'test> Serving<'test> {
         pids.filter_map(|pid| Some((Pid::from_raw(pid)?, words(pid)))).collect()
     }
 
-    /// All processes of this program, and all that were told of the test's directory, with their
-    /// command lines; the consoles that the test has open are none of them.
+    /// All processes of this program, and all that have the test's directory in their command line;
+    /// without the consoles that the test has open.
     pub fn processes(&self) -> Vec<(u32, String)> {
         processes_of_test(self.scratch)
     }
 
-    /// The process ids of a VM that its run directory tells of: its supervisor, its QEMU and, of a
-    /// VM with a TPM, its swtpm.
+    /// The process ids in a VM's run directory: its supervisor, its QEMU and, if it has a TPM, its
+    /// swtpm.
     pub fn processes_of(&self, vm: &str) -> Vec<Pid> {
         processes_of_vm(self.scratch, vm)
     }
 
-    /// The workers of a VM that runs.
+    /// The workers of a running VM.
     pub fn workers_of(&self, vm: &str) -> Vec<Pid> {
         self.started_for(vm, |word| word == b"worker")
     }
 
-    /// What connects the network cards of a VM that runs.
+    /// The passt processes of a running VM.
     pub fn passts_of(&self, vm: &str) -> Vec<Pid> {
         self.started_for(vm, |word| word.starts_with(b"/usr/bin/passt"))
     }
 
-    /// The processes that speak QMP for the supervisor of a VM that runs: one, unless it is being
-    /// replaced.
+    /// The QMP monitors of a running VM: one, unless it is being replaced.
     pub fn monitors_of(&self, vm: &str) -> Vec<Pid> {
         let name = |pid: &Pid| fs::read(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
         let started = self.started_for(vm, |_| true);
         started.into_iter().filter(|pid| name(pid).starts_with(b"strongroom-qmp")).collect()
     }
 
-    /// What the starter of a VM's supervisor has started, of processes with such a word in their
-    /// command line.
+    /// The processes of a VM's starter with this word in their command line.
     fn started_for(&self, vm: &str, is_meant: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
         let supervisor = self.processes_of(vm)[0];
         let read = |pid: Pid, file: &str| {
@@ -291,19 +292,20 @@ impl Drop for Serving<'_> {
     }
 }
 
-/// Cuts off the VMs whose run directory is `run` in a test's directory, once nothing starts any.
+/// Stops by force the VMs whose run directory is `run` in a test's directory, when nothing can
+/// start another.
 pub fn end_vms(scratch: &Scratch) {
     let vms = fs::read_dir(scratch.path("run/vms")).into_iter().flatten().flatten();
     for vm in vms {
         for pid in processes_of_vm(scratch, &vm.file_name().to_string_lossy()) {
-            // A number alone could be another's by now.
+            // The id alone could belong to another process by now.
             let ours = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
             if [&b"qemu"[..], b"vm-supervisor", b"swtpm"].iter().any(|name| contains(&ours, name)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
     }
-    // One that was being started when its supervisor was cut off, and that nobody has noted yet.
+    // A QEMU that was being started when its supervisor was killed, and was not recorded yet.
     let directory = scratch.path("").display().to_string();
     for (pid, line) in processes_of_test(scratch) {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -320,15 +322,15 @@ fn processes_of_vm(scratch: &Scratch, vm: &str) -> Vec<Pid> {
     ["supervisor", "qemu", "swtpm"].iter().filter_map(|of| pid(of)).collect()
 }
 
-/// All processes of this program, and all that were told of a test's directory, with their command
-/// lines; the consoles that the test has open are none of them.
+/// All processes of this program, and all that have a test's directory in their command line;
+/// without the consoles that the test has open.
 fn processes_of_test(scratch: &Scratch) -> Vec<(u32, String)> {
     let program = build::program().display().to_string();
     let directory = scratch.path("").display().to_string();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    // A whole word: a shell that was told of the program in a script is none of its processes.
+    // Whole words only: a shell with the program's name in its script does not count.
     let ours = |line: &str| line.split('\0').any(|word| word == program || word.contains(&directory));
     let found = pids.map(|pid| (pid, String::from_utf8_lossy(&line(pid)).into_owned()));
     found
@@ -346,7 +348,7 @@ fn script(arguments: &str) -> String {
     format!("export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" {arguments}")
 }
 
-/// A console that is open.
+/// An open console.
 pub struct Console {
     /// Commands in the guest.
     pub session: Session,

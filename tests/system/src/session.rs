@@ -1,4 +1,4 @@
-//! Commands in a guest, over its serial line.
+//! Runs commands in a guest, over its serial line.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use crate::transcript::Transcript;
 
-/// From QEMU's start to the guest's READY: 2 to 4 s emulated on an idle machine.
+/// Timeout from QEMU's start to the guest's READY: 2 to 4 s emulated on an idle machine.
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
-/// One command in the guest that is not given a deadline of its own.
+/// The default timeout of a command in the guest.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(180);
-/// How often a condition is tried, a tenth of a second apart by the guest's clock.
+/// How often a condition is checked, with a tenth of a second in between by the guest's clock.
 const WAIT_TENTHS: u32 = 1200;
 
-/// The tags of commands differ even where a guest goes on elsewhere, in another session.
+/// The tags of commands are unique even if a guest continues in another session.
 static COMMANDS: AtomicU64 = AtomicU64::new(1);
 
-/// The line protocol that `scripts/guest/session` describes, with one guest.
+/// The line protocol with one guest, as described in `scripts/guest/session`.
 pub struct Session {
     stream: UnixStream,
     received: Transcript,
@@ -32,12 +32,12 @@ impl Session {
 
     #[track_caller]
     pub(crate) fn wait_until_ready(&mut self) {
-        // After what firmware has said on the same line.
+        // The firmware's output comes first on the same line.
         let is_ready = |line: &str| line.contains("STRONGROOM-GUEST READY");
         self.received.wait_for_line("the guest was ready", BOOT_DEADLINE, is_ready);
     }
 
-    /// Runs a line of shell, and returns its output. A status other than 0 fails the test.
+    /// Runs a line of shell, which must succeed. Returns its output.
     #[track_caller]
     pub fn run(&mut self, command: &str) -> String {
         let output = self.try_run(command, COMMAND_DEADLINE);
@@ -62,13 +62,13 @@ impl Session {
         assert_eq!(output.status, 0, "in the guest, never: {condition}\n{}", output.text);
     }
 
-    /// Starts a line of shell, and returns while it runs.
+    /// Starts a line of shell without waiting for its end.
     pub fn start(&mut self, command: &str) -> RunningCommand<'_> {
         let tag = self.begin(command);
         RunningCommand { session: self, command: command.to_owned(), tag }
     }
 
-    /// Sends a command under a tag that no output contains by chance, and returns the tag.
+    /// Sends a command with a tag that no output contains by chance. Returns the tag.
     pub(crate) fn begin(&mut self, command: &str) -> String {
         assert!(!command.contains('\n'), "the guest takes one line at a time: {command}");
         let number = COMMANDS.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Session {
     }
 }
 
-/// What a command in the guest left.
+/// The result of a command in the guest.
 #[derive(Debug)]
 pub struct Output {
     /// Its exit status.
@@ -91,7 +91,7 @@ pub struct Output {
     pub text: String,
 }
 
-/// A command that runs in the guest.
+/// A running command in the guest.
 #[must_use = "the guest's next command waits for this one's end"]
 pub struct RunningCommand<'session> {
     session: &'session mut Session,
@@ -111,19 +111,19 @@ impl RunningCommand<'_> {
         self.session.received.wait_for_line(awaited, deadline, accept)
     }
 
-    /// Sends a line to the command's stdin, if that was taken from the session (`< /dev/ttyS0`).
+    /// Sends a line to the command's stdin, if it reads the session's (`< /dev/ttyS0`).
     pub fn send_line(&mut self, line: &str) {
         self.session.send(line);
     }
 
-    /// Waits for its end. The output is what came since the last line that was waited for.
+    /// Waits for its end. Returns the output since the last line that was waited for.
     #[track_caller]
     pub fn finish(self, deadline: Duration) -> Output {
         let Self { session, command, tag } = self;
         let end_marker = format!("{tag} ").into_bytes();
         session.received.wait_for(&format!("the guest has done: {command}"), deadline, |bytes| {
-            // The line feed before it is the protocol's; a serial port that moves to another QEMU
-            // can lose one character.
+            // The line feed before the marker is the protocol's. A serial port that moves to
+            // another QEMU can lose one character.
             let marker_start = bytes.windows(end_marker.len()).position(|window| window == end_marker)?;
             let output_length = marker_start.saturating_sub(1);
             let status_start = marker_start + end_marker.len();

@@ -1,12 +1,12 @@
-//! A directory tree at one moment, to show that nothing in it was touched.
+//! A directory tree at one moment, to check that nothing in it was changed.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Everything under a directory: names, kinds, permissions, owners, and content. Not times, which
-/// reading may change.
+/// Everything under a directory: names, kinds, permissions, owners, and content. Times are left
+/// out, since reading may change them.
 #[derive(PartialEq, Eq)]
 pub struct Snapshot(BTreeMap<PathBuf, Entry>);
 
@@ -18,7 +18,7 @@ struct Entry {
 }
 
 impl Snapshot {
-    /// What is there now. For small trees: it holds every file's content.
+    /// Takes a snapshot. For small trees: it holds every file's content.
     pub fn of(directory: &Path) -> Self {
         let mut entries = BTreeMap::new();
         let mut unread = vec![directory.to_owned()];
@@ -43,7 +43,7 @@ impl Snapshot {
         Self(entries)
     }
 
-    /// Fails the test unless the tree is as it was.
+    /// Fails the test unless the tree is unchanged.
     #[track_caller]
     pub fn assert_untouched(&self, directory: &Path) {
         let now = Self::of(directory);

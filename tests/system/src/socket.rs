@@ -1,5 +1,5 @@
-//! Sockets that tests listen on before they start the program that connects: so nobody has to find
-//! out when the other is there.
+//! Sockets on which tests listen before they start the program that connects, so that no polling is
+//! needed.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::scratch::Scratch;
 
-/// A unix socket on which one connection is awaited.
+/// A unix socket that waits for one connection.
 pub(crate) struct Listener {
     listener: UnixListener,
     path: PathBuf,
@@ -28,12 +28,12 @@ impl Listener {
         Self { listener, path }
     }
 
-    /// Where.
+    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits for the connection. `why_not` says where to look when there is none.
+    /// Waits for the connection. `why_not` is the log to look at if there is none.
     #[track_caller]
     pub(crate) fn accept(&self, deadline: Duration, why_not: &Path) -> UnixStream {
         let timeout = Timespec { tv_sec: deadline.as_secs().cast_signed(), tv_nsec: 0 };

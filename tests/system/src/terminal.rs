@@ -1,4 +1,4 @@
-//! A person at a terminal.
+//! A user at a terminal.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -13,13 +13,13 @@ use crate::process::{pidfd_of, wait_for_end};
 use crate::scratch::Scratch;
 use crate::transcript::Transcript;
 
-/// How long a question may take to come.
+/// Timeout of a question.
 const ASKS_WITHIN: Duration = Duration::from_secs(60);
-/// How long a program may take to end after its last answer.
+/// Timeout of a program's end after its last answer.
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
-/// A shell script that runs in a terminal of its own (`script(1)` makes it), which a person reads
-/// and types at. Killed on drop.
+/// A shell script in a terminal of its own (made by `script(1)`), with a user who reads and types.
+/// Killed on drop.
 pub struct Terminal {
     child: Child,
     pidfd: OwnedFd,
@@ -33,7 +33,7 @@ impl Terminal {
     pub fn start(scratch: &Scratch, directory: &Path, name: &str, script: &str) -> Self {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "script", "--quiet", "--return", "--flush"]);
-        // Tabs, line ends and colours as they come.
+        // Tabs, line ends and colours are kept as they are.
         command.args(["--echo", "never", "--command", script, "/dev/null"]);
         command.current_dir(directory).env("STRONGROOM", build::program()).env("TERM", "dumb");
         command.env("SHELL", "/bin/sh").env_remove("STRONGROOM_LOG");
@@ -49,8 +49,8 @@ impl Terminal {
         Self { child, pidfd, keys, screen }
     }
 
-    /// Waits until the screen shows a text; returns what it showed since the last wait, up to and
-    /// with it.
+    /// Waits until the screen shows a text. Returns the output since the last wait, up to and
+    /// including it.
     #[track_caller]
     pub fn shows(&mut self, text: &str) -> String {
         self.screen.wait_for(&format!("the terminal showed {text:?}"), ASKS_WITHIN, |bytes| {
@@ -66,8 +66,7 @@ impl Terminal {
         typed.unwrap_or_else(|error| panic!("the terminal is gone: {error}"));
     }
 
-    /// Waits for the end of the script; returns its status and what the screen showed since the
-    /// last wait.
+    /// Waits for the end of the script. Returns its status and the output since the last wait.
     #[track_caller]
     pub fn ends(mut self) -> (ExitStatus, String) {
         let shown = self.screen.wait_for_end("the terminal was left", ENDS_WITHIN);
@@ -78,8 +77,8 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // The terminal ends with it, and that hangs up whatever runs there. Fails only if it has
-        // ended.
+        // The terminal ends with it, which hangs up its processes. This fails only if it has
+        // already ended.
         let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
         if wait_for_end(&mut self.child, &self.pidfd, ENDS_WITHIN).is_none() {
             eprintln!("script(1), process {}, does not end", self.child.id());

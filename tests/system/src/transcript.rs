@@ -1,4 +1,4 @@
-//! What another process says, as it says it.
+//! Collects another process's output as it arrives.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Everything that has come from one stream so far; read by a thread of its own, so that the other
-/// side never blocks because a test is busy elsewhere. Also written to a log file.
+/// All output of one stream so far. A thread of its own reads it, so that the other side never
+/// blocks because a test is busy elsewhere. Also written to a log file.
 pub(crate) struct Transcript {
     shared: Arc<Shared>,
-    /// Where the next search begins: what was found is not found again.
+    /// Where the next search begins: text that was found is not found again.
     position: usize,
     log: PathBuf,
 }
@@ -31,22 +31,22 @@ struct Heard {
 }
 
 impl Transcript {
-    /// Begins to listen to `stream`.
+    /// Begins to read `stream`.
     pub(crate) fn of(stream: impl Read + Send + 'static, log: &Path) -> Self {
         let shared = Arc::new(Shared::default());
         let file =
             File::create(log).unwrap_or_else(|error| panic!("cannot create {}: {error}", log.display()));
         let theirs = Arc::clone(&shared);
-        // Not joined: it ends when the stream does, and holds nothing but the buffer.
+        // The thread is not joined: it ends with the stream, and holds only the buffer.
         thread::spawn(move || listen(stream, file, &theirs));
         Self { shared, position: 0, log: log.to_owned() }
     }
 
-    /// Waits until `find` finds what it looks for in what came since the last find. It gets the
-    /// bytes, and returns its finding and how many of them that takes.
+    /// Waits until `find` succeeds in the output since the last find. It gets the bytes, and
+    /// returns its finding and the number of bytes that it consumes.
     ///
-    /// Fails the test at the deadline, or when the stream ends first; `awaited` says for what it
-    /// waited.
+    /// Fails the test after the timeout, or when the stream ends first; `awaited` describes the
+    /// finding.
     #[track_caller]
     pub(crate) fn wait_for<T>(
         &mut self,
@@ -78,7 +78,7 @@ impl Transcript {
         }
     }
 
-    /// Waits for the end of the stream; returns all that came since the last find.
+    /// Waits for the end of the stream. Returns all output since the last find.
     #[track_caller]
     pub(crate) fn wait_for_end(&mut self, awaited: &str, deadline: Duration) -> String {
         let until = Instant::now() + deadline;
@@ -93,7 +93,7 @@ impl Transcript {
         rest
     }
 
-    /// Waits for the next whole line that `accept` accepts, and returns it without its end.
+    /// Waits for the next complete line that `accept` accepts. Returns it without its line end.
     #[track_caller]
     pub(crate) fn wait_for_line(
         &mut self,
@@ -119,7 +119,7 @@ impl Transcript {
 fn listen(mut stream: impl Read, mut log: File, shared: &Shared) {
     let mut buffer = [0; 4096];
     loop {
-        // A reset connection is an end like any other: whoever waits is told that the stream ended.
+        // A reset connection is treated as the end of the stream.
         let length = stream.read(&mut buffer).unwrap_or(0);
         // The log is for people; a full disk must not make the other side hang as well.
         let _ = log.write_all(&buffer[..length]);

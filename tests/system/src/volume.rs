@@ -11,17 +11,18 @@ use crate::build;
 use crate::process::{Finished, Process, run};
 use crate::scratch::Scratch;
 
-/// A command of the program that does no bulk I/O. Argon2id over a gigabyte takes seconds on a
-/// loaded machine.
+/// Timeout of a command without bulk I/O. Argon2id over a gigabyte takes seconds on a loaded
+/// machine.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
-/// From the start of the server to the line that says it is ready; recovery after a crash included.
+/// Timeout from the start of the server to the line that says that it is ready, including recovery
+/// after a crash.
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
-/// A server that was killed leaves a worker that closes the volume, and lets go of it then.
+/// The worker of a killed server first closes the volume, and then releases it.
 const LOCK_WAIT: &str = "30s";
-/// From SIGTERM to the end of the server, with all I/O in flight done and flushed.
+/// Timeout from SIGTERM to the end of the server, with all I/O in flight completed and flushed.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Whether a volume's datastore shows its content.
+/// Whether a volume's content is visible in its datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// Encrypted under a key from a key file.
@@ -44,7 +45,7 @@ impl<'test> Volume<'test> {
         Self::create_with(scratch, name, size, protection, &[])
     }
 
-    /// The same, with more arguments, e.g. `"--integrity"`.
+    /// As [`create`](Self::create), with more arguments, e.g. `"--integrity"`.
     #[track_caller]
     pub fn create_with(
         scratch: &'test Scratch,
@@ -62,22 +63,22 @@ impl<'test> Volume<'test> {
         volume
     }
 
-    /// The datastore: a directory with this volume and no other.
+    /// The datastore: a directory with only this volume.
     pub fn datastore(&self) -> PathBuf {
         self.scratch.path(&format!("{}.ds", self.name))
     }
 
-    /// The volume's path, as the program is given it.
+    /// The volume's path, as it is passed to the program.
     pub fn path(&self) -> PathBuf {
         self.datastore().join(&self.name)
     }
 
-    /// Where the test works.
+    /// The directory of the test.
     pub fn scratch(&self) -> &'test Scratch {
         self.scratch
     }
 
-    /// The key file; there is none of an unencrypted volume.
+    /// The key file; an unencrypted volume has none.
     pub fn key_file(&self) -> PathBuf {
         self.scratch.path(&format!("{}.key", self.name))
     }
@@ -131,7 +132,7 @@ impl<'test> Volume<'test> {
     }
 }
 
-/// A volume that clients can connect to, for as long as this lives.
+/// An exposed volume, for as long as this value lives.
 pub struct Exposure {
     server: Process,
     socket: PathBuf,
@@ -144,7 +145,7 @@ impl Exposure {
         &self.socket
     }
 
-    /// The NBD URI that the server printed; over vhost-user, the socket's path.
+    /// The NBD URI that the server printed; for vhost-user, the socket's path.
     pub fn uri(&self) -> &str {
         &self.uri
     }
@@ -160,7 +161,7 @@ impl Exposure {
         self.server.terminate(CLOSE_DEADLINE)
     }
 
-    /// Kills the server (SIGKILL): I/O in flight is neither finished nor answered.
+    /// Kills the server (SIGKILL): I/O in flight is neither completed nor answered.
     #[track_caller]
     pub fn kill(self) {
         self.server.kill();
@@ -177,6 +178,6 @@ fn write_key_file(path: &Path) {
         .open(path)
         .unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
     file.write_all(&key).expect("the key file can be written");
-    // The mode above is subject to the umask; a test of permissions must not be.
+    // The umask applies to the mode above, and the permissions must be exact.
     fs::set_permissions(path, Permissions::from_mode(0o600)).expect("the key file is ours");
 }

@@ -1,6 +1,6 @@
-//! The OpenAPI document that a real `strongroom serve` gives, judged by programs of others: a
-//! public validator, and requests that are made up from the document, whose answers are held
-//! against it.
+//! The OpenAPI document of a real `strongroom serve`, checked by external programs: a public
+//! validator, and a tool that generates requests from the document and compares the answers with
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,12 +11,12 @@ use std::process::Command;
 use serde_json::Value;
 use strongroom_system_tests::{Scratch, Serving};
 
-/// Parameters that the made-up requests do without, and why.
+/// Parameters that are left out of the generated requests, with the reasons.
 ///
-/// - A cursor is what a page has given, and the document can only say that it is a text: any other
+/// - A cursor must come from a page, but the document can only say that it is a text: any other
 ///   text is refused (`bad_cursor`).
-/// - Two requests with one key are one request, and the tool gives all of its own the same: the
-///   second is `key_reused`.
+/// - Two requests with one key are one request, and the tool uses the same key for all of its
+///   requests: the second is `key_reused`.
 const LEFT_OUT: [&str; 2] = ["cursor", "idempotency-key"];
 
 #[test]
@@ -42,15 +42,15 @@ fn the_document_is_valid_and_the_server_keeps_to_it() {
     drive.args(["--header", &format!("Authorization: Bearer {}", token.trim())]);
     drive.args(["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--checks", "all"]);
     drive.args(["--request-timeout", "60", "--workers", "1", "--no-color", "--warnings", "off"]);
-    // It keeps what it has found where it runs.
+    // The tool keeps its findings in its working directory.
     drive.current_dir(scratch.make_directory("driven"));
     run(&mut drive);
-    // What it was asked was refused or done, and the server is as it was.
+    // Every request was refused or carried out, and the server still works.
     assert_eq!(get(&scratch, &serving, "/readyz"), "ready\n");
     serving.end();
 }
 
-/// Requests for each operation, beside those at the limits of its parameters.
+/// Requests for each operation, in addition to those at the limits of its parameters.
 const EXAMPLES: &str = if cfg!(feature = "full") { "200" } else { "5" };
 
 fn leave_out(document: &mut Value) {
@@ -62,8 +62,8 @@ fn leave_out(document: &mut Value) {
     }
 }
 
-/// The server does what it is asked, as root mostly: a made-up request for a datastore in `/` made
-/// one there, with VMs in it. So directories of datastores are of this test's own.
+/// The server carries out requests, usually as root: a generated request for a datastore in `/`
+/// made one there, with VMs in it. So only directories of this test are allowed.
 fn keep_within(document: &mut Value, scratch: &Scratch) {
     let path = &mut document["components"]["schemas"]["AddDatastore"]["properties"]["path"];
     assert_eq!(path["pattern"], "^/", "the schema of the one path that the server writes to: {path}");

@@ -1,5 +1,5 @@
-//! Disk images that come from outside and are hostile, damaged, or not what they seem: refused with
-//! one clear sentence, and nothing else is touched.
+//! External disk images that are hostile, damaged, or not what they seem: each is refused with one
+//! clear sentence, and nothing else is changed.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -76,8 +76,8 @@ fn images_that_are_not_what_they_seem_are_refused() {
     fs::copy(strongroom.path("good.vdi"), strongroom.path("named-vdi.img")).unwrap();
     strongroom.peer("tar", &["cf", "vm.ova", "good.vdi"]);
     strongroom.peer("gzip", &["--keep", "good.qcow2"]);
-    // qemu-img measures how fast this machine derives keys, and gives up where its clock shows
-    // nothing ("Unable to get accurate CPU usage").
+    // qemu-img measures the speed of key derivation, and gives up where the clock is too coarse
+    // ("Unable to get accurate CPU usage").
     let luks = "qemu-img create -q -f qcow2 --object secret,id=s,file=locked \
                 -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 luks.qcow2 4M";
     strongroom.run_shell(&format!("for _ in $(seq 20); do {luks} && exit 0; done; exit 1")).success();

@@ -1,5 +1,5 @@
-//! What is wrong, foreign, in use or full is refused with one clear sentence, and nothing else is
-//! touched.
+//! Invalid, foreign, used or full objects are refused with one clear sentence, and nothing else is
+//! changed.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -41,7 +41,7 @@ fn a_wrong_key_opens_nothing() {
     strongroom.write_key_file("other.key", &[0x34; 32]);
     strongroom.write_key_file("short.key", &[0x34; 31]);
     fs::write(strongroom.path("open.key"), KEY).unwrap();
-    // Whatever the umask is.
+    // The mode is set whatever the umask is.
     fs::set_permissions(strongroom.path("open.key"), PermissionsExt::from_mode(0o644)).unwrap();
     let before = Snapshot::of(&strongroom.path("ds"));
 
@@ -149,7 +149,7 @@ fn a_second_writer_is_told_who_has_the_volume() {
     let export = ["volume", "export", "ds/vm1", "copy", "--format", "raw"];
     strongroom.is_refused(&[&export[..], &impatient].concat(), 1, &message);
     assert!(!strongroom.path("copy").exists());
-    // Looking is always possible.
+    // Reading is always possible.
     strongroom.json(&[&["volume", "check", "ds/vm1"], &WITH_KEY[..]].concat());
     before.assert_untouched(&strongroom.path("ds"));
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "write -P 5 0 4M", &uri]);

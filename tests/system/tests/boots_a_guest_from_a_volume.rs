@@ -1,16 +1,16 @@
-//! A user makes a volume, exposes it, and runs a guest on it: what the guest wrote is there when it
-//! boots again, its file system is clean, deleted files give their space back, and whoever takes
-//! the datastore reads nothing.
+//! A user makes a volume, exposes it, and runs a guest on it: the guest's data is there after a
+//! reboot, its file system is clean, deleted files give their space back, and a thief of the
+//! datastore can read nothing.
 
 use std::time::Duration;
 
 use strongroom_system_tests::{Guest, Protection, Scratch, Volume, datastore};
 
-/// Occurs nowhere but in what the guest writes.
+/// Occurs only in the guest's data.
 const MARKER: &str = "strongroom-marker-7d1f0c2a";
 /// Enough blocks that a file system cannot keep the file inline or in its journal alone.
 const MARKER_FILE_BYTES: usize = 8 << 20;
-/// Large enough that giving it back is seen above the file system's own metadata.
+/// Large enough to be visible beside the file system's own metadata when it is given back.
 const DELETED_FILE_BYTES: u64 = 32 << 20;
 
 const E2FSCK_DEADLINE: Duration = Duration::from_secs(120);
@@ -50,8 +50,7 @@ fn use_in_two_boots(scratch: &Scratch, volume: &Volume<'_>) {
         full >= before + DELETED_FILE_BYTES,
         "{before} bytes were allocated before the file, {full} with it"
     );
-    // The mount discards as soon as the deletion is in the journal, and fstrim whatever that
-    // leaves.
+    // The mount discards as soon as the deletion is in the journal, and fstrim discards the rest.
     guest.run("rm /mnt/deleted && sync && fstrim /mnt");
     let after = datastore::allocated_bytes(&volume.datastore());
     assert!(

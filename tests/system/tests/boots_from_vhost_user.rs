@@ -1,6 +1,6 @@
-//! A guest whose disk is a vhost-user device: a server that is stopped and started anew is a pause
-//! to it, never an error; what it wrote is there when it boots again, on the other machine type;
-//! whoever takes the datastore reads nothing.
+//! A guest with a vhost-user disk: a restart of the server is a pause, never an error; the guest's
+//! data is there after a reboot, on the other machine type; and a thief of the datastore can read
+//! nothing.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use strongroom_system_tests::{
     Exercise, Exposure, Guest, GuestPlan, Machine, Protection, Scratch, Volume, datastore,
 };
 
-/// Occurs nowhere but in what the guest writes.
+/// Occurs only in the guest's data.
 const MARKER: &str = "strongroom-marker-2b90e6f4";
 /// Enough blocks that a file system cannot keep the file inline or in its journal alone.
 const MARKER_FILE_BYTES: usize = 8 << 20;
-/// Large enough that giving it back is seen above the file system's own metadata.
+/// Large enough to be visible beside the file system's own metadata when it is given back.
 const DELETED_FILE_BYTES: u64 = 32 << 20;
 /// Each restart meets other I/O in flight.
 const RESTARTS: usize = 3;
-/// Done between two restarts.
+/// Operations between two restarts.
 const OPERATIONS_BETWEEN_RESTARTS: u64 = 200;
 
 const E2FSCK_DEADLINE: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! What `serve` does by the clock. The clock goes on under it (libfaketime), timers do not.
+//! Time-driven actions of `serve`. Its clock is advanced (libfaketime); its timers are not.
 
 #![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
@@ -9,13 +9,13 @@ use std::time::Duration;
 use strongroom_system_tests::key_server::free_addresses;
 use strongroom_system_tests::{CommandLine, Scratch};
 
-/// Debian's, for programs with threads.
+/// The library of Debian's package, for programs with threads.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
-/// The first look is a minute after the start.
+/// The first check is a minute after the start.
 const SOON: Duration = Duration::from_secs(240);
 
-/// Certificates are good for 90 days, and renewed 30 days before their end: after 65 days, while
-/// everything runs.
+/// Certificates are valid for 90 days, and renewed 30 days before their expiry: here after 65 days,
+/// while everything runs.
 #[test]
 fn certificates_are_renewed_before_they_end_while_everything_runs() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! A user meets the commands: makes a volume, looks at it, exposes, grows, checks and deletes it;
-//! and a script does the same with `--json`.
+//! A user learns the commands: creates a volume, inspects it, exposes, grows, checks and deletes
+//! it; and a script does the same with `--json`.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -65,7 +65,7 @@ fn a_person_reads_sentences() {
     let listed = strongroom.run(&["volume", "list", "ds"]).success();
     let words: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[0], ["NAME", "SIZE", "ALLOCATED", "SPACE", "KEY", "CREATED"]);
-    // Its descriptor, and what is kept for the next ones, come on top.
+    // The size includes its descriptor and the spare ones.
     assert_eq!(words[1][..5], ["scrap", "4M", "4.03M", "thick", "NONE"]);
     assert_eq!((words[2][0], words[2][1], words[2][4]), ("vm1", "20G", "passphrase"));
 
@@ -98,7 +98,7 @@ fn an_exposed_volume_keeps_what_was_written_over_every_way_to_end() {
         assert_eq!(uri, format!("nbd+unix:///vm1?socket={}", strongroom.path("vm.sock").display()));
         let before = format!("read -P {index} 1000 50000");
         let write = format!("write -P {} 1000 50000", index + 1);
-        // Unwritten is zero, and so is the first pattern. Nothing is flushed by the client.
+        // Unwritten blocks are zero, and so is the first pattern. The client flushes nothing.
         let io = ["-f", "raw", "-t", "writeback", "-c", &before, "-c", &write, &uri];
         let said = strongroom.peer("qemu-io", &io);
         assert!(!said.contains("Pattern verification failed"), "{said}");

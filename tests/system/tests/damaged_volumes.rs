@@ -1,5 +1,5 @@
-//! A volume that was damaged, edited, rolled back or cut off is refused with one clear sentence,
-//! and nothing is touched.
+//! A volume that was damaged, edited, rolled back or truncated is refused with one clear sentence,
+//! and nothing is changed.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -101,7 +101,7 @@ fn no_flipped_bit_of_a_descriptor_passes() {
     let scratch = Scratch::new();
     let strongroom = with_volume(&scratch);
     let original = fs::read(descriptor(&strongroom)).unwrap();
-    // Every byte of the header, and a sample of the rest that meets every kind of field.
+    // Every byte of the header, and a sample of the rest that covers every kind of field.
     for at in (0..BODY_AT).chain((BODY_AT..original.len()).step_by(5)) {
         let mut flipped = original.clone();
         flipped[at] ^= 1 << (at % 8);
@@ -181,7 +181,7 @@ fn a_truncated_or_missing_layer_is_noticed() {
     fs::remove_file(&layer).unwrap();
     let missing = format!("layer {id} of ds/vm1 is missing; restore it from a backup");
     strongroom.expose_is_refused("ds/vm1", &WITH_KEY, &missing);
-    // A link would lead the server to write into somebody else's file.
+    // A link would make the server write into another user's file.
     fs::write(strongroom.path("precious"), vec![7; 4 << 20]).unwrap();
     symlink(strongroom.path("precious"), &layer).unwrap();
     let refusal =

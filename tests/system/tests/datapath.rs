@@ -1,5 +1,5 @@
-//! The comparison of this program with other servers of disks, in a small way: each of them serves,
-//! is loaded, and gives figures; and the disk in memory, which is there for it.
+//! A small run of the comparison of this program with other disk servers: each serves, takes load,
+//! and yields figures. Also the disk in memory, which exists for this comparison.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use strongroom_lab::vhost_user::guest::Pages;
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, Until};
 use strongroom_system_tests::{CommandLine, Process, Scratch, family};
 
-/// A row of each kind. What takes QEMU seconds to derive keys for is left out.
+/// A row of each kind, without those for which QEMU derives keys for seconds.
 const ROWS: [&str; 6] = [
     "disk: 4 KiB random 70/30 read and write, depth 32",
     "memory: 4 KiB random write, depth 32",
@@ -30,7 +30,7 @@ const ROWS: [&str; 6] = [
 const PACE: Pace =
     Pace { rounds: 1, warm_up: Duration::from_millis(10), duration: Duration::from_millis(50) };
 const MIB: u64 = 1 << 20;
-/// For a server to begin, or to end.
+/// Timeout of a server's start or end.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn config(program: &Path) -> ComparisonConfig {
@@ -90,14 +90,14 @@ fn every_server_gives_figures_at_all_that_it_can_do() {
             assert!(text.contains(&row.subject), "{text}");
         }
     }
-    // The raw file is there for what is on the disk, and the best of the others for all.
+    // The raw file is there for rows on the disk, and the best other server for all.
     let disk = report.workload(ROWS[0]).expect("a row");
     let ours = disk.row("strongroom, encrypted").expect("ours");
     assert!(
         ours.comparison(0, disk.headline).is_some() && ours.comparison(2, disk.headline).is_some(),
         "{text}"
     );
-    // Nobody is left, and the disks stay for the next run.
+    // No process is left, and the disks stay for the next run.
     assert!(fs::read_dir(scratch.path("lab/disks")).expect("disks").count() > 4);
 }
 
@@ -109,7 +109,7 @@ fn a_signal_ends_it_with_all_that_it_started() {
     assert!(matches!(stopped, Err(StudyError::Stopped { done: 0, .. })), "{stopped:?}");
 }
 
-/// Starts a disk in memory, and waits until it can be connected to.
+/// Starts a disk in memory, and waits until it accepts connections.
 fn expose_memory(command_line: &CommandLine<'_>, protection: &[&str]) -> Process {
     let address = ["volume", "expose-memory", "--size", "32M", "--vhost-user", "unix:memory.sock"];
     let mut server = command_line.start("memory", &[&address[..], protection].concat());

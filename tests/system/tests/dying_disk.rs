@@ -1,6 +1,6 @@
-//! A real guest on a disk that hangs, fails, vanishes and comes back: what the guest sees is a
-//! pause or an error, never wrong data; what it had flushed is there afterwards; and another
-//! volume, elsewhere, notices nothing.
+//! A real guest on a disk that hangs, fails, vanishes and comes back: the guest sees a pause or an
+//! error, never wrong data; flushed data is there afterwards; and a volume on another disk is not
+//! affected.
 
 #![cfg(feature = "full")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -26,14 +26,14 @@ use strongroom_system_tests::{
 };
 
 const GUEST_DEADLINE: Duration = Duration::from_secs(300);
-/// As long as a storage path takes to fail over; virtio disks have no timeout, so a guest only
-/// waits.
+/// The duration of a typical failover of a storage path. Virtio disks have no timeout, so a guest
+/// only waits.
 const HANG: Duration = Duration::from_secs(30);
-/// Ending a server whose disk hangs: its frontend's time to drain, and a little for the worker to
-/// be killed.
+/// Timeout for ending a server whose disk hangs: its frontend's time to drain, and a margin for the
+/// kill of its worker.
 const GIVES_UP_WITHIN: Duration = Duration::from_secs(55);
-/// The longest that the neighbour may be without an answer, on a machine that is busy with other
-/// things too. It is far below what the dying disk makes others wait.
+/// The longest time that the neighbour may wait for an answer, on a busy machine. It is far below
+/// the delays of the dying disk.
 const NEIGHBOUR_STALL: Duration = Duration::from_secs(15);
 
 /// Verified load on another volume of another datastore, served by another worker.
@@ -67,7 +67,7 @@ impl<'test> Neighbour<'test> {
         Self { volume, exposure, done, operations, load }
     }
 
-    /// Waits, by its requests, for so long.
+    /// Checks for this time that it keeps completing requests.
     #[track_caller]
     fn goes_on_for(&self, time: Duration) {
         let until = Instant::now() + time;
@@ -80,7 +80,7 @@ impl<'test> Neighbour<'test> {
         }
     }
 
-    /// What a person asks of it is answered at once.
+    /// Its control commands are answered at once.
     #[track_caller]
     fn answers(&self, scratch: &Scratch) -> Duration {
         let asked = Instant::now();
@@ -92,7 +92,7 @@ impl<'test> Neighbour<'test> {
         asked.elapsed()
     }
 
-    /// Everything it wrote is right, and nothing took long.
+    /// Checks that all of its data is right, and nothing took long.
     #[track_caller]
     fn stop(self) -> Report {
         self.done.store(true, Ordering::SeqCst);
@@ -104,7 +104,7 @@ impl<'test> Neighbour<'test> {
     }
 }
 
-/// What the control socket says: it is the supervisor's, which does not touch the disk.
+/// The answer of the control socket: the supervisor's, which does not touch the disk.
 #[track_caller]
 fn control(volume: &Volume<'_>) -> Value {
     let socket = volume.path().join("control");
@@ -137,7 +137,7 @@ fn a_disk_that_hangs_is_a_pause_to_its_guest_and_nothing_to_others() {
     let mut exercise = Exercise::start(&mut guest, "/dev/vda", "64M");
     exercise.wait_for_more(200);
     let _ = exercise.take_longest_gap();
-    // What is asked of a volume on the disk that hangs is answered by what has been read before.
+    // Queries about a volume on the hanging disk are answered from data that was read before.
     assert_eq!(control(&volume)["state"], "running");
 
     let answered = disk.hang(|| {
@@ -150,23 +150,24 @@ fn a_disk_that_hangs_is_a_pause_to_its_guest_and_nothing_to_others() {
     let pause = exercise.take_longest_gap();
     assert!(pause >= HANG / 2, "the disk did not hang: {pause:?}");
 
-    // It hangs again, and the server is asked to end. It does not wait for the disk, and says so.
+    // The disk hangs again, and the server is told to end. It does not wait for the disk, and
+    // reports that.
     let (gave_up, said) = disk.hang(|| {
-        // Requests are in the disk by then.
+        // By then, requests are in the disk.
         neighbour.goes_on_for(Duration::from_secs(2));
         let asked = Instant::now();
         let log = exposure.process().stderr_log().to_owned();
         assert!(!exposure.close().success(), "it was not closed in order");
         (asked.elapsed(), std::fs::read_to_string(log).expect("the log can be read"))
     });
-    // Whether the worker can be killed depends on where in the kernel its requests are.
+    // Whether the worker can be killed depends on where its requests are in the kernel.
     assert!(
         said.contains("its disk does not answer")
             || said.contains("still had requests in the disk after 30s"),
         "{said}"
     );
     assert!(gave_up < GIVES_UP_WITHIN, "{gave_up:?}");
-    // What was in flight is the next server's.
+    // The next server takes over the requests in flight.
     exposure = volume.expose_vhost_user();
     exercise.wait_for_more(200);
     let report = exercise.stop();
@@ -182,8 +183,8 @@ fn a_disk_that_hangs_is_a_pause_to_its_guest_and_nothing_to_others() {
     );
 }
 
-/// Boots a guest on a file system of its own on the volume, with a file that it has flushed; says
-/// the file's sum.
+/// Boots a guest with a file system of its own on the volume and a flushed file in it. Returns the
+/// file's checksum.
 fn guest_with_a_file(scratch: &Scratch, exposure: &Exposure) -> (Guest, String) {
     let mut guest = GuestPlan::new(scratch, "guest").vhost_user(exposure.socket()).boot();
     guest.run("mkfs.ext4 -q /dev/vda && mount /dev/vda /mnt");
@@ -192,8 +193,8 @@ fn guest_with_a_file(scratch: &Scratch, exposure: &Exposure) -> (Guest, String) 
     (guest, sum)
 }
 
-/// The disk breaks under a guest that writes; then it is brought back, and the volume is exposed to
-/// the guest's next boot.
+/// The disk breaks while a guest writes; then it is brought back, and the volume is exposed for the
+/// guest's next boot.
 fn breaks_and_comes_back(kind: &str, breaks: impl FnOnce(&mut DyingDisk<'_>)) {
     let scratch = Scratch::new();
     let mounts = Mounts::new(&scratch);
@@ -204,19 +205,18 @@ fn breaks_and_comes_back(kind: &str, breaks: impl FnOnce(&mut DyingDisk<'_>)) {
     let (mut guest, sum) = guest_with_a_file(&scratch, &exposure);
 
     breaks(&mut disk);
-    // The guest is told: what it writes now is not durable, and it hears of it.
+    // The guest gets an error: its writes are not durable.
     let written = guest.try_run("dd if=/dev/zero of=/mnt/lost bs=1M count=8 conv=fsync", GUEST_DEADLINE);
     assert_ne!(written.status, 0, "{}", written.text);
     let complaints = guest.run("dmesg | grep -iE 'i/o error|aborting|remounting|ext4-fs error' | head -3");
-    // What it can still read is right, or is an error.
+    // Reads return right data, or an error.
     let read = guest.try_run(
         "echo 3 >/proc/sys/vm/drop_caches; sha256sum /mnt/flushed 2>/dev/null || echo error",
         GUEST_DEADLINE,
     );
     let read = read.text.trim().to_owned();
     assert!(read == sum.trim() || read.ends_with("error"), "{read} instead of {sum}");
-    // So is its owner, who cannot ask the volume where the file system that it lies on has shut
-    // down.
+    // So does the owner, although the volume cannot be queried if its file system has shut down.
     let told = await_any_log(exposure.process(), &["a flush failed", "requests have failed"]);
     let answered = neighbour.answers(&scratch);
     guest.cut_power();
@@ -280,7 +280,7 @@ fn a_disk_whose_reads_fail_is_an_error_until_they_do_not() {
     println!("reads: {told}; the neighbour: {}", neighbour.stop());
 }
 
-/// Runs `volume check` on the volume; its status and what it says.
+/// Runs `volume check` on the volume. Returns its success and its output.
 fn check(volume: &Volume<'_>, arguments: &[&str]) -> (bool, String) {
     let finished = volume.command("check", arguments);
     (finished.status.success(), finished.stdout + &finished.stderr)
@@ -300,7 +300,7 @@ fn a_check_does_not_pass_over_what_the_disk_did_not_give() {
     assert!(clean && said.contains("0 blocks unreadable"), "{said}");
 
     let exposure = volume.expose();
-    // What is in memory does not fail: that is the descriptor here, and none of the blocks.
+    // Cached data does not fail: here the descriptor is cached, and none of the blocks.
     mounts.run("sync; echo 3 >/proc/sys/vm/drop_caches").success();
     let (clean, said) = check(&volume, &[]);
     assert!(clean, "{said}");

@@ -1,5 +1,5 @@
-//! What a new user does wrong in the first hour: each message names the object and the next step,
-//! and nothing half-made is left.
+//! Mistakes of a new user in the first hour: each message names the object and the next step, and
+//! nothing half-made is left.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -30,7 +30,7 @@ fn a_datastore_that_is_not_there_is_not_made() {
     assert!(refused.contains("datastore vms") && refused.contains("mkdir -p"), "{refused}");
     assert!(!missing.exists());
 
-    // A datastore whose disk is away: an empty directory is in its place.
+    // A datastore whose disk is not mounted: an empty directory is in its place.
     serving.runs("datastore add ds ds");
     fs::rename(scratch.path("ds"), scratch.path("away")).unwrap();
     fs::create_dir(scratch.path("ds")).unwrap();
@@ -71,7 +71,7 @@ fn a_vm_that_cannot_be_made_leaves_nothing() {
     let events = serving.runs("event list");
     assert!(!events.contains("was made for VM"), "a key was made: {events}");
 
-    // A change that the host cannot have leaves the VM as it was.
+    // A change that the host cannot support leaves the VM as it was.
     serving.runs("vm create web1 --memory 64M --disk 16M");
     let refused = serving.is_refused("vm set web1 --memory 1000G");
     assert!(refused.contains("this host has"), "{refused}");

@@ -1,5 +1,5 @@
-//! A datastore fills up under its clients: a vhost-user guest waits and goes on when there is room,
-//! an NBD client is told, and what a person does about it works all the while.
+//! A datastore fills up under its clients: a vhost-user guest waits and continues when there is
+//! space, an NBD client gets an error, and the user's remedies work meanwhile.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
@@ -20,7 +20,7 @@ use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume, run};
 
 const QUEUES: u16 = 2;
 const DEPTH: u16 = 16;
-/// What the guest writes to: more than there is room for at first, the volume's log included.
+/// The area that the guest writes: more than the space at first, including the volume's log.
 const AREA_BYTES: u64 = 96 << 20;
 const FULL_MIB: u32 = 64;
 const ROOMY_MIB: u32 = 256;
@@ -44,7 +44,7 @@ fn a_guest_waits_while_its_datastore_is_full_and_loses_nothing() {
             assert!(sentence.contains("wait for room") && sentence.contains("nothing is lost"), "{sentence}");
             await_log(exposure.process(), "nothing is lost, and the guest goes on by itself");
 
-            // What a person does meanwhile works: a growth needs a new descriptor, an upgrade a
+            // The user's remedies work meanwhile: a growth needs a new descriptor, an upgrade a
             // drained guest.
             volume.command("resize", &["--size", "160M"]).success();
             volume.upgrade().success();
@@ -80,7 +80,7 @@ fn wait_for_more(load: &ScopedJoinHandle<'_, Result<Report, LoadError>>, operati
     }
 }
 
-/// Verified load, until it is done; then everything is read.
+/// Verified load until `done`; then everything is read.
 fn load_until(socket: &Path, done: &AtomicBool, operations: &AtomicU64) -> Result<Report, LoadError> {
     let front_end = FrontEnd::connect(socket, Settings::new(QUEUES, DEPTH))?;
     let config = LoadConfig { area_bytes: AREA_BYTES, stall_timeout: DEADLINE, ..LoadConfig::new(47) };
@@ -106,7 +106,7 @@ fn an_nbd_client_is_told_that_the_datastore_is_full_and_goes_on_afterwards() {
         commands.iter().for_each(|text| {
             command.args(["-c", text]);
         });
-        // Its status says nothing of its commands.
+        // qemu-io's status does not tell whether its commands succeeded.
         let finished = run(&scratch, command.arg(exposure.uri()), DEADLINE);
         finished.stdout + &finished.stderr
     };
@@ -124,11 +124,11 @@ fn an_nbd_client_is_told_that_the_datastore_is_full_and_goes_on_afterwards() {
     assert!(exposure.close().success());
 }
 
-/// `qemu-io`, told one command after the other.
+/// `qemu-io`, which takes one command after the other.
 struct QemuIo(Child);
 
 impl QemuIo {
-    /// What it prints when it waits for a command.
+    /// Its prompt.
     const PROMPT: &str = "qemu-io> ";
 
     fn start(uri: &str) -> Self {
@@ -160,7 +160,7 @@ impl QemuIo {
 
 impl Drop for QemuIo {
     fn drop(&mut self) {
-        // Its stdin is closed first, which ends it.
+        // Its stdin was closed first, so it ends.
         let _ = self.0.wait();
     }
 }
@@ -176,7 +176,7 @@ fn the_first_write_after_room_has_returned_finds_it() {
     let filler = disk.join("filler");
     mounts.run(&format!("dd if=/dev/zero of='{}' bs=4096 2>&1 || true", filler.display())).success();
 
-    // Blocks far from each other go through the log, and what has no room in the layer stays there
+    // Scattered blocks go through the log, and those without space in the layer stay in the log
     // until it is full.
     let mut client = QemuIo::start(exposure.uri());
     let mut offsets = (0..128 << 20).step_by(16 << 10);

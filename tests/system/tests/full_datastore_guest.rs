@@ -1,6 +1,6 @@
-//! Real guests whose datastore, a small ext4, fills up under them: over vhost-user the guest waits
-//! without an error; over NBD QEMU stops the guest. When a file beside the datastore is removed
-//! both go on, and their file systems are whole.
+//! Real guests whose datastore, a small ext4, fills up: over vhost-user the guest waits without an
+//! error; over NBD QEMU pauses the guest. When a file beside the datastore is removed both
+//! continue, and their file systems are intact.
 
 #![cfg(feature = "full")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -14,13 +14,13 @@ use serde_json::json;
 use strongroom_system_tests::family::{kill, worker_of};
 use strongroom_system_tests::{Guest, GuestPlan, Protection, Scratch, Session, Volume};
 
-/// For what a guest on an emulated processor does in a minute.
+/// Timeout of work that an emulated guest does in a minute.
 const GUEST_DEADLINE: Duration = Duration::from_secs(300);
-/// More than there is room for until the filler goes.
+/// More data than there is space for until the filler is removed.
 const WRITE: &str =
     "dd if=/dev/urandom of=/mnt/written bs=1M count=100 conv=fsync 2>/dev/null; echo status $?";
 
-/// An ext4 of 224 MiB, 128 of which a filler takes, and the volume `vm1` of 256 MiB in it.
+/// An ext4 of 224 MiB with a filler of 128 MiB, and the volume `vm1` of 256 MiB in it.
 fn small_datastore<'test>(scratch: &'test Scratch, mounts: &Mounts<'_>) -> Volume<'test> {
     let (image, place) = (scratch.path("ext4.img"), scratch.make_directory("disk"));
     let (image, place_shown) = (image.display(), place.display());
@@ -44,7 +44,7 @@ fn make_file_system(guest: &mut Guest) -> String {
     guest.run("sha256sum /mnt/before")
 }
 
-/// The guest's disk took everything, and its kernel complained of nothing.
+/// The guest's disk took all data, and the guest's kernel logged no error.
 fn expect_whole(session: &mut Session, before: &str) {
     assert_eq!(session.run("sha256sum /mnt/before"), before);
     let complaints = session.run("dmesg | grep -ciE 'i/o error|ext4-fs error|remounting' || true");
@@ -69,7 +69,7 @@ fn a_vhost_user_guest_waits_without_an_error() {
     await_state(&volume, "parked");
     let parked = Instant::now();
     await_log(exposure.process(), "nothing is lost, and the guest goes on by itself");
-    // Its worker dies and is replaced, and is upgraded, without the guest hearing of either.
+    // Its worker dies and is replaced, and is upgraded; the guest notices neither.
     kill(worker_of(exposure.process().id()));
     await_log(exposure.process(), "the outage took");
     await_state(&volume, "parked");
@@ -100,13 +100,13 @@ fn a_vhost_user_guest_that_is_stopped_while_it_waits_goes_on() {
     let (session, qmp) = guest.session_and_qmp();
     let writing = session.start(WRITE);
     await_state(&volume, "parked");
-    // QEMU asks for its rings back, and has them at once.
+    // QEMU stops the rings, and gets them back at once.
     let asked = Instant::now();
     qmp.execute("stop", json!({}));
     let stopped = asked.elapsed();
     qmp.execute("cont", json!({}));
     await_state(&volume, "parked");
-    // So does whoever ends the server: what waits is the next one's.
+    // The end of the server is not delayed either: the next one takes over the waiting requests.
     let asked = Instant::now();
     assert!(exposure.close().success());
     let closed = asked.elapsed();
@@ -133,8 +133,7 @@ fn an_nbd_guest_is_stopped_by_qemu_and_continued() {
     let before = make_file_system(&mut guest);
     let (session, qmp) = guest.session_and_qmp();
     let writing = session.start(WRITE);
-    // QEMU's own rule for a disk: an error that says "no space" stops the guest, and the request
-    // waits in QEMU.
+    // QEMU's own rule for a disk: an error "no space" pauses the guest, and QEMU keeps the request.
     let error = qmp.wait_for_event("BLOCK_IO_ERROR", GUEST_DEADLINE);
     assert_eq!(
         (&error["data"]["action"], &error["data"]["nospace"]),

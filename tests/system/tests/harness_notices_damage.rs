@@ -1,5 +1,5 @@
-//! The instrument that the other tests trust: diskexercise finds nothing wrong with an intact disk,
-//! and finds damage.
+//! The instrument that the other tests rely on: diskexercise finds no error on an intact disk, and
+//! finds damage.
 
 #![cfg(feature = "full")]
 
@@ -8,8 +8,7 @@ use std::time::Duration;
 use strongroom_system_tests::{ExerciseReport, Guest, Protection, Scratch, Volume};
 
 const EXERCISE_DEADLINE: Duration = Duration::from_secs(120);
-/// Some ten times as many bytes as the region has, so that there is hardly a sector that was not
-/// written.
+/// About ten times the size of the region, so that hardly any sector stays unwritten.
 const EXERCISE: &str = "diskexercise --device /dev/vda --length 4M --threads 2 --ops 400";
 /// In the middle of the first thread's half.
 const DAMAGE: &str = "dd if=/dev/zero of=/dev/vda bs=4096 seek=256 count=4 oflag=direct conv=notrunc";

@@ -1,6 +1,6 @@
-//! A volume is plugged into a running guest by the commands that `volume expose --show qmp` prints,
-//! used, and unplugged, again and again: each time it holds what it held, and the server keeps
-//! nothing of the last time.
+//! A volume is plugged into a running guest with the commands that `volume expose --show qmp`
+//! prints, used, and unplugged, again and again: each time its data is there, and the server keeps
+//! no resources from the last time.
 
 #![cfg(feature = "full")]
 
@@ -13,7 +13,8 @@ use strongroom_system_tests::{
 };
 
 const CYCLES: u64 = 10;
-/// For what takes a second: a server's start and end, and a guest's letting go of a device.
+/// Timeout of steps that take a second: a server's start and end, and a guest's release of a
+/// device.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -39,8 +40,7 @@ fn plugs_ten_times(machine: Machine) -> Vec<usize> {
             verify(&mut guest, cycle - 1);
         }
         exercise(&mut guest, cycle);
-        // With the disk in use, the session before this one is over, and its end is no matter of
-        // moments.
+        // While the disk is in use, the resources of the previous session are certainly released.
         descriptors.push(open_descriptors(server.id()));
         unplug(&mut guest);
         guest.qmp().execute("chardev-remove", json!({ "id": "disk0" }));
@@ -58,7 +58,7 @@ fn plugs_ten_times(machine: Machine) -> Vec<usize> {
     descriptors
 }
 
-/// Exposes the volume, and takes the QMP commands that are printed for a guest that runs.
+/// Exposes the volume. Returns the printed QMP commands for a running guest.
 fn expose(scratch: &Scratch, volume: &Volume<'_>, protocol: &str) -> (Process, Vec<Value>) {
     let [path, key_file] = [volume.path(), volume.key_file()].map(|path| path.to_string_lossy().into_owned());
     let address = format!("unix:{path}.socket");
@@ -74,7 +74,7 @@ fn expose(scratch: &Scratch, volume: &Volume<'_>, protocol: &str) -> (Process, V
     (server, commands)
 }
 
-/// Does what is printed; the bus is the person's to choose.
+/// Executes the printed commands; the user chooses the bus.
 fn plug(guest: &mut Guest, machine: Machine, commands: &[Value]) {
     for command in commands {
         let name = command["execute"].as_str().expect("a command has a name");

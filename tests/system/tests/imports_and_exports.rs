@@ -1,5 +1,5 @@
-//! A user brings disks from elsewhere and takes them there again: raw, QEMU's, VMware's and
-//! Hyper-V's. What is compared is compared by `qemu-img`, which reads the volume over our NBD.
+//! A user imports disks from elsewhere and exports them again: raw, QEMU's, VMware's and Hyper-V's.
+//! `qemu-img` compares them; it reads the volume over our NBD server.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -12,8 +12,7 @@ use strongroom_system_tests::{CommandLine, Scratch, Snapshot, datastore};
 
 const KEY: [u8; 32] = [0x17; 32];
 const KEY_ARGUMENTS: [&str; 2] = ["--key-file", "vm1.key"];
-/// Not a multiple of 4096, of 64 KiB, or of 1 MiB: every format's own units have a last one that is
-/// not full.
+/// Not a multiple of 4096, of 64 KiB, or of 1 MiB: the last unit of every format is incomplete.
 const DISK_BYTES: u64 = (150 << 20) + 512;
 const DATA_BYTES: u64 = 9 << 20;
 /// Occurs nowhere but in the guest's data.
@@ -21,7 +20,7 @@ const MARKER: &[u8] = b"strongroom-import-marker-9e21";
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A disk with data at both ends and in the middle, and much that is not there.
+/// A disk with data at both ends and in the middle, and large holes.
 fn make_disk(strongroom: &CommandLine<'_>) {
     let disk = File::create(strongroom.path("disk.raw")).unwrap();
     disk.set_len(DISK_BYTES).unwrap();
@@ -66,7 +65,7 @@ fn every_format_comes_and_goes_unchanged() {
         assert_eq!(mode & 0o777, 0o600, "an export is the guest's plain data");
     }
     assert_eq!(datastore::occurrences(&strongroom.path("ds"), MARKER), 0);
-    // The same search finds the marker where it is.
+    // The same search finds the marker where it must be.
     assert!(datastore::occurrences(&strongroom.path("."), MARKER) >= 4);
 }
 
@@ -87,7 +86,7 @@ fn progress_is_told_in_lines_where_nobody_looks_and_not_at_all_in_json() {
 fn an_interrupted_import_leaves_nothing() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
-    // Dense, so that most of the work is still to be done when the first tenth is.
+    // Dense, so that most of the work is still ahead after the first tenth.
     let disk = File::create(strongroom.path("disk.raw")).unwrap();
     let piece = vec![0xC3; 16 << 20];
     for index in 0..48 {
@@ -150,7 +149,7 @@ fn nothing_is_overwritten() {
     assert_eq!(std::fs::read(strongroom.path("precious")).unwrap(), b"data");
 }
 
-/// A capability-less sandbox of root's could not read another user's private image.
+/// Root's sandbox has no capabilities, and could not open another user's private image by its path.
 #[test]
 fn root_imports_another_users_private_image() {
     let scratch = Scratch::new();
@@ -158,7 +157,7 @@ fn root_imports_another_users_private_image() {
     make_disk(&strongroom);
     strongroom.peer("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", "disk.raw", "disk.qcow2"]);
     std::fs::set_permissions(strongroom.path("disk.qcow2"), PermissionsExt::from_mode(0o600)).unwrap();
-    // As a user the image is one's own, and the way through the sandbox the ordinary one.
+    // Without root the image is the user's own, and the sandbox opens it as usual.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(strongroom.path("disk.qcow2"), Some(65_534), Some(65_534)).unwrap();
     }

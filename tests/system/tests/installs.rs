@@ -1,4 +1,4 @@
-//! What stands around the program on a machine: doctor's verdict, the configuration file, the unit.
+//! The program's environment on a machine: doctor's verdict, the configuration file, the unit.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Scratch, Serving};
 
-/// What doctor says; it may refuse the machine that tests run on.
+/// The output of doctor, which may refuse the machine that runs the tests.
 fn diagnose(strongroom: &CommandLine<'_>, arguments: &str) -> Value {
     let script = format!(
         "export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" --json doctor --run \"$PWD/run\" {arguments}"
@@ -55,14 +55,14 @@ fn doctor_judges_a_machine_before_it_serves_and_finds_a_key_that_waits_for_its_v
     assert_eq!(finding(&while_it_serves, "key-server-backup")["verdict"], "warning");
     assert_eq!(finding(&while_it_serves, "certificates")["verdict"], "ok");
 
-    // The key server's own keys would be served by a VM under one of them.
+    // A circle: a VM would serve the key server's own keys, and is itself under one of them.
     fs::write(scratch.path("strongroom.conf"), "provides-keys = vault1=embedded\n").unwrap();
     let circle = diagnose(&strongroom, "--config strongroom.conf");
     assert_eq!(circle["verdict"], "refused");
     let found = finding(&circle, "cold-start")["found"].as_str().unwrap();
     assert!(found.contains("VM vault1 needs key provider embedded: its disk disk0"), "{found}");
     assert!(found.contains("key provider embedded needs VM vault1"), "{found}");
-    // It is found as well while nothing runs: when it matters.
+    // It is also found while nothing runs, which is when it matters.
     serving.end();
     let circle = diagnose(&strongroom, "--config strongroom.conf");
     assert!(finding(&circle, "cold-start")["found"].as_str().unwrap().contains("vault1"));
@@ -88,9 +88,9 @@ fn the_unit_is_one_and_as_closed_as_vms_let_it_be() {
         let output = Command::new("systemd-analyze").args(arguments).arg(&unit).output().ok()?;
         Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     };
-    // Machines without systemd have no use for it.
+    // Machines without systemd lack this program.
     let Some(told) = analyze(&["verify"]) else { return };
-    // The program and its manual page are not where the package puts them; the key is newer than
+    // The program and its manual page are not in the package's places, and the key is newer than
     // Debian 12's systemd.
     let expected = ["/usr/bin/strongroom", "man strongroom", "man:strongroom", "'DelegateSubgroup'"];
     let wrong: Vec<_> = told

@@ -1,5 +1,5 @@
-//! A volume with tags under a guest's requests: its worker is killed and upgraded, and nothing is
-//! taken for damage that is none; then a block is damaged, and no reader gets it.
+//! A volume with tags under a guest's requests: its worker is killed and upgraded without a false
+//! report of damage; then a block is damaged, and no reader gets it.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
@@ -20,7 +20,7 @@ const ROUNDS: usize = if cfg!(feature = "full") { 50 } else { 3 };
 const QUEUES: u16 = 2;
 const DEPTH: u16 = 32;
 const AREA_BYTES: u64 = 48 << 20;
-/// Answered by each worker at least.
+/// The least number of operations that each worker answers.
 const OPERATIONS: u64 = 300;
 
 #[test]
@@ -91,7 +91,7 @@ fn without_tags_only_reading_is_checked_and_it_says_so() {
     );
 }
 
-/// Zeroes in the place of a block and of its tag, and of a whole volume and all of its tags.
+/// Zeroes replace a block and its tag, and then a whole volume and all of its tags.
 #[test]
 fn what_is_erased_is_not_taken_for_what_was_never_there() {
     let scratch = Scratch::new();
@@ -124,13 +124,13 @@ fn what_is_erased_is_not_taken_for_what_was_never_there() {
     assert_eq!(wrong_blocks(), Some(512));
 }
 
-/// An old set of marks, put back after an orderly end, has what was changed meanwhile taken as it
-/// is. Nobody but whoever knows that the end was orderly can tell: so it is counted, and told as an
-/// alarm.
+/// With an old set of marks, put back after an orderly end, blocks that were changed meanwhile are
+/// accepted unchecked. Only someone who knows that the end was orderly could detect this, so such
+/// blocks are counted, and raise an alarm.
 #[test]
 fn what_is_taken_as_it_is_is_told_as_an_alarm() {
     const AREA_BYTES: u64 = 40 << 20;
-    // In the last region that is used, and not one of the blocks that are.
+    // In the last used region, but not one of its used blocks.
     const BLOCK: u64 = (44 << 20) / 4096;
     let scratch = Scratch::new();
     let volume = Volume::create_with(&scratch, "vm1", "64M", Protection::Encrypted, &["--integrity"]);
@@ -176,7 +176,7 @@ fn check_data(volume: &Volume<'_>) -> (Finished, Value) {
     (finished, answer["data"].clone())
 }
 
-/// Changes a byte of a block, as a disk might.
+/// Changes a byte of a block, as a faulty disk might.
 fn damage(volume: &Volume<'_>, block: u64) {
     let layer = File::options().read(true).write(true).open(file_of(&volume.path(), "layer-"));
     let layer = layer.expect("the layer opens");

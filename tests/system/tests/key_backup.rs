@@ -1,5 +1,5 @@
-//! A user backs the key server up with custodians, and has it back: over the one that lost keys, on
-//! a new machine, and after kill -9.
+//! A user backs up the key server with custodians, and restores it: over a server that lost keys,
+//! on a new machine, and after kill -9.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -20,7 +20,7 @@ const KILLS: u32 = 8;
 /// The home of another machine.
 const NEW: [&str; 2] = ["--home", "new"];
 
-/// Each custodian makes a key of their own: two on curves, one of RSA.
+/// Each custodian makes a key of their own: two elliptic-curve keys, one RSA key.
 fn make_custodians(strongroom: &CommandLine<'_>) {
     let kinds = ["EC -pkeyopt ec_paramgen_curve:P-256", "EC -pkeyopt ec_paramgen_curve:P-384"];
     let kinds = [kinds[0], kinds[1], "RSA -pkeyopt rsa_keygen_bits:3072"];
@@ -31,7 +31,7 @@ fn make_custodians(strongroom: &CommandLine<'_>) {
     }
 }
 
-/// `keyserver backup` into a file, for two of the custodians to open.
+/// `keyserver backup` into a file, which two of the custodians can open.
 fn backup(out: &str) -> Vec<String> {
     let custodians =
         CUSTODIANS.iter().flat_map(|name| ["--custodian".to_owned(), format!("{name}={name}.pem")]);
@@ -39,7 +39,7 @@ fn backup(out: &str) -> Vec<String> {
     arguments.into_iter().chain(custodians).collect()
 }
 
-/// Has every custodian open their share of a backup, into `NAME.BACKUP.share`.
+/// Each custodian opens their share of a backup, into `NAME.BACKUP.share`.
 fn open_shares(user: &KeyServerUser<'_>, backup: &str) {
     for name in CUSTODIANS {
         let (key, share) = (format!("{name}.key"), format!("{name}.{backup}.share"));
@@ -58,7 +58,7 @@ fn words(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }
 
-/// Makes a volume; says where its key is.
+/// Makes a volume. Returns the place of its key.
 fn create_volume(user: &KeyServerUser<'_>, volume: &str) -> ProviderKey {
     let created = user.json(&["volume", "create", volume, "--size", "64M", "--key-provider", "embedded"]);
     let key = created["encryption"]["provider_key_id"].as_str().unwrap().to_owned();
@@ -69,12 +69,12 @@ fn embedded() -> ProviderName {
     "embedded".parse().unwrap()
 }
 
-/// The key server as volumes of a home see it.
+/// The key server as a home's volumes use it.
 fn provider(user: &KeyServerUser<'_>, home: &str) -> Arc<dyn KeyProvider> {
     ProviderKeyring::of_home(&user.strongroom.path(home)).provider(&embedded()).unwrap()
 }
 
-/// Whether a volume's key can be had.
+/// Whether a volume's key is available.
 fn opens(user: &KeyServerUser<'_>, home: &[&str], volume: &str) -> bool {
     let info = ["--json", "volume", "info", volume, "--key-provider", "embedded"];
     let info = user.strongroom.run_shell(&KeyServerUser::script(&[&info, home].concat()));
@@ -93,7 +93,8 @@ fn serve_new(user: &KeyServerUser<'_>) -> Process {
     server
 }
 
-/// Fails the test if a key lies in the clear in any of its files: states, backups, shares, logs.
+/// Fails the test if one of the keys is in the clear in any of the server's files: states, backups,
+/// shares, logs.
 fn assert_nowhere(user: &KeyServerUser<'_>, keys: &[Vec<u8>]) {
     for key in keys {
         let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -115,7 +116,7 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     let made = user.json(&words(&backup("first")));
     assert_eq!(made["counts"]["objects"], 2, "{made}");
     assert_eq!(status(&user, &[])["changes_since"], 0);
-    // Others would open it: it takes another administrator.
+    // Other custodians: this needs another administrator.
     let others = ["--custodian ada=ada.pem", "--custodian mallory=mallory.pem", "--threshold 2"];
     let own = "openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 | openssl pkey -pubout -out mallory.pem";
     user.strongroom.run_shell(own).success();
@@ -131,7 +132,7 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
             .contains("two administrators")
     );
     assert!(user.runs(&["keyserver", "custody", "show"]).contains("mallory"));
-    // It is withdrawn by asking for what holds.
+    // A repetition with the present custodians withdraws it.
     let same = backup("none");
     let asked = user.json(&[&words(&same)[..], &["--change-custodians"]].concat());
     let made = user.json(&["keyserver", "token", "create", "bob", "--role", "admin"]);
@@ -144,8 +145,7 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     let confirm = ["keyserver", "custody", "confirm", asked["id"].as_str().unwrap()];
     assert!(user.runs(&[&confirm[..], &by_bob].concat()).contains("2 of 3"));
 
-    // After the backup a key is shredded, whose volume somebody has a copy of, and another one
-    // made.
+    // After the backup, a key is shredded although its volume was copied, and another key is made.
     user.strongroom.run_shell("mkdir copy; cp -r ds/shredded copy/").success();
     user.runs(&["volume", "delete", "ds/shredded", "--yes"]);
     provider(&user, "home").revoke(&shredded, Revocation::Superseded).unwrap();
@@ -158,7 +158,7 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     assert!(told.contains("in use"), "{told}");
     assert!(server.terminate(DEADLINE).success());
 
-    // One share is not enough, nor is one twice; one of another backup is named.
+    // One share is not enough, even if given twice; a share of another backup is named.
     for (shares, says) in [
         (["ada.first"].as_slice(), "1 of 2 shares"),
         (&["ada.first", "ada.first"], "share 1 was given already"),
@@ -171,7 +171,8 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     let told = user.is_refused(&words(&restore("first", &["ada.first", "emmy.first"], &NEW)));
     assert!(told.contains("keyserver init"), "{told}");
 
-    // Over the present server: what was shredded since stays dead, what was made since is gone.
+    // Over the present server: keys that were shredded since stay dead, keys that were made since
+    // are gone.
     let restored = user.json(&words(&restore("first", &["ada.first", "emmy.first"], &["--replace"])));
     assert_eq!((&restored["buried"], &restored["recertified"]), (&json!(1), &json!([])), "{restored}");
     let server = user.serve("keyserver-restored");
@@ -179,8 +180,8 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     assert_eq!(opened, [true, false, false]);
     assert!(server.terminate(DEADLINE).success());
 
-    // On a new machine: its own clients' certificates work, and those of the machine that is no
-    // more.
+    // On a new machine, the certificates of its own clients work, and those of the lost machine's
+    // clients.
     let ports = ["--listen", &user.kmip, "--listen-enrolment", &user.enrolment];
     user.runs(&[&["keyserver", "init"], &ports[..], &NEW].concat());
     let shares = ["--share-fd", "3", "--share-fd", "4", "3<grace.second.share", "4<emmy.second.share"];
@@ -197,7 +198,7 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     assert!(server.terminate(DEADLINE).success());
     assert_eq!(user.json(&[&["audit", "verify"], &NEW[..]].concat())["whole"], true);
     assert_nowhere(&user, &keys);
-    // Who opened it is on record, and who asked for the backup, for whom.
+    // The record has the custodians who opened it, and the backup's requester with its recipients.
     let audit = user.audit();
     let tells = |action: &str, more: &str| {
         audit.iter().any(|line| line["action"] == action && line["fields"].to_string().contains(more))
@@ -229,12 +230,12 @@ fn a_restore_that_is_killed_leaves_a_server_that_starts() {
     let (mut killed, mut old) = (0, 0);
     while killed < KILLS {
         user.strongroom.run_shell("rm -r home; cp -r whole home").success();
-        // Early more often than late: the store takes its place in the first half.
+        // Early kills are more frequent: the store is replaced in the first half.
         let after = within.mul_f64(random.random_range(0.1_f64..1.0).powi(2));
         let begun = Instant::now();
         let script = KeyServerUser::script(&words(&restore));
         if let Some(restored) = user.strongroom.run_shell_until(&script, || begun.elapsed() >= after) {
-            // It was quicker than the one before.
+            // It was faster than the previous one.
             restored.success();
             within = within.mul_f64(0.8);
             continue;
@@ -248,7 +249,7 @@ fn a_restore_that_is_killed_leaves_a_server_that_starts() {
         assert!(!user.strongroom.path("home/keyserver/store.redb.restoring").exists());
         assert!(server.terminate(DEADLINE).success());
     }
-    // What was cut short is started again.
+    // An interrupted restore is repeated.
     user.runs(&words(&restore));
     let server = user.serve("keyserver-done");
     assert!(opens(&user, &[], "ds/vm1") && !opens(&user, &[], "ds/later"));

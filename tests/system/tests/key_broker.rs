@@ -1,5 +1,6 @@
-//! The key server before an external KMIP server: hosts get its keys under grants and have no
-//! credentials of it, the control plane sees none, and an outage of either is an event.
+//! The key server in front of an external KMIP server: hosts get its keys with grants and have no
+//! credentials for it, the control plane never sees a key, and an outage of either server is an
+//! event.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -38,7 +39,7 @@ fn hosts_get_an_external_servers_keys_under_grants_alone() {
     };
     let made = broker(&["create", "corp"]);
     let key = made["id"].as_str().unwrap();
-    // One that was there before is taken in, once.
+    // A key that was there before is adopted once.
     let there = site.json("server", &["key-provider", "create-key", "corp"]);
     let there = there["key"].as_str().unwrap();
     let taken_in = broker(&["add", "corp", there]);
@@ -69,7 +70,8 @@ fn hosts_get_an_external_servers_keys_under_grants_alone() {
     let created = site.json("host1", &[&create[..], &["--grant", "grant"]].concat());
     assert_eq!(created["encryption"]["provider_key_id"], key, "{created}");
 
-    // The external server is away: the key is missed by its names here and there.
+    // The external server is away: the missing key is reported with its local and its external
+    // name.
     external.kill();
     site.grant("host1", key, "1", "grant");
     let expose = ["volume", "expose", "ds/vm1", "--grant", "grant"];
@@ -81,7 +83,7 @@ fn hosts_get_an_external_servers_keys_under_grants_alone() {
     site.grant("host1", key, "1", "grant");
     exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
 
-    // What is exposed rides an outage out, and hears of a revocation there.
+    // An exposed volume survives an outage, and notices a revocation at the external server.
     external.kill();
     tells(&exposed, "cannot be confirmed: upstream-unavailable: key provider corp");
     external.restart();

@@ -1,4 +1,4 @@
-//! A user looks after keys: lists them, rotates them while volumes are in use, and destroys what
+//! A user manages keys: lists them, rotates them while volumes are in use, and destroys those that
 //! nothing needs.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
@@ -16,12 +16,12 @@ use strongroom_system_tests::{KeyServerUser, Scratch};
 use strongroom_test_peers::{Pki, Server, ServerKind};
 use worker_support::VerifiedIo;
 
-/// Longer than a key server takes until it looks again what falls due.
+/// Longer than the key server's interval between checks for due actions.
 const DEADLINE: Duration = Duration::from_secs(180);
-/// In CI a slice.
+/// A smaller number in CI.
 const VOLUMES: usize = if cfg!(feature = "full") { 200 } else { 8 };
 
-/// The key of a volume, as its provider calls it.
+/// The id of a volume's key at its provider.
 fn key_of(user: &KeyServerUser<'_>, volume: &str) -> String {
     let info = user.json(&["volume", "info", volume]);
     info["encryption"]["provider_key_id"].as_str().unwrap_or_else(|| panic!("{info}")).to_owned()
@@ -50,18 +50,18 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     let expected = [Value::from("active"), Value::from(1), Value::Null];
     assert_eq!(["state", "volumes", "destruction"].map(|field| listed["items"][0][field].clone()), expected);
 
-    // While a volume needs it, and while nobody knows whether one does.
+    // Refused while a volume needs it, and while that is unknown.
     let destroy = ["key", "destroy", &key, "--reason", "'the customer left'", "--delay", "1s"];
     let told = user.is_refused(&destroy);
     assert!(told.contains("still needed by 1 volume: ") && told.contains("/ds/vm1"), "{told}");
     user.strongroom.run_shell("mv ds aside; mkdir ds").success();
     let told = user.is_refused(&destroy);
     assert!(told.contains("is it not mounted?") && told.contains("--forget-datastore"), "{told}");
-    // Not even when the home forgets: the server is asked about a datastore that is given.
+    // Refused even if the home forgets the datastore: the server is asked about a given one.
     user.strongroom.run_shell("rmdir ds; mv aside ds").success();
     assert_eq!(state_of(&user, &key), "active");
 
-    // A copy that nobody knows of, to see what becomes of it.
+    // An unknown copy, to see its fate.
     user.strongroom.run_shell("mkdir kept; cp -a ds/vm1 kept/copy").success();
     let told = user.is_refused(&[&destroy[..], &["--datastore", "kept"]].concat());
     assert!(told.contains("still needed by 2 volumes") && told.contains("/kept/copy"), "{told}");
@@ -71,7 +71,7 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     assert!(told.contains("still needed by 1 volume") && told.contains("/kept/copy"), "{told}");
     let destroy = [&destroy[..], &["--forget-datastore", "kept"]].concat();
 
-    // Scheduled, and taken back.
+    // Scheduled, and cancelled.
     let scheduled = user.json(&destroy);
     assert_eq!((&scheduled["step"], &scheduled["enforced"]), (&"scheduled".into(), &true.into()));
     assert_eq!(user.json(&["key", "list"])["items"][0]["destruction"]["requested_by"], "admin");
@@ -84,7 +84,7 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     user.runs(&["key", "destroy", &key, "--cancel"]);
     assert!(user.is_refused(&["key", "destroy", &key, "--cancel"]).contains("no destruction"), "{key}");
 
-    // Scheduled again: not by one person alone.
+    // Scheduled again: one person alone cannot confirm it.
     user.runs(&destroy);
     let confirm = ["key", "destroy", &key, "--confirm"];
     let told = user.is_refused(&confirm);
@@ -101,7 +101,7 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     user.runs(&["volume", "check", "ds/vm1", "--key-file", "new.key"]);
     assert!(user.is_refused(&destroy).contains("destroyed"), "a destroyed key is not destroyed again");
 
-    // Each look at the state is on record, too.
+    // Each query of the state is on record, too.
     let history = user.json(&["key", "history", &key, "--most", "1000"]);
     let of =
         |event: &Value| format!("{} {}", event["what"].as_str().unwrap(), event["outcome"].as_str().unwrap());
@@ -147,8 +147,7 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
     let io = VerifiedIo::start(&user.strongroom.path("vm.sock"));
     io.wait_for_more(50);
 
-    // The volume that is named has moved after the first few milliseconds; it is the same rotation
-    // all the same.
+    // The named volume moves within the first few milliseconds; it stays the same rotation.
     let (mut random, mut longest_ms, mut kills) = (StdRng::seed_from_u64(7), 150, 0);
     let mut rotate = KeyServerUser::script(&["--json", "key", "rotate", "--volume", &volumes[0]]);
     let rotated = loop {
@@ -157,12 +156,12 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
             Some(rotated) => break rotated.success(),
             None => kills += 1,
         }
-        // Killed after all was done, and before it said so: by its volume the new key would be
-        // rotated next.
+        // Killed after the work was done, and before it was reported: named by its volume, the new
+        // key would be rotated next.
         if state_of(&user, &old) == "deactivated" {
             rotate = KeyServerUser::script(&["--json", "key", "rotate", &old]);
         }
-        // It may take longer than any kill would let it, on a loaded machine: so they come later
+        // On a loaded machine it may take longer than the time to the kill, so the kills come later
         // and later.
         longest_ms += longest_ms / 10 + 1;
     };
@@ -174,7 +173,7 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
     io.stop();
     assert!(exposed.terminate(DEADLINE).success());
 
-    // One new key, and only one, for all of them.
+    // Exactly one new key for all of them.
     let new = key_of(&user, &volumes[0]);
     for volume in &volumes {
         assert_eq!(key_of(&user, volume), new, "{volume}");
@@ -187,7 +186,7 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
         keys.iter().map(|key| (key["key"].as_str().unwrap(), key["state"].as_str().unwrap())).collect();
     assert_eq!(facts, [(old.as_str(), "deactivated"), (new.as_str(), "active")]);
 
-    // It is done: once more there is nothing to do, and nothing is due.
+    // It is complete: a repetition has nothing to do, and nothing is due.
     let again = user.json(&["key", "rotate", &old]);
     assert_eq!(
         (&again["finished"], &again["rotated"][0]["new_key"]),
@@ -241,7 +240,8 @@ fn another_providers_keys_are_listed_rotated_and_wait_in_the_home_to_be_destroye
     user.runs(&["key", "destroy", &old, "--cancel"]);
     assert_eq!(state_of(&user, &old), "deactivated");
 
-    // What the provider does not say is shown as unknown, and so is where it could not be looked.
+    // Values that the provider does not report are shown as unknown, and so are those that could
+    // not be checked.
     drop(kmip);
     user.strongroom.run_shell("mv ds aside").success();
     let told = user.strongroom.run_shell(&KeyServerUser::script(&["key", "list"]));

@@ -1,5 +1,5 @@
-//! A control plane grants, hosts fetch: keys come out of the key server for the host, the VM and
-//! the moment that a grant says, and for nobody and nothing else. Real processes, real mutual TLS.
+//! A control plane grants, hosts fetch: the key server releases keys only to the host, for the VM
+//! and in the period of a grant. Real processes, real mutual TLS.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -30,7 +30,7 @@ impl Site<'_> {
         claimed_identity(&self.certificate(name).into()).unwrap().public_key
     }
 
-    /// What signs grants in the name of `certified`, with the key of `signer`.
+    /// Signs grants with the certificate of `certified` and the key of `signer`.
     fn signer(&self, signer: &str, certified: &str) -> GrantSigner {
         let text = std::fs::read(self.strongroom.path(&format!("{signer}/key.pem"))).unwrap();
         let mut pkcs8 = pem::parse(text).unwrap().into_contents();
@@ -39,13 +39,13 @@ impl Site<'_> {
     }
 }
 
-/// A grant as a control plane would write it, but for what a test changes.
+/// A grant as a control plane writes it, with fields that a test can change.
 struct Wish {
     vm: VmId,
     host: PublicKeySha256,
     keys: Vec<String>,
     generation: u64,
-    /// In seconds from now.
+    /// The validity, in seconds from now.
     good: (i64, i64),
 }
 
@@ -76,7 +76,7 @@ fn fetch(client: &Client, key: &str, grant: &[u8]) -> Result<SecretBytes, String
     }
 }
 
-/// The word that a refusal begins with.
+/// The first word of a refusal.
 fn code(refusal: &str) -> &str {
     refusal.split(':').next().unwrap()
 }
@@ -95,7 +95,7 @@ fn a_host_has_a_volume_whose_key_it_is_granted_each_time() {
     assert!(told.contains("a host needs a grant for that"), "{told}");
     let told = site.is_refused("control", &create);
     assert!(told.contains("the role control may not Get"), "{told}");
-    // A host makes no keys.
+    // A host cannot make keys.
     let told =
         site.is_refused("host1", &["volume", "create", "ds/vm2", "--size", "64M", "--key-provider", "kms"]);
     assert!(told.contains("the role host may not Create"), "{told}");
@@ -111,7 +111,7 @@ fn a_host_has_a_volume_whose_key_it_is_granted_each_time() {
     let words = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     let created = site.json("host1", &[&words(&with(&create, "first"))]);
     assert_eq!(created["encryption"]["provider_key_id"], key, "{created}");
-    // It is used up; and the next one is not for everybody.
+    // The grant is used up, and the next one is for one host.
     let info = ["volume", "info", "ds/vm1", "--key-provider", "kms"];
     let told = site.is_refused("host1", &[&words(&with(&info, "first"))]);
     assert!(told.contains(&format!("key-unavailable: key provider kms, key {key}: ")), "{told}");
@@ -121,7 +121,8 @@ fn a_host_has_a_volume_whose_key_it_is_granted_each_time() {
     assert!(told.contains("grant-other-host: "), "{told}");
     assert_eq!(site.json("host1", &[&words(&with(&info, "second"))])["authenticated"], true);
 
-    // The key server is away: the grant is kept, and the volume exposed as soon as it is back.
+    // The key server is away: the grant is kept, and the volume is exposed as soon as the server is
+    // back.
     site.grant("host1", &key, "2", "third");
     server.kill();
     let expose = with(&["volume", "expose", "ds/vm1"], "third");
@@ -131,13 +132,13 @@ fn a_host_has_a_volume_whose_key_it_is_granted_each_time() {
     exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
     assert!(exposed.terminate(DEADLINE).success());
 
-    // A grant that is void is waited out, too: the file gets another one.
+    // It also waits for a replacement of an invalid grant in the file.
     let mut exposed = site.strongroom.start_shell("expose-2", &Site::script("host1", &[&words(&expose)]));
     tells(&exposed, "grant-replayed");
     site.grant("host1", &key, "2", "third");
     exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
 
-    // It asks on for the key's state without a grant, and so hears of its end.
+    // It keeps querying the key's state without a grant, and so notices the revocation.
     site.client("control").revoke(&key, RevocationReasonCode::KeyCompromise, "seen").unwrap();
     tells(&exposed, "was revoked as compromised, and was wiped here");
     assert!(exposed.terminate(DEADLINE).success());
@@ -157,13 +158,12 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     let control = site.signer("control", "control");
     let wish = |generation| Wish::new(to_host, &key, generation);
 
-    // A stolen certificate by itself: no key, not what is known of one, not even that there are
-    // any.
+    // A stolen certificate alone gives no key, no information about one, and no list of keys.
     let refused = |error: ClientError| error.refusal().unwrap().message.clone();
     assert_eq!(refused(host.get(&key).unwrap_err()), "a host needs a grant for that");
     assert_eq!(refused(host.state(&key).unwrap_err()), "a host needs a grant for that");
     assert!(host.locate(Vec::new(), 100).unwrap().is_empty());
-    // The control plane knows of every key and sees none, grant or not.
+    // The control plane knows every key and sees none, with or without a grant.
     let plane = site.client("control");
     assert_eq!(plane.state(&key).unwrap(), State::Active);
     assert_eq!(refused(plane.get(&key).unwrap_err()), "the role control may not Get");
@@ -184,8 +184,7 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     is_refused(&host, &key, &timed((-3600, -60)), "grant-expired");
     is_refused(&host, &key, &timed((600, 900)), "grant-not-yet-valid");
     is_refused(&host, &key, &timed((0, 3601)), "grant-too-long-lived");
-    // Forged: by a host, by somebody in the control plane's name, by a control plane that is one no
-    // longer.
+    // Forged grants: by a host, in the control plane's name, and by a former control plane.
     is_refused(
         &thief,
         &key,
@@ -206,7 +205,7 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     changed[43] ^= 4;
     is_refused(&host, &key, &changed, "grant-bad-signature");
 
-    // Who fetched a key hears what becomes of it, under no grant, until the VM goes on elsewhere.
+    // A host that fetched a key can query its state without a grant, until the VM runs elsewhere.
     assert_eq!(host.state(&key).unwrap(), State::Active);
     assert_eq!(refused(thief.state(&key).unwrap_err()), "a host needs a grant for that");
     plane.revoke(&key, RevocationReasonCode::KeyCompromise, "seen").unwrap();
@@ -232,12 +231,12 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     assert_eq!((&fenced["vm"], &fenced["vm_generation"]), (&vm.as_str().into(), &5.into()), "{fenced}");
     assert_eq!(refused(thief.state(&key).unwrap_err()), "a host needs a grant for that");
     is_refused(&thief, &key, &Wish { host: to_thief, ..wish(4) }.signed(&control), "grant-superseded");
-    // Not even under a grant is a host let in that is revoked.
+    // Even with a grant, a revoked host is refused.
     let late = wish(5).signed(&control);
     site.json("server", &["keyserver", "client", "revoke", &ids[2], "--reason", "stolen"]);
     assert!(host.get_granted(&key, &[AttributeName::State], &late).is_err());
 
-    // Who may not grant is told so: a host, an administrator, whoever names no host.
+    // Callers that may not grant: a host, an administrator, a caller that names no host.
     let grant = |as_whom: &str, host: &str| {
         let to = ["--host", host, "--vm", &vm, "--vm-generation", "6", "--key-id", &key];
         let by = ["keyserver", "grant", "--identity", as_whom, "--server", from];
@@ -277,7 +276,7 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     ] {
         assert!(denied(why) >= 1, "not on record: {why}\n{audit:#?}");
     }
-    // Every release says under which grant, and for which VM.
+    // Every release names its grant and its VM.
     let released: Vec<_> =
         audit.iter().map(Value::to_string).filter(|line| line.contains("\"released\":\"plain\"")).collect();
     assert!(
@@ -303,7 +302,7 @@ fn a_key_that_was_made_for_a_vm_is_granted_to_that_vm_alone() {
         let grant = Wish { vm, ..Wish::new(site.public_key("host1"), key, 1) }.signed(&control);
         fetch(&host, key, &grant)
     };
-    // A key that a person shares among VMs stays so.
+    // A key that a user shares among VMs stays shared.
     granted(VM, &unbound).unwrap();
     granted(foreign, &unbound).unwrap();
 
@@ -316,7 +315,7 @@ fn a_key_that_was_made_for_a_vm_is_granted_to_that_vm_alone() {
     let refused = |machine: &str, words: Vec<String>| {
         site.is_refused(machine, &words.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    // Who may not: a host, an administrator, a control plane whose key it is not.
+    // Callers that may not bind: a host, an administrator, another control plane.
     assert!(refused("host1", bind("host1", &vm, &key)).contains("may not do that"));
     assert!(refused("server", bind("server/keyserver/admin", &vm, &key)).contains("may not do that"));
     let told = refused("other", bind("other", &vm, &key));
@@ -334,7 +333,7 @@ fn a_key_that_was_made_for_a_vm_is_granted_to_that_vm_alone() {
     assert!(site.audit().iter().any(|line| line.to_string().contains("grant-other-vm")));
     assert!(server.terminate(DEADLINE).success());
 
-    // Also after a restart.
+    // The same after a restart.
     let _server = site.serve("again", &[]);
     assert_eq!(code(&granted(foreign, &key).unwrap_err()), "grant-other-vm");
     let mut next = Wish::new(site.public_key("host1"), &key, 2);
@@ -357,7 +356,7 @@ fn a_client_that_lost_its_certificate_or_keeps_its_own_key_is_enrolled() {
 
     let clients = || site.json("server", &["keyserver", "client", "list"])["items"].as_array().unwrap().len();
     let before = clients();
-    // Lost: the key that it owns is still its own, and what was lost is let in no more.
+    // After a loss, the control plane still owns its keys, and the lost certificate is refused.
     std::fs::rename(site.strongroom.path("app1"), site.strongroom.path("found-by-a-thief")).unwrap();
     assert!(
         site.is_refused("server", &["keyserver", "token", "replace", "nobody"])
@@ -380,7 +379,7 @@ fn a_client_that_lost_its_certificate_or_keeps_its_own_key_is_enrolled() {
     assert!(site.client("app2").get(&key).is_err());
     assert_eq!(clients(), before);
 
-    // A key that never leaves its owner, and a certificate for years.
+    // A private key that never leaves its owner, and a request for a certificate of many years.
     let openssl = "openssl req -new -newkey rsa:3072 -nodes -keyout own.key -subj /CN=anything -out own.csr 2>req.log && \
                    openssl req -in own.csr -outform DER -out own.der";
     site.strongroom.run_shell(openssl).success();

@@ -16,11 +16,11 @@ use worker_support::{VerifiedIo, wait_until};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A lease that outlasts the test, asked for every second.
+/// A lease that outlasts the test, renewed every second.
 const LONG: [&str; 6] = ["--renew", "1", "--lease", "3600", "--outage-allowance", "0"];
-/// A lease that is soon over, with no allowance for outages.
+/// A short lease without an allowance for outages.
 const SHORT: [&str; 6] = ["--renew", "1", "--lease", "10", "--outage-allowance", "0"];
-/// What a holder may take to notice a revocation, in such a lease.
+/// How long a holder may take to notice a revocation with such a lease.
 const NOTICE: Duration = Duration::from_secs(11);
 
 /// A key server, and a volume under one of its keys that a client uses.
@@ -98,7 +98,7 @@ fn an_outage_disturbs_nothing() {
     let (mut exposed, io) = stage.expose();
     stage.says("held");
 
-    // A server that is silent holds nobody up.
+    // A server that does not answer delays nothing.
     server.signal(Signal::STOP);
     stage.says("outage");
     io.wait_for_more(50);
@@ -112,7 +112,7 @@ fn an_outage_disturbs_nothing() {
     assert!(exposure["key"]["reason"].as_str().unwrap().contains("is the server running"), "{exposure}");
     exposed.wait_for_line("the outage", DEADLINE, |line| line.contains("cannot be confirmed"));
     io.wait_for_more(50);
-    // Within the lease the key is there for whatever needs it.
+    // Within the lease the key is available for any use.
     let worker = stage.kill_worker();
     wait_until("another worker serves", || {
         stage.exposure()["worker_pid"].as_u64().is_some_and(|now| now != worker)
@@ -122,7 +122,7 @@ fn an_outage_disturbs_nothing() {
     stage.says("held");
     let (operations, longest) = io.stop();
     println!("{operations} verified operations, the longest took {longest:.1?}");
-    // Nor does it hold up the end.
+    // It does not delay the end either.
     server.signal(Signal::STOP);
     stage.says("outage");
     assert!(exposed.terminate(DEADLINE).success());
@@ -148,7 +148,7 @@ fn what_needs_a_key_whose_lease_has_ended_waits_for_it() {
     let told = stage.is_refused(&resize);
     assert!(told.contains("key-unavailable: key provider kms, key "), "{told}");
 
-    // A worker that dies now is missed.
+    // A worker that dies now cannot be replaced.
     stage.kill_worker();
     wait_until("it says that the key is missing", || {
         stage.exposure()["condition"]["state"] == "key_unavailable"
@@ -157,7 +157,7 @@ fn what_needs_a_key_whose_lease_has_ended_waits_for_it() {
     assert!(told.contains("key-unavailable") && told.contains("WAITING since"), "{told}");
     assert!(stage.exposure()["worker_pid"].is_null());
 
-    // The key server is back, and so is everything, by itself.
+    // The key server is back, and everything recovers automatically.
     let server = stage.serve();
     let back = Instant::now();
     io.wait_for_more(50);
@@ -186,7 +186,7 @@ fn a_revoked_key_is_noticed_and_moved_away_from_while_the_volume_is_used() {
     let told = stage.is_refused(&["volume", "info", "ds/vm1", "--key-provider", "kms"]);
     assert!(told.contains("revoked as compromised"), "{told}");
 
-    // Its worker dies, and nobody can replace it: until the volume is under another key.
+    // Its worker dies and cannot be replaced until the volume is under another key.
     stage.kill_worker();
     wait_until("it says that the key is missing", || {
         stage.exposure()["condition"]["state"] == "key_unavailable"
@@ -209,7 +209,7 @@ fn where_it_is_set_up_so_a_revocation_ends_the_exposure() {
     stage.compromise();
     exposed.wait_for_line("why it ends", DEADLINE, |line| line.contains("on_revocation: stop"));
     assert_eq!(exposed.wait(DEADLINE).code(), Some(1));
-    // It was closed in order: nothing is left to be recovered.
+    // It was closed in order, so there is nothing to recover.
     stage.runs(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-provider", "kms"]);
     stage.runs(&["volume", "check", "ds/vm1", "--key-provider", "kms"]);
     assert!(server.terminate(DEADLINE).success());

@@ -8,7 +8,7 @@ use serde_json::json;
 use strongroom_system_tests::{KeyServerUser, Scratch};
 use strongroom_test_peers::{Pki, Server, ServerKind};
 
-/// Two KMIP servers of one cluster, and what a user needs to reach them.
+/// Two KMIP servers of one cluster, and the files that a user needs to reach them.
 struct Cluster {
     pki: Pki,
     servers: [Server; 2],
@@ -27,7 +27,7 @@ impl Cluster {
         self.servers.iter_mut().for_each(Server::kill);
     }
 
-    /// What follows `key-provider add NAME`.
+    /// The arguments after `key-provider add NAME`.
     fn arguments(&self) -> Vec<String> {
         let identity = self.pki.client("host1");
         let path = |path: &Path| path.display().to_string();
@@ -49,7 +49,7 @@ fn add(user: &KeyServerUser<'_>, cluster: &Cluster, more: &[&str]) {
     user.runs(&[&["key-provider", "add", "corp"], &*arguments, more].concat());
 }
 
-/// What a command says on stdout and stderr that fails.
+/// The stdout and stderr of a command that must fail.
 #[track_caller]
 fn is_refused(user: &KeyServerUser<'_>, arguments: &[&str]) -> String {
     user.is_refused(&[arguments, &["1>&2"]].concat())
@@ -110,12 +110,12 @@ fn volumes_take_their_keys_from_a_provider() {
     let dates = key["created_unix_seconds"].as_u64().zip(key["expires_unix_seconds"].as_u64());
     assert!(dates.is_some_and(|(created, expires)| expires - created >= month), "{listed}");
 
-    // The preferred server is gone: nobody notices.
+    // Without the preferred server, nothing changes.
     cluster.servers[0].kill();
     assert_eq!(info()["volume_id"], created["volume_id"]);
 
-    // Both are: the volume is key-unavailable, with its key and provider, and nothing else happens
-    // to it.
+    // Without both, the volume's key is unavailable; the message names the key and its provider,
+    // and the volume is not changed.
     cluster.kill();
     let told = is_refused(&user, &["volume", "check", "ds/vm1"]);
     assert!(told.contains("key-unavailable: key provider corp, key"), "{told}");
@@ -126,7 +126,8 @@ fn volumes_take_their_keys_from_a_provider() {
     assert_eq!(info()["authenticated"], true);
     user.runs(&["volume", "check", "ds/vm1"]);
 
-    // Without the provider the key cannot be had; set up again under its name, it can.
+    // Without the provider the key is unavailable. After the provider is added again under its
+    // name, the key is available.
     user.runs(&["key-provider", "remove", "corp", "--yes"]);
     let told = is_refused(&user, &["volume", "check", "ds/vm1"]);
     assert!(told.contains("key-unavailable") && told.contains("no key provider 'corp'"), "{told}");

@@ -1,5 +1,5 @@
-//! A user runs the embedded key server: with nothing to set up, through outages, and with clients
-//! that come and go.
+//! A user runs the embedded key server: without a setup, through outages, and with changing
+//! clients.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -12,7 +12,7 @@ use strongroom_test_peers::{CertificateFiles, ClientKind, run_client};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Changes the first place in the audit log that says so.
+/// Replaces the first occurrence of a text in the audit log.
 fn edit_audit_log(user: &KeyServerUser<'_>, from: &str, to: &str) {
     let file = &audit_files(&user.strongroom.path("home/keyserver/audit"))[0];
     let mut bytes = std::fs::read(file).unwrap();
@@ -36,7 +36,7 @@ fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
     let tried = user.json(&["key-provider", "test", "embedded"]);
     assert_eq!(tried["well"], true, "{tried}");
 
-    // It dies, and is missed by name; nothing is damaged by trying.
+    // It dies; the error names it, and the attempt damages nothing.
     server.kill();
     let told = user.is_refused(&info);
     assert!(told.contains("key-unavailable: key provider embedded, key "), "{told}");
@@ -53,12 +53,12 @@ fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
         assert!(begun.elapsed() < DEADLINE, "it does not say that it waits");
         std::thread::yield_now();
     }
-    // It is back, and the volume is exposed by itself.
+    // It is back, and the volume is exposed automatically.
     let server = user.serve("keyserver-again");
     waiting.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
     assert_eq!(user.json(&info)["authenticated"], true);
     assert!(server.terminate(DEADLINE).success());
-    // It goes on without the key server.
+    // The exposure continues without the key server.
     assert!(waiting.terminate(DEADLINE).success());
 
     let released = |line: &Value| {
@@ -67,7 +67,7 @@ fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
     };
     let audit = user.audit();
     assert!(audit.iter().filter(|line| released(line)).count() >= 2, "{audit:#?}");
-    // The last line is the head that was signed at the end, of the line before it.
+    // The last line is the signed head, of the line before it.
     let verified = user.json(&["audit", "verify"]);
     let number = |name: &str| verified[name].as_u64().unwrap();
     assert!(
@@ -84,7 +84,7 @@ fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
     let scratch = Scratch::new();
     let user = KeyServerUser::new(&scratch);
     let server = user.serve("keyserver");
-    // As a person does: what goes to the file is the token alone.
+    // As a user does it: only the token goes to the file.
     user.runs(&["keyserver", "token", "create", "host1", "--role", "client", ">token"]);
     let enrol = |into| {
         ["keyserver", "enrol", "--server", &user.enrolment, "--token-fd", "3", "--into", into, "3<token"]
@@ -102,7 +102,7 @@ fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
         ["--kmip", &user.kmip, "--ca", "host1/ca.pem", "--cert", "host1/cert.pem", "--key", "host1/key.pem"];
     user.runs(&[&["key-provider", "add", "kms"], &provider[..], &["--server-name", "localhost"]].concat());
     user.runs(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
-    // What it owns is nobody else's.
+    // Only its owner can use its keys.
     let clients = user.json(&["keyserver", "client", "list"]);
     let host = clients["items"].as_array().unwrap().iter().find(|client| client["name"] == "host1").unwrap();
     let id = host["id"].as_str().unwrap();
@@ -130,7 +130,7 @@ fn others_clients_use_it() {
     let server = user.serve("keyserver");
     let identity =
         CertificateFiles { certificate: user.client_file("cert.pem"), key: user.client_file("key.pem") };
-    // PyKMIP looks for the name in the server's certificate that it was given as the address.
+    // PyKMIP looks for the given address in the names of the server's certificate.
     let port = user.kmip.rsplit(':').next().unwrap();
     let address = format!("localhost:{port}");
     let runs = |kind, arguments: &[&str]| {
@@ -160,7 +160,7 @@ fn where_it_listens_is_remembered() {
         assert!(server.terminate(DEADLINE).success());
     };
     serves("as-before", &[]);
-    // It moves, and this machine's client with it.
+    // The server moves, and this machine's client with it.
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let (kmip, enrolment) = (free(), free());
     serves("elsewhere", &["--listen", &kmip, "--listen-enrolment", &enrolment]);
@@ -169,8 +169,7 @@ fn where_it_listens_is_remembered() {
     assert!(settings.contains(&kmip) && settings.contains(&enrolment), "{settings}");
 }
 
-/// The port takes connections and nobody gets through, as in a flood: commands of the server's
-/// machine have a way of their own.
+/// The port accepts connections but is flooded: commands of the server's machine use another way.
 #[test]
 fn this_machine_administers_it_whatever_comes_to_its_port() {
     use std::os::unix::fs::PermissionsExt;
@@ -240,7 +239,7 @@ fn two_administrators_hand_the_keys_of_a_lost_client_over() {
     let asked = user.json(&[&words(&ask(&lost, &heir))]);
     assert_eq!((&asked["keys"][0], asked["keys"].as_array().unwrap().len()), (&key.into(), 1), "{asked}");
     let id = asked["id"].as_str().unwrap();
-    // Who asked is not who agrees, and until then nothing has changed.
+    // The requester cannot confirm it, and until the confirmation nothing changes.
     let confirm = ["keyserver", "hand-over", "confirm", id];
     let told = user.is_refused(&confirm);
     assert!(told.contains("another administrator confirms it"), "{told}");
@@ -251,7 +250,7 @@ fn two_administrators_hand_the_keys_of_a_lost_client_over() {
     user.runs(&[&confirm[..], &as_bob[..]].concat());
     user.runs(&info);
     assert_eq!(user.json(&["keyserver", "hand-over", "list"])["items"].as_array().unwrap().len(), 0);
-    // It is the other's in every respect, and no longer the first one's.
+    // It belongs to the new owner in every respect, and no longer to the first.
     let told = user.is_refused(&[&words(&ask(&lost, &heir))]);
     assert!(told.contains("has no keys"), "{told}");
     let third = enrol("third", "client");
@@ -278,7 +277,7 @@ fn its_audit_log_is_kept_within_a_size_from_then_on() {
     assert!(told.contains("--audit-file-size"), "{told}");
     let server = user.serve_with("keyserver", &["--audit-file-size", "1M", "--audit-keep-size", "2M"]);
     assert!(server.terminate(DEADLINE).success());
-    // It is remembered.
+    // The setting is kept.
     let server = user.serve("again");
     let settings = std::fs::read_to_string(user.strongroom.path("home/keyserver/server.json")).unwrap();
     assert!(settings.contains("\"keep_bytes\": 2097152"), "{settings}");
@@ -304,7 +303,7 @@ fn its_audit_log_goes_to_a_collector() {
     let status = user.json(&["keyserver", "status"]);
     assert_eq!(status["collector"]["trouble"], Value::Null, "{status}");
     assert!(server.terminate(DEADLINE).success());
-    // What was on record at the end has been received: the very lines.
+    // The collector has received the last records, line for line.
     let audit = user.audit();
     let last = audit.iter().rfind(|line| line["kind"] == "record").unwrap();
     assert_eq!(last["action"], "stop", "{last}");
@@ -314,7 +313,7 @@ fn its_audit_log_goes_to_a_collector() {
     });
     collector.kill();
 
-    // Without its collector it serves on, says so, and forgets nothing.
+    // Without its collector it keeps serving, reports that, and loses nothing.
     let server = user.serve_with("keyserver-alone", &ship);
     let begun = Instant::now();
     loop {
@@ -328,7 +327,7 @@ fn its_audit_log_goes_to_a_collector() {
     assert!(server.terminate(DEADLINE).success());
 }
 
-/// The command between the first pair of backquotes after `before`.
+/// The command in the first pair of backquotes after `before`.
 fn command_after<'a>(text: &'a str, before: &str) -> &'a str {
     let at = text.find(before).unwrap_or_else(|| panic!("no '{before}' in: {text}"));
     text[at..].split('`').nth(1).unwrap_or_else(|| panic!("no command in: {text}"))
@@ -344,12 +343,12 @@ fn an_unprotected_root_key_is_told_with_the_command_that_seals_it() {
     assert_eq!(status["root_protection"], "unprotected", "{status}");
     let warnings = status["warnings"].to_string();
     assert_eq!(command_after(&warnings, "unprotected: "), command, "{status}");
-    // A machine that tests run on may lack other things, by which doctor's exit status is not 0.
+    // The machine that runs the tests may lack other things, so doctor's exit status may not be 0.
     let doctor = serving.strongroom.run_shell(&KeyServerUser::script(&["doctor"])).stdout;
     assert!(doctor.contains(&command), "{doctor}");
     serving.end();
 
-    // As a person types it, but for the terminal that asks.
+    // As a user types it, but without the terminal's prompts.
     std::fs::write(scratch.path("words"), "correct horse battery staple\n").unwrap();
     std::fs::write(scratch.path("short"), "horse\n").unwrap();
     let arguments = command.strip_prefix("strongroom ").unwrap();

@@ -1,6 +1,6 @@
 //! The key server is killed at random moments while clients make, read, re-key and destroy keys,
-//! and started again each time. What a client was told is so, what it was not told happened whole
-//! or not at all, and nothing was released off the record.
+//! and restarted each time. Every answer still holds, an unanswered request happened completely or
+//! not at all, and nothing was released without a record.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -19,34 +19,34 @@ use strongroom_kmip::message::{ReKeyRequest, RequestPayload, ResponsePayload};
 use strongroom_kmip::protocol::{AttributeValue, Name, NameType, RevocationReasonCode, State};
 use strongroom_system_tests::{KeyServerUser, Scratch};
 
-/// In CI a slice.
+/// A smaller number in CI.
 const ROUNDS: u32 = if cfg!(feature = "full") { 100 } else { 4 };
 const CLIENTS: u32 = 3;
-/// Most answers that a round sees before the server is killed.
+/// The most answers in a round before the server is killed.
 const ANSWERS_MAX: u32 = 120;
-/// A server that was killed lets nobody wait for longer.
+/// Timeout of a request to a killed server.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A key as its client knows it.
 struct Key {
     id: String,
-    /// Taken away when another takes its place.
+    /// `None` after another key has taken its name.
     name: Option<String>,
-    /// What it is, by an answer.
+    /// Its state, according to the last answer.
     state: State,
-    /// What it was asked to become when the server died.
+    /// The state that was requested when the server died.
     asked: Option<State>,
-    /// What was released.
+    /// The released key material.
     content: Option<Vec<u8>>,
 }
 
-/// What one client did until the server was gone.
+/// The work of one client until the server was gone.
 #[derive(Default)]
 struct Work {
     keys: Vec<Key>,
-    /// The name of a key that it had asked for.
+    /// The name of a key that it had requested.
     unanswered: Option<String>,
-    /// What was answered, by operation and object, as the record calls them.
+    /// The answers by operation and object, with the record's names.
     answered: HashMap<(&'static str, String), usize>,
 }
 
@@ -54,7 +54,7 @@ fn client(user: &KeyServerUser<'_>) -> Client {
     kmip_client::client(&user.kmip, &user.client_file("."))
 }
 
-/// What the server said, or nothing if it is gone. It refuses nothing of what is asked for here.
+/// Unwraps the server's answer; `None` if the server is gone. It refuses none of these requests.
 fn answer<T>(outcome: Result<T, ClientError>) -> Option<T> {
     match outcome {
         Ok(answer) => Some(answer),
@@ -63,7 +63,7 @@ fn answer<T>(outcome: Result<T, ClientError>) -> Option<T> {
     }
 }
 
-/// Works with keys of its own until the server is gone. Says each answer.
+/// Works with keys of its own until the server is gone. Reports each answer.
 fn work(client: &Client, name: &str, seed: u64, told: &Sender<()>) -> Work {
     let mut random = StdRng::seed_from_u64(seed);
     let mut work = Work::default();
@@ -84,7 +84,7 @@ fn work(client: &Client, name: &str, seed: u64, told: &Sender<()>) -> Work {
         if done.is_none() {
             return work;
         }
-        // Whoever counted has gone once the server is to be killed.
+        // The receiver is gone once the server is about to be killed.
         let _ = told.send(());
     }
 }
@@ -114,7 +114,7 @@ impl Work {
         Some(())
     }
 
-    /// Another key takes the place of this one, with its name.
+    /// Re-keys this key: another takes its place and name.
     fn re_key(&mut self, client: &Client, number: usize) -> Option<()> {
         let old = &self.keys[number];
         let (id, name) = (old.id.clone(), old.name.clone());
@@ -133,7 +133,7 @@ impl Work {
         Some(())
     }
 
-    /// It goes one step on in its life.
+    /// Advances its life by one step.
     fn age(&mut self, client: &Client, number: usize) -> Option<()> {
         let key = &mut self.keys[number];
         let (operation, next) = match key.state {
@@ -153,7 +153,7 @@ impl Work {
         Some(())
     }
 
-    /// Compares with what a server has that was killed and started again.
+    /// Compares the client's knowledge with a restarted server.
     fn check(&self, client: &Client, recorded: &HashMap<(String, String), usize>) {
         for key in &self.keys {
             let state = client.state(&key.id).unwrap_or_else(|error| panic!("{} is lost: {error}", key.id));
@@ -178,12 +178,12 @@ impl Work {
             .iter()
             .filter(|key| key.state != State::Destroyed && key.asked != Some(State::Destroyed))
         {
-            // The name of one that was being re-keyed is the old key's or the new one's.
+            // The name of a key that was being re-keyed belongs to the old key or to the new one.
             if let Some(name) = key.name.as_ref().filter(|name| self.unanswered.as_ref() != Some(*name)) {
                 assert_eq!(named(name), std::slice::from_ref(&key.id), "{name}");
             }
         }
-        // One that was asked for is whole, or not there.
+        // A requested key exists completely, or not at all.
         if let Some(name) = &self.unanswered {
             let found = named(name);
             assert!(found.len() <= 1, "{name}: {found:?}");
@@ -237,7 +237,7 @@ fn what_was_answered_is_so_whenever_the_server_is_killed() {
             server.kill();
             workers.into_iter().map(|worker| worker.join().unwrap()).collect()
         });
-        // Now and then it is killed while it starts, too.
+        // From time to time it is also killed while it starts.
         if round % 4 == 3 {
             user.start_server(&format!("keyserver-{round}-killed"), &[]).kill();
         }

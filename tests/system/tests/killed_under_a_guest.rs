@@ -1,6 +1,6 @@
-//! The worker of a guest's vhost-user disk is killed twenty times while 32 requests are in flight,
-//! and then upgraded: the guest sees no error and no wrong block, only pauses, and those are
-//! measured by its own clock.
+//! The worker of a guest's vhost-user disk is killed twenty times with 32 requests in flight, and
+//! then upgraded: the guest sees no error and no wrong block, only pauses, which its own clock
+//! measures.
 
 #![cfg(feature = "full")]
 
@@ -12,10 +12,10 @@ use strongroom_system_tests::{CommandLine, Exercise, GuestPlan, Machine, Protect
 
 const KILLS: usize = 20;
 const UPGRADES: usize = 5;
-/// Requests in flight; each thread of the exercise has one.
+/// Requests in flight, one for each thread of the exercise.
 const DEPTH: usize = 32;
-/// Done between two kills, so that each worker has written before it dies, and each kill meets
-/// other requests.
+/// Operations between two kills, so that each worker has written before it dies, and each kill
+/// meets other requests.
 const OPERATIONS_BETWEEN_KILLS: u64 = 300;
 
 #[test]
@@ -57,7 +57,7 @@ fn a_guest_sees_no_error_when_its_worker_is_killed() {
     );
 }
 
-/// What is told of a set of times.
+/// The quantiles of a set of times.
 struct Quantiles {
     sorted: Vec<Duration>,
 }
@@ -68,7 +68,7 @@ impl Quantiles {
         Self { sorted: times }
     }
 
-    /// The smallest time that so many of a hundred do not exceed.
+    /// The smallest time that this percentage does not exceed.
     fn at(&self, percent: usize) -> Duration {
         self.sorted[(self.sorted.len() * percent).div_ceil(100).max(1) - 1]
     }

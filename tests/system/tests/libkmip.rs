@@ -1,10 +1,10 @@
-//! What libkmip sends, byte by byte over OpenSSL, and what it takes for an answer. Percona's
+//! The requests of libkmip, byte by byte over OpenSSL, and its acceptance of answers. Percona's
 //! keyring is its best known user.
 //!
-//! libkmip is C and in no package registry, so what stands here was written down from its public
-//! source (OpenKMIP's and Percona's, `libkmip/src/kmip.c`, `kmip_bio.c`, `kmip_locate.c`, and
-//! `kmippp` above them): the order of fields, the versions under which each operation goes, and a
-//! reader that is as strict as its own. Nothing of the program's own encoding is used.
+//! libkmip is written in C and is in no package registry, so this follows its public source
+//! (OpenKMIP's and Percona's, `libkmip/src/kmip.c`, `kmip_bio.c`, `kmip_locate.c`, and `kmippp`
+//! above them): the order of fields, the version of each operation, and an equally strict reader.
+//! The program's own encoder is not used.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -18,10 +18,10 @@ use strongroom_system_tests::{KeyServerUser, Scratch};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The longest answer that libkmip takes, and says so in each request.
+/// The longest answer that libkmip accepts, which each request states.
 const ANSWER_MAX_BYTES: i32 = 8192;
 
-/// How many identifiers Percona's keyring asks for at a time.
+/// The number of identifiers that Percona's keyring requests at a time.
 const PAGE: i32 = 16;
 
 const INTEGER: u8 = 2;
@@ -85,7 +85,7 @@ fn request(minor: i32, operation: u32, payload: &[Vec<u8>]) -> Vec<u8> {
     structure(0x78, &[structure(0x77, &header), item])
 }
 
-/// What kmippp gives every key: AES-256 for encryption, with a name and a group.
+/// The attributes that kmippp gives every key: AES-256 for encryption, with a name and a group.
 fn template(name: &str) -> Vec<u8> {
     structure(
         0x91,
@@ -99,8 +99,7 @@ fn template(name: &str) -> Vec<u8> {
     )
 }
 
-/// Fields one after the other, as its decoder goes through them: what does not come where it is
-/// looked for is an error.
+/// Decodes fields in order, as its decoder does: a field in another place is an error.
 struct Decoder<'a>(&'a [u8]);
 
 impl<'a> Decoder<'a> {
@@ -133,7 +132,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// A connection of its own, through OpenSSL.
+/// A connection through OpenSSL.
 struct Connection {
     client: Child,
     to_server: ChildStdin,
@@ -180,8 +179,8 @@ impl Connection {
         Self { client, to_server, answers }
     }
 
-    /// Sends one operation, and gives the payload of its answer as kmip_decode_response_message
-    /// reads it; nothing for a refusal.
+    /// Sends one operation. Returns the payload of its answer as kmip_decode_response_message reads
+    /// it; `None` for a refusal.
     fn ask(&mut self, minor: i32, operation: u32, payload: &[Vec<u8>]) -> Option<Vec<u8>> {
         self.to_server.write_all(&request(minor, operation, payload)).unwrap();
         self.to_server.flush().unwrap();
@@ -209,7 +208,7 @@ impl Connection {
         Some(payload)
     }
 
-    /// The identifier that most operations answer with, and nothing else.
+    /// Returns the identifier, which most operations answer with and nothing else.
     fn ask_for_identifier(&mut self, minor: i32, operation: u32, payload: &[Vec<u8>]) -> String {
         let answer = self.ask(minor, operation, payload).unwrap();
         let mut answer = Decoder(&answer);
@@ -228,7 +227,7 @@ impl Connection {
         id
     }
 
-    /// Under a header of 1.4, as kmip_bio_register_symmetric_key does.
+    /// With a header of 1.4, as kmip_bio_register_symmetric_key does.
     fn register(&mut self, name: &str, key: &[u8]) -> String {
         let value = structure(0x45, &[field(0x43, BYTES, key)]);
         let (algorithm, length) = (enumeration(0x28, 3), integer(0x2a, key.len() as i32 * 8));
@@ -253,8 +252,8 @@ impl Connection {
         Some(key)
     }
 
-    /// Its op_all: pages with Offset Items under a header of 1.0, until a page is empty, since 1.0
-    /// counts nothing.
+    /// Its op_all: pages with Offset Items and a header of 1.0, until a page is empty, since 1.0
+    /// has no count.
     fn all(&mut self, more: &[Vec<u8>]) -> Vec<String> {
         let mut found = Vec::new();
         loop {
@@ -297,7 +296,7 @@ fn a_keyring_keeps_its_keys_as_libkmip_asks() {
     let registered = keyring.register("INNODBKey-0", &key);
     keyring.ask_for_identifier(0, OPERATION_ACTIVATE, &[text(UNIQUE_IDENTIFIER, &registered)]);
     assert_eq!(keyring.get(&registered).unwrap(), key);
-    // Its name, which a keyring knows its keys by, under a header of 1.4.
+    // The name, by which a keyring finds its keys, with a header of 1.4.
     let question = [text(UNIQUE_IDENTIFIER, &registered), text(0x0a, "Name")];
     let answer = keyring.ask(4, OPERATION_GET_ATTRIBUTES, &question).unwrap();
     let mut answer = Decoder(&answer);
@@ -311,7 +310,7 @@ fn a_keyring_keeps_its_keys_as_libkmip_asks() {
     assert_eq!((name.text(0x55), name.number(0x54, ENUMERATION)), ("INNODBKey-0".to_owned(), 1));
     answer.ends();
 
-    // More keys than two pages; another start of the database finds every one of them.
+    // More keys than two pages; another start of the database finds all of them.
     let mut made: Vec<_> = (1..40).map(|number| keyring.create(&format!("INNODBKey-{number}"))).collect();
     assert_eq!(keyring.get(&made[0]).unwrap().len(), 32);
     made.push(registered.clone());
@@ -328,7 +327,7 @@ fn a_keyring_keeps_its_keys_as_libkmip_asks() {
     let name = attribute("Name", structure(0x0b, &[text(0x55, "INNODBKey-0"), enumeration(0x54, 1)]));
     assert_eq!(keyring.all(&[name]), std::slice::from_ref(&registered));
 
-    // And it goes: revoked because it is no longer needed, then destroyed. What is refused is an
+    // The end of a key: revoked because it is no longer needed, then destroyed. A refusal is an
     // answer, too.
     let reason = structure(0x81, &[enumeration(0x82, 6), text(0x80, "rotated")]);
     keyring.ask_for_identifier(0, OPERATION_REVOKE, &[text(UNIQUE_IDENTIFIER, &registered), reason]);

@@ -1,5 +1,5 @@
-//! A user of libvirt pastes what `volume expose --show libvirt` prints: the domain boots from the
-//! volume, goes on after the volume's worker was killed, and takes a second volume while it runs.
+//! A libvirt user pastes the output of `volume expose --show libvirt`: the domain boots from the
+//! volume, survives the kill of the volume's worker, and takes a second volume while it runs.
 
 #![cfg(feature = "full")]
 
@@ -12,13 +12,13 @@ use strongroom_system_tests::{
     CommandLine, Exercise, ExerciseReport, Libvirt, Machine, Process, Protection, Scratch, Session, Volume,
 };
 
-/// With something for every syntax that a name passes through.
+/// A name with special characters of every syntax that it passes through.
 const NBD_NAME: &str = "vm 1, \"o'dd\" <&>";
-/// Debian 12's libvirt 9.0 reads such a name of a vhost-user socket, but then forgets to escape it
-/// in its own notes.
+/// Debian 12's libvirt 9.0 accepts such a name for a vhost-user socket, but does not escape it in
+/// its own files.
 const VHOST_USER_NAME: &str = "vm 1, \"odd\"";
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
-/// Done before and after the worker is killed.
+/// Operations before and after the kill of the worker.
 const OPERATIONS: u64 = 200;
 const EXERCISE: &str = "diskexercise --device /dev/vdb --length 16M --threads 4 --ops 100";
 
@@ -40,21 +40,21 @@ fn boots_and_takes(machine: Machine, first: &str, second: &str) {
     let plugged = Volume::create(&scratch, name(second), "64M", Protection::Encrypted);
     let (boot_server, boot_lines) = expose(&scratch, &boot, first);
     let (plugged_server, plugged_lines) = expose(&scratch, &plugged, second);
-    // A domain that a vhost-user disk is plugged into needs its memory shared from the beginning.
+    // Hot-plugging a vhost-user disk needs a domain with shared memory.
     let memory_backing =
         boot_lines.memory_backing.or(plugged_lines.memory_backing).expect("one is vhost-user");
     let mut guest = libvirt.boot("vm1", machine, &memory_backing, &boot_lines.disk);
 
     let mut exercise = Exercise::start_in(&mut guest, "/dev/vda", "32M", 4);
     exercise.wait_for_more(OPERATIONS);
-    // Debian 12's libvirt 9.0 does not hand an NBD disk's reconnect delay on to QEMU.
+    // Debian 12's libvirt 9.0 does not pass an NBD disk's reconnect delay to QEMU.
     if first == "--vhost-user" {
         kill(worker_of(boot_server.id()));
         exercise.wait_for_more(OPERATIONS);
     }
     exercise.stop().assert_clean();
 
-    // The second disk's name is the one thing to be changed in what was printed.
+    // Only the second disk's name must be changed in the output.
     let disk = plugged_lines.disk.replace("<target dev='vda'", "<target dev='vdb'");
     let file = scratch.path("plugged.xml");
     fs::write(&file, disk).expect("a file can be written");
@@ -77,13 +77,13 @@ fn plug_and_unplug(libvirt: &Libvirt<'_>, guest: &mut Session, file: &Path) {
     guest.wait_until("! [ -e /dev/vdb ]");
 }
 
-/// What the program printed for libvirt.
+/// The program's output for libvirt.
 struct Lines {
     memory_backing: Option<String>,
     disk: String,
 }
 
-/// Exposes a volume by the protocol whose option is given, on the same socket each time.
+/// Exposes a volume over the protocol of this option, on the same socket each time.
 fn expose(scratch: &Scratch, volume: &Volume<'_>, protocol: &str) -> (Process, Lines) {
     let [path, key_file] = [volume.path(), volume.key_file()].map(|path| path.to_string_lossy().into_owned());
     let address = format!("unix:{path}.socket");

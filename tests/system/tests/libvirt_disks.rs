@@ -1,4 +1,4 @@
-//! Somebody with guests of libvirt's, and no VM of Strongroom's, gives them encrypted disks:
+//! A user of libvirt guests, without Strongroom VMs, gives them encrypted disks:
 //! `vm disk attach --libvirt`.
 
 #![cfg(feature = "full")]
@@ -14,8 +14,8 @@ const SHARED_MEMORY: &str = "<memoryBacking><source type='memfd'/><access mode='
 const DEADLINE: Duration = Duration::from_secs(60);
 const EXERCISE: &str = "diskexercise --device /dev/vda --length 16M --threads 4 --ops 100";
 
-/// A person at a machine without systemd, where it is said what to run: what it says is run as it
-/// is.
+/// A user on a machine without systemd, where refusals name a command to run; the test runs it
+/// literally.
 struct Person<'test> {
     strongroom: CommandLine<'test>,
     connect: String,
@@ -29,7 +29,7 @@ impl<'test> Person<'test> {
 
     fn script(&self, arguments: &str) -> String {
         let Self { connect, .. } = self;
-        // Whoever runs the tests may have a systemd, which is not to be touched.
+        // The machine that runs the tests may have systemd, which must not be touched.
         format!(
             r#"[ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd; exec "$STRONGROOM" {arguments} {connect}"#
         )
@@ -50,7 +50,7 @@ impl<'test> Person<'test> {
         said
     }
 
-    /// Runs the command that a refusal has named.
+    /// Runs the command that a refusal names.
     #[track_caller]
     fn obeys(&self, name: &str, refusal: &str) -> Process {
         let command = refusal.lines().find_map(|line| line.trim().strip_prefix("strongroom volume expose "));
@@ -103,7 +103,7 @@ fn a_guest_gets_a_disk_in_shared_memory_that_is_rekeyed_and_taken_out_again() {
     person.is_refused(&format!("attach {data2} --target vda"), "vda is another disk of web1 already");
     person.is_refused(&format!("attach {data2} --frontend nbd"), "is exposed over vhost-user");
 
-    // Its key is replaced while the guest has it.
+    // Its key is replaced while the guest uses it.
     let new_key = scratch.path("new.key");
     person.strongroom.write_key_file("new.key", &[0x5a; 32]);
     let rekey = format!(
@@ -116,7 +116,8 @@ fn a_guest_gets_a_disk_in_shared_memory_that_is_rekeyed_and_taken_out_again() {
     ExerciseReport::parse(&guest.run(&format!("{EXERCISE} --verify-only"))).assert_clean();
     use_disk(&mut guest);
 
-    // Nobody else gets it meanwhile, and a domain that is off gets another when it starts.
+    // No other guest can get it meanwhile, and a domain that is off gets another one when it
+    // starts.
     libvirt.define("web2", SHARED_MEMORY);
     let for_web2 = |arguments: &str| format!("attach {}", arguments.replace("web1", "web2"));
     person.is_refused(&for_web2(&data1), "is vda of domain web1 already");
@@ -155,7 +156,7 @@ fn a_guest_whose_memory_is_its_own_gets_a_disk_over_nbd() {
     assert!(refused.contains("<memoryBacking>") && refused.contains("--frontend nbd"), "{refused}");
     let nbd = format!("attach {data1} --frontend nbd");
     let server = person.obeys("expose-1", &person.is_refused(&nbd, "keep this running"));
-    // For the guest that runs, and not for its next start.
+    // For the running guest, and not for its next start.
     let attached = person.json(&format!("attach {data1} --live"));
     assert_eq!((&attached["frontend"], &attached["config"]), (&"nbd".into(), &false.into()));
     use_disk(&mut guest);

@@ -1,13 +1,13 @@
-//! A volume grows while a guest writes to it: the guest is told the new size, uses what is new, and
-//! its I/O goes on.
+//! A volume grows while a guest writes to it: the guest sees the new size, uses the new space, and
+//! its I/O continues.
 
 #![cfg(feature = "full")]
 
 use strongroom_system_tests::{Exercise, ExerciseReport, GuestPlan, Machine, Protection, Scratch, Volume};
 
-/// Done before the volume grows and after it.
+/// Operations before and after the growth.
 const OPERATIONS: u64 = 200;
-/// Of what is new, the last part: its end is the volume's.
+/// The last part of the new space, up to the end of the volume.
 const EXERCISE_OF_THE_NEW: &str =
     "diskexercise --device /dev/vda --offset 192M --length 64M --threads 4 --ops 200";
 

@@ -1,6 +1,6 @@
-//! A guest on each machine type, with a disk over vhost-user and one over NBD at once: both hold
-//! what was written. And guests whose disks are attached by the very arguments that `volume expose`
-//! prints, whatever the volume is called.
+//! A guest on each machine type, with a disk over vhost-user and one over NBD at once: both keep
+//! their data. And guests whose disks are attached with the exact arguments that `volume expose`
+//! prints, whatever the volume's name.
 
 #![cfg(feature = "full")]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use strongroom_system_tests::{CommandLine, ExerciseReport, GuestPlan, Machine, Protection, Scratch, Volume};
 
-/// With something for every syntax that a name passes through.
+/// A name with special characters of every syntax that it passes through.
 const ODD_NAME: &str = "vm 1, \"o'dd\" <&>";
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
 const EXERCISE: &str = "diskexercise --length 32M --threads 4 --ops 200";

@@ -1,5 +1,5 @@
-//! Many VMs are asked to go on, and off, at once: the queue does at most sixteen at a time, and all
-//! of them end up as they were asked to.
+//! Many VMs are started and stopped at once: the queue runs at most sixteen operations at a time,
+//! and all VMs reach the requested state.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use strongroom_system_tests::{Scratch, Serving};
 
-/// In CI a slice.
+/// A smaller number in CI.
 const VMS: usize = if cfg!(feature = "full") { 120 } else { 12 };
 /// hostd's own limit (RUNNING_MAX in crates/control-plane/hostd/src/daemon/queue.rs).
 const AT_ONCE_MAX: u64 = 16;
-/// On a machine that does other things meanwhile.
+/// Timeout on a machine that is busy with other things.
 const ALL_WITHIN: Duration = Duration::from_secs(300);
 
 #[test]
@@ -27,8 +27,7 @@ fn many_vms_go_on_and_off_through_the_queue() {
 
     ask_all(&serving, "vm start $vm --paused --no-wait");
     let at_once = most_at_once_until_all_are(&scratch, &serving, "paused");
-    // With as many as there are places, there is always one that waits for its turn beside one that
-    // is done.
+    // With this many VMs, an operation is always queued while another runs.
     assert!((2..=AT_ONCE_MAX).contains(&at_once), "{at_once} at once");
     let running = serving.processes().iter().filter(|(_, line)| line.contains("vm-supervisor")).count();
     assert_eq!(running, 2 * VMS, "a supervisor and its starter each");
@@ -38,7 +37,7 @@ fn many_vms_go_on_and_off_through_the_queue() {
     assert!(at_once <= AT_ONCE_MAX, "{at_once} at once");
 }
 
-/// Asks for it of all VMs, faster than it is done.
+/// Sends the request for all VMs, faster than they are carried out.
 #[track_caller]
 fn ask_all(serving: &Serving<'_>, of_each: &str) {
     let script = format!(
@@ -48,7 +47,8 @@ fn ask_all(serving: &Serving<'_>, of_each: &str) {
     serving.strongroom.run_shell(&script).success();
 }
 
-/// How many operations the host did at once at most, until all VMs are so and it does nothing.
+/// The greatest number of operations that the host ran at once, until all VMs have this state and
+/// the host is idle.
 #[track_caller]
 fn most_at_once_until_all_are(scratch: &Scratch, serving: &Serving<'_>, power: &str) -> u64 {
     let until = Instant::now() + ALL_WITHIN;
@@ -69,7 +69,7 @@ fn most_at_once_until_all_are(scratch: &Scratch, serving: &Serving<'_>, power: &
     }
 }
 
-/// What hostd says of itself, without whoever else remembers it for a while.
+/// Queries hostd directly, without the control plane's cache.
 #[track_caller]
 fn ask_hostd(scratch: &Scratch) -> Value {
     let mut socket = UnixStream::connect(scratch.path("run/hostd/control.sock")).unwrap();

@@ -1,13 +1,13 @@
-//! A guest with two vhost-user disks moves: into a file and out of it again, and alive into a
-//! second QEMU beside the first. Its I/O goes on without an error or a wrong block, and its memory
-//! came along, also what the worker wrote into it after it had been copied.
+//! A guest with two vhost-user disks moves: into a file and out of it again, and live into a second
+//! QEMU beside the first. Its I/O continues without an error or a wrong block, and its memory is
+//! complete, including pages that the worker wrote after they had been copied.
 //!
-//! That last point is what a dirty log is for, and direct I/O does not test it: whoever reads a
-//! buffer checks it where it was filled. So the guest reads a disk, the *witness*, into its page
-//! cache once all memory has been copied. Nobody but the worker writes those pages (run-guest sees
-//! to it that the kernel does not zero them first), and nobody looks at them before the guest has
-//! moved. There they must hold what the disk holds, and the guest must not have read the disk again
-//! for it. Against a worker that does not mark the pages it fills, both tests fail.
+//! That last point is the purpose of a dirty log, and direct I/O does not test it: a program that
+//! reads a buffer checks it where it was filled. So the guest reads a disk, the *witness*, into its
+//! page cache once all memory has been copied. Only the worker writes those pages (run-guest
+//! prevents the kernel from zeroing them first), and they are not looked at before the guest has
+//! moved. Then they must have the disk's content, and the guest must not have read the disk again.
+//! Both tests fail with a worker that does not mark the pages it fills.
 
 #![cfg(feature = "full")]
 
@@ -21,23 +21,23 @@ use strongroom_system_tests::{
     ExerciseReport, Exposure, Guest, GuestPlan, Protection, Scratch, Session, Volume,
 };
 
-/// The whole witness; it stays in the guest's page cache.
+/// The size of the witness; it stays in the guest's page cache.
 const WITNESS_MEGABYTES: u32 = 48;
 /// Lines of progress, of 20 operations each, before and after the move.
 const PROGRESS_LINES: u32 = 10;
 const EXERCISE: &str = "diskexercise --device /dev/vda --length 64M --threads 4 --progress 20";
-/// One pass over the guest's memory, or its last part, while two emulated guests' processors are
-/// busy.
+/// Timeout of one pass over the guest's memory, or its last part, while two emulated guests keep
+/// the processors busy.
 const MIGRATION_DEADLINE: Duration = Duration::from_secs(120);
-/// Bytes in a second: all memory that is not zero is copied in some seconds, and what [`DIRTY`]
-/// writes in half a one.
+/// Bytes per second: all non-zero memory is copied in some seconds, and the output of [`DIRTY`] in
+/// half a second.
 const BANDWIDTH: u32 = 16 << 20;
-/// Without end, new content for eight megabytes of memory; pages of zeroes would hardly need to be
-/// sent.
+/// Writes new content to eight megabytes of memory without end; pages of zeroes would hardly need
+/// to be sent.
 const DIRTY: &str = "while :; do cat /bin/busybox /bin/busybox /bin/busybox /bin/busybox >/tmp/dirty; done";
-/// Long enough that a guest that is always writing can move in the end, in milliseconds.
+/// Long enough for a guest that always writes to complete its move, in milliseconds.
 const DOWNTIME_LIMIT_MS: u32 = 20_000;
-/// How often the destination waits half a second for the source to be refused.
+/// How often the destination waits half a second for the refusal of the source.
 const REFUSAL_TRIES: u32 = 60;
 
 #[test]
@@ -64,7 +64,7 @@ fn a_guest_goes_on_in_another_qemu_and_not_in_the_first() {
     let mut guest = destination.arrived();
     check_witness(guest.session(), &witness);
 
-    // The source still holds the guest as it was. QEMU would let it go on; the worker does not.
+    // The source still has the guest's old state. QEMU would let it continue; the worker does not.
     let _ = source.qmp().try_execute("cont", json!({}));
     wait_for_refusal(&disks.exercised, guest.session());
     source.cut_power();
@@ -79,8 +79,8 @@ fn a_guest_goes_on_from_a_file_although_its_workers_were_killed_while_it_was_wri
     println!("over kills, {}", move_through_a_file(Disks::kill_workers));
 }
 
-/// Moves a guest into a file and on from there; something happens while the file is written. What
-/// was seen.
+/// Moves a guest into a file and out of it; `meanwhile` runs while the file is written. Returns an
+/// observation.
 fn move_through_a_file(meanwhile: impl FnOnce(&Disks)) -> String {
     let scratch = Scratch::new();
     let volumes = Volumes::create(&scratch);
@@ -105,23 +105,23 @@ fn goes_on_from(file: &Path, scratch: &Scratch, disks: Disks, witness: &str) -> 
     report
 }
 
-/// Whether this QEMU sees the end of a connection before it has started the device: a destination
-/// that waits while a worker is killed. Version 7.2 does not, and then talks to the successor
-/// without agreeing on anything.
+/// Whether this QEMU notices the end of a connection before it has started the device, as for a
+/// destination that waits while a worker is killed. Version 7.2 does not, and then talks to the
+/// successor without a negotiation.
 fn notices_broken_connections(guest: &mut Guest) -> bool {
     let version = guest.qmp().execute("query-version", json!({}));
     version["qemu"]["major"].as_u64() >= Some(10)
 }
 
-/// Writes the witness, forgets it, and starts an exercise of the other disk; the sum of what was
-/// written.
+/// Writes the witness, drops it from the cache, and starts an exercise of the other disk. Returns
+/// the checksum of the witness.
 fn start_work(session: &mut Session) -> String {
     // A block device without users loses its page cache.
     session.run("exec 9</dev/vdb");
     session.run(&format!("dd if=/dev/urandom of=/dev/vdb bs=1M count={WITNESS_MEGABYTES} conv=fsync"));
     let witness = session.run("md5sum </dev/vdb");
     session.run("echo 3 >/proc/sys/vm/drop_caches");
-    // What lies in free memory is copied too, and must not be the witness by chance.
+    // Free memory is copied too, and must not contain the witness by chance.
     session.run(&format!(
         "mount -t tmpfs none /mnt && dd if=/dev/zero of=/mnt/zeroes bs=1M count={} && umount /mnt",
         2 * WITNESS_MEGABYTES
@@ -132,16 +132,16 @@ fn start_work(session: &mut Session) -> String {
     witness
 }
 
-/// Moves the guest; it reads the witness after its memory has been copied once. How often memory
-/// was gone through.
+/// Moves the guest, which reads the witness after its memory has been copied once. Returns the
+/// number of passes over the memory.
 fn migrate(source: &mut Guest, uri: &str, meanwhile: impl FnOnce()) -> u64 {
     let (session, qmp) = source.session_and_qmp();
     qmp.execute(
         "migrate-set-capabilities",
         json!({ "capabilities": [{ "capability": "events", "state": true }] }),
     );
-    // The guest dirties more than can be sent in the shortest pause, so the copying goes on for as
-    // long as is wanted.
+    // The guest dirties more than can be sent in the shortest pause, so copying continues as long
+    // as wanted.
     qmp.execute("migrate-set-parameters", json!({ "downtime-limit": 1, "max-bandwidth": BANDWIDTH }));
     qmp.execute("migrate", json!({ "uri": uri }));
     qmp.wait_for_event_that("MIGRATION_PASS", MIGRATION_DEADLINE, |data| data["pass"].as_u64() >= Some(2));
@@ -172,7 +172,7 @@ fn check_witness(session: &mut Session, written: &str) {
     assert_eq!(sectors_read(session), before, "the guest has read the disk again instead");
 }
 
-/// From the witness (Linux `Documentation/block/stat.rst`).
+/// Sectors read from the witness (Linux `Documentation/block/stat.rst`).
 fn sectors_read(session: &mut Session) -> u64 {
     let stat = session.run("cat /sys/block/vdb/stat");
     stat.split_whitespace()

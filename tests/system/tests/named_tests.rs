@@ -1,5 +1,5 @@
-//! The tests that the documents name are there: each sentence that states a rule has one, by file
-//! and function.
+//! The tests that the documents name exist: each sentence that states a rule has one, by file and
+//! function.
 //!
 //! A test is named as `crates/x/tests/y.rs::name`.
 
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// What stands between backquotes in a text.
+/// The texts in backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -22,8 +22,8 @@ fn named(text: &str) -> Vec<(&str, &str)> {
     quoted(text).filter(is_test).filter_map(|quote| quote.split_once(".rs::")).collect()
 }
 
-/// Whether a file has the test: a function, or the first word of a case where tests have a `main`
-/// of their own.
+/// Whether a file has the test: a function, or the first word of a case in tests with a `main` of
+/// their own.
 fn has(source: &str, name: &str) -> bool {
     let is_listed = || source.split(&format!("\"{name}\"")).skip(1).any(|rest| rest.starts_with(','));
     source.contains(&format!("fn {name}(")) || is_listed()
@@ -55,10 +55,10 @@ fn tests_that_the_documents_name_are_there() {
     assert!(count > 40, "{count} tests are named");
 }
 
-/// Each section of these documents that states rules ends with the tests that hold it to them.
+/// Each section of these documents that states rules ends with the tests that enforce them.
 #[test]
 fn sections_that_state_rules_name_their_tests() {
-    // Pictures of what is where, and what is not promised, have none.
+    // Layout pictures, and sections about what is not promised, have none.
     let exempt =
         ["A volume is a directory", "What is not promised", "How the orders are shown", "Key server"];
     for document in ["docs/ON_DISK.md", "docs/THREAT_MODEL.md"] {
@@ -71,8 +71,7 @@ fn sections_that_state_rules_name_their_tests() {
     }
 }
 
-/// The mistakes that are made on purpose can still be made, and the tests that are to catch them
-/// are there.
+/// The deliberate mistakes can still be applied, and the tests that must catch them exist.
 #[test]
 fn mistakes_made_on_purpose_still_apply() {
     let mut count = 0;
@@ -92,8 +91,7 @@ fn mistakes_made_on_purpose_still_apply() {
     assert!(count > 20, "{count} mistakes");
 }
 
-/// The table of where one changes things names files and folders that are there, each from its room
-/// on.
+/// The table of places to change names existing files and folders, relative to their room.
 #[test]
 fn places_to_change_things_are_there() {
     let text = std::fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();

@@ -1,5 +1,5 @@
-//! A user whose Strongroom is gone reads a volume with OpenSSL and Argon2's reference
-//! implementation, after `docs/ON_DISK.md`.
+//! A user without Strongroom reads a volume with OpenSSL and Argon2's reference implementation,
+//! following `docs/ON_DISK.md`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use strongroom_system_tests::{CommandLine, Scratch};
 
-/// Not whole blocks: the last one is sealed with what lies beyond the volume's end.
+/// Not a multiple of a block: the last block is sealed with the bytes beyond the volume's end.
 const DISK_BYTES: u64 = (6 << 20) + 1536;
 
 fn make_disk(strongroom: &CommandLine<'_>) {
@@ -50,7 +50,7 @@ fn a_volume_under_a_passphrase() {
     strongroom.peer("cmp", &["disk.raw", "plain.raw"]);
 }
 
-/// The tags of blocks have a second reader too, which notices what was changed or erased.
+/// The tags of blocks have a second reader too, which notices changed and erased blocks.
 #[test]
 fn a_volume_with_tags() {
     let scratch = Scratch::new();
@@ -68,7 +68,7 @@ fn a_volume_with_tags() {
         File::options().read(true).write(true).open(names.into_iter().find(is_it).unwrap().path()).unwrap()
     };
     let (layer, tags) = (open("layer-"), open("tags2-"));
-    // What is written into which file, and where: each is undone before the next.
+    // The bytes that are written, with file and offset; each damage is undone before the next.
     type Written<'file> = (&'file File, u64, Vec<u8>);
     let damages: [(&str, &[Written<'_>], u64); 4] = [
         ("a changed block", &[(&layer, 5 * 4096 + 77, vec![0x5A])], 5),

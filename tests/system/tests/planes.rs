@@ -1,4 +1,4 @@
-//! What the manifests promise: the walls between planes, as docs/ARCHITECTURE.md says, and that a
+//! The promises of the manifests: the walls between planes, as in docs/ARCHITECTURE.md, and that a
 //! panic ends the released program, on which its locks rely.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a plane may depend on: other planes, and single rooms of others.
+/// The allowed dependencies of a plane: other planes, and single rooms of others.
 struct Wall {
     plane: &'static str,
     planes: &'static [&'static str],
@@ -22,17 +22,17 @@ const WALLS: [Wall; 6] = [
     Wall { plane: "proof", planes: &["base", "data-path"], rooms: &[] },
 ];
 
-/// Rooms that name none with a type that can hold a key.
+/// Rooms that may depend on no room with a type that can hold a key.
 const KEYLESS: [&str; 11] =
     ["api", "vm", "hypervisor", "host", "hostd", "control", "store", "confine", "serving", "wire", "types"];
 /// Rooms with such types.
 const KEYED: [&str; 8] =
     ["crypto", "memory", "keys", "kmip", "providers", "keyserver", "worker", "vm-supervisor"];
-/// The one room of the control plane that has keys, and where it gets them.
+/// The only room of the control plane with keys, and where it gets them.
 const VM_SUPERVISOR: &str = "vm-supervisor";
 const KEYS_OF_VMS: [&str; 2] = ["keys", "providers"];
 
-/// A room: its plane, and the rooms that it depends on, tests apart.
+/// A room: its plane, and its dependencies without those of tests.
 struct Room {
     plane: String,
     uses: Vec<String>,
@@ -61,7 +61,7 @@ fn uses(manifest: &str) -> Vec<String> {
     names.map(|name| name.split(['.', ' ', '=']).next().unwrap().to_owned()).collect()
 }
 
-/// The dependencies that go through a wall.
+/// The dependencies that breach a wall.
 fn breaches(rooms: &BTreeMap<String, Room>) -> Vec<String> {
     let mut breaches = Vec::new();
     for (name, room) in rooms {
@@ -117,7 +117,7 @@ fn a_dependency_through_a_wall_is_noticed() {
     assert_eq!(uses(manifest), ["a", "b"]);
 }
 
-/// docs/decisions/0024-one-lock-without-poison.md: a lock tells nobody that its holder panicked.
+/// docs/decisions/0024-one-lock-without-poison.md: a lock does not report that its holder panicked.
 #[test]
 fn a_panic_ends_the_released_program() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");

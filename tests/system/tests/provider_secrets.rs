@@ -1,5 +1,5 @@
-//! A volume whose key is in the key server: nobody finds that key in what either of them writes,
-//! says or shows, nor in memory beside the pages that are made for it.
+//! A volume whose key is in the key server: the key is not in anything that either program writes,
+//! prints or exposes, nor in memory outside the pages for keys.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what was searched is for people to read")]
@@ -21,8 +21,8 @@ use strongroom_system_tests::key_server::free_addresses;
 use strongroom_system_tests::{CommandLine, KeyServerUser, Process, Scratch, family};
 use worker_support::{VerifiedIo, wait_until};
 
-/// A key server and volumes under its keys. Everything that is written anywhere lies in the test's
-/// directory; what the test itself knows of the keys lies in another.
+/// A key server and volumes under its keys. All files are in the test's directory; the test's own
+/// copies of the keys are in another.
 struct Stage<'test> {
     user: KeyServerUser<'test>,
     known: CommandLine<'test>,
@@ -31,11 +31,11 @@ struct Stage<'test> {
 impl<'test> Stage<'test> {
     fn new(scratch: &'test Scratch, known: &'test Scratch) -> (Self, Process) {
         let mut user = KeyServerUser::new(scratch);
-        // Everything logs all that it has to say.
+        // Every program logs at the most verbose level.
         user.logs_everything();
         let stage = Self { user, known: CommandLine::new(known) };
         let server = stage.serve();
-        // A lease that is soon over.
+        // A short lease.
         let terms = ["--renew", "1", "--lease", "10", "--outage-allowance", "0"];
         stage.user.add_provider("kms", &terms);
         (stage, server)
@@ -49,7 +49,7 @@ impl<'test> Stage<'test> {
         self.user.expose("ds/vm1")
     }
 
-    /// What it says is kept in the test's directory, as its log is.
+    /// Its output is kept in the test's directory, as its log is.
     #[track_caller]
     fn says(&self, arguments: &[&str]) -> String {
         self.user.runs(arguments)
@@ -63,8 +63,8 @@ impl<'test> Stage<'test> {
         self.user.json(&["volume", "info", "ds/vm1"])
     }
 
-    /// Every secret of the volume, by another implementation, with the key that the provider gives
-    /// for it.
+    /// Every secret of the volume, derived by another implementation from the key that the provider
+    /// returns.
     fn needles(&self) -> Needles {
         let key = ProviderKey {
             provider: "kms".parse().unwrap(),
@@ -100,7 +100,7 @@ fn nothing_of_a_providers_key_is_found_in_files_logs_or_from_outside() {
     stage.says(&["volume", "check", "ds/vm1", "--key-provider", "kms"]);
     assert!(server.terminate(DEADLINE).success());
 
-    // The key server's home and the datastore, and what each of them has said.
+    // The key server's home and the datastore, and the output of both programs.
     let files = needles.assert_not_under(&stage.path("."));
     println!("{files} files were searched");
     for log in ["keyserver-1.stdout", "expose-1.stdout"] {
@@ -109,7 +109,7 @@ fn nothing_of_a_providers_key_is_found_in_files_logs_or_from_outside() {
     }
 }
 
-/// How often the secrets are in memory that is not made for them, and in memory that is.
+/// How often the secrets are in unprotected memory, and in protected memory.
 fn count(found: &[Found]) -> (usize, usize) {
     let is_protected = found.iter().filter(|found| found.is_protected).count();
     (found.len() - is_protected, is_protected)
@@ -130,7 +130,7 @@ fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
     let worker = || family::worker_of(exposed.id());
     let supervisor = |needles: &Needles| needles.found_in_memory(exposed.id());
 
-    // A server at rest has given out keys, and has none outside of memory for keys.
+    // An idle server has released keys, and has none outside the memory for keys.
     let at_rest = before.found_in_memory(server.id());
     assert_eq!(count(&at_rest).0, 0, "{at_rest:?}");
     println!("the key server at rest: {at_rest:?}");
@@ -142,7 +142,7 @@ fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
     assert_eq!(count(&held), (0, 1), "{held:?}");
     assert_eq!(before.only("kek").found_in_memory(worker()), []);
 
-    // Under another key: the one before is nowhere.
+    // Under another key: the old one is nowhere.
     io.wait_for_more(20);
     stage.says(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-provider", "kms"]);
     io.wait_for_more(20);
@@ -155,7 +155,7 @@ fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
     let at_rest_now = at_rest.found_in_memory(server.id());
     assert_eq!(count(&at_rest_now).0, 0, "{at_rest_now:?}");
 
-    // Its lease ends, and nobody has it any more.
+    // Its lease ends, and no process has it any more.
     server.kill();
     let lease = || stage.info()["exposure"]["key"]["state"].clone();
     wait_until("the lease has ended", || lease() == "waiting");
@@ -169,8 +169,7 @@ fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
     assert!(server.terminate(DEADLINE).success());
 }
 
-/// A key that a client has made itself is sent to the server, and it is nobody's any more but the
-/// client's.
+/// A client sends a key of its own to the server, and then only the client has it.
 #[test]
 fn a_registered_key_is_left_in_no_buffer_of_the_server() {
     if !rustix::process::geteuid().is_root() {
@@ -188,7 +187,7 @@ fn a_registered_key_is_left_in_no_buffer_of_the_server() {
     let id = client.register_key(CryptographicAlgorithm::Aes, &secret, mask, Vec::new()).unwrap();
     let found = needles.found_in_memory(server.id());
     assert_eq!(count(&found).0, 0, "{found:?}");
-    // It is given back on the same connection.
+    // The key is returned on the same connection.
     assert_eq!(client.get(&id).unwrap().secret, secret);
     let found = needles.found_in_memory(server.id());
     assert_eq!(count(&found).0, 0, "{found:?}");
@@ -196,7 +195,7 @@ fn a_registered_key_is_left_in_no_buffer_of_the_server() {
     needles.assert_not_under(&stage.path("."));
 }
 
-/// Another process of the same user reads no memory of a key server, and gets no core file.
+/// Another process of the same user cannot read a key server's memory, and gets no core file.
 #[test]
 fn a_key_servers_memory_is_closed_to_its_own_user() {
     let scratch = Scratch::new();

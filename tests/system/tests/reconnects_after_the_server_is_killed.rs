@@ -1,13 +1,12 @@
-//! What exposes a running guest's volume is killed, again and again, and started anew: the
-//! supervisor this time, whose worker then closes the volume and ends (`killed_under_a_guest` kills
-//! workers). The guest sees a pause, never an error, and everything that was acknowledged to it is
-//! there.
+//! The process that exposes a running guest's volume is killed again and again, and restarted: here
+//! the supervisor, whose worker then closes the volume and ends (`killed_under_a_guest` kills
+//! workers). The guest sees a pause, never an error, and every acknowledged write is there.
 
 use strongroom_system_tests::{Exercise, Guest, Protection, Scratch, Volume};
 
-/// Each kill meets other I/O in flight, and the last follows a recovery.
+/// Each kill meets other I/O in flight, and the last one follows a recovery.
 const KILLS: usize = 3;
-/// Done between two kills, so that each server has written before it dies.
+/// Operations between two kills, so that each server has written before it dies.
 const OPERATIONS_BETWEEN_KILLS: u64 = 200;
 
 #[test]

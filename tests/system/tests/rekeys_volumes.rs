@@ -1,5 +1,5 @@
-//! Volumes move to other keys by a job that is killed at random moments, again and again, until it
-//! is done. At every moment one of the keys opens each volume, and at the end the new one alone.
+//! Volumes move to other keys in a job that is killed at random moments until it is done. At every
+//! moment one of the keys opens each volume, and at the end only the new one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -19,13 +19,13 @@ use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume};
 use worker_support::VerifiedIo;
 
-/// In CI a slice.
+/// A smaller number in CI.
 const VOLUMES: usize = if cfg!(feature = "full") { 1000 } else { 30 };
 /// Each needs three runs of Argon2id over 64 MiB.
 const PASSPHRASE_VOLUMES: usize = if cfg!(feature = "full") { 60 } else { 2 };
-/// Opened after each kill, besides those that are between two keys.
+/// The number of volumes opened after each kill, besides those between two keys.
 const SAMPLE: usize = 2;
-/// Of a job's volumes, most that are noted before it is killed once more.
+/// The most steps of a job that are noted before it is killed again.
 const SLICES: usize = 6;
 
 /// A datastore whose volumes are re-keyed.
@@ -62,7 +62,7 @@ impl<'test> Datastore<'test> {
         }
     }
 
-    /// Which volumes are between two keys now.
+    /// The volumes that are between two keys at present.
     fn between(&self) -> Vec<usize> {
         let listed = self.strongroom.json(&["volume", "list", self.name]);
         let is_between = |volume: &&Value| !volume["encryption"]["next_kek_id"].is_null();
@@ -72,8 +72,8 @@ impl<'test> Datastore<'test> {
         paths.map(|path| path.rsplit_once("vm").unwrap().1.parse().unwrap()).collect()
     }
 
-    /// Re-keys, and is killed whenever it has noted a few things more, quick or slow as the machine
-    /// is; until it is done. A volume takes so long, more or less. Gives its answer.
+    /// Re-keys, with kills whenever a few more steps have been noted, at the machine's own speed,
+    /// until it is done. `one_takes` is the approximate time for a volume. Returns its answer.
     fn rekey(&mut self, old_key: &str, target: &str, new_key: &str, one_takes: Duration) -> Value {
         let (mut kills, mut between) = (0, 0);
         let name = self.name;
@@ -82,8 +82,8 @@ impl<'test> Datastore<'test> {
         );
         let home = self.strongroom.path("home");
         let before = noted(&home);
-        // Once it is killed for certain: it waits for a volume that somebody else has, and has
-        // noted that it began.
+        // The first kill is certain to hit: the job waits for a volume that is in use, and has
+        // noted its beginning.
         let somebody = self.lock(0);
         let begun = self.strongroom.run_shell_until(&rekey, || noted(&home) > before);
         assert!(begun.is_none(), "{begun:?}");
@@ -91,7 +91,7 @@ impl<'test> Datastore<'test> {
         kills += 1;
         let answer = loop {
             let enough = noted(&home) + self.random.random_range(1..=(self.volumes / SLICES).max(1));
-            // And somewhere on the way to the next one.
+            // Later kills come somewhere on the way to the next volume.
             let later = self.random.random_range(Duration::ZERO..one_takes);
             let mut has_enough_since = None;
             let is_time = || {
@@ -99,7 +99,7 @@ impl<'test> Datastore<'test> {
                 if has_enough_since.is_none() && now >= enough {
                     has_enough_since = Some(Instant::now());
                 }
-                // What has noted its end comes to it.
+                // A job that has noted its end completes.
                 now <= before + self.volumes && has_enough_since.is_some_and(|since| since.elapsed() >= later)
             };
             match self.strongroom.run_shell_until(&rekey, is_time) {
@@ -135,21 +135,21 @@ impl<'test> Datastore<'test> {
         layers.next().unwrap()
     }
 
-    /// Has a volume, as long as the file is open.
+    /// Holds a volume as long as the file is open.
     fn lock(&self, number: usize) -> File {
         let layer = File::open(self.layer(number)).unwrap();
         flock(&layer, FlockOperation::LockExclusive).unwrap();
         layer
     }
 
-    /// The layer of each volume: the very same file, with the same content, if nothing was copied.
+    /// The layer of each volume: the same file with the same content if nothing was copied.
     fn layers(&self) -> Vec<(u64, Vec<u8>)> {
         let content = |path: PathBuf| (path.metadata().unwrap().ino(), fs::read(path).unwrap());
         (0..self.volumes).map(|number| content(self.layer(number))).collect()
     }
 }
 
-/// How many things the jobs of a home have noted.
+/// The number of steps that the jobs of a home have noted.
 fn noted(home: &Path) -> usize {
     let Ok(jobs) = fs::read_dir(home.join("jobs")) else { return 0 };
     let lines = |path| fs::read(path).unwrap().iter().filter(|byte| **byte == b'\n').count();
@@ -221,11 +221,11 @@ fn an_exposed_volume_moves_while_it_is_used() {
     let io = VerifiedIo::start(exposed.socket());
     io.wait_for_more(50);
     let rekey = ["volume", "rekey", "--kek", &path, "--home", "home"];
-    // Whoever exposes it has the old key: none is given.
+    // The exposing process has the old key, so none is given.
     let moved = strongroom.json(&[&rekey[..], &["--to-key-file", "new.key"]].concat());
     assert_eq!(moved["volumes"][0]["generation"], 3);
     io.wait_for_more(50);
-    // The next worker gets its keys from the new one.
+    // The next worker gets its keys with the new one.
     let exposure = || strongroom.json(&["volume", "info", &path])["exposure"].clone();
     let worker = exposure()["worker_pid"].as_i64().unwrap();
     kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL).unwrap();

@@ -1,5 +1,5 @@
-//! Somebody removes a volume's files while it is served. Its clients cannot notice, so its owner is
-//! told.
+//! A user removes a volume's files while it is served. Its clients cannot notice, so its owner is
+//! warned.
 
 mod disk_support;
 
@@ -24,10 +24,10 @@ fn the_owner_of_a_volume_whose_directory_was_removed_is_told() {
 
     fs::remove_dir_all(volume.path()).unwrap_or_else(|error| panic!("{error}"));
     await_log(exposure.process(), "the volume's files were REMOVED while it is served");
-    // What the log says of clients is so: the data can be copied away.
+    // The log's statement about clients is true: the data can be copied away.
     let read = qemu_io("read -P 7 0 1M");
     assert!(read.contains("read 1048576/1048576") && !read.contains("verification failed"), "{read}");
-    // Its end is no success.
+    // Its end is a failure.
     let log = exposure.process().stderr_log().to_owned();
     assert!(!exposure.close().success());
     let said = fs::read_to_string(log).unwrap_or_else(|error| panic!("{error}"));

@@ -1,5 +1,6 @@
-//! Whoever takes the datastore, looks at the process from outside, or reads its log and output,
-//! finds neither what the guest wrote nor any key: not as it is, not in hexadecimal, not in base64.
+//! An attacker who takes the datastore, looks at the process from outside, or reads its log and
+//! output, finds neither guest data nor any key: not in plain form, not in hexadecimal, not in
+//! base64.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
@@ -12,16 +13,16 @@ use secret_search::{DEADLINE, Found, Needles, own_user};
 use strongroom_system_tests::{CommandLine, Scratch, datastore, family};
 
 const PASSPHRASE: &str = "Gr%n passphrase of 1 test, nowhere else";
-/// Occurs nowhere but in what a client writes.
+/// Occurs only in a client's data.
 const MARKER: &str = "strongroom-secrets-marker-51c07d";
 
-/// Writes the marker through the server, in two ways, and reads it back.
+/// Writes the marker through the server in two ways, and reads it back.
 fn use_volume(strongroom: &CommandLine<'_>, uri: &str) {
     let mut content = MARKER.repeat(2 << 20 >> 5).into_bytes();
     content.resize(4 << 20, 0);
     fs::write(strongroom.path("content"), &content).unwrap();
     strongroom.peer("nbdcopy", &["--flush", "content", uri]);
-    // Not aligned to anything: read, modify, write.
+    // Unaligned: read, modify, write.
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "write -s content 3145000 3000", "-c", "flush", uri]);
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "read 0 4M", uri]);
 }
@@ -30,7 +31,7 @@ fn search_while_exposed(key_name: &str, key_arguments: &str, secret: &[u8]) {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
     strongroom.write_key_file("secret", secret);
-    // Every command logs all that it has to say.
+    // Every command logs at the most verbose level.
     let trace = "--log trace volume";
     let mut said = Vec::new();
     let mut call = |verb: &str| {
@@ -78,7 +79,7 @@ fn nothing_of_a_volume_under_a_key_file_is_found() {
     search_while_exposed("the key file", "--key-file secret", &key);
 }
 
-/// The searches above would find what is there: an unencrypted volume shows the marker.
+/// The searches above can find things: an unencrypted volume shows the marker.
 #[test]
 fn the_search_finds_what_is_not_protected() {
     let scratch = Scratch::new();
@@ -93,8 +94,8 @@ fn the_search_finds_what_is_not_protected() {
     assert_eq!(needles.found_in(b"..ABCDEFGH.."), [(2, "x as base64")]);
 }
 
-/// Another process of the same user reads no memory of a server, attaches to nothing, and gets no
-/// core file.
+/// Another process of the same user cannot read a server's memory or attach to it, and gets no core
+/// file.
 #[test]
 fn a_servers_memory_is_closed_to_its_own_user() {
     let scratch = Scratch::new();
@@ -104,7 +105,7 @@ fn a_servers_memory_is_closed_to_its_own_user() {
     strongroom.json(&["volume", "create", "ds/vm1", "--size", "4M", "--key-file", "vm1.key"]);
     let as_user = own_user::own_user(&strongroom);
 
-    // Without protection a user's process is an open book to the user.
+    // Without protection, a user can read the memory of the user's own processes.
     let open = strongroom.start_shell("unprotected", &format!("exec {as_user} sleep 600"));
     let mut server = strongroom.start_shell(
         "expose",
@@ -141,7 +142,7 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
     let (server, uri) = strongroom.expose("ds/vm1", &["--key-file", "vm1.key"]);
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "write 0 1M", &uri]);
     let supervisor = server.id();
-    // Not just any child: one that has been replaced takes a moment to end.
+    // Only a child that stays: a worker that has been replaced takes a moment to end.
     let worker = || -> u32 {
         let until = Instant::now() + DEADLINE;
         loop {
@@ -156,10 +157,10 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
     assert_eq!(dek.found_in_memory(supervisor), []);
     let starter = family::only_child_of(supervisor);
     assert_eq!((kek.found_in_memory(starter).len(), dek.found_in_memory(starter).len()), (0, 0));
-    // The search finds what is there: the supervisor has the KEK, once.
+    // The search works: the supervisor has the KEK, once.
     let found = kek.found_in_memory(supervisor);
     assert!(matches!(found[..], [Found { is_protected: true, .. }]), "{found:?}");
-    // The same after it has given the keys to two more workers.
+    // The same after it has passed the keys to two more workers.
     strongroom.json(&["volume", "upgrade", "ds/vm1"]);
     strongroom.run_shell(&format!("kill -9 {}", worker())).success();
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "read 0 1M", &uri]);

@@ -1,5 +1,5 @@
 //! A user connects other programs to an encrypted volume: fio, libnbd's tools, qemu-img. Each
-//! checks what it reads.
+//! checks the data that it reads.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -13,8 +13,8 @@ const KEY: [u8; 32] = [0x29; 32];
 const KEY_ARGUMENTS: [&str; 2] = ["--key-file", "vm1.key"];
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A job of fio that writes, reads back and compares by checksum. The engine comes before the
-/// engine's options.
+/// A fio job that writes, reads back and compares checksums. The engine comes before the engine's
+/// options.
 const VERIFIED: [&str; 7] = [
     "--ioengine=nbd",
     "--direct=1",
@@ -34,7 +34,8 @@ fn fio_verifies_mixed_sizes_on_many_connections() {
     let (server, uri) = strongroom.expose("ds/vm1", &KEY_ARGUMENTS);
     let uri = format!("--uri={uri}");
 
-    // All sizes, every alignment to a sector, a share of the volume for each of four connections.
+    // All sizes, every alignment to a sector, and a part of the volume for each of four
+    // connections.
     let mixed = [
         "--name=mixed",
         "--rw=randrw",
@@ -48,9 +49,9 @@ fn fio_verifies_mixed_sizes_on_many_connections() {
     ];
     strongroom.peer("fio", &[&VERIFIED[..], &mixed].concat());
 
-    // Four connections whose sectors lie in each other's blocks: a job writes every fourth sector,
-    // so that each block is partly everybody's. A lost read-modify-write of anyone is somebody's
-    // wrong checksum.
+    // Four connections whose sectors share blocks: a job writes every fourth sector, so that each
+    // block has parts of all four. A lost read-modify-write of one causes a wrong checksum of
+    // another.
     let offsets = ["--offset=0", "--offset=512", "--offset=1024", "--offset=1536"];
     let names = ["--name=first", "--name=second", "--name=third", "--name=fourth"];
     let shared = ["--rw=write:1536", "--bs=512", "--iodepth=32", "--io_size=2M", "--size=32M", uri.as_str()];
@@ -68,7 +69,7 @@ fn copies_maps_and_comparisons_agree() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
     strongroom.write_key_file("vm1.key", &KEY);
-    // Data in two places; the rest of it is nothing.
+    // Data in two places, and holes elsewhere.
     let disk = File::create(strongroom.path("disk.raw")).unwrap();
     disk.set_len(64 << 20).unwrap();
     let text: Vec<u8> = b"strongroom-client-marker ".iter().copied().cycle().take(1 << 20).collect();
@@ -91,7 +92,7 @@ fn copies_maps_and_comparisons_agree() {
         .collect();
     assert_eq!(data, [(8 << 20, 1 << 20), ((40 << 20) + 8192, 1 << 20)], "{map}");
 
-    // A trim of one of the two, and a zeroing of half of the other.
+    // A trim of one of the two, and zeroes over half of the other.
     let commands = format!("discard {} 1M", 8 << 20);
     let zeroes = format!("write -z -u {} 512k", (40 << 20) + 8192);
     strongroom
@@ -103,8 +104,8 @@ fn copies_maps_and_comparisons_agree() {
     strongroom.peer("cmp", &["disk.raw", "copy.raw"]);
     assert!(server.terminate(DEADLINE).success());
 
-    // Beside the data there may be a region of 128 KiB that was taken ahead, and the descriptor
-    // with its spares.
+    // Besides the data there may be a preallocated region of 128 KiB, and the descriptor with its
+    // spares.
     let log_bytes = strongroom.json(&["volume", "info", "ds/vm1"])["log"]["size_bytes"].as_u64().unwrap();
     let allocated = datastore::allocated_bytes(&strongroom.path("ds")) - log_bytes;
     assert!(

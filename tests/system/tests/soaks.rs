@@ -1,6 +1,6 @@
-//! A slice of the soak that `make soak` runs for an hour: volumes of all kinds under verified load,
-//! while what serves them is killed, replaced, stopped, grown, re-keyed, cut off and starved of
-//! room.
+//! A short run of the soak that `make soak` runs for an hour: volumes of all kinds under verified
+//! load, while their servers are killed, replaced, stopped, grown, re-keyed, disconnected and
+//! starved of space.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
@@ -23,7 +23,7 @@ fn volumes_outlive_whatever_happens_to_who_serves_them() {
         kinds: Kind::ALL.to_vec(),
         duration: Duration::from_secs(SECONDS),
         seed: 1,
-        // A machine that tests run on has other things to do.
+        // The machine that runs the tests is busy with other things.
         rate: 800.0,
         event_period: Duration::from_millis(150),
         sample_period: Duration::from_millis(250),

@@ -1,4 +1,4 @@
-//! The program's file names its static tracing points, as bpftrace and gdb read them.
+//! The program's file has its static tracing points, as bpftrace and gdb read them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use strongroom_system_tests::{CommandLine, Scratch};
 
-/// The points, and how many arguments each has: docs/METRICS.md has the same.
+/// The points with their numbers of arguments, as in docs/METRICS.md.
 const POINTS: [(&str, usize); 5] = [
     ("flush_completed", 2),
     ("request_completed", 4),

@@ -1,6 +1,6 @@
-//! A hostile guest and a hostile front end harm themselves alone: while one does its worst to the
-//! worker of its own volume, another volume is under verified load, and its own volume is served
-//! again right after.
+//! A hostile guest and a hostile front end harm only themselves: while one attacks the worker of
+//! its own volume, another volume is under verified load, and the attacked volume is served again
+//! right after.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
@@ -21,9 +21,9 @@ use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Un
 use strongroom_system_tests::{Protection, Scratch, Volume};
 use worker_support::Worker;
 
-/// Answered to the neighbour in the time of each attack.
+/// Operations that the neighbour completes during each attack.
 const NEIGHBOURS_OPERATIONS: u64 = 200;
-/// Repetitions of the attacks by chance.
+/// Repetitions of the random attacks.
 const ROUNDS: usize = if cfg!(feature = "full") { 400 } else { 12 };
 const AREA_BYTES: u64 = 16 << 20;
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ fn a_hostile_guest_and_front_end_harm_themselves_alone() {
     assert!(attacked.close().success());
 }
 
-/// Does everything, and has the volume served in between.
+/// Runs all attacks, and checks in between that the volume is served.
 fn attack(volume: &Volume<'_>, socket: &Path, operations: &AtomicU64) {
     let worker = Worker::of(volume).id;
     for (name, attack) in ATTACKS {
@@ -88,7 +88,7 @@ const ATTACKS: [(&str, Attack); 8] = [
     ("messages that are none", front_end::noise_in_messages),
 ];
 
-/// Verified load, until it is done.
+/// Verified load until `done`.
 fn load_until(socket: &Path, done: &AtomicBool, operations: &AtomicU64) -> Result<Report, LoadError> {
     let front_end = FrontEnd::connect(socket, Settings::new(2, 16))?;
     let config = LoadConfig { area_bytes: AREA_BYTES, ..LoadConfig::new(1) };
@@ -100,7 +100,7 @@ fn load_until(socket: &Path, done: &AtomicBool, operations: &AtomicU64) -> Resul
     load.finish()
 }
 
-/// Waits until the neighbour has done more.
+/// Waits until the neighbour has completed more operations.
 fn await_neighbour(operations: &AtomicU64, before: u64, attack: &str) {
     let until = Instant::now() + DEADLINE;
     while operations.load(Ordering::SeqCst) < before + NEIGHBOURS_OPERATIONS {
@@ -109,7 +109,7 @@ fn await_neighbour(operations: &AtomicU64, before: u64, attack: &str) {
     }
 }
 
-/// The attacked volume is served: a short load, verified.
+/// The attacked volume is served: a short verified load.
 fn verify_shortly(socket: &Path, attack: &str) {
     let verified = || -> Result<Report, LoadError> {
         let front_end = FrontEnd::connect(socket, Settings::new(2, 16))?;

@@ -1,6 +1,7 @@
-//! The worker of an exposed volume is killed while requests are in flight, out of order, again and
-//! again; now and then its successor too, while it does again what it found. The next one answers
-//! all of them, though none is sent again, and every sector holds what it must.
+//! The worker of an exposed volume is killed again and again while requests are in flight, out of
+//! order; from time to time its successor is killed too, while it repeats the requests that it
+//! found. The next one answers all of them, though none is sent again, and every sector has the
+//! right content.
 
 mod worker_support;
 
@@ -14,17 +15,17 @@ use strongroom_system_tests::{Protection, Scratch, Volume};
 use worker_support::Worker;
 
 const ROUNDS: usize = if cfg!(feature = "full") { 200 } else { 3 };
-/// At most, until requests were in flight when a worker died: on a busy machine it may have done
-/// all of them by then.
+/// The limit of rounds until requests were in flight at a kill: on a busy machine the worker may
+/// have completed all of them by then.
 const ROUNDS_MAX: usize = 10 * ROUNDS;
 const QUEUES: u16 = 2;
 const DEPTH: u16 = 32;
 const AREA_BYTES: u64 = 32 << 20;
 /// The longest load before a kill, in microseconds.
 const LOAD_US_MAX: u64 = 40_000;
-/// Answered after each kill, so that each worker has changed something before it dies.
+/// Operations after each kill, so that each worker has changed something before it dies.
 const OPERATIONS_BETWEEN_KILLS: u64 = 500;
-/// In each how manieth round the successor is killed too.
+/// The successor is killed too in every round of this interval.
 const DOUBLE_KILL_EVERY: usize = 3;
 const SEED: u64 = 0x5eed;
 
@@ -73,7 +74,7 @@ fn shows_something(report: &Report) -> bool {
     report.replayed > 0 && report.out_of_order > 0
 }
 
-/// Kills a worker where it stands, and goes on with its successor.
+/// Kills a worker at any point, and continues with its successor.
 fn kill(worker: Worker, load: &mut Load) -> Result<(), LoadError> {
     worker.kill();
     load.await_end()?;

@@ -1,6 +1,6 @@
 //! Verified load on an exposed volume, with every combination of queues, depth and ring features
-//! that drivers use; and on QEMU's own server, which shows that the load asks for nothing but what
-//! the standards promise.
+//! that drivers use; and on QEMU's own server, which shows that the load relies only on the
+//! standards.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,13 +12,13 @@ use strongroom_lab::vhost_user::protocol::feature;
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, Report, Until};
 use strongroom_system_tests::{Process, Protection, Scratch, Volume};
 
-/// Of each combination.
+/// Operations of each combination.
 const OPERATIONS: u64 = if cfg!(feature = "full") { 20_000 } else { 250 };
 
-/// The volume is larger than what is used, so that requests do not only meet.
+/// The volume is larger than the used area, so that requests do not always collide.
 const AREA_BYTES: u64 = 24 << 20;
 
-/// From the start of QEMU's server until it listens, and until it has ended.
+/// Timeout of the start and of the end of QEMU's server.
 const QEMU_DEADLINE: Duration = Duration::from_secs(60);
 
 fn verify(socket: &Path, settings: Settings, seed: u64) -> Report {
@@ -44,7 +44,7 @@ fn every_combination_of_queues_depth_and_features_is_verified() {
         for depth in [1, 8, 32, 128] {
             for without_features in [0, event_index, indirect, event_index | indirect] {
                 seed += 1;
-                // Rings that are too small for the depth, as QEMU has them, and large.
+                // Rings that are too small for the depth, as QEMU has them, and large ones.
                 let queue_size = [128, 16, 1024, 256][seed as usize % 4];
                 let settings = Settings { queue_size, without_features, ..Settings::new(queues, depth) };
                 let report = verify(exposure.socket(), settings, seed);
@@ -69,7 +69,7 @@ fn qemus_own_server_passes_too() {
         "vhost-user-blk,id=export,node-name=disk,writable=on,num-queues=4,addr.type=unix,addr.path={}",
         socket.display()
     ));
-    // It greets after it has done what the options before ask for.
+    // It greets after it has processed the options before.
     command.args(["--chardev", "stdio,id=greeting", "--monitor", "greeting"]);
     let mut qemu = Process::start(&scratch, "qemu-storage-daemon", &command);
     qemu.wait_for_line("its greeting", QEMU_DEADLINE, |line| line.contains("QMP"));

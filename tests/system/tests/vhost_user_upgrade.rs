@@ -1,5 +1,5 @@
 //! The worker of an exposed volume is upgraded while its disk is under verified load: the
-//! connection stays, every request is answered once, and the pause is a matter of milliseconds.
+//! connection stays, every request is answered once, and the pause is a few milliseconds.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
@@ -20,7 +20,7 @@ const UPGRADES: usize = if cfg!(feature = "full") { 100 } else { 3 };
 const QUEUES: u16 = 2;
 const DEPTH: u16 = 32;
 const AREA_BYTES: u64 = 32 << 20;
-/// Answered by each worker at least.
+/// The least number of operations that each worker answers.
 const OPERATIONS: u64 = 300;
 
 #[test]
@@ -71,7 +71,7 @@ fn a_worker_is_upgraded_under_a_guests_requests() {
     assert!(exposure.close().success());
 }
 
-/// Verified load, until it is done. It never connects anew.
+/// Verified load until `done`. It never reconnects.
 fn load_until(
     socket: &Path,
     done: &AtomicBool,

@@ -1,13 +1,14 @@
-//! What a VM's devices keep: it is there after a stop and a start, and in no file in the clear.
+//! Persistent state of a VM's devices: it is there after a stop and a start, and in no file in the
+//! clear.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Console, Scratch, Serving, datastore};
 
-/// What the guest has its firmware keep, and nobody but the guest may read.
+/// The text that the guest stores in its firmware, and only the guest may read.
 const MARKER: &str = "strongroom-nvram-marker-93b7";
-/// Where.
+/// The variable.
 const VARIABLE: &str = "/sys/firmware/efi/efivars/Strongroom-3c8b1d52-7a0e-4f0c-9a3e-6f6d3c1f0b55";
 
 #[test]
@@ -27,7 +28,7 @@ fn uefi_keeps_its_variables_in_a_sealed_volume() {
     // Non-volatile, for boot and run time (UEFI 2.10, 8.2).
     let write = |to: &str, text: &str| format!("printf '\\007\\000\\000\\000{text}' > {to}");
     console.session.run(&write(&VARIABLE.replace("Strongroom", "Before"), "before"));
-    // Every worker of the VM: that of the variables, too.
+    // Every worker of the VM, including that of the variables.
     let workers = serving.workers_of(&id);
     assert_eq!(workers.len(), 2, "{workers:?}");
     for worker in workers {
@@ -51,7 +52,7 @@ fn uefi_keeps_its_variables_in_a_sealed_volume() {
     assert!(left.iter().all(|path| !path.to_string_lossy().contains("web1")), "{left:?}");
 }
 
-/// What cloud-init is told, and what a guest swaps out.
+/// Texts in cloud-init's data and in the guest's swapped-out memory.
 const SEED_MARKER: &str = "strongroom-seed-marker-5b0e";
 const SWAP_MARKER: &str = "strongroom-swap-marker-c4d9";
 
@@ -82,7 +83,7 @@ fn a_seed_is_read_and_what_was_swapped_out_is_gone_after_power_off() {
         console
     };
     let mut console = start();
-    // Where a swap area and a FAT file system have their labels.
+    // The labels of a swap area and of a FAT file system.
     let label =
         |disk: &str, at: u32, bytes: usize| format!("dd if={disk} bs=1 skip={at} count={bytes} 2>/dev/null");
     assert_eq!(console.session.run(&label("/dev/vdb", 1052, 5)), "swap0");
@@ -96,13 +97,13 @@ fn a_seed_is_read_and_what_was_swapped_out_is_gone_after_power_off() {
         format!("echo {SWAP_MARKER} > text; dd if=text of=/dev/vdb bs=4096 seek=100 conv=sync,fsync 2>&1");
     console.session.run(&write);
     drop(console);
-    // Whoever takes over leaves it as it is.
+    // A supervisor that takes over does not change it.
     kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
     let mut console = serving.console_when_taken_over("web1", &id);
     let read = "dd if=/dev/vdb bs=4096 skip=100 count=1 2>/dev/null | tr -d '\\000'";
     assert!(console.session.run(read).contains(SWAP_MARKER));
     drop(console);
-    // A suspended guest knows what it has swapped out.
+    // A suspended guest still refers to its swapped-out data.
     serving.runs("vm suspend web1");
     assert!(swap.exists());
     serving.runs("vm start web1");
@@ -131,12 +132,12 @@ fn a_seed_is_read_and_what_was_swapped_out_is_gone_after_power_off() {
     }
 }
 
-/// As long as the TPM's index that it is written to.
+/// A text with the length of the TPM index that it is written to.
 const TPM_MARKER: &str = "strongroom-tpm-marker-0123456789";
 /// An index in the TPM that its owner, who has no password, may define, write and read (TPM 2.0
 /// part 2, 13).
 const NV_INDEX: &str = "01800001";
-/// The owner, and a session of an empty password.
+/// The owner, and a session with an empty password.
 const OWNER: &str = "40000001";
 const SESSION: &str = "00000009 40000009 0000 00 0000";
 
@@ -171,7 +172,7 @@ fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
 
     let mut console = boot(&serving);
     assert_eq!(tpm_marker(&mut console), TPM_MARKER);
-    // Whoever takes over goes on with the record.
+    // A supervisor that takes over continues the record.
     drop(console);
     kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
     let mut console = serving.console_when_taken_over("web1", &id);
@@ -190,13 +191,13 @@ fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
     std::fs::write(&state, &last).unwrap();
 
     let console = boot(&serving);
-    // Suspended and taken up again, as after a start.
+    // Suspended and resumed, with the same result as a start.
     drop(console);
     serving.runs("vm suspend web1");
     serving.runs("vm start web1");
     let mut console = serving.console("web1");
     assert!(tpm_marker(&mut console).ends_with("9876543210"));
-    // The guest goes on without it, and somebody hears of it.
+    // The guest continues without it, and the failure is reported.
     kill_process(serving.processes_of(&id)[2], Signal::KILL).unwrap();
     let lost = |vm: &serde_json::Value| vm["reason"].as_str().is_some_and(|reason| reason.contains("TPM"));
     let vm = serving.wait_until("web1", "is known to have lost its TPM", lost);
@@ -212,7 +213,7 @@ fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
     assert!(left.iter().all(|path| !path.to_string_lossy().contains("web1")), "{left:?}");
 }
 
-/// Sends a command to the guest's TPM, without tag and size; what it answers after its response
+/// Sends a command to the guest's TPM, without tag and size. Returns the answer after its response
 /// code.
 fn tpm(console: &mut Console, command: &str) -> Vec<u8> {
     let digits: String = command.split_whitespace().collect();
@@ -230,13 +231,13 @@ fn tpm(console: &mut Console, command: &str) -> Vec<u8> {
     answer[10..].to_vec()
 }
 
-/// What is in the TPM's index (TPM2_NV_Read).
+/// Reads the TPM's index (TPM2_NV_Read).
 fn tpm_marker(console: &mut Console) -> String {
     let answer = tpm(console, &format!("0000014e {OWNER} {NV_INDEX} {SESSION} 0020 0000"));
     String::from_utf8(answer[6..38].to_vec()).unwrap()
 }
 
-/// Starts the VM, and has its guest find the variables of its firmware.
+/// Starts the VM, and makes its guest mount the variables of its firmware.
 fn boot(serving: &Serving<'_>) -> Console {
     serving.runs("vm start web1");
     let mut console = serving.console("web1");

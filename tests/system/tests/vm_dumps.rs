@@ -1,4 +1,4 @@
-//! Dumps of guests: sealed while they lie there, a core file when they are opened, whole or none.
+//! Dumps of guests: sealed on disk, a core file when they are opened, complete or absent.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -12,11 +12,11 @@ use serde_json::Value;
 use strongroom_system_tests::key_server::audit_lines;
 use strongroom_system_tests::{Console, Scratch, Serving, datastore};
 
-/// What the guest has in its memory alone: the command that makes it has it in two pieces.
+/// A text that is only in the guest's memory: the command that makes it contains two halves.
 const MARKER: &str = "strongroom-dump-marker-of-a-guest-71c4";
 const REMEMBER: &str = "half=strongroom-dump-marker; whole=${half}-of-a-guest-71c4";
 const MEMORY_BYTES: u64 = 256 << 20;
-/// For a dump to begin, or to be gone.
+/// Timeout for a dump to begin, or to be gone.
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
@@ -38,13 +38,13 @@ fn a_dump_is_sealed_and_opened_whole() {
     assert!(bytes > MEMORY_BYTES, "{made}");
     assert!(made["sealed_bytes"].as_u64().unwrap() < bytes / 2, "most of a new guest is zeroes: {made}");
     assert!(datastore::allocated_bytes(&scratch.path("ds/web1/dump-1")) < bytes / 2);
-    // The guest goes on.
+    // The guest continues.
     assert_eq!(serving.vm("web1")["power"], "running");
     assert_eq!(console.session.run("echo the guest goes on"), "the guest goes on\n");
     let names = MARKER.strip_suffix("-of-a-guest-71c4").unwrap();
     assert!(console.session.run("echo $half").contains(names));
 
-    // One that stands still is dumped too, and stands still afterwards.
+    // A paused guest is dumped too, and stays paused.
     serving.runs("vm pause web1");
     assert!(serving.runs("vm dump create web1").contains("dump 2 of web1"));
     let vm = serving.vm("web1");
@@ -68,7 +68,7 @@ fn a_dump_is_sealed_and_opened_whole() {
     drop(console);
     serving.runs("vm stop web1 --force");
 
-    // Who got at what the guest keeps is on the key server's log.
+    // The key server's log records every access to guest data.
     let lines = audit_lines(&scratch.path("home/keyserver/audit"));
     let uses: Vec<_> = lines.iter().filter(|line| line["action"] == "use of guest data").collect();
     for used in
@@ -78,7 +78,7 @@ fn a_dump_is_sealed_and_opened_whole() {
         assert!(uses.iter().any(|line| named(&line)), "'{used}' is not on record: {uses:?}");
     }
 
-    // While it is off, by somebody who starts anew, and by an inventory that has lost it.
+    // While the VM is off: after a restart of everything, and after the inventory has lost it.
     serving.kill();
     serving.start_again();
     serving
@@ -91,7 +91,7 @@ fn a_dump_is_sealed_and_opened_whole() {
         vm["id"] == id && vm["dumps"].as_array().is_some_and(|all| all.len() == 2)
     });
 
-    // What was changed is named, and leaves no file.
+    // The error names a changed record, and no file is left.
     let layer = File::options().read(true).write(true).open(layer(&scratch.path("ds/web1/dump-1"))).unwrap();
     let (place, mut byte) = (4096 + 2 * (1 << 20) + 70_000, [0]);
     layer.read_exact_at(&mut byte, place).unwrap();
@@ -103,7 +103,7 @@ fn a_dump_is_sealed_and_opened_whole() {
     );
     assert!(!scratch.path("damaged.core").exists());
     layer.write_all_at(&byte, place).unwrap();
-    // As is one that was put in another one's place.
+    // The same for a dump that was put in another one's place.
     let dumps = ["dump-1", "aside", "dump-2"].map(|name| scratch.path(&format!("ds/web1/{name}")));
     let exchange = || {
         fs::rename(&dumps[0], &dumps[1]).unwrap();
@@ -145,11 +145,11 @@ fn whoever_is_killed_leaves_a_guest_that_goes_on_and_no_half_of_a_dump() {
     let _place = serving.take_place();
     let mut console = boot(&serving);
     console.session.run(REMEMBER);
-    // So that it takes its time.
+    // Makes the dump take longer.
     console.session.run("dd if=/dev/urandom of=/dev/much bs=1M count=80 2>/dev/null");
     drop(console);
 
-    // Its supervisor.
+    // The supervisor is killed.
     let task = begin(&serving);
     kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
     goes_on(&serving, &id);
@@ -158,7 +158,7 @@ fn whoever_is_killed_leaves_a_guest_that_goes_on_and_no_half_of_a_dump() {
     assert_eq!(failed["state"], "failed", "{failed}");
     is_gone(&scratch);
 
-    // Nobody wants it any more.
+    // The dump is cancelled.
     let task = begin(&serving);
     serving.runs(&format!("task cancel {task}"));
     serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
@@ -166,7 +166,7 @@ fn whoever_is_killed_leaves_a_guest_that_goes_on_and_no_half_of_a_dump() {
     goes_on(&serving, &id);
     is_gone(&scratch);
 
-    // hostd and the control plane: it goes on without them.
+    // hostd and the control plane are killed: the dump continues without them.
     for role in ["host", "control"] {
         let task = begin(&serving);
         kill_process(serving.process(&["serve", &format!("--role {role}")]), Signal::KILL).unwrap();
@@ -184,7 +184,7 @@ fn whoever_is_killed_leaves_a_guest_that_goes_on_and_no_half_of_a_dump() {
     assert!(datastore::occurrences_in(&core, MARKER.as_bytes()) > 0);
     fs::remove_file(core).unwrap();
 
-    // Whoever pulls the plug does not wait for it.
+    // QEMU is killed. Its restart does not wait for the dump.
     begin(&serving);
     kill_process(serving.processes_of(&id)[1], Signal::KILL).unwrap();
     serving.wait_until("web1", "is started again", |vm| vm["generation"] == 2 && vm["power"] == "running");
@@ -214,8 +214,7 @@ fn open(serving: &Serving<'_>, number: u64, to: &str) {
     assert!(said.contains("not encrypted"), "{said}");
 }
 
-/// Begins a dump, and gives its task when it is under way. One that is over before anybody looks is
-/// deleted.
+/// Begins a dump. Returns its task when it is in progress. A dump that ends too early is deleted.
 fn begin(serving: &Serving<'_>) -> String {
     let until = Instant::now() + SOON;
     loop {
@@ -233,13 +232,13 @@ fn begin(serving: &Serving<'_>) -> String {
     }
 }
 
-/// The guest goes on with what it had.
+/// The guest continues with its memory.
 fn goes_on(serving: &Serving<'_>, id: &str) {
     let mut console = serving.console_when_taken_over("web1", id);
     assert!(console.session.run("echo $half").contains("strongroom-dump-marker"));
 }
 
-/// Nothing that was being made is left.
+/// Nothing of the unfinished dump is left.
 fn is_gone(scratch: &Scratch) {
     let until = Instant::now() + SOON;
     let left = || {
@@ -252,7 +251,7 @@ fn is_gone(scratch: &Scratch) {
     }
 }
 
-/// It is in no file of a VM, nor of whoever looks after it.
+/// The text is in no file of a VM, nor of the processes that manage it.
 fn is_nowhere(scratch: &Scratch) {
     for place in ["ds", "home", "run"] {
         assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "in {place}");
@@ -264,8 +263,8 @@ fn is_nowhere(scratch: &Scratch) {
     }
 }
 
-/// An ELF core file (System V ABI) of 64 bits whose segments are all of the guest's memory, and lie
-/// in the file.
+/// Checks an ELF core file (System V ABI) of 64 bits: its segments cover all of the guest's memory,
+/// and are within the file.
 fn expect_core_file(path: &Path) {
     let file = File::open(path).unwrap();
     let read = |at: u64, bytes: usize| {
@@ -286,7 +285,7 @@ fn expect_core_file(path: &Path) {
         end = end.max(offset + bytes);
     }
     assert!(memory_bytes > MEMORY_BYTES * 99 / 100, "{memory_bytes}");
-    // Behind them are at most the names of sections.
+    // At most the names of sections follow them.
     let bytes = file.metadata().unwrap().len();
     assert!((end..end + 4096).contains(&bytes), "{bytes} {end}");
 }

@@ -1,11 +1,11 @@
-//! Disks come, grow and go while a VM runs or is off, whoever is killed meanwhile.
+//! Disks are added, grown and removed while a VM runs or is off, whatever is killed meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Scratch, Serving, datastore};
 
-/// What the guest writes, and nobody but the guest may read.
+/// A text of the guest that only the guest may read.
 const MARKER: &str = "strongroom-hot-plug-marker-6d21";
 
 fn write(device: &str) -> String {
@@ -32,7 +32,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
     let mut console = serving.console("web1");
     console.wait_until_ready();
 
-    // The seed is /dev/vdb, and stays where it is.
+    // The seed is /dev/vdb, and stays there.
     let added = serving.runs("vm disk add web1 --size 32M");
     assert!(added.contains("web1 has one more disk, disk1: 32M"), "{added}");
     console.session.wait_until("test -b /dev/vdc");
@@ -41,7 +41,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
     let refused = serving.is_refused("vm suspend web1");
     assert!(refused.contains("plugged in or out"), "{refused}");
 
-    // Whoever takes over serves it too, where QEMU looks for it.
+    // A supervisor that takes over serves it too, at the same socket.
     drop(console);
     kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
     let mut console = serving.console_when_taken_over("web1", &id);
@@ -51,7 +51,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
     }
     assert!(console.session.run(&read("vdc")).contains(MARKER));
 
-    // It moves with all others, and is taken out by nobody while the VM stands still.
+    // It moves to another key with all others, and cannot be removed while the VM is suspended.
     serving.runs("vm key rotate web1");
     let key = |volume: &str| {
         serving.json(&format!("volume info ds/web1/{volume}"))["encryption"]["provider_key_id"].clone()
@@ -79,7 +79,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
     assert!(console.session.run(&read("vdb")).contains(MARKER));
     assert_eq!(console.session.run("cat /sys/block/vdb/size").trim(), (48 << 11).to_string());
 
-    // One that the machine began with, and one that was plugged in.
+    // One of the initial disks, and one that was plugged in.
     serving.runs("vm disk add web1 --size 16M --frontend nbd");
     console.session.wait_until("test -b /dev/vdd");
     for (disk, device) in [("disk1", "vdb"), ("disk2", "vdd")] {
@@ -166,12 +166,12 @@ fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
     serving.runs("vm disk resize web1 swap0 --size 32M");
     let info = serving.json("volume info ds/web1/disk1");
     assert_eq!(info["size_bytes"], 32 << 20, "{info}");
-    // The inventory is lost: the datastore knows the disks.
+    // The inventory is lost: the datastore has the disks.
     serving.runs("vm unregister web1");
     serving.runs("vm register web1");
     assert!(serving.runs("vm disk list web1").contains("swap0  32M"));
 
-    // What is there and is no disk of the VM's is nobody's to take.
+    // An existing volume that is not a disk of the VM is not taken over.
     serving.runs("volume create ds/web1/disk2 --size 1M --unencrypted");
     let refused = serving.is_refused("vm disk add web1 --size 16M");
     assert!(refused.contains("strongroom volume delete"), "{refused}");

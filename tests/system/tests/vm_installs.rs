@@ -1,5 +1,5 @@
-//! A new user's VM: made, installed from a CD-ROM whose screen they look at, and then started from
-//! its disk.
+//! A new user's VM: created, installed from a CD-ROM with a look at its screen, and then started
+//! from its disk.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use strongroom_system_tests::{Scratch, Serving};
 
-/// For firmware to start something, emulated.
+/// Timeout of a boot by emulated firmware.
 const BOOTS_WITHIN: Duration = Duration::from_secs(120);
-/// For a command that was started or asked to end.
+/// Timeout of a command's start or end.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 
 const FROM_CD: &str = "strongroom-install-6d1c: BIOS has started the CD-ROM";
@@ -32,19 +32,20 @@ fn a_vm_is_installed_from_a_cdrom_and_looked_at() {
     let iso = install_media::iso(FROM_CD, FROM_CD_BY_UEFI);
     fs::write(scratch.path("elsewhere.iso"), &iso).unwrap();
     fs::write(scratch.path("disk.raw"), install_media::disk(FROM_DISK)).unwrap();
-    // hostd has made the directory; the image is its owner's alone, and QEMU is another user.
+    // hostd has made the directory. Only its owner can read the image, and QEMU runs as another
+    // user.
     let image = scratch.path("home/hostd/boot/install.iso");
     fs::write(&image, &iso).unwrap();
     fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
 
-    // Of no other file of the host is anything said.
+    // The refusal reveals nothing about other files of the host.
     let create =
         "vm create web1 --memory 64M --disk 16M --machine pc --net none --image disk.raw --format raw";
     let refused = serving.is_refused(&format!("{create} --cdrom elsewhere.iso"));
     let says_where =
         refused.contains("elsewhere.iso is in no directory ") && refused.contains("home/hostd/boot");
     assert!(says_where, "{refused}");
-    // Whatever the refusal has left.
+    // Removes the remains of the refusal, if there are any.
     let _ = serving.strongroom.run_shell(&script("vm delete web1 --yes"));
 
     let told = serving.runs(&format!("{create} --cdrom {}", image.display()));
@@ -70,23 +71,23 @@ fn a_vm_is_installed_from_a_cdrom_and_looked_at() {
     for line in ["  user, through passt", "UEFI, /", "QEMU ", "install.iso", "vm screen web2"] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
-    // It goes on with its drive.
+    // It resumes with its drive.
     serving.runs("vm suspend web2");
     assert!(serving.runs("vm start web2").contains("web2 is running"));
     serving.runs("vm stop web2 --force");
     assert!(serving.is_refused("vm set web2 --net none --net user").contains("--net none"));
     serving.runs("vm set web2 --net none");
     assert!(serving.runs("vm show web2").contains("network     no network card"));
-    // An image that is gone is named, and a start says what to do.
+    // The error names a missing image, and a start names the next step.
     fs::remove_file(&image).unwrap();
     assert!(serving.is_refused("vm start web2").contains("there is no file "), "{}", image.display());
 }
 
-/// Waits until a VM's console has this in it.
+/// Waits until a VM's console output contains this text.
 fn says(serving: &Serving<'_>, vm: &str, text: &str) {
     let until = Instant::now() + BOOTS_WITHIN;
     loop {
-        // Before its first word there is no history.
+        // Before the first output there is no history.
         let told = serving.strongroom.run_shell(&script(&format!("vm console {vm} --history")));
         if told.stdout.contains(text) {
             return;
@@ -101,7 +102,7 @@ fn is_shown(scratch: &Scratch, serving: &Serving<'_>) {
     let picture = fs::read(scratch.path("web1.png")).unwrap();
     assert_eq!((taken["width"].as_u64(), taken["height"].as_u64()), (Some(720), Some(400)));
     assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));
-    // Light grey, which texts are written in: the screen is not black.
+    // Light grey, the colour of text: the screen is not black.
     assert!(picture.windows(6).any(|pixels| pixels == [0xa8; 6]), "nothing is written on it");
     assert_eq!(fs::metadata(scratch.path("web1.png")).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(serving.is_refused("vm screen web1 --screenshot web1.png").contains("web1.png"));
@@ -124,8 +125,8 @@ fn is_shown(scratch: &Scratch, serving: &Serving<'_>) {
     let address = line.rsplit_once("vnc://").unwrap().1.trim().to_owned();
     greets(TcpStream::connect(&address).unwrap());
     if rustix::process::geteuid().is_root() {
-        // Another account of this machine is hung up on before the guest's screen has said a word
-        // to it.
+        // A connection of another user of this machine is closed before the guest's screen has sent
+        // anything.
         let connect = format!("cat </dev/tcp/{}", address.replace(':', "/"));
         let other = format!("exec setpriv --reuid 65534 --clear-groups -- bash -c '{connect}'");
         assert_eq!(serving.strongroom.run_shell(&other).stdout, "");
@@ -140,7 +141,7 @@ fn is_shown(scratch: &Scratch, serving: &Serving<'_>) {
     assert_eq!(events.matches("the screen of VM web1 is opened, by ").count(), 4, "{events}");
 }
 
-/// A VNC server speaks first, and says which screen it is once it has let somebody in.
+/// A VNC server speaks first, and names its screen once it has admitted a client.
 fn greets(mut stream: impl Read + Write) {
     let mut version = [0; 12];
     stream.read_exact(&mut version).unwrap();

@@ -1,4 +1,4 @@
-//! VMs move to new keys, running, off and suspended, whoever is killed meanwhile.
+//! VMs move to new keys while they run, are off or suspended, whatever is killed meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Scratch, Serving, datastore};
 
-/// What the guest writes, and nobody but the guest may read.
+/// A text of the guest that only the guest may read.
 const MARKER: &str = "strongroom-key-marker-1f7a";
-/// How often is in `count`; `over` if a write failed.
+/// The number of writes is in `count`; `over` after a failed write.
 const WRITE_ALL_THE_WHILE: &str = "(i=0; while dd if=text of=/dev/vdb bs=4096 conv=sync,fsync 2>/dev/null; \
     do i=$((i+1)); echo $i >count; done; echo over >count) &";
 const READ: &str = "dd if=/dev/vda bs=4096 count=1 2>/dev/null | tr -d '\\000'";
@@ -32,7 +32,7 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     console
         .session
         .run(&format!("echo {MARKER} > text; dd if=text of=/dev/vda bs=4096 conv=sync,fsync 2>&1"));
-    // It writes all the while, and each write has to be there.
+    // It writes all the time, and each write must be there.
     console.session.run(WRITE_ALL_THE_WHILE);
 
     serving.runs("vm dump create web1");
@@ -48,7 +48,7 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     let refused = serving.is_refused(&format!("key rotate {second}"));
     assert!(refused.contains("strongroom vm key rotate web1"), "{refused}");
 
-    // Whoever takes over gets the new key.
+    // A supervisor that takes over gets the new key.
     for worker in serving.workers_of(&id) {
         kill_process(worker, Signal::KILL).unwrap();
     }
@@ -59,7 +59,7 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     assert!(console.session.run(READ).contains(MARKER));
     drop(console);
 
-    // Killed at whatever moment: it runs on, and the next call ends it.
+    // Killed at any moment, the VM keeps running, and the next call completes the move.
     for round in 0..3 {
         let (before, task) = (key(&serving), serving.json("vm key rotate web1 --no-wait"));
         let victim = match round {
@@ -81,7 +81,7 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     console.session.run(&format!("while [ $(cat count) -le {} ]; do :; done", before + 5));
     drop(console);
 
-    // Its memory is sealed under what is its key then, and moves too.
+    // Its memory is sealed under its present key, and moves too.
     serving.runs("vm suspend web1");
     serving.runs("vm key rotate web1");
     assert_eq!(serving.vm("web1")["power"], "suspended");
@@ -110,14 +110,14 @@ fn a_vm_that_is_off_moves_with_all_that_it_keeps() {
     serving.runs("vm create web1 --memory 256M --net none --disk 64M --uefi --tpm");
     serving.runs("vm create plain --memory 256M --net none --disk 64M --unencrypted");
     let first = key(&serving);
-    // It waits for a key server that is away, and goes on by itself.
+    // The move waits for an absent key server, and continues automatically.
     kill_process(serving.process(&["keyserver", "run"]), Signal::KILL).unwrap();
     serving.runs("vm key rotate web1");
     assert_ne!(key(&serving), first);
     assert_eq!(keys_of_volumes(&serving, &scratch), BTreeSet::from([key(&serving)]));
     let refused = serving.is_refused("vm key rotate plain");
     assert!(refused.contains("plain is not encrypted"), "{refused}");
-    // The inventory is lost: the datastore knows the new key.
+    // The inventory is lost: the datastore has the new key.
     let second = key(&serving);
     serving.runs("vm unregister web1");
     serving.runs("vm register web1");
@@ -125,7 +125,7 @@ fn a_vm_that_is_off_moves_with_all_that_it_keeps() {
     serving.end();
 }
 
-/// The VM's key, as the inventory has it.
+/// The VM's key in the inventory.
 fn key(serving: &Serving<'_>) -> String {
     let told = serving.json("vm key status web1");
     let keys = told["keys"].as_array().unwrap();
@@ -141,7 +141,7 @@ fn volumes(scratch: &Scratch) -> Vec<String> {
     volumes.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
 }
 
-/// The keys that they are under, as their descriptors say.
+/// The keys of its volumes, from their descriptors.
 fn keys_of_volumes(serving: &Serving<'_>, scratch: &Scratch) -> BTreeSet<String> {
     let keys = |name: String| {
         let told = serving.json(&format!("volume info ds/web1/{name}"));
@@ -151,7 +151,7 @@ fn keys_of_volumes(serving: &Serving<'_>, scratch: &Scratch) -> BTreeSet<String>
     volumes(scratch).into_iter().map(keys).collect()
 }
 
-/// Without its certificate, and the key to it, the control plane is still who owns the VMs' keys.
+/// Without its certificate and private key, the control plane still owns the VMs' keys.
 #[test]
 fn a_control_plane_that_lost_its_certificate_starts_its_vms() {
     let scratch = Scratch::new();

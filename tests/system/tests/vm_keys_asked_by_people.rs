@@ -1,5 +1,5 @@
-//! What the administrator of a `strongroom serve` asks of VMs' keys and disks, on the machine where
-//! it serves.
+//! Commands about VMs' keys and disks that the administrator of a `strongroom serve` runs on its
+//! machine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -10,7 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 use strongroom_system_tests::{Scratch, Serving, key_server};
 
-/// The content of a disk, which is told from a disk of zeroes.
+/// The content of a disk, which differs from a disk of zeroes.
 const CONTENT: &[u8] = b"a guest's data that somebody wants back";
 const DISK_BYTES: usize = 8 << 20;
 
@@ -37,7 +37,7 @@ fn keys_are_listed_shown_and_destroyed_by_the_administrator() {
     assert!(shown.contains("state       active") && shown.contains("VMs         web1"), "{shown}");
     assert!(serving.runs(&format!("key history {key}")).contains("Create"));
 
-    // What needs the key's value says what does it.
+    // The refusal of a command that needs the key's value names the command that works.
     for command in [
         "volume export ds/web1/disk0 x.raw --format raw",
         "volume check ds/web1/disk0",
@@ -64,7 +64,7 @@ fn keys_are_listed_shown_and_destroyed_by_the_administrator() {
     let of_web1 = in_list(&left, &key);
     assert_eq!((&of_web1["state"], &of_web1["volumes"]), (&Value::from("deactivated"), &Value::from(0)));
     assert_eq!(of_web1["destruction"]["enforced"], true, "{left}");
-    // The first person is not the second.
+    // The first person cannot be the second.
     assert!(serving.is_refused(&format!("key destroy {key} --confirm")).contains("second person"));
     serving.runs(&format!("key destroy {key} --cancel"));
     assert_eq!(in_list(&serving.json("key list"), &key)["destruction"], Value::Null);
@@ -142,7 +142,7 @@ fn the_disks_of_a_vm_are_checked_by_its_host() {
     assert!(serving.is_refused("vm check web1 --disk disk7").contains("disk7"));
     assert!(serving.is_refused("vm check web9").contains("web9"));
 
-    // A block that somebody changed, in the file of blocks.
+    // A changed block in the file of blocks.
     let blocks = blocks_of(&scratch, "ds/web1/disk0");
     let before = fs::read(&blocks).unwrap();
     let mut changed = before.clone();
@@ -161,7 +161,7 @@ fn the_disks_of_a_vm_are_checked_by_its_host() {
     assert!(serving.runs("vm check web1 --data").contains("disk0 of VM web1: no errors"));
 
     // Another volume under the same key in the disk's place: its own descriptor and files are
-    // sound.
+    // valid.
     let [first, other, away] = ["ds/web1/disk0", "ds/web1/disk2", "away"].map(|name| scratch.path(name));
     fs::rename(&first, &away).unwrap();
     fs::rename(&other, &first).unwrap();
@@ -173,7 +173,7 @@ fn the_disks_of_a_vm_are_checked_by_its_host() {
     );
 }
 
-/// The file that has the blocks of a volume with one layer.
+/// The file with the blocks of a volume with one layer.
 fn blocks_of(scratch: &Scratch, volume: &str) -> std::path::PathBuf {
     let entries = fs::read_dir(scratch.path(volume)).unwrap().map(|entry| entry.unwrap().path());
     let is_layer =
@@ -227,7 +227,7 @@ fn in_list<'a>(listed: &'a Value, key: &str) -> &'a Value {
     keys.iter().find(|one| one["key"] == key).unwrap_or_else(|| panic!("{key} is not in {listed}"))
 }
 
-/// The refusals that the key server has on record.
+/// The refusals in the key server's record.
 fn denied(scratch: &Scratch) -> Vec<Value> {
     let records = key_server::audit_lines(&scratch.path("home/keyserver/audit"));
     records.into_iter().filter(|record| record.to_string().contains("\"denied\"")).collect()

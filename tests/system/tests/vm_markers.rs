@@ -1,6 +1,5 @@
-//! What a guest keeps, and what its volumes' keys are, is nowhere but where it belongs: not in
-//! files, logs, answers, QMP's traffic, temporary files, cores, or the memory of those who have no
-//! business with it.
+//! Guest data and volume keys are only where they belong: not in files, logs, answers, QMP traffic,
+//! temporary files, core files, or the memory of processes that must not have them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -19,19 +18,19 @@ use strongroom_providers::{GrantWallet, KeyGrant, ProviderKeyring};
 use strongroom_system_tests::datastore::files_under;
 use strongroom_system_tests::{CommandLine, Process, Scratch, Serving};
 
-/// What the guest makes of two halves, so that whole it is in its memory and on its disk, and was
-/// never said.
+/// A text that the guest joins from two halves, so that the whole is in its memory and on its disk,
+/// and was never sent.
 const MARKER: &str = "strongroom-guest-marker-a81e";
-/// What cloud-init is told.
+/// A text in cloud-init's data.
 const SEED_MARKER: &str = "strongroom-seed-marker-0c57";
-/// Larger files than any that are made here are no temporary files of ours.
+/// Files larger than any that are made here are not our temporary files.
 const TEMPORARY_BYTES_MAX: u64 = 64 << 20;
 const TRACED_WITHIN: Duration = Duration::from_secs(60);
 
 #[test]
 fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
     let begun = SystemTime::now();
-    // What the test knows lies elsewhere.
+    // The test's own copies are in another directory.
     let (scratch, known) = (Scratch::new(), Scratch::new());
     let serving = Serving::start_logging(&scratch, "trace");
     let guest = serving.test_guest();
@@ -73,7 +72,7 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
         needles.assert_not_in(&format!("what the {name} says and hears"), traced.as_bytes());
     }
 
-    // What the API answers.
+    // The answers of the API.
     let mut answers = String::new();
     for asked in [
         "vm list",
@@ -98,8 +97,8 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
     assert!(ours.len() >= 9, "{ours:?}");
     needles.assert_not_seen_of(&ours);
     if rustix::process::geteuid().is_root() {
-        // The control plane and hostd have names of keys, and pass no guest data. The key server
-        // has the KEK, and nothing else.
+        // The control plane and hostd have names of keys, and see no guest data. The key server has
+        // the KEK, and nothing else.
         for words in [&["serve", "--role host"][..], &["serve", "--role control"]] {
             let found = needles.found_in_memory(number(serving.process(words)));
             assert_eq!(found, Vec::new(), "{words:?}");
@@ -108,13 +107,13 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
         let guest_data = guest_markers();
         let found = guest_data.found_in_memory(number(serving.process(&["keyserver", "run"])));
         assert_eq!(found, Vec::new(), "the key server");
-        // The supervisor holds the KEK, where it is locked and left out of dumps.
+        // The supervisor has the KEK in memory that is locked and excluded from dumps.
         let held = needles.found_in_memory(number(supervisor));
         assert!(!held.is_empty() && held.iter().all(|found| found.is_protected), "{held:?}");
     }
 
-    // Its memory sealed, and taken up; then whoever has something of it dies as a program does that
-    // dumps its core.
+    // After a suspension and a resumption, the processes with secrets die like programs that dump
+    // core.
     serving.runs("vm suspend web1");
     serving.runs("vm start web1");
     let crash = |pid| kill_process(pid, Signal::SEGV).unwrap();
@@ -142,8 +141,8 @@ fn guest_markers() -> Needles {
     needles
 }
 
-/// What the guest keeps, and the secrets of its disk by another implementation, with the KEK that
-/// its host gets.
+/// The guest's text, and the secrets of its disk derived by another implementation from the KEK
+/// that its host gets.
 fn needles(serving: &Serving<'_>, scratch: &Scratch, known: &CommandLine<'_>, vm: &str) -> Needles {
     let status = serving.json("vm key status web1");
     let key = ProviderKey {
@@ -168,8 +167,8 @@ fn needles(serving: &Serving<'_>, scratch: &Scratch, known: &CommandLine<'_>, vm
     Needles::of_volume(known, &volume, "--key-file kek").and(&guest_markers(), "the VM's")
 }
 
-/// Writes down every byte that a process sends and receives, in clear text, until it is dropped.
-/// Nobody but root traces one that holds keys.
+/// Records every byte that a process sends and receives, in plain text, until it is dropped. Only
+/// root can trace a process that holds keys.
 fn traces(scratch: &Scratch, name: &str, process: Pid, into: &Path) -> Option<Process> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -190,13 +189,13 @@ fn number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get().cast_unsigned()
 }
 
-/// Whether it is named as the kernel names cores, here.
+/// Whether it has a name that the kernel gives core files on this machine.
 fn is_core(file: &Path) -> bool {
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     name == "core" || name.starts_with("core.")
 }
 
-/// Files that were written since, wherever programs put temporary ones, or the kernel cores.
+/// Files written since then in the usual places of temporary files and core files.
 fn temporary_files(since: SystemTime, but: &[&Path]) -> Vec<PathBuf> {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     let cores = Path::new(pattern.trim()).parent().filter(|directory| directory.is_absolute());
@@ -209,7 +208,7 @@ fn temporary_files(since: SystemTime, but: &[&Path]) -> Vec<PathBuf> {
     files.filter(is_new).filter(|file| !but.iter().any(|place| file.starts_with(place))).collect()
 }
 
-/// As `files_under`, of a directory that others change meanwhile.
+/// As `files_under`, for a directory that changes meanwhile.
 fn files_there(directory: &Path) -> Vec<PathBuf> {
     let (mut files, mut unread) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(directory) = unread.pop() {

@@ -1,4 +1,5 @@
-//! What a VM's guest asks of its disk is counted, whoever of those that serve it is killed.
+//! The requests of a VM's guest to its disk are counted, whichever of the serving processes is
+//! killed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -10,8 +11,8 @@ use strongroom_system_tests::{Scratch, Serving};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What `vm stats --once` says of the disk, once that is so. A process that was just killed may be
-/// missing meanwhile.
+/// Waits until the output of `vm stats --once` for the disk satisfies `is_so`. A process that was
+/// just killed may be missing meanwhile.
 #[track_caller]
 fn wait_for(serving: &Serving<'_>, awaited: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let until = Instant::now() + DEADLINE;
@@ -32,7 +33,7 @@ fn reads(disk: &Value) -> u64 {
     disk["operations"]["read"]["requests"].as_u64().unwrap()
 }
 
-/// Since when is counted, to the second.
+/// The age of the counters, to the second.
 fn age(disk: &Value) -> f64 {
     disk["seconds"].as_f64().unwrap()
 }
@@ -44,7 +45,7 @@ fn counters_outlive_all_but_the_supervisor() {
     serving.runs("datastore add ds ds");
     serving.runs("vm create web1 --memory 64M --disk 8M --net none");
     serving.runs("vm start web1");
-    // The firmware looks for something to boot.
+    // The firmware looks for a boot sector.
     let booted = wait_for(&serving, "the firmware reads", |disk| reads(disk) > 0);
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
 

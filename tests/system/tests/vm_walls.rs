@@ -1,7 +1,7 @@
-//! What a VM whose QEMU obeys an attacker can reach of another VM and of Strongroom: nothing. A
-//! program in QEMU's place tries it, started by the whole stack as QEMU is; and once more as that
-//! VM's user outside of its namespaces, as if it had broken out of them. And what it reaches of its
-//! own VM's supervisor, which holds the keys: not a word that it says over QMP.
+//! What a VM whose QEMU an attacker controls can reach of another VM and of Strongroom: nothing. A
+//! program in QEMU's place tries, started by the whole stack like QEMU; and once more as that VM's
+//! user outside its namespaces, as if it had broken out of them. Also what it can do to its own
+//! VM's supervisor, which holds the keys: nothing that it sends over QMP gets there.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -20,11 +20,11 @@ use strongroom_system_tests::datastore::files_under;
 use strongroom_system_tests::family::{family_of, runs};
 use strongroom_system_tests::{Scratch, Serving};
 
-/// Of a QEMU that has ended, to the end of its VM's start.
+/// Timeout from the end of a QEMU to the end of its VM's start.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// What it tries, with each outcome as a line of the file `$1`. The rest are, for each kind, the
-/// objects to try it on.
+/// The attempts. The outcome of each is a line of the file `$1`. The other arguments are, for each
+/// kind, the objects to attack.
 const ATTEMPTS: &str = r#"
 out=$1; shift
 try() { name=$1; shift; if "$@" >/dev/null 2>&1; then echo "$name: done"; else echo "$name: refused"; fi >>"$out.new"; }
@@ -59,7 +59,7 @@ id -u >"$out.user"; mv "$out.new" "$out"
 #[test]
 fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     if !rustix::process::geteuid().is_root() {
-        // Another user for each VM takes root; without it, namespaces alone are between them
+        // A user for each VM needs root. Without root, only namespaces separate VMs
         // (crates/control-plane/hypervisor, walls.rs).
         return;
     }
@@ -76,14 +76,14 @@ fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     let (victim, evil) = (id("victim"), id("evil"));
     let objects = objects(&scratch, &serving, &victim);
 
-    // Everybody who is asked for a QEMU from now on is given the attacker.
+    // From now on, every start of a QEMU starts the attacker.
     serving.end();
     let elsewhere = Scratch::new();
     replace_qemu(&scratch, &elsewhere, &attacker(&scratch, &evil, &objects));
     serving.start_again();
     let tried = scratch.path(&format!("run/vms/{evil}/qemu/tried"));
     let mut starting = serving.strongroom.start_shell("start-evil", &script("vm start evil"));
-    // `vm show` is a reason to wait, and as good as another one.
+    // `vm show` serves only as a way to wait.
     serving.wait_until("evil", "has tried everything", |_| tried.exists());
     let inside = fs::read_to_string(&tried).unwrap();
     let user: u32 = fs::read_to_string(tried.with_extension("user")).unwrap().trim().parse().unwrap();
@@ -95,8 +95,8 @@ fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     assert!(done[0].starts_with("own "), "{done:?}");
     let attempts = inside.lines().count();
 
-    // The same as its user, but with the host's files, processes and network before it. Whoever
-    // listens on a port asks for a certificate.
+    // The same as its user, but with the host's files, processes and network. Servers on ports
+    // require a certificate.
     let outside = scratch.make_directory("outside");
     fs::set_permissions(&outside, PermissionsExt::from_mode(0o777)).unwrap();
     let objects: Vec<_> = objects.into_iter().filter(|object| !object.starts_with("port=")).collect();
@@ -113,7 +113,7 @@ fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     assert!(done.is_empty(), "as user {user}: {done:?}");
     assert!(told.lines().count() > 40 && attempts > told.lines().count(), "{attempts}: {told}");
 
-    // And it has harmed nobody.
+    // It has harmed no other process.
     fs::write(tried.with_file_name("seen"), "").unwrap();
     assert!(!starting.wait(ENDS_WITHIN).success());
     assert_eq!(serving.vm("victim")["power"], "running");
@@ -121,11 +121,11 @@ fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     serving.end();
 }
 
-/// What is in each message of a QEMU that talks nonsense.
+/// A text in each message of a QEMU that sends nonsense.
 const NONSENSE: &str = "strongroom-nonsense-5d0c";
 
-/// A QEMU that is one by its manners, and puts nonsense wherever a newer one may say more; then,
-/// when the file `now` is there, says it without an end.
+/// A program that behaves like QEMU, and puts nonsense wherever a newer QEMU may add text; then,
+/// when the file `now` exists, it sends it without end.
 const TALKS_NONSENSE: &str = r#"#!/usr/bin/perl
 use IO::Socket::UNIX;
 if ($ARGV[0] eq "--version") { print "QEMU emulator version 7.2.0
@@ -157,7 +157,7 @@ while (my $client = $listener->accept) {
 #[test]
 fn what_a_hostile_qemu_says_does_not_reach_the_process_with_the_keys() {
     if !rustix::process::geteuid().is_root() {
-        // Nobody else can look into that process.
+        // No other process can inspect that process.
         return;
     }
     let scratch = Scratch::new();
@@ -213,13 +213,13 @@ fn a_monitor_that_is_killed_or_stands_still_is_replaced_and_its_vm_goes_on() {
     for signal in [Signal::KILL, Signal::ABORT, Signal::STOP] {
         kill_process(monitor, signal).unwrap();
         if signal == Signal::STOP {
-            // Nobody sees it before it is asked.
+            // A stopped monitor is not noticed before the next request.
             serving.is_refused("vm pause web1");
         }
         let is_other = || serving.monitors_of(&id).first().is_some_and(|other| *other != monitor);
         wait_for(is_other, "another monitor is there");
         monitor = serving.monitors_of(&id)[0];
-        // A moment later it is the one that is asked.
+        // A moment later the new one answers.
         serving.wait_until_told("vm pause web1", "");
         serving.wait_until("web1", "stands still", |vm| vm["power"] == "paused");
         serving.runs("vm resume web1");
@@ -234,8 +234,8 @@ fn a_monitor_that_is_killed_or_stands_still_is_replaced_and_its_vm_goes_on() {
     serving.end();
 }
 
-/// What a monitor is, as the kernel says it: nobody, who can open nothing, and has open two
-/// sockets.
+/// Checks what the kernel says about a monitor: it has no privileges, can open nothing, and has two
+/// sockets open.
 fn assert_has_nothing(monitor: Pid, others: &[Pid]) {
     let field = |pid: Pid, name: &str| {
         let status = fs::read_to_string(format!("/proc/{}/status", number(pid))).unwrap();
@@ -251,7 +251,7 @@ fn assert_has_nothing(monitor: Pid, others: &[Pid]) {
     assert!(others.iter().all(|other| field(*other, "Uid:") != field(monitor, "Uid:")));
     let open = fs::read_dir(format!("/proc/{}/fd", number(monitor))).unwrap();
     let open: Vec<PathBuf> = open.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect();
-    // Its last words are memory; what holds its user is in the directory of the users.
+    // Its standard error is in memory; the lease of its user is in the directory of users.
     let is_allowed = |file: &&PathBuf| {
         ["socket:", "/memfd:stderr", "/dev/null", "/run/strongroom/"]
             .iter()
@@ -273,7 +273,7 @@ fn number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get().cast_unsigned()
 }
 
-/// What there is to reach.
+/// The objects to attack.
 fn objects(scratch: &Scratch, serving: &Serving<'_>, victim: &str) -> Vec<String> {
     let mut objects = Vec::new();
     let mut add = |kind: &str, object: &Path| objects.push(format!("{kind}={}", object.display()));
@@ -282,7 +282,7 @@ fn objects(scratch: &Scratch, serving: &Serving<'_>, victim: &str) -> Vec<String
     assert!(sockets.lines().count() >= 5, "hostd's two, the supervisor's, QMP and a disk: {sockets}");
     sockets.lines().for_each(|socket| add("socket", &scratch.path(socket)));
     files_under(&run).iter().for_each(|file| add("file", file));
-    // The datastore's directory is as the user made it; what is in it is ours.
+    // The user made the datastore's directory, and Strongroom the directories in it.
     for directory in ["home", "home/keyserver", "home/hostd", "home/control", "ds/victim"] {
         add("directory", &scratch.path(directory));
     }
@@ -306,7 +306,7 @@ fn objects(scratch: &Scratch, serving: &Serving<'_>, victim: &str) -> Vec<String
     objects
 }
 
-/// A QEMU that tries what an attacker would.
+/// A QEMU that does an attacker's attempts.
 fn attacker(scratch: &Scratch, evil: &str, objects: &[String]) -> String {
     let own = scratch.path(&format!("run/vms/{evil}/qemu"));
     let quoted: Vec<String> = objects.iter().map(|object| format!("'{object}'")).collect();
@@ -320,12 +320,13 @@ fn attacker(scratch: &Scratch, evil: &str, objects: &[String]) -> String {
     )
 }
 
-/// Puts an attacker in QEMU's place. A QEMU sees what it is installed with, so that is `elsewhere`.
+/// Puts an attacker in QEMU's place. A QEMU sees the directory of its program, so that is
+/// `elsewhere`.
 fn replace_qemu(scratch: &Scratch, elsewhere: &Scratch, text: &str) {
     let program = elsewhere.make_directory("bin").join("qemu");
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    // Temporary directories are their makers' alone, and so are others under a strict umask.
+    // Temporary directories are private to their owners, and so are others under a strict umask.
     for directory in [scratch.path(""), elsewhere.path(""), elsewhere.path("bin")] {
         fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
     }

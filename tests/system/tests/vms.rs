@@ -1,12 +1,12 @@
-//! VMs from end to end: `serve`, a VM with a real guest on a sealed disk, its console, and
-//! everything killed in turn.
+//! VMs from end to end: `serve`, a VM with a real guest on an encrypted disk, its console, and
+//! every process killed in turn.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Scratch, Serving};
 
-/// What the guest writes, and nobody but the guest may read.
+/// A text of the guest that only the guest may read.
 const MARKER: &str = "strongroom-vm-marker-6d1c";
 
 #[test]
@@ -30,7 +30,7 @@ fn a_vm_lives_and_survives_whoever_dies() {
         server["listen_enrolment"].as_str().unwrap()
     ));
     assert!(other.contains("was made for another VM"), "{other}");
-    // The same name again is refused, and says what to do.
+    // The same name is refused, with the next step.
     let refused = serving.is_refused(&create);
     assert!(refused.contains("web1"), "{refused}");
 
@@ -47,13 +47,13 @@ fn a_vm_lives_and_survives_whoever_dies() {
         kill_process(serving.process(&words), Signal::KILL).unwrap();
         assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
     }
-    // What is said of guests is what this one got.
+    // `host list` shows the accelerator that this guest has.
     let qemu = serving.processes_of(&id)[1].as_raw_nonzero();
     let line = std::fs::read(format!("/proc/{qemu}/cmdline")).unwrap();
     let kvm = String::from_utf8_lossy(&line).contains("-accel\0kvm");
     serving.wait_until_told("host list", if kvm { "kvm" } else { "tcg" });
 
-    // And its volume's worker. All of it is among the events.
+    // Then its volume's worker. All of these are among the events.
     kill_process(serving.workers_of(&id)[0], Signal::KILL).unwrap();
     assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
     serving.wait_until("web1", "is known to run", |vm| vm["power"] == "running");
@@ -73,7 +73,7 @@ fn a_vm_lives_and_survives_whoever_dies() {
     let mut console = serving.console("web1");
     assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
 
-    // Its processor: the guest is gone, what it has synced is there.
+    // Then its QEMU: the guest is gone, but its synced data is there.
     let processes = serving.processes_of(&id);
     assert_eq!(processes.len(), 2);
     kill_process(processes[1], Signal::KILL).unwrap();
@@ -141,7 +141,7 @@ fn a_suspended_vm_goes_on_where_it_was() {
     assert!(serving.runs("vm show web1").contains("of memory, sealed in volume"));
     assert!(serving.is_refused("vm set web1 --memory 512M").contains("suspended"));
     is_nowhere(&scratch, b"strongroom-vm-in-memory-6d1c");
-    // It stays suspended whoever starts anew.
+    // It stays suspended across a restart of everything.
     serving.kill();
     serving.start_again();
     serving.wait_until("web1", "is suspended as before", |vm| vm["power"] == "suspended");
@@ -149,7 +149,7 @@ fn a_suspended_vm_goes_on_where_it_was() {
     let mut console = serving.console("web1");
     assert!(console.session.run("echo $whole").contains("strongroom-vm-in-memory-6d1c"));
     assert!(console.session.run("dd if=/dev/vda bs=4096 count=16 2>&1 | wc -c").contains("65"));
-    // What it said is kept, of both starts, and is in no file.
+    // The output of both starts is kept, and is in no file in the clear.
     assert!(serving.runs("vm console web1 --history").contains("strongroom-vm-in-memory-6d1c"));
     drop(console);
     serving.runs("vm stop web1 --force");
@@ -158,7 +158,7 @@ fn a_suspended_vm_goes_on_where_it_was() {
     serving.end();
 }
 
-/// It is in no file of a VM, nor of whoever looks after it.
+/// The text is in no file of a VM, nor of the processes that manage it.
 fn is_nowhere(scratch: &Scratch, marker: &[u8]) {
     for place in ["ds", "home", "run"] {
         let found = strongroom_system_tests::datastore::occurrences(&scratch.path(place), marker);

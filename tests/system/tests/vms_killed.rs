@@ -1,6 +1,6 @@
-//! Whatever serves a VM is killed (SIGKILL) at random moments while its guest writes: no write that
-//! the guest was told is durable is lost, no process is left over, and the VM runs on or runs again
-//! by itself.
+//! Processes of a VM are killed (SIGKILL) at random moments while its guest writes: no write that
+//! the guest knows to be durable is lost, no process is left over, and the VM keeps running or
+//! restarts automatically.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what was killed when is for people to read")]
@@ -16,25 +16,24 @@ use serde_json::Value;
 use strongroom_system_tests::family::{family_of, runs};
 use strongroom_system_tests::{Console, Scratch, Serving};
 
-/// How many kills.
+/// The number of kills.
 const ROUNDS: usize = if cfg!(feature = "full") { 100 } else { 3 };
-/// Whether the VM has a TPM, and so UEFI, which takes its time emulated at each start.
+/// Whether the VM has a TPM, and therefore UEFI, whose emulated start is slow.
 const TPM: bool = cfg!(feature = "full");
 /// Blocks of 4 KiB at the beginning of the disk, which the guest writes in turn.
 const SLOTS: u64 = 64;
 /// Blocks that are written in a round, unless a kill ends it.
 const WRITES: u64 = 40;
-/// How often a VM is started by itself before somebody has to look.
+/// How often a VM is restarted automatically before a person must look at it.
 const STARTS_BY_ITSELF: usize = 3;
-/// Of one write of an emulated guest whose disk waits for its next worker.
+/// Timeout of one write of an emulated guest whose disk waits for its next worker.
 const WRITE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// In the guest: writes numbered blocks from `$1` up to `$2`, each flushed, and tells of each that
-/// is done.
+/// In the guest: writes numbered blocks from `$1` up to `$2`, flushes each, and reports it.
 const JOURNAL: &str = "journal() { i=$1; while [ $i -lt $2 ]; do printf '%-4096d' $i | dd of=/dev/vda bs=4096 \
 seek=$((i%64)) conv=notrunc,fsync 2>/dev/null || { echo failed $i; return 1; }; echo ack $i; i=$((i+1)); done; }";
 
-/// Who is killed.
+/// The process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Worker,
@@ -44,12 +43,12 @@ enum Victim {
     Hostd,
     Control,
     KeyServer,
-    /// The VM's TPM: what was measured into it is gone with it, so the VM has one again only when
-    /// it was stopped and started.
+    /// The VM's TPM: its measurements are lost, so the VM has a TPM again only after a stop and a
+    /// start.
     Swtpm,
-    /// `serve` itself; what it started ends with it, VMs run on.
+    /// `serve` itself; its daemons end with it, and VMs keep running.
     Serve,
-    /// All of them together, the guest too.
+    /// All of them together, including the guest.
     Everything,
 }
 
@@ -71,7 +70,7 @@ impl Victim {
         matches!(self, Self::Qemu | Self::Everything)
     }
 
-    /// The supervisor keeps the other end of a console.
+    /// The supervisor holds the other end of a console.
     fn ends_the_console(self) -> bool {
         self == Self::Supervisor || self.ends_the_guest()
     }
@@ -92,7 +91,7 @@ fn no_acknowledged_write_and_no_vm_is_lost_whoever_is_killed() {
             victims.shuffle(&mut random);
         }
         let victim = victims.pop().unwrap();
-        // Some writes are done before, and a moment of the next one has passed.
+        // Some writes are done before, and a part of the next one.
         let (writes, moment) = (random.random_range(1..WRITES / 2), random.random_range(0..50));
         println!("round {round}: {victim:?} after {writes} writes and {moment} ms");
         rounds.kill(victim, writes, Duration::from_millis(moment));
@@ -106,11 +105,11 @@ struct Rounds<'test> {
     console: Option<Console>,
     id: String,
     generation: u64,
-    /// How often it was started by itself since somebody last started it.
+    /// Automatic restarts since the last start on request.
     started_by_itself: usize,
-    /// Where the guest goes on.
+    /// The next block that the guest writes.
     next: u64,
-    /// The last number of each slot that the guest was told is durable.
+    /// The last number in each slot that the guest knows to be durable.
     acknowledged: [Option<u64>; SLOTS as usize],
 }
 
@@ -146,7 +145,7 @@ impl<'test> Rounds<'test> {
         self.console = Some(console);
     }
 
-    /// A round: the guest writes, somebody is killed, and in the end everything is as it should be.
+    /// One round: the guest writes, a process is killed, and at the end everything is in order.
     fn kill(&mut self, victim: Victim, writes: u64, moment: Duration) {
         let (first, end) = (self.next, self.next + WRITES);
         let before = self.family();
@@ -178,7 +177,7 @@ impl<'test> Rounds<'test> {
             if self.console.is_none() {
                 self.console = Some(self.serving.console("web1"));
             }
-            // What the guest told nobody is known by its status.
+            // The status covers writes that the guest has not reported.
             self.session().run("[ $result = 0 ]");
             self.acknowledge(first..=end - 1);
         }
@@ -189,8 +188,8 @@ impl<'test> Rounds<'test> {
         self.nothing_is_left_of(&before);
     }
 
-    /// A VM is started by itself, but not for ever: after a number of times in ten minutes somebody
-    /// has to look.
+    /// A VM is restarted automatically, but not for ever: after a number of times in ten minutes a
+    /// person must look at it.
     fn guest_has_ended(&mut self) {
         self.generation += 1;
         self.started_by_itself += 1;
@@ -201,7 +200,7 @@ impl<'test> Rounds<'test> {
         }
     }
 
-    /// A person's way to a TPM.
+    /// The way to get a TPM back.
     fn stop_and_start(&mut self) {
         let lost = |vm: &Value| vm["reason"].as_str().is_some_and(|reason| reason.contains("TPM"));
         self.serving.wait_until("web1", "is known to have lost its TPM", lost);
@@ -249,13 +248,12 @@ impl<'test> Rounds<'test> {
         }
     }
 
-    /// The supervisor and what it has started, but for QEMU, which may be the child of a former
-    /// one.
+    /// The supervisor and its descendants, without QEMU, which may be the child of an earlier one.
     fn family(&self) -> Vec<u32> {
         family_of(self.supervisor_and_qemu().0.as_raw_nonzero().get().cast_unsigned())
     }
 
-    /// What the guest reads is what it last wrote, as far as it was told that this is durable.
+    /// The guest reads its last writes, as far as it knows them to be durable.
     fn verify(&mut self) {
         let read = "dd if=/dev/vda bs=262144 count=1 iflag=direct 2>/dev/null | tr -s '\\0 ' ' '";
         let text = self.session().run(read);
@@ -269,7 +267,7 @@ impl<'test> Rounds<'test> {
         assert!(lost.is_empty(), "told and found: {lost:?}");
     }
 
-    /// One supervisor with its starter and one QEMU run, and of what was there before only what is
+    /// One supervisor with its starter and one QEMU are running, and of the earlier processes only
     /// theirs.
     fn nothing_is_left_of(&self, before: &[u32]) {
         let all = self.serving.processes();

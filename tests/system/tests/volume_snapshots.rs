@@ -1,5 +1,5 @@
-//! Snapshots of an exposed volume: clients see a pause, what was acknowledged before one is in it,
-//! and what is killed meanwhile leaves the volume with the snapshot or without it.
+//! Snapshots of an exposed volume: clients see a pause, a snapshot has all writes that were
+//! acknowledged before it, and a kill leaves the volume with the snapshot or without it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Finished, Protection, Scratch, Volume};
 use worker_support::{NbdClient, VerifiedIo, Worker, wait_until};
 
-/// Between two blows, so that each meets other I/O.
+/// Operations between two blows, so that each meets other I/O.
 const OPERATIONS: u64 = 200;
 
-/// Where the marks of a test are, of which each snapshot has another one.
+/// The offset of the marks, of which each snapshot has another one.
 const MARK_AT: u64 = 5 << 20;
 const MARK_BYTES: usize = 300 << 10;
 
@@ -24,7 +24,7 @@ fn snapshot(volume: &Volume<'_>, verb: &str, arguments: &[&str]) -> Finished {
     CommandLine::new(scratch).run(&words)
 }
 
-/// The same, with the volume's key.
+/// As [`snapshot`], with the volume's key.
 #[track_caller]
 fn snapshot_with_key(volume: &Volume<'_>, verb: &str, arguments: &[&str]) -> Finished {
     let key = volume.key_file();
@@ -96,7 +96,7 @@ fn what_is_killed_during_a_snapshot_leaves_the_volume_with_it_or_without() {
         let exposed = volume.expose();
         write(exposed.socket(), round);
         match round % 3 {
-            // The supervisor, and with it the worker, while the command runs.
+            // The supervisor is killed, and with it the worker, while the command runs.
             0 => std::thread::scope(|scope| {
                 let command = scope.spawn(|| snapshot(&volume, "create", &[&name]));
                 std::thread::sleep(std::time::Duration::from_millis(10 * u64::from(round)));
@@ -105,13 +105,13 @@ fn what_is_killed_during_a_snapshot_leaves_the_volume_with_it_or_without() {
                     expected.push((name.clone(), round));
                 }
             }),
-            // The same, as soon as it has answered.
+            // The same, as soon as the command has answered.
             1 => {
                 snapshot(&volume, "create", &[&name]).success();
                 expected.push((name.clone(), round));
                 exposed.kill();
             }
-            // The worker, while the command runs: the supervisor goes on.
+            // The worker is killed while the command runs; the supervisor continues.
             _ => {
                 std::thread::scope(|scope| {
                     let command = scope.spawn(|| snapshot(&volume, "create", &[&name]));
@@ -128,7 +128,7 @@ fn what_is_killed_during_a_snapshot_leaves_the_volume_with_it_or_without() {
         // Its worker closes the volume.
         wait_until("the volume is free", || volume.command("check", &["--data"]).status.success());
         let found = names(&volume);
-        // One that nobody heard of may be there.
+        // An unreported snapshot may exist.
         if found.contains(&name) && !expected.iter().any(|(known, _)| *known == name) {
             expected.push((name, round));
         }

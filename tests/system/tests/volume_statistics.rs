@@ -1,4 +1,4 @@
-//! What clients ask of an exposed volume is counted: by real workers, for real clients, across a
+//! Clients' requests to an exposed volume are counted: by real workers, for real clients, across a
 //! worker's death.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]

@@ -1,6 +1,5 @@
-//! A running worker, looked at from outside: it is nobody, may do nothing, has nothing open but
-//! what it needs, holds no KEK, sleeps while nothing is asked of it, and its memory is closed to
-//! others.
+//! A running worker, inspected from outside: it has no privileges, only the files that it needs are
+//! open, it holds no KEK, sleeps while it is idle, and its memory is closed to others.
 
 #![allow(clippy::print_stdout, reason = "what is left out is said")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
@@ -47,7 +46,7 @@ fn a_worker_is_nobody_and_may_do_nothing() {
     let namespace = |process: u32, kind: &str| {
         fs::read_link(format!("/proc/{process}/ns/{kind}")).unwrap_or_else(|error| panic!("{kind}: {error}"))
     };
-    // The kernel shows root alone what a process that holds keys has open.
+    // Only root may see the open files of a process that holds keys.
     let kinds = ["net", "ipc", "uts", "mnt", "cgroup"];
     for kind in kinds.into_iter().filter(|_| rustix::process::geteuid().is_root()) {
         let (outside, inside) = (namespace(exposed.process().id(), kind), namespace(worker.id, kind));
@@ -56,8 +55,8 @@ fn a_worker_is_nobody_and_may_do_nothing() {
     assert!(exposed.close().success());
 }
 
-/// The process that has the key of a volume has no rights beyond the volume's directory, and that
-/// which has rights has no key. Neither goes on without the other.
+/// The process with a volume's key can access only the volume's directory, and the privileged
+/// process has no key. Neither continues without the other.
 #[test]
 fn what_holds_the_key_may_do_nothing_else_and_ends_with_what_starts_its_workers() {
     let scratch = Scratch::new();
@@ -93,8 +92,8 @@ fn kill_worker_and_await_next(volume: &Volume<'_>) {
     });
 }
 
-/// Root may expose what another user has, and the process with the key keeps the right to open
-/// that, and no other.
+/// Root may expose another user's volume, and the process with the key keeps only the privilege to
+/// open it.
 #[test]
 fn a_volume_of_another_users_is_served_by_root_with_one_right() {
     if !rustix::process::geteuid().is_root() {
@@ -114,9 +113,9 @@ fn a_volume_of_another_users_is_served_by_root_with_one_right() {
     assert!(exposed.close().success());
 }
 
-/// The layer and its log, the listening socket, the socket it was born with, the standard streams,
-/// and its rings; no directory, no other file, and nothing that the supervisor was itself started
-/// with, such as a passphrase.
+/// The layer and its log, the listening socket, the socket that it was started with, the standard
+/// streams, and its rings; no directory, no other file, and no descriptor that the supervisor
+/// inherited, such as a passphrase.
 #[test]
 fn a_worker_has_open_what_it_needs_and_nothing_else() {
     if !rustix::process::geteuid().is_root() {
@@ -136,7 +135,7 @@ fn a_worker_has_open_what_it_needs_and_nothing_else() {
     for entry in fs::read_dir(format!("/proc/{worker}/fd")).unwrap().map(Result::unwrap) {
         let number = entry.file_name().into_string().unwrap();
         let target = fs::read_link(entry.path()).unwrap().into_os_string().into_string().unwrap();
-        // Not the log itself, which it could cut off.
+        // Not the log file itself, which it could truncate.
         assert!(number != "2" || target.starts_with("pipe:"), "{target}");
         let kind = match target.as_str() {
             _ if ["1", "2"].contains(&number.as_str()) => "standard stream",
@@ -151,7 +150,7 @@ fn a_worker_has_open_what_it_needs_and_nothing_else() {
     }
     assert_eq!(open.remove("lease of its user"), Some(1));
     assert!(open.remove("ring").is_some());
-    // The volume's files twice: for I/O, and to be handed to a successor.
+    // The volume's files are open twice: for I/O, and to be passed to a successor.
     let expected = [("layer", 2), ("log", 2), ("socket", 3), ("standard stream", 2)];
     assert_eq!(open, expected.map(|(kind, count)| (kind.to_owned(), count)).into());
     // The supervisor keeps no copy of the layer: its lock must end with the worker's last I/O.
@@ -163,7 +162,7 @@ fn a_worker_has_open_what_it_needs_and_nothing_else() {
     assert!(server.terminate(DEADLINE).success());
 }
 
-/// Neither supervisor nor worker wakes up while nothing is asked of them.
+/// Neither supervisor nor worker wakes up while it is idle.
 #[test]
 fn an_idle_worker_sleeps() {
     let scratch = Scratch::new();
@@ -181,7 +180,7 @@ fn an_idle_worker_sleeps() {
         tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).map(of_task).sum()
     };
     let processes = [exposed.process().id(), worker.id];
-    // What the last request woke comes to rest first, and what it left to be done later is done.
+    // First the effects of the last request subside, including deferred work.
     let came_to_rest = (0..60).any(|_| {
         let before = processes.map(switches);
         CommandLine::new(&scratch).run_shell("sleep 2").success();
@@ -192,8 +191,8 @@ fn an_idle_worker_sleeps() {
     assert!(exposed.close().success());
 }
 
-/// Who speaks nonsense on the control socket, or nothing at all, holds up neither others nor a
-/// restart.
+/// A client that sends nonsense on the control socket, or nothing at all, delays neither others nor
+/// a restart.
 #[test]
 fn nonsense_on_the_control_socket_harms_nobody() {
     let scratch = Scratch::new();
@@ -204,7 +203,7 @@ fn nonsense_on_the_control_socket_harms_nobody() {
     let answer_to = |line: &[u8]| {
         let mut stream = UnixStream::connect(&control).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        // It may hang up before it has read all of it.
+        // The server may close the connection before it has read everything.
         let _ = stream.write_all(line);
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);

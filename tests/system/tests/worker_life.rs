@@ -1,6 +1,6 @@
-//! The worker of an exposed volume dies, is replaced by a newer one, and outlives its supervisor by
-//! no more than it takes to close the volume. Clients see a pause, and every sector that was
-//! acknowledged is there.
+//! The worker of an exposed volume dies, is replaced by a newer one, and outlives its supervisor
+//! only until it has closed the volume. Clients see a pause, and every acknowledged sector is
+//! there.
 
 #![allow(clippy::print_stdout, reason = "what is left out is said")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
@@ -15,7 +15,7 @@ use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume, family};
 use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure, wait_until};
 
-/// Between two blows, so that each meets other I/O.
+/// Operations between two blows, so that each meets other I/O.
 const OPERATIONS: u64 = 200;
 
 #[test]
@@ -34,7 +34,7 @@ fn a_killed_worker_is_a_pause() {
     let (operations, longest) = io.stop();
     println!("{operations} operations over three kills; the longest took {longest:?}");
     let log = || fs::read_to_string(exposed.process().stderr_log()).unwrap();
-    // The client may hear of a worker before the supervisor does.
+    // The client may notice a worker before the supervisor does.
     wait_until("the last outage is told of", || log().matches("the outage took").count() == 3);
     assert_eq!(log().matches("was killed by signal 9; another one is started").count(), 3, "{}", log());
     assert!(exposed.close().success());
@@ -52,7 +52,7 @@ fn a_killed_supervisor_frees_the_volume() {
         exposed.kill();
         worker.wait();
     }
-    // What it left is no obstacle.
+    // Its remains are no obstacle.
     assert!(volume.path().join("control").exists());
     assert_eq!(exposure(&volume), Value::Null);
     volume.command("check", &[]).success();
@@ -90,15 +90,15 @@ fn a_worker_is_upgraded_under_io() {
     assert!(exposed.close().success());
 }
 
-/// The program at the path is not one that can take over: the old one goes on.
+/// The program at the path is not one that can take over: the old worker continues.
 #[test]
 fn an_upgrade_to_what_is_no_worker_changes_nothing() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
     let install = |from: &std::path::Path| {
-        // As a package does it: a new file in the old one's place. Another process writes it: a
-        // program that another test starts meanwhile would hold it open for writing, and it could
-        // not be run.
+        // As a package does it: a new file replaces the old one. Another process writes it:
+        // otherwise a program that another test starts meanwhile would hold it open for writing,
+        // and it could not be executed.
         strongroom.peer("cp", &["--", from.to_str().unwrap(), "new"]);
         fs::set_permissions(strongroom.path("new"), PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(strongroom.path("new"), strongroom.path("strongroom")).unwrap();
@@ -117,7 +117,7 @@ fn an_upgrade_to_what_is_no_worker_changes_nothing() {
     assert!(refused.contains("ended with status 1"), "{refused}");
     io.wait_for_more(OPERATIONS);
     assert_eq!(io.connections(), 1, "nobody was disconnected");
-    // A worker that dies now is started from the program that it was.
+    // A worker that dies now is replaced by its own program.
     let pid = strongroom.json(&["volume", "info", "ds/vm1"])["exposure"]["worker_pid"].clone();
     strongroom.run_shell(&format!("kill -9 {pid}")).success();
     io.wait_for_more(OPERATIONS);
@@ -134,7 +134,7 @@ fn an_upgrade_to_what_is_no_worker_changes_nothing() {
     );
 }
 
-/// The successor waits for the lock, which is free when the dead worker's last I/O has ended,
+/// The successor waits for the lock, which is released when the dead worker's last I/O has ended,
 /// however long that takes.
 #[test]
 fn a_supervisor_waits_for_the_lock_and_says_so() {
@@ -147,10 +147,9 @@ fn a_supervisor_waits_for_the_lock_and_says_so() {
         .map(|entry| entry.unwrap().path())
         .find(|path| path.to_str().unwrap().contains("layer-"))
         .unwrap();
-    // As `/proc/locks` names it; other tests wait for locks too.
+    // The name in `/proc/locks`; other tests wait for locks too.
     let place = format!(":{} ", fs::metadata(&layer).unwrap().ino());
-    // The last I/O of the dead worker is played by another holder, who queues before the worker
-    // dies.
+    // Another holder, which queues before the worker dies, plays the dead worker's last I/O.
     let slow_disk = std::thread::spawn(move || {
         let file = fs::File::open(layer).unwrap();
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -162,7 +161,7 @@ fn a_supervisor_waits_for_the_lock_and_says_so() {
         locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&place))
     });
     worker.kill();
-    // Whoever asks first has a lock that is free, and that may be the successor.
+    // The first to ask gets a free lock, and that may be the successor.
     wait_until("it has the lock", || {
         let has_it = slow_disk.is_finished();
         if !has_it && let Some(successor) = Worker::now_of(&volume) {
@@ -172,16 +171,16 @@ fn a_supervisor_waits_for_the_lock_and_says_so() {
     });
     let held = slow_disk.join().unwrap();
     wait_until("there is no worker", || exposure(&volume)["worker_pid"] == Value::Null);
-    // It answers meanwhile, and grows the volume too.
+    // The supervisor answers meanwhile, and grows the volume too.
     volume.command("resize", &["--size", "128M"]).success();
     drop(held);
-    // Waits in the listening socket until there is a worker.
+    // The connection waits in the listening socket until there is a worker.
     assert_eq!(NbdClient::connect(exposed.socket()).unwrap().size_bytes, 128 << 20);
     assert!(exposed.close().success());
 }
 
-/// What keeps a worker from starting is said, again and again, and the supervisor still ends when
-/// it is told to.
+/// The reason that a worker cannot start is logged, again and again, and the supervisor still ends
+/// when it is told to.
 #[test]
 fn a_worker_that_cannot_start_is_tried_again() {
     if !rustix::process::geteuid().is_root() {
@@ -193,8 +192,9 @@ fn a_worker_that_cannot_start_is_tried_again() {
     let exposed = volume.expose();
     let worker = Worker::of(&volume);
     let starter = family::only_child_of(exposed.process().id());
-    // A few more descriptors than what starts workers has: enough for it, and too few for the rings
-    // of a worker, which takes over none of them. How many it has depends on who started it.
+    // A few more descriptors than the starter has: enough for the starter, and too few for the
+    // rings of a worker, which inherits none of them. The number depends on the process that
+    // started it.
     let open = fs::read_dir(format!("/proc/{starter}/fd")).unwrap().count();
     let limit = format!("--nofile={0}:{0}", open + 8);
     CommandLine::new(&scratch).peer("prlimit", &[&format!("--pid={starter}"), &limit]);
@@ -203,7 +203,7 @@ fn a_worker_that_cannot_start_is_tried_again() {
     wait_until("it is tried again", || {
         log().contains("no worker serves yet") && log().contains("attempt 3 in")
     });
-    // A ring has two, and either may be the one too many.
+    // A ring has two, and either may exceed the limit.
     assert!(log().contains("RLIMIT_NOFILE") || log().contains("Too many open files"), "{}", log());
     exposed.process().signal(Signal::TERM);
     assert_eq!(exposed.close().code(), Some(1), "it was not closed in order");
@@ -230,7 +230,7 @@ fn an_exposed_volume_grows_from_another_shell() {
     client.write((128 << 20) - 4096, &[9; 4096]).unwrap();
     let refused = strongroom.run(&resize("64M").each_ref().map(String::as_str)).failure();
     assert!(refused.contains("has 128M and cannot shrink to 64M"), "{refused}");
-    // What was grown is there for whoever opens it next, a worker or another process.
+    // The growth is there for the next process that opens the volume, worker or not.
     Worker::of(&volume).kill();
     io.wait_for_more(OPERATIONS);
     assert_eq!(NbdClient::connect(exposed.socket()).unwrap().size_bytes, 128 << 20);

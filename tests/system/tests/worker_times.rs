@@ -1,6 +1,6 @@
 //! How long clients wait for a killed worker's successor, and for an upgrade: measured and printed,
-//! not judged, because a busy machine is no failure. `docs/PERFORMANCE.md` has the figures of a
-//! quiet one.
+//! without a limit, because a busy machine is not an error. `docs/PERFORMANCE.md` has the figures
+//! of an idle one.
 
 #![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
@@ -36,7 +36,8 @@ fn from_a_kill_to_the_first_io() {
         let killed_at = Instant::now();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         let mut found = [0; 4096];
-        // What is still taken by the dead worker's socket is refused, and tried again at once.
+        // A connection that the dead worker's socket still accepts is refused, and repeated at
+        // once.
         while client.read(0, &mut found).is_err() {
             assert!(killed_at.elapsed() < DEADLINE, "no worker within {DEADLINE:?}");
             if let Ok(again) = NbdClient::connect(exposed.socket()) {

@@ -1,4 +1,4 @@
-//! Alarms: what is wrong now. They are raised and cleared by themselves.
+//! Alarms: the troubles that exist now. They are raised and cleared automatically.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,17 +8,17 @@ use crate::object::ObjectRef;
 /// An alarm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Alarm {
-    /// What kind of trouble.
+    /// The kind of trouble.
     pub kind: AlarmKind,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// Of what.
+    /// The object that is in trouble.
     pub object: ObjectRef,
-    /// One sentence.
+    /// One sentence for people.
     pub message: String,
-    /// What to do.
+    /// The next step for an operator.
     pub next_step: String,
-    /// Since when, in milliseconds since 1970.
+    /// When the trouble began, in milliseconds since 1970.
     pub since_unix_ms: u64,
 }
 
@@ -26,47 +26,47 @@ pub struct Alarm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AlarmKind {
-    /// A VM's key cannot be had.
+    /// A VM's key is unavailable.
     KeyUnavailable,
-    /// A key should be replaced soon, or should have been.
+    /// A key is close to its replacement date, or past it.
     KeyExpiry,
-    /// A certificate ends soon, or has ended.
+    /// A certificate expires soon, or has expired.
     CertificateExpiry,
-    /// The key server has no backup that is new enough.
+    /// The key server has no recent backup.
     KeyServerUnbacked,
     /// A key provider does not answer.
     KeyProviderDown,
-    /// A datastore has no room, or hardly any.
+    /// A datastore is full or almost full.
     DatastoreFull,
     /// A datastore cannot be read or written.
     DatastoreUnavailable,
-    /// VMs have been promised more than there is.
+    /// The VMs have been promised more than the host or datastore has.
     Overcommit,
     /// A host does not answer.
     HostDown,
-    /// Memory of a host can come to a disk, where its owner asked that it does not.
+    /// Memory of a host can reach a disk although its owner demanded that it cannot.
     HostNotCryptoSafe,
-    /// A VM ended without being told to, and is not started again by itself.
+    /// A VM crashed and is not restarted automatically.
     VmCrashed,
-    /// A VM runs with a TPM that fails.
+    /// A VM runs with a failed TPM.
     TpmLost,
-    /// A VM runs with a network card that reaches nothing.
+    /// A VM runs with a disconnected network card.
     NetworkLost,
-    /// A disk of a VM has completed nothing for a while, with requests in flight.
+    /// A disk of a VM has requests in flight and has completed none for a while.
     DiskStalled,
-    /// A disk of a VM is slower than its VM's policy, or what is usual, allows.
+    /// A disk of a VM is slower than the VM's policy, or the default, allows.
     DiskSlow,
-    /// A host runs a VM, or a datastore holds one, that the inventory does not know.
+    /// A host runs a VM, or a datastore holds one, that is not in the inventory.
     Orphan,
-    /// The inventory has a VM that its host does not find.
+    /// The inventory has a VM that its host cannot find.
     VmMissing,
-    /// One that this program does not know yet.
+    /// A kind that this version of the program does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl AlarmKind {
-    /// Its name as in the JSON.
+    /// Its name in the JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::KeyUnavailable => "key_unavailable",
@@ -91,7 +91,7 @@ impl AlarmKind {
     }
 }
 
-/// How bad an alarm is.
+/// The severity of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {

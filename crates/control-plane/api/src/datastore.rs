@@ -1,4 +1,4 @@
-//! Where volumes live.
+//! The directories that hold volumes.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{DatastoreId, VmId};
@@ -6,13 +6,13 @@ use utoipa::ToSchema;
 
 use crate::name::Name;
 
-/// A datastore that is there and is to be known.
+/// A request to add an existing directory as a datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddDatastore {
     /// Its name.
     pub name: Name,
-    /// The directory, absolute.
+    /// The absolute path of the directory.
     #[schema(min_length = 1, max_length = 4095, pattern = "^/")]
     pub path: String,
     /// The host that has it, by name or id; not needed if there is only one.
@@ -24,7 +24,7 @@ pub struct AddDatastore {
 /// A datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Datastore {
-    /// The id that it bears, wherever it is mounted.
+    /// Its id, which is stored in it and is the same wherever it is mounted.
     #[schema(value_type = String, format = Uuid)]
     pub id: DatastoreId,
     /// Its name.
@@ -34,51 +34,51 @@ pub struct Datastore {
     /// The host's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// How it is.
+    /// Its state.
     pub state: DatastoreState,
     /// Its file system's size, in bytes.
     pub total_bytes: u64,
-    /// What of it is free, in bytes.
+    /// Free bytes of that file system.
     pub free_bytes: u64,
-    /// What its VMs' volumes would take if all of them were full, in bytes.
+    /// The bytes that its VMs' volumes would take if all of them were full.
     pub provisioned_bytes: u64,
-    /// How many VMs it has.
+    /// The number of its VMs.
     pub vms: u64,
 }
 
-/// How a datastore is.
+/// The state of a datastore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DatastoreState {
     /// It can be read and written.
     Available,
-    /// It has no room.
+    /// Its file system is full.
     Full,
     /// It cannot be read or written, or is not mounted.
     Unavailable,
-    /// Its host has not said yet.
+    /// Its host has not reported yet.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
-/// What lies in a datastore and how it stands to the inventory.
+/// An entry of a datastore, compared with the inventory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Found {
     /// The directory's name.
     pub directory: String,
-    /// The VM's id, if that could be read.
+    /// The VM's id, if it could be read.
     #[schema(value_type = Option<String>, format = Uuid)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmId>,
-    /// How it stands.
+    /// Its relation to the inventory.
     pub standing: Standing,
-    /// What is wrong with it.
+    /// The problem with it, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// How a directory of a datastore stands to the inventory.
+/// The relation of a datastore's directory to the inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -86,19 +86,19 @@ pub enum Standing {
     Registered,
     /// A VM that can be registered.
     Orphan,
-    /// Its id, or the id of a volume in it, is known already as another's: a copy.
+    /// A copy: its id, or the id of a volume in it, belongs to another VM.
     Duplicate,
     /// It cannot be read.
     Broken,
-    /// The inventory has it, and it is not there.
+    /// A VM of the inventory whose directory is missing.
     Missing,
 }
 
-/// How a datastore's VMs are registered.
+/// Options for registering every VM of a datastore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RebuildDatastore {
     /// As [`RegisterVm::accept_configuration`](crate::vm::RegisterVm::accept_configuration), for
-    /// each of them.
+    /// each VM.
     pub accept_configuration: bool,
 }

@@ -1,80 +1,80 @@
-//! Errors as a program and a person get them.
+//! Errors, for programs and for people.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The body of every answer that is an error.
+/// The body of every error answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// The error.
     pub error: Problem,
 }
 
-/// What is wrong, and what can be done about it.
+/// A problem and its next step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
 #[error("{message}")]
 pub struct Problem {
-    /// For programs.
+    /// The kind, for programs.
     pub code: ErrorCode,
-    /// For people: one sentence with the object's name.
+    /// One sentence for people, with the object's name.
     pub message: String,
-    /// What to do next, if there is something.
+    /// The next step, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
 }
 
 impl Problem {
-    /// A problem without a next step.
+    /// Makes a problem without a next step.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), next_step: None }
     }
 
-    /// The same with what to do next.
+    /// Adds a next step.
     #[must_use]
     pub fn next(self, next_step: impl Into<String>) -> Self {
         Self { next_step: Some(next_step.into()), ..self }
     }
 }
 
-/// Kinds of errors. Their names never change their meaning; new ones may come.
+/// Kinds of errors. A code never changes its meaning; later versions may add codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The request is not of the form that the operation takes.
+    /// The request does not have the form that the operation takes.
     Malformed,
-    /// Of the right form, and a value is outside of its limits.
+    /// The request is well-formed, but a value is outside its limits.
     Invalid,
-    /// No token, or none that is known.
+    /// The request has no token, or an unknown one.
     Unauthorized,
     /// There is no such object.
     NotFound,
     /// There is no such path.
     NoSuchPath,
-    /// The path takes other methods.
+    /// The path exists, but does not support this method.
     MethodNotAllowed,
     /// The name is taken.
     NameTaken,
-    /// The object is not in a state in which this can be done.
+    /// The object's state does not allow this operation.
     Conflict,
-    /// A task works on the object.
+    /// A task is working on the object.
     Busy,
-    /// The object was changed since the caller read it.
+    /// The object was changed after the caller read it.
     Stale,
     /// Something still uses the object.
     InUse,
-    /// A volume with this id is known already.
+    /// A volume with this id is already in the inventory.
     VolumeKnown,
-    /// The `Idempotency-Key` was used for another request.
+    /// The `Idempotency-Key` was used for a different request.
     KeyReused,
     /// The body or a header is too long.
     TooLarge,
     /// The body is not JSON.
     UnsupportedMediaType,
-    /// Too many requests, tasks or connections at a time.
+    /// Too many concurrent requests, tasks or connections.
     TooMany,
-    /// The cursor is not one of this list.
+    /// The cursor does not belong to this list.
     BadCursor,
-    /// A key cannot be had now.
+    /// A key is unavailable at the moment.
     KeyUnavailable,
     /// A key was destroyed or revoked.
     KeyRevoked,
@@ -82,27 +82,27 @@ pub enum ErrorCode {
     HostUnavailable,
     /// No host can take the VM.
     NoHost,
-    /// The datastore has no room.
+    /// The datastore is full.
     DatastoreFull,
     /// The datastore cannot be read or written.
     DatastoreUnavailable,
     /// The host refused or failed.
     HostFailed,
-    /// Cancelled.
+    /// The task was cancelled.
     Cancelled,
-    /// The server cannot do this now.
+    /// The server cannot serve this request at the moment.
     Unavailable,
     /// The request took too long.
     Timeout,
     /// A defect of the server.
     Internal,
-    /// One that this program does not know yet.
+    /// A code that this version of the program does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl ErrorCode {
-    /// Those that a server of this version answers with.
+    /// The codes that a server of this version uses.
     pub const ALL: [Self; 28] = [
         Self::Malformed,
         Self::Invalid,
@@ -134,7 +134,7 @@ impl ErrorCode {
         Self::Internal,
     ];
 
-    /// The status of an answer with it (RFC 9110).
+    /// The HTTP status of an answer with this code (RFC 9110).
     pub const fn http_status(self) -> u16 {
         match self {
             Self::Malformed | Self::BadCursor => 400,

@@ -8,49 +8,50 @@ use uuid::Uuid;
 use crate::limits::EVENT_NUMBER_MAX;
 use crate::object::ObjectRef;
 
-/// Something that happened. It is in the history if and only if it did: both are one transaction.
+/// Something that happened. The event and the change that it reports are one transaction: the
+/// history has both or neither.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Its number. Later events have greater ones; some numbers are left out.
+    /// Its number. Numbers increase, with gaps.
     pub id: u64,
-    /// When, in milliseconds since 1970.
+    /// When it happened, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// What: `vm.power`, `task.done`, `alarm.raised` and so on.
+    /// The kind of event: `vm.power`, `task.done`, `alarm.raised` and so on.
     pub kind: String,
-    /// To what.
+    /// The object that the event is about.
     pub object: ObjectRef,
-    /// One sentence.
+    /// One sentence for people.
     pub message: String,
-    /// The task that it belongs to.
+    /// The task that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Uuid>,
 }
 
-/// Which events, oldest first.
+/// Selects events. The answer lists them oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EventListQuery {
-    /// Only those after the event of this number; without it, the newest `limit`.
+    /// Only events after the one with this number. Without it, the newest `limit` events.
     #[param(minimum = 0, maximum = 9223372036854775807_i64)]
     #[serde(default, deserialize_with = "event_number", skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// Most entries wanted.
+    /// The most entries to return.
     #[param(minimum = 1, maximum = 1000)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Only those of this object's id.
+    /// Only events about the object with this id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<Uuid>,
 }
 
-/// From where a stream of events begins.
+/// The start of an event stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EventStreamQuery {
-    /// After the event of this number; without it, and without `Last-Event-ID`, with the next that
-    /// happens.
+    /// Starts after the event with this number. Without it and without `Last-Event-ID`, the stream
+    /// starts with the next event.
     #[param(minimum = 0, maximum = 9223372036854775807_i64)]
     #[serde(default, deserialize_with = "event_number", skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,

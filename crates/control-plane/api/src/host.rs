@@ -1,4 +1,4 @@
-//! Machines that run VMs.
+//! The machines that run VMs.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,40 +13,41 @@ pub struct Host {
     pub name: String,
     /// Whether it answers.
     pub state: HostState,
-    /// The version of its program.
+    /// The version of Strongroom on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Processors.
+    /// The number of its processors.
     pub cpus: u32,
-    /// Memory, in bytes.
+    /// Its memory, in bytes.
     pub memory_bytes: u64,
-    /// What of it is free, in bytes.
+    /// Its free memory, in bytes.
     pub memory_free_bytes: u64,
-    /// What guests run with: `kvm` or `tcg`.
+    /// The accelerator that guests run with: `kvm` or `tcg`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<String>,
     /// The programs and the firmware that VMs are started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programs: Option<HostPrograms>,
-    /// Where kernels, initial ram disks and CD-ROM images of VMs may be.
+    /// The directories that may hold kernels, initial ram disks and CD-ROM images of VMs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub boot_directories: Vec<String>,
-    /// Whether secrets can reach a disk of it: `incapable`, `prepared`, `safe` or
+    /// Whether secrets can reach one of its disks: `incapable`, `prepared`, `safe` or
     /// `pending-incapable`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crypto_safe: Option<String>,
-    /// Why.
+    /// The reasons for that state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crypto_safe_reasons: Vec<String>,
-    /// VMs that run on it.
+    /// The number of VMs that run on it.
     pub vms_running: u32,
-    /// Operations that it does now.
+    /// The number of operations in progress.
     pub operations_running: u32,
-    /// Operations that wait.
+    /// The number of queued operations.
     pub operations_waiting: u32,
 }
 
-/// What a host starts VMs with, each by its path; what is not installed is not given.
+/// The programs that a host starts VMs with, each by its path; a program that is not installed is
+/// absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostPrograms {
     /// QEMU.
@@ -55,13 +56,13 @@ pub struct HostPrograms {
     /// QEMU's version, as `7.2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qemu_version: Option<String>,
-    /// UEFI for guests.
+    /// The UEFI firmware for guests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uefi: Option<String>,
-    /// What connects guests by the network `user`.
+    /// passt, which connects guests to the network `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passt: Option<String>,
-    /// What emulates TPMs.
+    /// swtpm, which emulates TPMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swtpm: Option<String>,
 }
@@ -70,9 +71,9 @@ pub struct HostPrograms {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HostState {
-    /// It does.
+    /// It answers.
     Connected,
-    /// It does not.
+    /// It does not answer.
     Disconnected,
     /// It has not been asked yet.
     #[default]

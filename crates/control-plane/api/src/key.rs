@@ -1,4 +1,4 @@
-//! Keys and their providers: names and states, never a key.
+//! Keys and their providers: names and states, but never a key.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
@@ -13,40 +13,40 @@ pub struct KeyProvider {
     pub kind: String,
     /// Whether it answers.
     pub healthy: bool,
-    /// Why not, or what should be looked at.
+    /// Why it does not answer, or what an operator should check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Until when its certificate is good, in seconds since 1970.
+    /// When its certificate expires, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_expires_unix_seconds: Option<u64>,
-    /// When its server was backed up last, in seconds since 1970; 0: never. None where that is not
-    /// ours to know.
+    /// When its server was last backed up, in seconds since 1970; 0 means never. Absent for a
+    /// server that Strongroom does not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_backup_unix_seconds: Option<u64>,
 }
 
-/// How the keys of a VM stand.
+/// The state of a VM's keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyStatus {
     /// The VM.
     #[schema(value_type = String, format = Uuid)]
     pub vm: VmId,
-    /// Whether it is sealed.
+    /// Whether it is encrypted.
     pub encrypted: bool,
     /// Its keys.
     pub keys: Vec<KeyStanding>,
 }
 
-/// How one key stands.
+/// The state of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyStanding {
     /// The provider's name.
     pub provider: String,
-    /// Its id there.
+    /// Its id at the provider.
     pub key: String,
-    /// How it stands.
+    /// Its state.
     pub state: KeyState,
-    /// Why, if there is something to say.
+    /// The reason for that state, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When it should be replaced, in seconds since 1970.
@@ -54,23 +54,23 @@ pub struct KeyStanding {
     pub expires_unix_seconds: Option<u64>,
 }
 
-/// How a key stands.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyState {
-    /// It seals and opens.
+    /// It encrypts and decrypts.
     Active,
-    /// It opens what it has sealed.
+    /// It only decrypts data that it has encrypted.
     Deactivated,
     /// It was revoked as compromised.
     Compromised,
-    /// It is gone.
+    /// It was destroyed.
     Destroyed,
-    /// Its provider cannot be asked.
+    /// Its provider cannot be reached.
     Unavailable,
-    /// It has been asked for and is not there yet.
+    /// It was requested and is not available yet.
     Pending,
-    /// The provider does not say.
+    /// The provider does not report a state.
     #[serde(other)]
     Unknown,
 }

@@ -1,18 +1,19 @@
-//! The REST interface, version 1: what is asked, what is answered, and what each operation touches.
+//! The REST interface, version 1: its requests, its answers, and what each operation touches.
 //!
-//! The control plane answers in these types, the CLI asks in them, and the OpenAPI document at
-//! `/openapi.json` is made from them. No I/O here, and nothing secret: no type can hold a key, a
-//! pass-phrase or guest data.
+//! The control plane answers in these types, the CLI sends requests in them, and the OpenAPI
+//! document at `/openapi.json` is generated from them. There is no I/O here, and nothing secret: no
+//! type can hold a key, a pass-phrase or guest data.
 //!
 //! # Conventions
-//! - Where an object is named, its name or its id will do. A [`Name`] never reads as an id.
+//! - An object can be named by its name or by its id. A [`Name`] never has the form of an id.
 //! - Each operation that changes something answers 202 with a [`Task`](task::Task), and takes an
-//!   `Idempotency-Key`: asked again with the same key it answers the same task and does nothing.
+//!   `Idempotency-Key`: a repeated request with the same key returns the same task and does
+//!   nothing.
 //! - An error is `{"error": {"code", "message", "next_step"}}`; [`ErrorCode`] never changes its
 //!   meaning.
 //! - Sizes are bytes, times are seconds or milliseconds since 1970, as the field's name says.
-//! - A client ignores fields that it does not know; the server refuses them, so that a misspelt
-//!   wish is never lost.
+//! - A client ignores fields that it does not know. The server refuses them, so that a misspelt
+//!   field is never lost.
 #![forbid(unsafe_code)]
 
 pub mod alarm;
@@ -36,11 +37,11 @@ pub use object::{ObjectKind, ObjectRef};
 pub use operations::{Method, OPERATIONS, Operation, Touches, operation};
 pub use page::{ListQuery, Page};
 
-/// The path that every operation of this version begins with.
+/// The path prefix of every operation of this version.
 pub const BASE_PATH: &str = "/v1";
 
-/// The header that makes a repeated request the same request: 1 to 128 printable ASCII characters.
+/// The header that marks a repeated request as such: 1 to 128 printable ASCII characters.
 pub const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
-/// The extension of each operation in the OpenAPI document that says what it [touches](Touches).
+/// The extension of each operation in the OpenAPI document that states what it [touches](Touches).
 pub const TOUCHES_EXTENSION: &str = "x-strongroom-touches";

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::{NameError, check_name};
 use utoipa::ToSchema;
 
-/// A name: 1 to 63 letters, digits, `.`, `_` or `-`, beginning with a letter or digit, and not of
+/// A name: 1 to 63 letters, digits, `.`, `_` or `-`, beginning with a letter or digit, and not in
 /// the form of an id ([`check_name`]).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String", into = "String")]
@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 pub struct Name(String);
 
 impl Name {
-    /// The name that `text` is.
+    /// Parses a name.
     ///
     /// # Errors
     /// [`NameError`].
@@ -24,7 +24,7 @@ impl Name {
         check_name(&text).map(|()| Self(text))
     }
 
-    /// Its text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

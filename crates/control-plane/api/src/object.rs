@@ -1,4 +1,4 @@
-//! How an answer names an object.
+//! References to objects in answers.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use uuid::Uuid;
 pub enum ObjectKind {
     /// A virtual machine.
     Vm,
-    /// A volume of one.
+    /// A volume of a VM.
     Volume,
-    /// Where volumes live.
+    /// A directory that holds volumes.
     Datastore,
-    /// What a VM must have.
+    /// The rules for VMs.
     Policy,
-    /// Where keys come from.
+    /// A source of keys.
     KeyProvider,
     /// A machine that runs VMs.
     Host,
@@ -29,7 +29,7 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
-    /// Its name as in the JSON.
+    /// Its name in the JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Vm => "vm",
@@ -50,14 +50,14 @@ impl fmt::Display for ObjectKind {
     }
 }
 
-/// An object by kind, id and name.
+/// An object with its kind, id and name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ObjectRef {
-    /// What it is.
+    /// Its kind.
     pub kind: ObjectKind,
-    /// Its id; of a key provider, which has none, nothing.
+    /// Its id; absent for a key provider, which has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Uuid>,
-    /// The name that it has, or had when this was written.
+    /// Its name when this was written.
     pub name: String,
 }

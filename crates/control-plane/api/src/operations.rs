@@ -1,20 +1,20 @@
-//! Every operation, and what it touches: the one table that the server, its document and roles to
-//! come go by.
+//! Every operation, and what it touches. The server, its OpenAPI document and future roles all use
+//! this one table.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What an operation gets at. Each includes none of the others: who may do the one need not be let
-/// do another.
+/// The data that an operation reaches. None includes another: permission for one is no permission
+/// for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Touches {
     /// Names, states, settings.
     None,
-    /// Sealed volumes as they lie there: makes, moves or removes them, and sees nothing of what is
-    /// in them.
+    /// Encrypted volumes as they are stored: the operation makes, moves or removes them, and sees
+    /// none of their plaintext.
     Ciphertext,
-    /// What the guest computes and keeps: its console, its screen, its disks' content.
+    /// The guest's own data: its console, its screen, its disks' content.
     GuestData,
     /// Whether and how the guest runs.
     GuestControl,
@@ -32,21 +32,21 @@ impl Touches {
     }
 }
 
-/// Methods that are used.
+/// The HTTP methods in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// Reads.
     Get,
-    /// Makes or does something.
+    /// Makes an object or runs an operation.
     Post,
-    /// Changes something.
+    /// Changes an object.
     Patch,
-    /// Removes or ends something.
+    /// Removes an object, or ends a task.
     Delete,
 }
 
 impl Method {
-    /// Its name in a request.
+    /// The method's name in an HTTP request.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -60,11 +60,11 @@ impl Method {
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Its name, `operationId` of the document.
+    /// Its name, the `operationId` in the document.
     pub id: &'static str,
     /// Its method.
     pub method: Method,
-    /// Its path, with names of what is to be put in, in braces.
+    /// Its path, with parameters in braces.
     pub path: &'static str,
     /// What it touches.
     pub touches: Touches,
@@ -130,7 +130,7 @@ pub const OPERATIONS: &[Operation] = {
     ]
 };
 
-/// The operation of this name.
+/// Returns the operation with this name.
 pub fn operation(id: &str) -> Option<&'static Operation> {
     OPERATIONS.iter().find(|operation| operation.id == id)
 }

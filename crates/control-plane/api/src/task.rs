@@ -1,4 +1,4 @@
-//! Tasks: what is being done, and what was.
+//! Tasks: operations in progress, and past ones.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,30 +13,30 @@ use crate::object::ObjectRef;
 pub struct Task {
     /// Its id. Ids of later tasks are greater.
     pub id: Uuid,
-    /// What is done.
+    /// What it does.
     pub kind: TaskKind,
-    /// To what.
+    /// The object that it works on.
     pub object: ObjectRef,
-    /// How far it is.
+    /// Its state.
     pub state: TaskState,
-    /// How much of it is done.
+    /// Its progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// What it is doing or waiting for, for people.
+    /// The current step, or the event that it waits for, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The disk whose image it waits for, for a minute: send the image with a ticket, and name the
-    /// ticket in an import of that disk, which is answered with this task.
+    /// The disk whose image it waits for, for up to a minute. Send the image with a ticket, and
+    /// name the ticket in an import for that disk; the import is answered with this task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaits_image: Option<Name>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Problem>,
-    /// Whether somebody has asked for its end.
+    /// Whether a cancellation was requested.
     pub cancelling: bool,
-    /// Who asked for it: the name of the token, or `strongroom` for what is done by itself.
+    /// The name of the token that requested it, or `strongroom` for automatic tasks.
     pub by: String,
-    /// When it was asked for, in milliseconds since 1970.
+    /// When it was requested, in milliseconds since 1970.
     pub created_unix_ms: u64,
     /// When it ended, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,17 +55,17 @@ pub enum TaskKind {
     VmStop,
     /// Stops a VM and starts it.
     VmRestart,
-    /// Lets a VM's CPUs stand still.
+    /// Pauses a VM's CPUs.
     VmPause,
-    /// Seals a VM's memory and ends it.
+    /// Encrypts a VM's memory and stops the VM.
     VmSuspend,
-    /// Seals what a VM's guest has in its memory in a dump.
+    /// Dumps a guest's memory, encrypted.
     VmDump,
     /// Deletes a dump.
     VmDumpDelete,
-    /// Lets them go on.
+    /// Resumes a VM's CPUs.
     VmResume,
-    /// Resets a VM, as its button would.
+    /// Resets a VM, as a reset button would.
     VmReset,
     /// Moves a VM to a new key.
     VmRotateKey,
@@ -73,7 +73,7 @@ pub enum TaskKind {
     VmConfigure,
     /// Adds a disk to a VM.
     VmAddDisk,
-    /// Takes a disk out of a VM, and deletes its volume.
+    /// Removes a disk from a VM, and deletes its volume.
     VmRemoveDisk,
     /// Makes a disk of a VM larger.
     VmResizeDisk,
@@ -81,27 +81,27 @@ pub enum TaskKind {
     VmImportDisk,
     /// Deletes a VM and its volumes.
     VmDelete,
-    /// Takes a VM into the inventory.
+    /// Adds a VM to the inventory.
     VmRegister,
-    /// Takes a VM out of the inventory; its files stay.
+    /// Removes a VM from the inventory; its files stay.
     VmUnregister,
-    /// Takes a datastore into the inventory.
+    /// Adds a datastore to the inventory.
     DatastoreAdd,
-    /// Takes a datastore out of the inventory.
+    /// Removes a datastore from the inventory.
     DatastoreRemove,
-    /// Registers every VM of a datastore that can be.
+    /// Registers every VM of a datastore that can be registered.
     DatastoreRebuild,
     /// Makes a policy.
     PolicyCreate,
     /// Deletes a policy.
     PolicyDelete,
-    /// One that this program does not know yet.
+    /// A kind that this version of the program does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl TaskKind {
-    /// Its name as in the JSON.
+    /// Its name in the JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::VmCreate => "vm_create",
@@ -133,39 +133,39 @@ impl TaskKind {
     }
 }
 
-/// How far a task is.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// It is being done, also across a restart of everything.
+    /// In progress. A task survives a restart of every Strongroom process.
     Running,
     /// Done.
     Done,
     /// It failed; `error` says why.
     Failed,
-    /// Ended because somebody asked.
+    /// Ended on request.
     Cancelled,
 }
 
 impl TaskState {
-    /// Whether it is over.
+    /// Whether the task has ended.
     pub const fn is_over(self) -> bool {
         !matches!(self, Self::Running)
     }
 }
 
-/// How much is done.
+/// The progress of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Progress {
-    /// So much.
+    /// The units done.
     pub done: u64,
-    /// Of so much.
+    /// The units in total.
     pub total: u64,
-    /// Of what.
+    /// The unit.
     pub unit: ProgressUnit,
 }
 
-/// What progress is counted in.
+/// The unit of a progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressUnit {
@@ -176,35 +176,34 @@ pub enum ProgressUnit {
     Steps,
 }
 
-/// Which tasks, newest first, and which page of them.
+/// Selects tasks, newest first, and a page of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TaskListQuery {
-    /// Most entries wanted.
+    /// The most entries to return.
     #[param(minimum = 1, maximum = 1000)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// `next` of the page before.
+    /// The `next` of the previous page.
     #[param(min_length = 1, max_length = 512)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// Only those in this state.
+    /// Only tasks in this state.
     #[param(inline)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<TaskState>,
-    /// Only those of this object's id.
+    /// Only tasks of the object with this id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<Uuid>,
 }
 
-/// How long to wait for the end of a task, or until it waits for an image, before it is answered as
-/// it is then.
+/// How long the answer waits for the task to end or to wait for an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TaskQuery {
-    /// In seconds.
+    /// The longest wait, in seconds.
     #[param(minimum = 0, maximum = 60)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<u32>,

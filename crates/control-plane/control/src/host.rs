@@ -1,6 +1,6 @@
-//! Hosts, as the control plane asks them: a trait, and the one of a hostd.
+//! The control plane's interface to hosts: a trait, and its implementation for a hostd.
 //!
-//! Calls block, with a deadline of the implementation's own.
+//! Calls block, with a timeout of the implementation's own.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,93 +13,94 @@ use strongroom_host::protocol::{
 };
 use strongroom_types::{VmId, VolumeId};
 
-/// Why a host did not do what was asked.
+/// Why a host did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
-    /// It did not answer, so it may have done it, or it has no room for more now. Ask again.
+    /// The host did not answer and may have done it, or it is overloaded. The request should be
+    /// repeated.
     #[error("{0}")]
     Unreachable(String),
-    /// It refused, and did nothing.
+    /// The host refused, and did nothing.
     #[error("{0}")]
     Refused(Problem),
 }
 
 /// A host.
 pub trait Host: Send + Sync {
-    /// How it is.
+    /// Returns the state of the host.
     ///
     /// # Errors
-    /// As all of these: [`HostError`].
+    /// [`HostError`], as for all methods here.
     fn state(&self) -> Result<HostState, HostError>;
 
-    /// All its VMs.
+    /// Returns all its VMs.
     fn vms(&self) -> Result<ObservedVms, HostError>;
 
-    /// One of them, if it has it.
+    /// Returns one VM, if the host has it.
     fn vm(&self, vm: VmId) -> Result<Option<ObservedVm>, HostError>;
 
-    /// What a VM's guest asked of its disks, if it has the VM.
+    /// Returns a VM's disk counters, if the host has the VM.
     fn statistics(&self, vm: VmId) -> Result<Option<VmStatistics>, HostError>;
 
-    /// The same, of all VMs that run.
+    /// Returns the disk counters of all running VMs.
     fn all_statistics(&self) -> Result<Vec<VmStatistics>, HostError>;
 
-    /// Whether a VM can be made as it is wanted; nothing is changed.
+    /// Checks whether the host can run a VM with this configuration. Changes nothing.
     fn check(&self, spec: &VmSpec) -> Result<(), HostError>;
 
-    /// What speaks against a configuration being what the VM's supervisor wrote.
+    /// Returns the objections to a configuration as the one that the VM's supervisor wrote.
     fn judge(&self, request: &JudgeRequest) -> Result<Judgement, HostError>;
 
-    /// Asks for an operation.
+    /// Requests an operation.
     fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, HostError>;
 
-    /// How far an operation is; nothing if this run of the host does not know it.
+    /// Returns the state of an operation; `None` if this run of the host does not know it.
     fn operation(&self, operation: OperationId) -> Result<Option<Operation>, HostError>;
 
-    /// Asks to end an operation early.
+    /// Requests the cancellation of an operation.
     fn cancel(&self, operation: OperationId) -> Result<(), HostError>;
 
-    /// Asks for a ticket.
+    /// Requests a ticket.
     fn ticket(&self, vm: VmId, request: &TicketRequest) -> Result<Ticket, HostError>;
 
-    /// What has changed after number `after`; waits for it.
+    /// Waits for the changes after number `after`.
     fn changes(&self, after: u64, wait: Duration) -> Result<Changes, HostError>;
 
-    /// Has it use a directory as a datastore.
+    /// Makes the host use a directory as a datastore.
     fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError>;
 
-    /// Has it look through a datastore once more, for VMs that came or went without it.
+    /// Makes the host rescan a datastore for VMs that other programs added or removed.
     fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError>;
 
-    /// The id of the volume of a disk in a VM's directory, as its descriptor says it, unverified.
+    /// Returns the volume id of a disk in a VM's directory, from its descriptor, unverified.
     fn volume(&self, directory: &Path, disk: &DiskName) -> Result<VolumeId, HostError>;
 }
 
-/// The hostd of this machine, by its socket.
+/// The hostd of this machine.
 ///
-/// Its calls are made on the runtime of [`new`](Self::new) and waited for, so they must come from
-/// threads that may block.
+/// Calls run on the runtime of [`new`](Self::new) and block the calling thread, which must be one
+/// that may block.
 pub struct LocalHostd {
     client: Client,
     runtime: tokio::runtime::Handle,
 }
 
 impl LocalHostd {
-    /// The one that `client` asks.
+    /// The hostd that `client` connects to.
     pub fn new(client: Client, runtime: tokio::runtime::Handle) -> Self {
         Self { client, runtime }
     }
 
     fn wait<T>(&self, call: impl Future<Output = Result<T, ClientError>>) -> Result<T, HostError> {
         self.runtime.block_on(call).map_err(|error| match error {
-            // Its queue is full: nothing was done, and it is to be asked again.
+            // Its queue is full. It did nothing, and the request should be repeated.
             ClientError::Refused { status: 429, problem } => HostError::Unreachable(problem.to_string()),
             ClientError::Refused { problem, .. } => HostError::Refused(problem),
             other => HostError::Unreachable(other.to_string()),
         })
     }
 
-    /// As [`wait`](Self::wait); nothing if there is no such thing.
+    /// As [`wait`](Self::wait); `None` if the object does not exist.
     fn find<T>(&self, call: impl Future<Output = Result<T, ClientError>>) -> Result<Option<T>, HostError> {
         let found = async {
             match call.await {

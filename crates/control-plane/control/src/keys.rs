@@ -1,25 +1,25 @@
-//! The seam to keys and grants. The control plane names keys, has them made and lets hosts fetch
-//! them; it never sees one.
+//! The control plane's interface to keys and grants. It names keys, requests new ones and lets
+//! hosts fetch them, but never sees one.
 
 use strongroom_api::key::{KeyProvider, KeyStanding};
 use strongroom_host::protocol::{Grant, VmGeneration};
 use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId};
 
-/// Why there is no key or grant.
+/// Why a key or grant was not obtained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyProblem {
-    /// It cannot be had now; ask again.
+    /// It is unavailable at present; the request should be repeated.
     #[error("{0}")]
     Unavailable(String),
-    /// It cannot be had, now or later: there is no such provider, or the key is gone.
+    /// It will not become available: the provider does not exist, or the key is gone.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Whoever has keys made and signs grants. Calls block, and end: each has a deadline of its own.
+/// Requests keys and signs grants. Calls block, with a timeout of their own.
 pub trait VmKeys: Send + Sync {
-    /// Has a key made at a provider, unseen. Asked again with the same request, also after a crash
-    /// of everybody, it is the same key.
+    /// Has a provider make a key, unseen. A repetition of the request, even after a crash of all
+    /// processes, returns the same key.
     ///
     /// # Errors
     /// [`KeyProblem`].
@@ -30,8 +30,8 @@ pub trait VmKeys: Send + Sync {
         vm: VmId,
     ) -> Result<ProviderKey, KeyProblem>;
 
-    /// Leave for a host to fetch keys for this start of a VM; none for providers that want none.
-    /// Each is good once, so a new one is asked for each time.
+    /// Returns grants for a host to fetch keys for this start of a VM; `None` if the provider needs
+    /// none. Each can be used once, so every attempt needs a new one.
     ///
     /// # Errors
     /// [`KeyProblem`].
@@ -43,22 +43,22 @@ pub trait VmKeys: Send + Sync {
         keys: &[ProviderKey],
     ) -> Result<Vec<Grant>, KeyProblem>;
 
-    /// Takes a key out of use that nothing is to be sealed under any more. It opens what it has
-    /// sealed: old copies of descriptors.
+    /// Deactivates a key, so that nothing new is sealed under it. It still opens old copies of
+    /// descriptors.
     ///
     /// # Errors
     /// [`KeyProblem`].
     fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem>;
 
-    /// Puts on the audit log that somebody gets at what a guest keeps, durably.
+    /// Records an access to guest data in the audit log, durably.
     ///
     /// # Errors
     /// [`KeyProblem`]: nothing is on record.
     fn record_use(&self, vm: VmId, what: &str, by: &str) -> Result<(), KeyProblem>;
 
-    /// How keys stand, in the order in which they are named.
+    /// Returns the states of keys, in the given order.
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding>;
 
-    /// The providers of this machine and how they are.
+    /// Returns the providers of this machine, with their states.
     fn providers(&self) -> Vec<KeyProvider>;
 }

@@ -1,14 +1,15 @@
-//! The control plane, first floor: what there is, what is wanted, who sees to it, and the REST
-//! interface to all of it.
+//! The control plane: the inventory of actual and desired states, the tasks that bring them
+//! together, and the REST interface.
 //!
-//! - [`records`]: what is kept, key by key. [`inventory`]: the store and its index in memory.
-//! - [`process`]: all of it put together; [`run`] is the entry. `server`: the REST interface.
-//! - [`engine`]: wishes, tasks, what hosts say, alarms. [`host`], [`keys`]: the seams to hosts and
-//!   to keys.
+//! - [`records`]: the stored records, with their keys. [`inventory`]: the store and its index in
+//!   memory.
+//! - [`process`]: the whole process; [`run`] is its entry point. `server`: the REST interface.
+//! - [`engine`]: requests, tasks, reports of hosts, alarms. [`host`], [`keys`]: the interfaces to
+//!   hosts and to keys.
 //!
-//! It holds no key and sees no guest data: a key has a name here, and a guest's console is a ticket
-//! that is handed through. What it knows is not secret, but for the tokens of its callers, of which
-//! it keeps SHA-256 only.
+//! It holds no key and sees no guest data: it knows keys by their names, and passes on tickets for
+//! a guest's console. Its data is not secret, except its callers' tokens, of which it stores only
+//! the SHA-256.
 #![forbid(unsafe_code)]
 
 pub mod engine;

@@ -1,4 +1,4 @@
-//! Problems in the words that callers get.
+//! Problems, as callers receive them.
 
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_host::protocol;
@@ -22,13 +22,13 @@ pub fn failure(failure: &Failure) -> Problem {
     }
 }
 
-/// Others were quicker, again and again.
+/// Other changes were faster, again and again.
 pub fn too_many_races() -> Problem {
     Problem::new(ErrorCode::Unavailable, "others changed the same objects again and again at the same time")
         .next("ask again")
 }
 
-/// There is no such object.
+/// The object does not exist.
 pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
     let list = match kind {
         ObjectKind::Vm => "vm list",
@@ -43,7 +43,7 @@ pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
         .next(format!("`strongroom {list}` shows what there is"))
 }
 
-/// What a person calls an object of this kind.
+/// The noun for this kind of object.
 fn noun(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::Vm => "VM",
@@ -69,12 +69,12 @@ pub fn name_taken(kind: ObjectKind, name: &str) -> Problem {
         .next("choose another name")
 }
 
-/// A value is outside of its limits.
+/// A value is outside its limits.
 pub fn invalid(message: impl Into<String>) -> Problem {
     Problem::new(ErrorCode::Invalid, message)
 }
 
-/// Not in this state.
+/// The object's state does not allow the operation.
 pub fn conflict(message: impl Into<String>) -> Problem {
     Problem::new(ErrorCode::Conflict, message)
 }
@@ -85,7 +85,7 @@ pub fn host_unknown(vm: &str) -> Problem {
         .next("start the control plane with that host")
 }
 
-/// What a host said.
+/// An error of a host.
 pub fn host(name: &str, error: &HostError) -> Problem {
     match error {
         HostError::Unreachable(reason) => {
@@ -96,7 +96,7 @@ pub fn host(name: &str, error: &HostError) -> Problem {
     }
 }
 
-/// Nobody knows where the VM's volumes are.
+/// The VM's datastore is not in the inventory.
 pub fn datastore_unknown(vm: &VmRecord) -> Problem {
     conflict(format!("the datastore of VM {} is not known any more", vm.name))
 }
@@ -106,7 +106,7 @@ pub fn key_never_made(vm: &VmRecord) -> Problem {
     conflict(format!("VM {} waits for a key that was never made", vm.name))
 }
 
-/// What a host refused.
+/// A refusal by a host.
 pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
     let code = match problem.code.as_str() {
         "key_unavailable" => ErrorCode::KeyUnavailable,

@@ -87,7 +87,7 @@ fn a_request_that_comes_twice_is_done_once() {
     assert_eq!((other.status, other.code().as_str()), (422, "key_reused"));
     client.done(&first);
     server.stop();
-    // After a restart too.
+    // The same after a restart.
     let server = Server::start(home.path());
     let again = server.client().ask("POST", "/v1/vms", &key, Some(&body));
     assert_eq!(first.json()["id"], again.json()["id"]);
@@ -113,7 +113,7 @@ fn nobody_gets_in_without_a_token() {
     assert_eq!(client.get("/v1/vms").code(), "unauthorized");
     client.token = good.clone();
     assert_eq!(client.get("/v1/vms").status, 200);
-    // The store keeps no token.
+    // The store does not contain the token.
     let store = std::fs::read(home.path().join("store.redb")).unwrap();
     assert!(!store.windows(good.len()).any(|here| here == good.as_bytes()));
 }
@@ -124,7 +124,7 @@ fn connections_without_a_token_keep_nobody_out_who_has_one() {
     let server = Server::start(home.path());
     let mut early = server.client();
     assert_eq!(early.get("/v1/vms").status, 200);
-    // Silent ones, and ones that ask without a token and stay.
+    // Silent connections, and connections that send requests without a token and stay open.
     let silent: Vec<_> = (0..600).map(|_| std::net::TcpStream::connect(server.address()).unwrap()).collect();
     let strangers: Vec<_> = (0..150)
         .map(|_| {
@@ -150,7 +150,7 @@ fn one_token_has_its_share_of_the_connections() {
     let refused = server.client().get("/v1/vms");
     assert_eq!((refused.status, refused.code().as_str()), (429, "too_many"), "{refused:?}");
     open.truncate(100);
-    // Their ends are noticed in their own time.
+    // Their ends are noticed after a while.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while server.client().get("/v1/vms").status != 200 {
         assert!(std::time::Instant::now() < until, "no place is free again");
@@ -214,7 +214,7 @@ fn the_document_has_every_operation_and_what_it_touches() {
         }
     }
     assert_eq!(ids.len(), OPERATIONS.len());
-    // Each reference leads somewhere.
+    // Each reference resolves.
     let text = document.to_string();
     for part in text.split("\"#/components/schemas/").skip(1) {
         let name = part.split('"').next().unwrap();
@@ -344,7 +344,7 @@ fn the_document_names_each_status_and_the_codes_that_have_it() {
             }
         }
     }
-    // Those of requests that are no operation's are not an operation's.
+    // Two codes are not answers of an operation.
     assert_eq!(named.len(), ErrorCode::ALL.len() - 2, "{named:?}");
 }
 
@@ -365,7 +365,7 @@ fn a_stream_of_events_goes_on_where_it_was_cut_off() {
         text.lines().filter_map(|line| line.strip_prefix("id: ")).map(|id| id.parse().unwrap()).collect()
     };
     assert_eq!(ids(&first)[1..], ids(&rest));
-    // What happens meanwhile comes too.
+    // Later events arrive as well.
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let streaming = scope.spawn(|| {
@@ -401,7 +401,7 @@ fn alarms_are_raised_and_cleared_by_themselves() {
     assert_eq!(client.get("/v1/alarms").json()["items"][0]["kind"], "datastore_full");
     server.site.host.lock().free_bytes = 900 << 30;
     client.stream(&from, "", |text| text.contains("event: alarm.cleared"));
-    // A VM that its guest has shut down is wanted off.
+    // A VM whose guest has shut down is no longer wanted on.
     let started = client.ask("POST", "/v1/vms/web1/start", &[], None);
     client.done(&started);
     server.site.host.guest("web1", |vm| {

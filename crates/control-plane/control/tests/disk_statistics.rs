@@ -1,4 +1,4 @@
-//! What guests ask of their disks, as the API, the metrics and the alarms tell of it.
+//! Disk counters of guests in the API, the metrics and the alarms.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -18,7 +18,7 @@ use support::{Site, caller, create, settle_down};
 
 const MS: u64 = 1_000_000;
 
-/// What is told of a VM with one disk.
+/// The counters of a VM with one disk.
 fn told(vm: VmId, snapshot: Snapshot) -> VmStatistics {
     VmStatistics { vm, disks: vec![DiskStatistics { disk: "disk0".parse().unwrap(), snapshot }] }
 }
@@ -31,7 +31,7 @@ fn snapshot(reads: u64, latency_ns: u64) -> Snapshot {
     snapshot
 }
 
-/// A control plane whose one VM runs.
+/// A control plane with one running VM.
 fn with_running_vm(site: &Site) -> (Control, VmId) {
     let control = site.control().unwrap();
     let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
@@ -80,7 +80,7 @@ fn a_disk_that_is_slow_for_five_minutes_or_stands_still_has_an_alarm() {
     let stalled = tell(1, 31_000, 1);
     assert!(stalled.contains(&AlarmKind::DiskStalled), "{stalled:?}");
     assert_eq!(tell(1, 0, 1), before);
-    // A host that does not tell has no disks to raise an alarm about.
+    // A host without counters has no disks to raise an alarm about.
     assert!(tell(1, 31_000, 1).contains(&AlarmKind::DiskStalled));
     site.host.lock().statistics.clear();
     control.sample();
@@ -125,7 +125,7 @@ fn stats_and_metrics_are_told_over_the_api() {
     assert_eq!(read["latency"], json!([{ "below_ns": 327_680, "requests": 100 }]));
     assert_eq!((&write["operation"], &write["errors"]["no_space"]), (&json!("write"), &json!(2)));
 
-    // It is sampled when there is an alarm.
+    // The alarm shows that the disk was sampled.
     client.stream(&from, "", |text| text.contains("disk0 has completed nothing for 40 seconds"));
     let text = client.get("/metrics").body;
     let metrics = Metrics::parse(&text);
@@ -141,7 +141,7 @@ fn stats_and_metrics_are_told_over_the_api() {
         |le: &str| metrics.value(&format!(r#"strongroom_disk_latency_seconds_bucket{{{read},le="{le}"}}"#));
     assert_eq!((bucket("0.000262144"), bucket("0.001048576"), bucket("+Inf")), (0.0, 100.0, 100.0));
 
-    // A worker that was taken over can make its own numbers absurd, and no more than that.
+    // A captured worker can make its own numbers absurd, and nothing else.
     let mut absurd = snapshot(1, 1);
     for bucket in 0..strongroom_statistics::BUCKETS {
         absurd.read.latency.add(bucket, u64::MAX);
@@ -154,7 +154,7 @@ fn stats_and_metrics_are_told_over_the_api() {
     Metrics::parse(&client.get("/metrics").body);
 }
 
-/// Prometheus's text format 0.0.4, and what its documentation says of histograms; strict.
+/// A strict parser of Prometheus's text format 0.0.4 and its rules for histograms.
 struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
@@ -194,7 +194,7 @@ impl Metrics {
         metrics
     }
 
-    /// Buckets are cumulative, and the last one is the count.
+    /// Buckets are cumulative, and the last one equals the count.
     fn check_histograms(&self) {
         let mut buckets: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (series, value) in self.0.iter().filter(|(series, _)| series.contains("_bucket{")) {

@@ -1,5 +1,5 @@
-//! Requests made from the document, right and wrong, for some seconds: whatever comes, no answer is
-//! a 5xx, and the connection goes on.
+//! Valid and invalid requests generated from the document, for some seconds: no answer is a 5xx,
+//! and the connection stays usable.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -14,14 +14,14 @@ use serde_json::{Map, Value, json};
 use support::client::Client;
 use support::server::Server;
 
-/// How long; `STRONGROOM_FUZZ_SECONDS` says otherwise.
+/// The default duration; `STRONGROOM_FUZZ_SECONDS` overrides it.
 const SECONDS: u64 = 4;
-/// For what was begun to end.
+/// Timeout for the tasks at the end.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
-/// How deep a value goes.
+/// The greatest depth of a generated value.
 const DEPTH_MAX: usize = 6;
 
-/// Words that are right somewhere and wrong elsewhere.
+/// Words that are valid in some places and invalid in others.
 const WORDS: [&str; 18] = [
     "web1",
     "web2",
@@ -57,7 +57,7 @@ impl Maker {
         }
     }
 
-    /// Anything at all.
+    /// An arbitrary value.
     fn any(&mut self, depth: usize) -> Value {
         match self.random.random_range(0..if depth < DEPTH_MAX { 8 } else { 6 }) {
             0 => Value::Null,
@@ -74,7 +74,7 @@ impl Maker {
         }
     }
 
-    /// A value of a schema, and once in a while not.
+    /// Usually a value of the schema, sometimes another.
     fn of(&mut self, schema: &Value, depth: usize) -> Value {
         if depth > DEPTH_MAX || self.random.random_ratio(1, 25) {
             return self.any(depth);
@@ -156,7 +156,7 @@ impl Maker {
         }
     }
 
-    /// Method, path with its query, and body of an operation of the document.
+    /// The path with its query, and the body, for an operation of the document.
     fn request(&mut self, method: &str, path: &str, operation: &Value) -> (String, Option<String>) {
         let (mut path, mut query) = (path.to_owned(), Vec::new());
         for parameter in operation["parameters"].as_array().cloned().unwrap_or_default() {
@@ -184,7 +184,7 @@ impl Maker {
         };
         let mut body = body.map(|body| body.to_string());
         if let Some(body) = body.as_mut().filter(|_| self.random.random_ratio(1, 20)) {
-            // Cut off anywhere.
+            // Cut off at any character.
             let end =
                 (0..=self.random.random_range(0..=body.len())).rev().find(|at| body.is_char_boundary(*at));
             body.truncate(end.unwrap_or(0));
@@ -193,7 +193,7 @@ impl Maker {
     }
 }
 
-/// Bytes that a path takes as they are stay.
+/// Encodes all bytes that are special in a path.
 fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
@@ -232,7 +232,7 @@ fn no_request_gives_a_5xx() {
     while Instant::now() < deadline {
         let (method, path, operation) = operations.choose(&mut maker.random).unwrap().clone();
         let (path, body) = maker.request(&method, &path, &operation);
-        // A wait is no fault, and takes its time.
+        // A wait is not an error, but takes its time.
         if path.contains("wait_s") {
             continue;
         }
@@ -253,7 +253,7 @@ fn no_request_gives_a_5xx() {
     println!("VMs by lifecycle, wanted and found: {vms:?}");
 }
 
-/// What was begun ends, and says why if it failed; each VM is as is wanted, or says why not.
+/// Every task ends, and a failed one says why; each VM is in its desired state, or says why not.
 fn everything_is_explained(client: &mut Client) -> BTreeMap<[String; 3], u64> {
     let until = Instant::now() + ENDS_WITHIN;
     loop {
@@ -277,7 +277,7 @@ fn everything_is_explained(client: &mut Client) -> BTreeMap<[String; 3], u64> {
     seen
 }
 
-/// All items of a list, page by page.
+/// Returns all items of a list, page by page.
 fn all(client: &mut Client, path: &str) -> Vec<Value> {
     let (mut items, mut next) = (Vec::new(), String::new());
     loop {

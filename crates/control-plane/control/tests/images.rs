@@ -1,5 +1,5 @@
-//! VMs and disks that are there with their images or not at all, whoever is killed meanwhile, and
-//! what becomes of their keys.
+//! VMs and disks that exist with their images or not at all, whatever is killed meanwhile, and the
+//! fate of their keys.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -23,7 +23,7 @@ fn site() -> (Site, Control) {
     (site, control)
 }
 
-/// A VM whose disk, and seed, come with images.
+/// A VM whose disk and seed are filled with images.
 fn filled(name: &str) -> CreateVm {
     let mut wish = create(name, true);
     wish.disks[0].fill = true;
@@ -35,7 +35,7 @@ fn image() -> ImportDisk {
     serde_json::from_value(serde_json::json!({ "ticket": "07".repeat(16) })).unwrap()
 }
 
-/// Lets everybody work until the task waits for an image or is over.
+/// Lets all parts work until the task waits for an image or has ended.
 fn awaited(site: &Site, control: &Control, task: &Task) -> Task {
     for _ in 0..50 {
         let now = control.show_task(task.id).unwrap();
@@ -65,7 +65,7 @@ fn a_vm_is_made_when_its_images_have_come() {
     let waits = awaited(&site, &control, &task);
     assert_eq!((waits.state, waits.awaits_image), (TaskState::Running, name(DISK)));
     assert_eq!(control.show_vm("web1").unwrap().summary.lifecycle, Lifecycle::Creating);
-    // Not that of another disk, and nothing else meanwhile.
+    // An image for another disk is refused, and so is any other request.
     let refused = control.import_disk(&caller(2), "web1", "seed", &image()).unwrap_err();
     assert_eq!(refused.code, ErrorCode::Busy);
     assert_eq!(control.delete_vm(&caller(3), "web1").unwrap_err().code, ErrorCode::Busy);
@@ -89,7 +89,7 @@ fn a_vm_is_made_when_its_images_have_come() {
 #[test]
 fn a_vm_whose_image_does_not_come_is_taken_back_with_its_key() {
     let (site, control) = site();
-    // Nobody comes: the client was killed.
+    // No image arrives: the client was killed.
     let task = control.create_vm(&caller(1), &filled("web1")).unwrap();
     awaited(&site, &control, &task);
     assert!(settle_down(&site, &control));
@@ -102,14 +102,14 @@ fn a_vm_whose_image_does_not_come_is_taken_back_with_its_key() {
     let key = "its key key-0 was deactivated";
     assert!(problem.message.starts_with("no image came for disk0 of VM web1 within 60 s"), "{problem}");
     assert!(problem.message.contains(key), "{problem}");
-    // An image that does not get in.
+    // The import of the image fails.
     site.host.lock().imports_that_fail.push("bad_image");
     let task = control.create_vm(&caller(2), &filled("web1")).unwrap();
     awaited(&site, &control, &task);
     control.import_disk(&caller(3), "web1", DISK, &image()).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(task.id).unwrap().error.unwrap().code, ErrorCode::Invalid);
-    // Somebody does not want it any more.
+    // The task is cancelled.
     let task = control.create_vm(&caller(4), &filled("web1")).unwrap();
     awaited(&site, &control, &task);
     control.cancel_task(task.id).unwrap();
@@ -174,7 +174,7 @@ fn a_disk_that_is_added_has_its_image_or_is_not_there() {
     assert!(site.keys.lock().retired.is_empty(), "the VM's key is in use");
 }
 
-/// The control plane is killed between any two of its steps, and the client with it.
+/// The control plane is killed between any two of its steps, and its client with it.
 #[test]
 fn whoever_is_killed_a_vm_without_its_image_is_taken_back() {
     for steps in 0.. {

@@ -1,5 +1,5 @@
-//! The control plane is killed between any two things that it does outside, and goes on as if it
-//! had not been.
+//! The control plane is killed between any two external actions, and continues as if it had not
+//! been.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -18,7 +18,7 @@ use support::{Site, caller, create, settle_down};
 
 const NAMES: [&str; 3] = ["web1", "db1", "mail1"];
 
-/// What a person or the world does.
+/// An action of a user or of the environment.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Create(usize, bool),
@@ -71,13 +71,13 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
     })
 }
 
-/// The slow and obvious one: what is there after everything has come to rest.
+/// The model: a simple and obvious one, with the state after everything has come to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vm {
     Off,
     On,
     Paused,
-    /// Off, and its files are there.
+    /// Off, with its files still there.
     Unregistered,
 }
 
@@ -100,7 +100,7 @@ fn expected(model: &mut BTreeMap<usize, Vm>, act: Act) -> Option<Result<(), Erro
                 model.insert(vm, Off);
                 Ok(())
             }
-            // Its directory is in the way: the task fails.
+            // Its directory still exists, so the task fails.
             Some(Unregistered) => Ok(()),
             Some(_) => Err(ErrorCode::NameTaken),
         },
@@ -126,7 +126,7 @@ fn expected(model: &mut BTreeMap<usize, Vm>, act: Act) -> Option<Result<(), Erro
             return None;
         }
         Act::PowerFails => {
-            // What ran runs again; what stood still does too, since its memory is gone.
+            // Running VMs run again, and so do paused ones, since their memory is lost.
             for state in model.values_mut().filter(|state| **state == Paused) {
                 *state = On;
             }
@@ -136,7 +136,7 @@ fn expected(model: &mut BTreeMap<usize, Vm>, act: Act) -> Option<Result<(), Erro
     })
 }
 
-/// Kills come after so many moments each; then none.
+/// Kills after these numbers of moments, one after the other; then none.
 struct Killer<'a> {
     site: &'a Site,
     kills: std::vec::IntoIter<u16>,
@@ -168,10 +168,10 @@ impl<'a> Killer<'a> {
         }
     }
 
-    /// Asks until there is an answer, with the same key.
+    /// Repeats the request, with the same key, until it is answered.
     fn ask(&mut self, by: &Caller, act: Act) -> Option<Result<Task, Problem>> {
         loop {
-            // A control plane that has just come up asks the host first, as it does in earnest.
+            // A new control plane first reads the host, as in production.
             let known = settle_down(self.site, &self.control);
             if known {
                 let answer = ask(&self.control, by, act)?;
@@ -196,7 +196,7 @@ fn with_datastore(site: &Site) {
     control.add_datastore(&caller(u64::MAX), &wish).unwrap();
 }
 
-/// What must be true whenever everything is at rest.
+/// The invariants whenever everything is at rest.
 fn check(site: &Site, control: &Control) {
     let index = control.inventory.read();
     assert_eq!(index.open_tasks_count(), 0);
@@ -220,7 +220,7 @@ fn check(site: &Site, control: &Control) {
     assert_eq!(index.volumes.len(), disks, "volumes of nobody");
     let names = site.store.snapshot().unwrap().all(&KeyRange::prefix(*b"vm-name/")).unwrap();
     assert_eq!(names.len(), index.vms.len(), "names of nobody");
-    // One key for each VM at most, however often it was asked for.
+    // At most one key for each VM, however often it was requested.
     let keys = site.keys.lock();
     let mut owners: Vec<_> = keys.made.values().map(|(vm, _)| *vm).collect();
     let made = owners.len();
@@ -245,7 +245,7 @@ fn state_of(site: &Site, control: &Control) -> BTreeMap<usize, Vm> {
     NAMES.iter().enumerate().filter_map(state).collect()
 }
 
-/// Says how often the control plane was killed.
+/// Returns how often the control plane was killed.
 fn run(acts: &[Act], kills: Vec<u16>) -> usize {
     let site = Site::new();
     with_datastore(&site);
@@ -263,7 +263,7 @@ fn run(acts: &[Act], kills: Vec<u16>) -> usize {
             Act::PowerFails => site.host.lose_power(),
             _ => {}
         }
-        // Automatic starts have a limit; it is not what is tested here.
+        // The limit of automatic restarts is not tested here.
         site.pass(std::time::Duration::from_secs(1200));
         let expected = expected(&mut model, *act);
         let answer = killer.ask(&caller(number as u64), *act);
@@ -305,7 +305,7 @@ fn nobody_is_killed() {
     println!("three acts: {:?}", started.elapsed());
 }
 
-/// Each moment of a whole life once: the kill comes one moment later in each round.
+/// Kills at each moment of a whole life once: one moment later in each round.
 #[test]
 fn there_is_no_moment_at_which_a_kill_does_harm() {
     let life = [

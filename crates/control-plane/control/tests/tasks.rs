@@ -1,4 +1,4 @@
-//! Tasks and the inventory against the embedded store, with a host and key providers in memory.
+//! Tasks and the inventory with the embedded store, and a host and key providers in memory.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -111,7 +111,7 @@ fn a_vm_that_crashes_is_started_again_and_not_for_ever() {
     let vm = control.show_vm("web1").unwrap();
     assert_eq!((vm.summary.power, vm.summary.desired), (PowerState::Crashed, DesiredPower::Running));
     assert_eq!(alarms(&control), [AlarmKind::VmCrashed]);
-    // A person's start counts anew, and the alarm is over.
+    // A start on request resets the count, and clears the alarm.
     control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(alarms(&control), []);
@@ -125,14 +125,14 @@ fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
     assert!(settle_down(&site, &control));
     let keys = || control.inventory.read().find_vm("web1").unwrap().hardware.keys();
     let names = || keys().iter().map(|key| key.key.to_string()).collect::<Vec<_>>();
-    // What fails leaves both keys known, so that whatever was moved can be opened.
+    // After a failure both keys are known, so that every volume can be opened.
     site.host.lock().rekeys_that_fail = 6;
     let failed = control.rotate_key(&caller(2), "web1", &RotateKey::default()).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(failed.id).unwrap().state, TaskState::Failed);
     assert_eq!(names(), ["key-0", "key-1"]);
     assert!(site.keys.lock().retired.is_empty());
-    // Called again, it goes on with the key that there is; and tries again by itself.
+    // Another rotation continues with the existing new key, and retries by itself.
     site.host.lock().rekeys_that_fail = 2;
     let done = control.rotate_key(&caller(3), "web1", &RotateKey::default()).unwrap();
     assert!(settle_down(&site, &control));
@@ -141,7 +141,7 @@ fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
     assert_eq!(site.keys.lock().retired.iter().collect::<Vec<_>>(), ["key-0"]);
     assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
     assert_eq!(site.host.lock().violations, Vec::<String>::new());
-    // Nothing is due; then everything is.
+    // First nothing is due, and then everything.
     assert_eq!(control.rotate_due_keys(), 0);
     site.keys.lock().expires_unix_seconds = Some(1);
     assert_eq!(control.rotate_due_keys(), 1);
@@ -149,8 +149,8 @@ fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
     assert_eq!(names(), ["key-2"]);
 }
 
-/// What was there before is refused by its generation: so the inventory's never falls, and goes
-/// with every operation.
+/// Old descriptors are refused by their generation, so the generation in the inventory never falls,
+/// and every operation has it.
 #[test]
 fn the_least_generation_of_a_volume_rises_and_goes_with_every_operation() {
     let (site, control) = site(&["web1"]);
@@ -177,7 +177,7 @@ fn the_least_generation_of_a_volume_rises_and_goes_with_every_operation() {
     asked(3, control.stop_vm(&caller(3), "web1", &StopVm::default()).unwrap());
     asked(4, control.start_vm(&caller(4), "web1", &StartVm::default()).unwrap());
     assert!(told().iter().all(|least| *least == 3), "after a new key: {:?}", told());
-    // Whatever a host says later, of an older descriptor that somebody has put back.
+    // A host may later report an old descriptor that an attacker has put back.
     let larger: ResizeDisk = serde_json::from_str(r#"{"size_bytes":1099511627776}"#).unwrap();
     let disk = control.show_vm("web1").unwrap().disks[0].name.clone();
     asked(5, control.resize_disk(&caller(5), "web1", &disk, &larger).unwrap());
@@ -198,7 +198,7 @@ fn a_dump_is_made_once_whoever_dies_and_the_history_says_who_opened_it() {
         assert_eq!(code(control.dump_vm(&caller(3), "web1", &wish)), ErrorCode::Invalid, "{label:?}");
     }
     let task = control.dump_vm(&caller(4), "web1", &wish).unwrap();
-    // The host has made it, and knows of no operation any more.
+    // The host has made it, and has forgotten the operation.
     control.advance(task.id).unwrap();
     control.advance(task.id).unwrap();
     assert!(site.host.work());
@@ -228,7 +228,8 @@ fn a_dump_is_made_once_whoever_dies_and_the_history_says_who_opened_it() {
 fn what_could_lead_data_out_of_a_registered_vm_is_listed_and_takes_a_word() {
     let (site, control) = site(&["web1"]);
     control.unregister_vm(&caller(1), "web1").unwrap();
-    // Who writes the datastore puts a clear disk before the encrypted one, and a network card.
+    // An attacker who can write to the datastore puts a clear disk before the encrypted one, and
+    // adds a network card.
     {
         let mut host = site.host.lock();
         let vm = host.vms.values_mut().next().unwrap();
@@ -268,7 +269,7 @@ fn a_vm_whose_keys_vouch_for_it_is_registered_without_a_word() {
     assert!(control.show_vm("web1").unwrap().summary.encrypted);
     let vouched = |message: &str| message.contains("as its keys vouch for it");
     assert!(control.inventory.read().events().iter().any(|event| vouched(&event.message)));
-    // Its policy is in no inventory any more.
+    // Its policy is no longer in the inventory.
     control.unregister_vm(&caller(3), "web1").unwrap();
     let policy = Some(uuid::Uuid::from_u128(7));
     for known in site.host.lock().vms.values_mut() {
@@ -291,14 +292,14 @@ fn whoever_gets_at_what_a_guest_keeps_is_on_the_audit_log_first() {
         format!("the console, to be read only, of VM web1 is opened, by {by}"),
     ];
     assert_eq!(site.keys.lock().uses, expected);
-    // Without a record an encrypted VM's console stays closed, and none of its events says
+    // Without an audit record, an encrypted VM's screen stays closed, and no event claims
     // otherwise.
     site.keys.lock().unavailable = true;
     let refused = control.ticket(&caller(4), "web1", &TicketUse::Vnc {}).unwrap_err();
     assert_eq!(refused.code, ErrorCode::KeyUnavailable);
     assert!(refused.message.contains("cannot be put on record"), "{refused}");
     assert!(!control.inventory.read().events().iter().any(|event| event.kind == "vm.screen_opened"));
-    // What is removed is nobody's then.
+    // A removal needs no audit record.
     control.delete_vm(&caller(5), "web1").unwrap();
 }
 
@@ -318,7 +319,7 @@ fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
     let register =
         RegisterVm { datastore: None, directory: "web2".parse().unwrap(), accept_configuration: true };
     assert_eq!(code(control.register_vm(&caller(1), &register)), ErrorCode::VolumeKnown);
-    // With the original unregistered it is the only one that says so.
+    // With the original unregistered, the copy is the only VM with this id.
     control.unregister_vm(&caller(2), "web1").unwrap();
     control.register_vm(&caller(3), &register).unwrap();
     assert_eq!(control.show_vm("web2").unwrap().summary.id, copy.spec.id);
@@ -340,7 +341,8 @@ fn disks_come_grow_and_go_and_what_fails_is_taken_back() {
     let disks = || control.show_vm("web1").unwrap().disks;
     let wish: AddDisk = serde_json::from_str(r#"{"size_bytes":1048576}"#).unwrap();
     let larger: ResizeDisk = serde_json::from_str(r#"{"size_bytes":2097152}"#).unwrap();
-    // By the death of a supervisor: asked again. For good: taken back.
+    // After the death of a supervisor the addition is repeated. After a permanent error it is
+    // undone.
     for (codes, state) in
         [(vec!["supervisor_away"], TaskState::Done), (vec!["no_port", "supervisor_away"], TaskState::Failed)]
     {
@@ -382,7 +384,8 @@ fn a_vm_has_a_network_unless_none_is_asked_for_or_its_host_has_none() {
     assert!(nics[0].mac.unwrap().to_string().starts_with("52:54:00:"));
     assert_eq!(made(2, "web2", Some(Vec::new())).unwrap(), []);
 
-    // A host without what the network takes: none by itself, and none that reaches nothing.
+    // On a host without the network's program, no card is added by default, and a card that could
+    // reach nothing is refused.
     site.host.lock().programs = Some(Programs::default());
     site.pass(Duration::from_secs(6));
     assert!(settle_down(&site, &control));
@@ -392,7 +395,7 @@ fn a_vm_has_a_network_unless_none_is_asked_for_or_its_host_has_none() {
     assert!(refused.next_step.as_ref().unwrap().contains("Debian: passt"), "{refused:?}");
     let patch = PatchVm { nics: user(), ..PatchVm::default() };
     assert_eq!(code(control.set_vm(&caller(5), "web3", &patch, None)), ErrorCode::NoHost);
-    // A host that does not say what it has is asked for it.
+    // A host that does not report its programs gets the request.
     site.host.lock().programs = None;
     site.pass(Duration::from_secs(6));
     assert!(settle_down(&site, &control));
@@ -447,7 +450,7 @@ fn a_lost_inventory_comes_back_from_the_datastore_alone() {
     assert!(settle_down(&site, &control));
     let before: Vec<_> = ["web1", "db1", "mail1"].map(|name| control.show_vm(name).unwrap()).into();
     drop(control);
-    // Another store: nothing is left but the host and what lies there.
+    // Another, empty store: only the host and the datastore's content remain.
     let mut other = Site::new();
     (other.host, other.keys) = (site.host, site.keys);
     let control = other.control().unwrap();
@@ -462,7 +465,7 @@ fn a_lost_inventory_comes_back_from_the_datastore_alone() {
         assert_eq!((after.generation, after.summary.desired), (before.generation, before.summary.desired));
     }
     assert_eq!(alarms(&control), []);
-    // It goes on where it was: the next start is one that the host has not seen.
+    // It continues with the next start's number, which the host has not seen.
     control.stop_vm(&caller(3), "db1", &StopVm::default()).unwrap();
     assert!(settle_down(&other, &control));
     control.start_vm(&caller(4), "db1", &StartVm::default()).unwrap();
@@ -486,7 +489,7 @@ fn many_who_want_the_same_name_are_answered_once() {
     assert_eq!(wins.into_inner(), 1);
     assert!(settle_down(&site, &control));
     assert_eq!(site.host.lock().vms.len(), 1);
-    // Events are in the order of their numbers, without one twice.
+    // The numbers of events are strictly increasing.
     let index = control.inventory.read();
     let numbers: Vec<u64> = index.events().iter().map(|event| event.id).collect();
     assert!(numbers.windows(2).all(|two| two[0] < two[1]));
@@ -501,7 +504,7 @@ fn expiry_and_a_missing_backup_are_told_before_they_hurt() {
         keys.last_backup_unix_seconds = Some(0);
     }
     control.ask_providers();
-    // An answer about a key is believed for a minute.
+    // An answer about a key is valid for a minute.
     site.pass(Duration::from_secs(61));
     assert!(settle_down(&site, &control));
     assert_eq!(alarms(&control), [AlarmKind::KeyExpiry, AlarmKind::KeyServerUnbacked]);
@@ -568,7 +571,7 @@ fn the_deaths_of_a_vms_processes_are_events() {
     assert!(settle_down(&site, &control));
     assert_eq!((told("vm.network_lost"), alarms(&control).len()), (1, 2));
     assert!(alarms(&control).contains(&AlarmKind::NetworkLost));
-    // Nothing else that happens tells it again; another death does.
+    // Other changes do not report it again; another death does.
     site.host.guest("web1", |vm| vm.power = HostPower::Paused);
     site.host.guest("web1", |vm| vm.supervisor_deaths = 2);
     assert!(settle_down(&site, &control));

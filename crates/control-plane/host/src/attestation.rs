@@ -1,14 +1,15 @@
 //! The configuration of a VM, authenticated under its own keys.
 //!
-//! `vm.json` lies where anybody may write who has the datastore. What decides how the VM starts
-//! (disks and their volumes, what is encrypted under which key, networks, kernel, firmware, policy)
-//! is in there a second time, as the text that the supervisor of the VM last worked by, with a tag
-//! under each of the VM's keys. Without all of them nobody makes one, and with the keys of other
-//! VMs neither. What changes without the keys (starts, dumps, labels, a suspended memory) is
-//! outside. A VM without encrypted disks has none: nothing but the inventory vouches for it.
+//! Anyone who can write to the datastore can write to `vm.json`. The fields that decide how the VM
+//! starts (disks and their volumes, which key encrypts each, networks, kernel, firmware, policy)
+//! are therefore in there a second time, as the text of the configuration that the VM's supervisor
+//! last used, with a tag under each of the VM's keys. Without all of these keys, no one can make an
+//! attestation, not even with the keys of other VMs. Fields that change without the keys (starts,
+//! dumps, labels, a suspended memory) are not covered. A VM without encrypted disks has no
+//! attestation: only the inventory vouches for it.
 //!
-//! It is judged when a VM is registered: the control plane's inventory has the configuration of
-//! every other one.
+//! The attestation is judged when a VM is registered. For every other VM, the control plane's
+//! inventory has the configuration.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,13 +19,13 @@ use strongroom_types::{DESCRIPTOR_TAG_BYTES, ProviderKey, VmId, hex};
 
 use crate::protocol::{DiskKey, VmGeneration, VmSpec};
 
-/// Says who made a configuration.
+/// Authenticates a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attestation {
-    /// The last start of the VM at that time.
+    /// The VM's last start when the attestation was made.
     generation: VmGeneration,
-    /// The [`VmSpec`], as JSON, but for its datastore's directory.
+    /// The [`VmSpec`] as JSON, without its datastore's directory.
     configuration: String,
     /// A tag under each key that the configuration names.
     tags: Vec<KeyedTag>,
@@ -38,7 +39,7 @@ struct KeyedTag {
     tag: [u8; DESCRIPTOR_TAG_BYTES],
 }
 
-/// What a tag is made of. It is made and verified by whoever has the key.
+/// The input of a tag. The holder of the key makes and verifies the tag.
 #[derive(Debug)]
 pub struct Attested<'a> {
     vm: VmId,
@@ -46,22 +47,24 @@ pub struct Attested<'a> {
 }
 
 impl Attested<'_> {
-    /// Of which VM.
+    /// The attested VM.
     pub fn vm(&self) -> VmId {
         self.vm
     }
 
-    /// What the tag is over. Its key is derived from one of the VM's keys, where that key is.
+    /// The message under the tag. The tag's key is derived from one of the VM's keys by the holder
+    /// of that key.
     pub fn message(&self) -> &[u8] {
         self.message
     }
 }
 
 impl Attestation {
-    /// Of this configuration; `tag` has each of its keys. None of a VM that has no keys.
+    /// Attests a configuration; `tag` makes a tag under each of its keys. Returns `None` for a VM
+    /// without keys.
     ///
     /// # Errors
-    /// Those of `tag`.
+    /// The errors of `tag`.
     pub fn make<E>(
         spec: &VmSpec,
         generation: VmGeneration,
@@ -79,9 +82,9 @@ impl Attestation {
         Ok(Some(Self { generation, configuration, tags }))
     }
 
-    /// What speaks against `spec` being what was attested; nothing if it is that. `found` is the
-    /// start that the rest of the record speaks of; `verify` says whether a tag is right under one
-    /// of the VM's keys, or why that cannot be found out.
+    /// Returns the objections to `spec` as the attested configuration; an empty list means that it
+    /// is attested. `found` is the start number in the rest of the record. `verify` checks a tag
+    /// under one of the VM's keys, or returns why it cannot.
     pub fn doubts(
         &self,
         spec: &VmSpec,
@@ -91,7 +94,8 @@ impl Attestation {
         let Ok(attested) = serde_json::from_str::<VmSpec>(&self.configuration) else {
             return vec!["its attested configuration cannot be read".to_owned()];
         };
-        // Each key is one of the VM's: another VM's owner could tag what he likes under his own.
+        // `verify` has only the VM's own keys: the owner of another VM could tag anything under
+        // his.
         let message = message(self.generation, &self.configuration);
         let what = Attested { vm: spec.id, message: &message };
         for key in keys(&attested) {
@@ -118,7 +122,7 @@ impl Attestation {
     }
 }
 
-/// The keys that its disks are under, or are moving to, each once.
+/// Returns the keys that its disks are under or are moving to, each once.
 pub fn keys(spec: &VmSpec) -> Vec<&ProviderKey> {
     let mut keys: Vec<&ProviderKey> = Vec::new();
     for disk in &spec.disks {
@@ -133,7 +137,7 @@ pub fn keys(spec: &VmSpec) -> Vec<&ProviderKey> {
     keys
 }
 
-/// The same wherever the datastore is mounted.
+/// The configuration without the datastore's mount point.
 fn placeless(spec: &VmSpec) -> VmSpec {
     VmSpec { datastore: PathBuf::from("/"), ..spec.clone() }
 }
@@ -146,7 +150,7 @@ fn message(generation: VmGeneration, configuration: &str) -> Vec<u8> {
     [&generation.0.to_be_bytes(), configuration.as_bytes()].concat()
 }
 
-/// Which parts of the one are not as in the other.
+/// Returns the names of the fields that differ.
 fn differences(attested: &VmSpec, found: &VmSpec) -> Vec<String> {
     let parts = |spec: &VmSpec| match serde_json::to_value(placeless(spec)) {
         Ok(serde_json::Value::Object(parts)) => parts,
@@ -169,17 +173,17 @@ mod tests {
         KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [fill; 32]).unwrap()).unwrap()
     }
 
-    /// The key of a provider's key in these tests: its id is the byte that it is filled with.
+    /// The KEK for a provider's key in these tests: every byte is the key's id.
     fn of(key: &ProviderKey) -> Kek {
         kek(key.key.to_string().parse().unwrap())
     }
 
-    /// As a VM's supervisor makes it.
+    /// Makes a tag as a VM's supervisor does.
     fn tag(what: &Attested<'_>, kek: &Kek) -> [u8; DESCRIPTOR_TAG_BYTES] {
         ConfigurationKey::derive(kek, what.vm()).unwrap().tag(what.message()).unwrap()
     }
 
-    /// As a VM's supervisor verifies it.
+    /// Verifies a tag as a VM's supervisor does.
     fn is_tag(what: &Attested<'_>, kek: &Kek, tag: &[u8; DESCRIPTOR_TAG_BYTES]) -> bool {
         ConfigurationKey::derive(kek, what.vm()).unwrap().verify(what.message(), tag)
     }
@@ -208,7 +212,7 @@ mod tests {
         made.unwrap().unwrap()
     }
 
-    /// As a supervisor judges it that can have these keys.
+    /// Judges as a supervisor that can fetch only these keys.
     fn judged(attestation: &Attestation, spec: &VmSpec, found: u64, held: &[&str]) -> Vec<String> {
         attestation.doubts(spec, VmGeneration(found), |key, what, tag| {
             match held.contains(&key.key.to_string().as_str()) {
@@ -237,7 +241,7 @@ mod tests {
     #[test]
     fn whoever_has_other_keys_attests_nothing() {
         let genuine = spec(&["1"]);
-        // Of a configuration that has the victim's disk behind his own.
+        // He attests a configuration with the victim's disk behind his own.
         let mut forged = spec(&["9", "1"]);
         let under_his = |key: &ProviderKey, what: &Attested<'_>| {
             Ok::<_, KeyError>(if key.key.to_string() == "9" {
@@ -251,19 +255,19 @@ mod tests {
         let mut left_out = attestation.clone();
         left_out.tags.truncate(1);
         assert!(judged(&left_out, &forged, 1, &["1", "9"])[0].contains("not under"));
-        // And of one whose disks move to a key of his.
+        // He attests one whose disks move to a key of his.
         forged = genuine.clone();
         if let DiskKey::Provider { next, key, .. } = &mut forged.disks[0].key {
             *next = Some(ProviderKey { key: "9".parse().unwrap(), ..key.clone() });
         }
         let attestation = Attestation::make(&forged, VmGeneration(1), under_his).unwrap().unwrap();
         assert!(judged(&attestation, &forged, 1, &["1", "9"])[0].contains("not authentic"));
-        // An attestation of clear disks alone is made by anybody.
+        // Anyone can make an attestation that covers only clear disks.
         let clear = spec(&[""]);
         let empty =
             Attestation { generation: VmGeneration(1), configuration: text(&clear), tags: Vec::new() };
         assert!(judged(&empty, &clear, 1, &["1"])[0].contains("names no key"));
-        // Nor is that of another VM one of this.
+        // Another VM's attestation is not accepted for this one.
         let other = VmSpec { id: VmId::random(), ..genuine.clone() };
         assert!(judged(&attest(&other, 1), &genuine, 1, &["1"])[0].contains("not authentic"));
     }
@@ -285,7 +289,7 @@ mod tests {
         for (named, edited) in edits {
             let doubts = judged(&attestation, &edited, 3, &["1"]);
             assert_eq!(doubts, [format!("its {named} is not what was attested")]);
-            // With the attested text edited likewise.
+            // The same edit in the attested text.
             let forged = Attestation { configuration: text(&edited), ..attestation.clone() };
             assert!(!judged(&forged, &edited, 3, &["1"]).is_empty(), "{named}");
         }

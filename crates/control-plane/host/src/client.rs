@@ -1,7 +1,7 @@
-//! Asking a hostd.
+//! The client of hostd.
 //!
-//! One connection a request: they are few, and a unix socket's cost nothing. Everything has a
-//! deadline.
+//! Each request opens a connection: requests are few, and a connection to a unix socket is cheap.
+//! Every request has a deadline.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,146 +22,148 @@ use crate::protocol::{
     Ticket, TicketRequest, VmSpec, VmStatistics,
 };
 
-/// For what hostd answers at once. It never waits for a key server or a disk before it answers.
+/// Timeout of ordinary requests. hostd never waits for a key server or a disk before it answers
+/// them.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// How long it may take to judge a configuration, for which keys are fetched.
+/// Timeout of a judgement of a configuration, for which keys are fetched.
 const JUDGES_WITHIN: Duration = Duration::from_secs(90);
 
-/// What hostd answers at most.
+/// Size limits of hostd's answers.
 const LIMITS: ExchangeLimits = ExchangeLimits { head_bytes: 16 << 10, body_bytes: ANSWER_BYTES_MAX };
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// hostd cannot be reached, or hung up.
+    /// hostd cannot be reached, or closed the connection.
     #[error("cannot reach hostd at {socket}: {reason}; is it running?")]
     Unreachable {
-        /// Its socket.
+        /// hostd's socket.
         socket: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// It did not answer in time.
+    /// hostd did not answer in time.
     #[error("hostd at {socket} has not answered within {within:?}")]
     Silent {
-        /// Its socket.
+        /// hostd's socket.
         socket: PathBuf,
-        /// The time given.
+        /// The timeout.
         within: Duration,
     },
-    /// Its answer makes no sense: another program, or one of another version.
+    /// The answer is invalid: the program is not hostd, or has an incompatible version.
     #[error("hostd at {socket} answers what is not understood: {reason}")]
     Nonsense {
-        /// Its socket.
+        /// hostd's socket.
         socket: PathBuf,
-        /// What is wrong.
+        /// The error in the answer.
         reason: String,
     },
-    /// It refused.
+    /// hostd refused the request.
     #[error("{problem}")]
     Refused {
-        /// The status of its answer.
+        /// The HTTP status.
         status: u16,
-        /// Why.
+        /// hostd's reason.
         problem: Problem,
     },
 }
 
-/// A hostd.
+/// A client of one hostd.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
 }
 
 impl Client {
-    /// The one that listens at `socket` (`<run>/hostd/control.sock`). It is not asked yet.
+    /// A client of the hostd that listens at `socket` (`<run>/hostd/control.sock`). Does not
+    /// connect yet.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into() }
     }
 
-    /// Its socket.
+    /// The path of hostd's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// How the host is.
+    /// Returns the state of the host.
     ///
     /// # Errors
-    /// As all of these: [`ClientError`].
+    /// [`ClientError`], as for all methods here.
     pub async fn host(&self) -> Result<Host, ClientError> {
         self.get("/v1/host").await
     }
 
-    /// All its VMs.
+    /// Returns all VMs of the host.
     pub async fn vms(&self) -> Result<ObservedVms, ClientError> {
         self.get("/v1/vms").await
     }
 
-    /// One of them; [`ClientError::Refused`] with 404 if there is none.
+    /// Returns one VM; [`ClientError::Refused`] with 404 if it does not exist.
     pub async fn vm(&self, vm: VmId) -> Result<ObservedVm, ClientError> {
         self.get(&format!("/v1/vms/{vm}")).await
     }
 
-    /// What a VM's guest asked of its disks.
+    /// Returns the disk counters of a VM.
     pub async fn statistics(&self, vm: VmId) -> Result<VmStatistics, ClientError> {
         self.get(&format!("/v1/vms/{vm}/statistics")).await
     }
 
-    /// The same, of all VMs that run.
+    /// Returns the disk counters of all running VMs.
     pub async fn all_statistics(&self) -> Result<Vec<VmStatistics>, ClientError> {
         self.get("/v1/statistics").await
     }
 
-    /// Asks for an operation. The answer is how far it is, which is not far.
+    /// Requests an operation. Returns its state at the time of the answer, which is usually queued.
     pub async fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, ClientError> {
         self.send(Method::POST, &format!("/v1/vms/{vm}/operations"), Some(request), ANSWERS_WITHIN).await
     }
 
-    /// What speaks against a configuration being what the VM's supervisor wrote.
+    /// Returns the objections to a configuration as the one that the VM's supervisor wrote.
     pub async fn judge(&self, request: &JudgeRequest) -> Result<Judgement, ClientError> {
         let path = format!("/v1/vms/{}/judge", request.spec.id);
         self.send(Method::POST, &path, Some(request), JUDGES_WITHIN).await
     }
 
-    /// Whether a VM can be made as it is wanted; nothing is changed.
+    /// Checks whether this host can run a VM with this configuration. Changes nothing.
     pub async fn check(&self, spec: &VmSpec) -> Result<(), ClientError> {
         self.send(Method::POST, &format!("/v1/vms/{}/check", spec.id), Some(spec), ANSWERS_WITHIN).await
     }
 
-    /// How far an operation is; [`ClientError::Refused`] with 404 for one that this run of hostd
-    /// does not know.
+    /// Returns the state of an operation; [`ClientError::Refused`] with 404 if this run of hostd
+    /// does not know it.
     pub async fn operation(&self, operation: OperationId) -> Result<Operation, ClientError> {
         self.get(&format!("/v1/operations/{operation}")).await
     }
 
-    /// Asks to end an operation early.
+    /// Requests the cancellation of an operation.
     pub async fn cancel(&self, operation: OperationId) -> Result<Operation, ClientError> {
         let path = format!("/v1/operations/{operation}");
         self.send(Method::DELETE, &path, None::<&()>, ANSWERS_WITHIN).await
     }
 
-    /// Asks for a ticket.
+    /// Requests a ticket.
     pub async fn ticket(&self, vm: VmId, request: &TicketRequest) -> Result<Ticket, ClientError> {
         self.send(Method::POST, &format!("/v1/vms/{vm}/tickets"), Some(request), ANSWERS_WITHIN).await
     }
 
-    /// What has changed after number `after`: at once if something has, else as soon as something
-    /// does, and nothing after `wait`.
+    /// Returns the changes after number `after`: at once if there are some, otherwise as soon as
+    /// there are, and none after `wait`.
     pub async fn changes(&self, after: u64, wait: Duration) -> Result<Changes, ClientError> {
         let wait_s = wait.as_secs().min(CHANGES_WAIT_MAX_S);
         let path = format!("/v1/changes?after={after}&wait_s={wait_s}");
         self.send(Method::GET, &path, None::<&()>, Duration::from_secs(wait_s) + ANSWERS_WITHIN).await
     }
 
-    /// Has it use a directory as a datastore.
+    /// Makes hostd use a directory as a datastore.
     pub async fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, ClientError> {
         self.send(Method::PUT, "/v1/datastores", Some(request), ANSWERS_WITHIN).await
     }
 
-    /// Has a datastore that it uses looked through once more, for VMs that came or went without it.
+    /// Makes hostd rescan a datastore for VMs that other programs added or removed.
     ///
     /// # Errors
-    /// [`ClientError`]; also if another datastore is in its place now.
+    /// [`ClientError`]; also if another datastore is now at this path.
     pub async fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, ClientError> {
         self.send(Method::POST, "/v1/datastores", Some(request), ANSWERS_WITHIN).await
     }

@@ -1,14 +1,13 @@
-//! The dumps of a VM's guest in its directory: which there are, and what an interrupted one has
-//! left.
+//! The dumps in a VM's directory, and the remains of interrupted ones.
 //!
 //! ```text
 //! made      volume `dump-N.making` filled, its end marked > `vm.json` says so > it gets its name, `dump-N`
 //! deleted   volume gone > `vm.json` says so
 //! ```
 //!
-//! So what has the name of a dump is one, whole; what `vm.json` says is there gets its name,
-//! whoever was killed; and what was being made otherwise is nobody's, and is removed. None of it
-//! takes a key.
+//! So a directory with the name of a dump is a complete dump. A dump that `vm.json` lists gets its
+//! name even if the process that made it was killed. Any other unfinished dump belongs to no one
+//! and is removed. None of this takes a key.
 
 use std::time::Duration;
 
@@ -19,13 +18,13 @@ use strongroom_vm::limits::DUMPS_MAX;
 use crate::protocol::{DUMP_MAKING, Dump, FILLING, OwnVolume, Problem, VmSpec};
 use crate::vm_directory::{VmDirectoryError, VmRecord};
 
-/// How long whoever reads a dump that is to be deleted may take to let go of it.
+/// How long the deletion of a dump waits for its readers to close it.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
-/// The number of the VM's next dump.
+/// Returns the number for the VM's next dump.
 ///
 /// # Errors
-/// If it has too many.
+/// If the VM has too many dumps.
 pub fn next_number(spec: &VmSpec) -> Result<u32, Problem> {
     let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
     if record.dumps.len() >= DUMPS_MAX {
@@ -39,10 +38,10 @@ pub fn next_number(spec: &VmSpec) -> Result<u32, Problem> {
     last.checked_add(1).ok_or_else(|| Problem::new("too_many_dumps", "there are no numbers left for dumps"))
 }
 
-/// A dump is there whole, where it was made. From here on it is one.
+/// Publishes a dump that is complete under its temporary name. From now on it is listed.
 ///
 /// # Errors
-/// If `vm.json` cannot be written: then it is none.
+/// If `vm.json` cannot be written. The dump is then not listed.
 pub fn publish(spec: &VmSpec, dump: Dump) -> Result<Vec<Dump>, Problem> {
     let directory = spec.directory();
     let mut record = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
@@ -50,13 +49,14 @@ pub fn publish(spec: &VmSpec, dump: Dump) -> Result<Vec<Dump>, Problem> {
     record.dumps.push(dump);
     record.write(&directory).map_err(directory_problem)?;
     if let Err(problem) = finish_names(spec, &record) {
-        // It is there, and is looked for where it was made.
+        // The dump is listed, and readers also look for it under its temporary name.
         tracing::warn!("VM {}: {problem}", spec.name);
     }
     Ok(record.dumps)
 }
 
-/// The VM's dumps. One whose making was interrupted in its last moment gets its name.
+/// Returns the VM's dumps. Renames a dump that was listed but not yet renamed when its process was
+/// killed.
 ///
 /// # Errors
 /// If the VM's directory cannot be read or written.
@@ -66,10 +66,10 @@ pub fn settle(spec: &VmSpec) -> Result<Vec<Dump>, Problem> {
     Ok(record.dumps)
 }
 
-/// Removes what was being made and never was whole. Nobody makes one meanwhile.
+/// Removes unfinished dumps. The caller ensures that no dump is in progress.
 ///
 /// # Errors
-/// If it cannot be removed.
+/// If one cannot be removed.
 pub fn remove_unfinished(spec: &VmSpec) -> Result<(), Problem> {
     let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
     finish_names(spec, &record)?;
@@ -83,19 +83,19 @@ pub fn remove_unfinished(spec: &VmSpec) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Deletes a dump; not an error if it is gone. Gives those that are left.
+/// Deletes a dump, and returns the remaining ones. Succeeds if the dump is already gone.
 ///
 /// # Errors
-/// If it is being read, or cannot be deleted.
+/// If a client is reading it, or it cannot be deleted.
 pub fn delete(spec: &VmSpec, number: u32) -> Result<Vec<Dump>, Problem> {
     delete_content(spec, number)?;
     forget(spec, number)
 }
 
-/// The first half of that, which takes its time: its volume.
+/// The first half of [`delete`], which is slow: deletes the dump's volume.
 ///
 /// # Errors
-/// If it is being read, or cannot be deleted.
+/// If a client is reading it, or it cannot be deleted.
 pub fn delete_content(spec: &VmSpec, number: u32) -> Result<(), Problem> {
     let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
     if !record.dumps.iter().any(|dump| dump.number == number) {
@@ -109,10 +109,10 @@ pub fn delete_content(spec: &VmSpec, number: u32) -> Result<(), Problem> {
     }
 }
 
-/// The second half: that `vm.json` says so.
+/// The second half of [`delete`]: removes the dump from `vm.json`, and returns the remaining ones.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If `vm.json` cannot be written.
 pub fn forget(spec: &VmSpec, number: u32) -> Result<Vec<Dump>, Problem> {
     let directory = spec.directory();
     let mut record = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
@@ -136,7 +136,7 @@ fn finish_names(spec: &VmSpec, record: &VmRecord) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The numbers of what lies in the VM's directory under a dump's name with this ending.
+/// Returns the numbers of the entries in the VM's directory with a dump's name and this ending.
 fn numbers(spec: &VmSpec, ending: &str) -> Result<Vec<u32>, Problem> {
     let failed = |error: std::io::Error| {
         Problem::new("system", format!("cannot read {}: {error}", spec.directory().display()))
@@ -185,7 +185,7 @@ mod tests {
         spec
     }
 
-    /// What making one leaves before it is said to be there.
+    /// Leaves a complete dump that is not published yet.
     fn make(spec: &VmSpec, number: u32) -> Dump {
         let options = CreateOptions {
             size: VolumeSize::new(1 << 20).unwrap(),
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(delete(&spec, 2).unwrap(), [first]);
         assert_eq!(names(&spec), ["dump-1"]);
         assert_eq!(next_number(&spec).unwrap(), 3, "no number is given twice");
-        // One that somebody has put there is not written over.
+        // A directory that someone else has put there is not overwritten.
         create_directory(&spec, "dump-7");
         assert_eq!(next_number(&spec).unwrap(), 8);
     }
@@ -243,19 +243,19 @@ mod tests {
     fn what_an_interrupted_one_leaves_is_named_or_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let spec = vm(scratch.path());
-        // Killed between the words of `vm.json` and the name.
+        // Killed between the write of `vm.json` and the rename.
         let whole = make(&spec, 1);
         let mut record = VmRecord::read_of(&spec.directory(), spec.id).unwrap();
         record.dumps.push(whole.clone());
         record.write(&spec.directory()).unwrap();
-        // And one before.
+        // And one killed before that write.
         make(&spec, 2);
         assert_eq!(names(&spec), ["dump-1.making", "dump-2.making"]);
         assert_eq!(settle(&spec).unwrap(), [whole]);
         assert_eq!(names(&spec), ["dump-1", "dump-2.making"]);
         remove_unfinished(&spec).unwrap();
         assert_eq!(names(&spec), ["dump-1"]);
-        // Killed between the volume's end and the words.
+        // Killed between the deletion of the volume and the write of `vm.json`.
         delete_volume(&spec.own_volume_path(OwnVolume::Dump(1)), LOCK_WAIT).unwrap();
         assert_eq!(delete(&spec, 1).unwrap(), []);
     }

@@ -1,8 +1,8 @@
-//! Where the volumes of a VM that runs are served, and as what its QEMU has them.
+//! Where the volumes of a running VM are served, and under which names QEMU has them.
 //!
-//! QEMU knows a disk by its socket, and has to find it there whoever serves it. So what is plugged
-//! in later gets a socket of its own that was never used in this start, and nothing that is there
-//! moves.
+//! QEMU identifies a disk by its socket, and must find the disk there whichever worker serves it.
+//! So a disk that is plugged in later gets a socket that this start has never used, and no disk
+//! moves to another socket.
 
 use serde::{Deserialize, Serialize};
 use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
@@ -10,16 +10,16 @@ use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
 use crate::protocol::{Disk, DiskName, VmSpec};
 use crate::served::served;
 
-/// All of them, in the order in which they came. A state that was written before disks were plugged
-/// in says nothing of it, and is [`Layout::of`] what the VM is.
+/// The served disks, in the order in which they were attached. A state file from before
+/// hot-plugging has none; [`Layout::or_of`] then derives them from the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Layout(Vec<Place>);
 
-/// Where one is.
+/// The place of one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Which.
+    /// The disk's name.
     pub disk: DiskName,
     /// The number of its socket.
     pub socket: usize,
@@ -29,24 +29,24 @@ pub struct Place {
 }
 
 impl Layout {
-    /// As a start makes it: in the order of [`served`].
+    /// The layout at a start: in the order of [`served`].
     pub fn of(spec: &VmSpec) -> Self {
         let place = |(socket, disk): (usize, Disk)| Place { disk: disk.name, socket, plugged: false };
         Self(served(spec).into_iter().enumerate().map(place).collect())
     }
 
-    /// This one, or as a start makes it if nothing is said.
+    /// This layout, or that of a start if this one is empty.
     #[must_use]
     pub fn or_of(self, spec: &VmSpec) -> Self {
         if self.0.is_empty() { Self::of(spec) } else { self }
     }
 
-    /// Whether nothing is said.
+    /// Whether it has no places.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each with what is there.
+    /// Returns each place with its disk.
     pub fn disks(&self, spec: &VmSpec) -> Vec<(Place, Disk)> {
         let served = served(spec);
         let there = |place: &Place| {
@@ -56,36 +56,37 @@ impl Layout {
         self.0.iter().filter_map(there).collect()
     }
 
-    /// Where that disk is, if it is served.
+    /// Returns the place of a disk, if it is served.
     pub fn place(&self, disk: &DiskName) -> Option<&Place> {
         self.0.iter().find(|place| place.disk == *disk)
     }
 
-    /// Where a disk would be that is plugged in now.
+    /// Returns the place that a disk gets if it is plugged in now.
     pub fn next(&self, disk: &DiskName) -> Place {
         let socket = self.0.iter().map(|place| place.socket + 1).max().unwrap_or(0);
         Place { disk: disk.clone(), socket, plugged: true }
     }
 
-    /// With this one.
+    /// Adds a place.
     pub fn add(&mut self, place: Place) {
         self.0.retain(|known| known.disk != place.disk);
         self.0.push(place);
     }
 
-    /// Without that disk.
+    /// Removes a disk's place.
     pub fn remove(&mut self, disk: &DiskName) {
         self.0.retain(|place| place.disk != *disk);
     }
 }
 
 impl Place {
-    /// As what QEMU has it, if it is a disk.
+    /// The id of QEMU's device, if this is a disk's place.
     ///
     /// # Errors
-    /// If the disk's name is none for a device.
+    /// If the disk's name is not valid as a device id.
     pub fn device(&self) -> Result<DeviceId, HotPlugError> {
-        // The VM's own come after its disks, so a disk's socket has its number among them.
+        // The VM's own volumes come after its disks, so the socket number of a disk is also its
+        // index among the disks.
         if self.plugged { self.disk.as_str().parse() } else { Ok(DeviceId::of_first_disk(self.socket)) }
     }
 }

@@ -1,17 +1,18 @@
-//! What the processes of a host agree on, without a key: hostd, which starts the supervisors of
-//! VMs; these; and whoever asks hostd.
+//! The agreements between the processes of a host, none of which needs a key: between hostd, the
+//! supervisors of VMs that it starts, and hostd's clients.
 //!
-//! - [`protocol`]: what hostd is asked and answers, as types. [`client`]: how it is asked.
-//! - [`orders`]: what hostd and a VM's supervisor say to each other. [`wire`], [`proof`],
-//!   [`process`]: over what, and how they know each other.
-//! - [`run_directory`], [`vm_directory`]: where a VM is, while it runs and for good; [`vm_lock`]:
-//!   one at a time.
-//! - [`state_file`], [`layout`], [`served`]: what runs of a VM, and where its volumes are served.
-//! - [`attestation`], [`dumps`], [`volume_facts`]: what a VM's directory says of its configuration,
-//!   its dumps and its volumes.
+//! - [`protocol`]: the types of hostd's interface. [`client`]: its client.
+//! - [`orders`]: the messages between hostd and a VM's supervisor. [`wire`], [`proof`],
+//!   [`process`]: their transport, and how the two identify each other.
+//! - [`run_directory`], [`vm_directory`]: the files of a VM, while it runs and for good;
+//!   [`vm_lock`]: one change at a time.
+//! - [`state_file`], [`layout`], [`served`]: the processes of a VM, and where its volumes are
+//!   served.
+//! - [`attestation`], [`dumps`], [`volume_facts`]: the records in a VM's directory about its
+//!   configuration, its dumps and its volumes.
 //!
-//! A KEK has no place here. What needs one is a function of its caller's
-//! ([`attestation::Attestation::make`]), and that is the VM's supervisor.
+//! No KEK may enter. A step that needs one is a function of the caller, the VM's supervisor
+//! ([`attestation::Attestation::make`]).
 #![forbid(unsafe_code)]
 
 pub mod attestation;

@@ -1,9 +1,9 @@
-//! What hostd and the supervisor of a VM say to each other.
+//! The messages between hostd and the supervisor of a VM.
 //!
-//! A supervisor is born with a socket, over which it is told, once, what it is to do ([`Birth`]).
-//! One that runs a VM afterwards takes requests there and on its own socket, whoever is connected,
-//! and tells all of them how the VM is whenever that has changed. One that does a job tells how far
-//! it is, and ends.
+//! A supervisor starts with an inherited socket, on which it receives its task once ([`Birth`]). A
+//! supervisor that then runs a VM takes requests on that socket and on its own, from every
+//! connected hostd, and sends the VM's state to all of them at each change. A supervisor that does
+//! a job reports its progress, and exits.
 
 use std::path::PathBuf;
 
@@ -17,129 +17,130 @@ use crate::protocol::{
     StartOptions, VmGeneration, VmSpec, VolumeFacts,
 };
 
-/// The first packet. Beside an import comes the image's file.
+/// The first packet. With an import, the image's file comes with it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Birth {
-    /// Where the key providers of this machine are set up.
+    /// The directory with the key provider configuration of this machine.
     pub home: PathBuf,
-    /// The VM's run directory; of a job, the host's.
+    /// The VM's run directory; for a job, the host's.
     pub run: PathBuf,
-    /// The QEMU of this host.
+    /// The path of this host's QEMU.
     pub qemu: PathBuf,
-    /// Leave to fetch keys.
+    /// Grants for fetching keys.
     pub grants: Vec<Grant>,
-    /// What to do.
+    /// The task.
     pub task: Task,
 }
 
-/// What a supervisor is for.
+/// The task of a supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Task {
     /// Runs a VM until it is off.
     Run(RunTask),
-    /// Starts the processes of a VM for its supervisor, which asks over this socket, until that is
-    /// gone (its *starter*). It needs no key, and gets no grant.
+    /// Starts the processes of a VM for its supervisor, which sends its requests over this socket,
+    /// until the supervisor closes it (the VM's *starter*). It needs no key, and gets no grant.
     StartProcesses(RunTask),
-    /// Does for a job what takes rights (its *hand*). It needs no key, and gets no grant.
+    /// Does the privileged steps of a job (the job's *hand*). It needs no key, and gets no grant.
     Hand(HandTask),
-    /// Makes a VM's directory and volumes, and ends.
+    /// Makes a VM's directory and volumes, and exits.
     Create(Box<VmSpec>),
-    /// Writes another configuration of a VM that is there, makes its new volumes, and ends.
+    /// Replaces the configuration of an existing VM, makes its new volumes, and exits.
     Configure(Box<VmSpec>),
-    /// Fills a volume with an image, and ends.
+    /// Fills a volume with an image, and exits.
     Import {
-        /// Of which VM.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which volume.
+        /// The volume.
         disk: DiskName,
-        /// What is in the image.
+        /// The image's format.
         format: ImageFormat,
     },
-    /// Moves the volumes of a VM that is off to the next key, and ends.
+    /// Moves the volumes of a VM that is off to the next key, and exits.
     Rekey(Box<VmSpec>),
-    /// Changes a disk of a VM that is off, and ends.
+    /// Changes a disk of a VM that is off, and exits.
     ChangeDisk {
-        /// Of which VM.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// How.
+        /// The change.
         change: DiskChange,
     },
-    /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and
-    /// ends.
+    /// Sends the console log of a VM that is off to a client, whose socket comes with the packet,
+    /// and exits.
     ConsoleLog(Box<VmSpec>),
-    /// Checks a disk of a VM that is off for a client, whose socket comes beside, and ends.
+    /// Checks a disk of a VM that is off for a client, whose socket comes with the packet, and
+    /// exits.
     Check {
-        /// Of which VM.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which.
+        /// The disk.
         disk: DiskName,
-        /// Its blocks too, and not its descriptor and files alone.
+        /// Checks its blocks as well as its descriptor and files.
         reads_blocks: bool,
     },
-    /// Copies a disk of a VM that is off into a client's file, which comes beside after the
-    /// client's socket, and ends.
+    /// Copies a disk of a VM that is off into a client's file, and exits. The client's socket and
+    /// the file come with the packet, in this order.
     Export {
-        /// Of which VM.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which.
+        /// The disk.
         disk: DiskName,
-        /// What is written.
+        /// The format of the copy.
         format: ImageFormat,
     },
-    /// Says what speaks against this being what the VM's supervisor attested last
-    /// ([`Report::Judged`]), and ends.
+    /// Reports the objections to this configuration as the one that the VM's supervisor last
+    /// attested ([`Report::Judged`]), and exits.
     Judge(Box<VmSpec>),
-    /// Gives a dump of a VM that is off to a client, whose socket comes beside, and ends.
+    /// Sends a dump of a VM that is off to a client, whose socket comes with the packet, and exits.
     Dump {
-        /// Of which VM.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which.
+        /// The dump's number.
         number: u32,
     },
 }
 
-/// What the hand of a job is there for.
+/// The task of a job's hand.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum HandTask {
-    /// Gives a VM's directory its name, when the job says that it is complete. The VM's lock comes
-    /// beside.
+    /// Gives a VM's directory its name once the job reports that it is complete. The VM's lock
+    /// comes with the packet.
     Name(Box<VmSpec>),
-    /// Has qemu-img copy between the image that comes beside and a disk of this size.
+    /// Has qemu-img copy between the image that comes with the packet and a disk of this size.
     Convert {
-        /// What the image is.
+        /// The image's format.
         format: ImageFormat,
         /// The disk's size.
         size_bytes: VolumeSize,
-        /// From which into which.
+        /// The direction of the copy.
         way: Way,
     },
 }
 
-/// Which way data goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// Out of the image.
+    /// From the image to the disk.
     Import,
-    /// Into it.
+    /// From the disk to the image.
     Export,
 }
 
-/// Which VM to run.
+/// The VM to run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunTask {
-    /// What it is.
+    /// Its configuration.
     pub spec: Box<VmSpec>,
-    /// Which start of it this is.
+    /// The number of this start.
     pub generation: VmGeneration,
-    /// Its QEMU runs already, and its supervisor has died.
+    /// The running QEMU to adopt, after the death of its supervisor.
     pub adopt: Option<Orphan>,
-    /// Where its volumes are served, if it runs already.
+    /// Where its volumes are served, if it already runs.
     #[serde(default, skip_serializing_if = "Layout::is_empty")]
     pub layout: Layout,
-    /// How it is started, if it does not run yet.
+    /// How to start it, if it does not run yet.
     #[serde(default)]
     pub how: StartOptions,
-    /// How many supervisors of this start have died.
+    /// The number of supervisors of this start that have died.
     #[serde(default)]
     pub supervisor_deaths: u64,
 }
@@ -147,137 +148,137 @@ pub struct RunTask {
 /// A QEMU without a supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
-    /// What it is known by.
+    /// Its process.
     pub qemu: strongroom_hypervisor::QemuIdentity,
     /// Its TPM's swtpm, if it has one.
     #[serde(default)]
     pub swtpm: Option<strongroom_hypervisor::QemuIdentity>,
-    /// Whether somebody had asked for its processors to be halted.
+    /// Whether the VM was paused on request.
     pub paused_by_request: bool,
 }
 
-/// What hostd asks a supervisor that runs a VM.
+/// A request of hostd to a supervisor that runs a VM.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// Which; the answer has it too.
+    /// Its number, which the answer repeats.
     pub id: u64,
-    /// What.
+    /// The request.
     pub kind: RequestKind,
 }
 
-/// What it may ask.
+/// The requests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum RequestKind {
     /// Halt the processors.
     Pause,
-    /// Have them go on.
+    /// Resume the processors.
     Resume,
-    /// As the reset button does.
+    /// Reset the VM, as a reset button does.
     Reset,
-    /// End. Answered when that has begun; the end is seen as a state.
+    /// Stop the VM. Answered when the stop has begun; its end is reported as a state.
     Stop {
         /// At once.
         force: bool,
-        /// How long the guest may take, in seconds.
+        /// How long the guest has to shut down, in seconds.
         timeout_s: u32,
     },
-    /// Save the memory, and end. Answered when the memory is sealed; how far that is, is told as
+    /// Save the memory, and stop. Answered when the memory is sealed; its progress is sent as
     /// [`Report::Progress`].
     Suspend,
-    /// Go on instead. The suspension that this ends is answered as failed.
+    /// Abandon the suspension and resume the guest. The suspension is answered as failed.
     AbandonSuspension,
-    /// Move the VM's volumes to this key. Answered when they are under it; how far that is, is told
-    /// as [`Report::Progress`].
+    /// Move the VM's volumes to this key. Answered when they are under it; its progress is sent as
+    /// [`Report::Progress`].
     Rekey {
-        /// Which.
+        /// The key.
         to: ProviderKey,
-        /// What the control plane knows of the VM's volumes by now: none may be an older one.
-        /// Nothing of a hostd of a former release.
+        /// The volumes that the control plane knows: none may be older. Empty from a hostd of an
+        /// earlier release.
         #[serde(default)]
         known: Vec<KnownVolume>,
     },
-    /// Dump the memory. Answered when the dump is there; how far that is, is told as
-    /// [`Report::Progress`]. Asked again while it is under way, it is that one that is waited for.
+    /// Dump the memory. Answered when the dump is complete; its progress is sent as
+    /// [`Report::Progress`]. A repeated request waits for the dump that is in progress.
     Dump {
-        /// Which operation makes it.
+        /// The operation that makes the dump.
         operation: OperationId,
-        /// What somebody calls it.
+        /// The dump's label.
         label: Option<String>,
     },
-    /// Have the guest go on instead. The dump that this ends is answered as failed.
+    /// Abandon the dump and resume the guest. The dump is answered as failed.
     AbandonDump,
     /// Delete a dump. Answered when it is gone.
     DeleteDump {
-        /// Which.
+        /// The dump's number.
         number: u32,
     },
-    /// A client of a dump, whose socket comes beside.
+    /// Serve a client that reads a dump. Its socket comes with the packet.
     OpenDump {
-        /// Which.
+        /// The dump's number.
         number: u32,
     },
-    /// Change a disk of the VM. Answered when that is done.
+    /// Change a disk of the VM. Answered when the change is complete.
     ChangeDisk {
-        /// How.
+        /// The change.
         change: DiskChange,
-        /// As with [`Rekey`](Self::Rekey).
+        /// As in [`Rekey`](Self::Rekey).
         #[serde(default)]
         known: Vec<KnownVolume>,
     },
     /// More grants.
     Grants(Vec<Grant>),
-    /// A client of the console's log, whose socket comes beside.
+    /// Serve a client of the console log. Its socket comes with the packet.
     ConsoleLog,
-    /// A client of the console, whose socket comes beside.
+    /// Serve a client of the console. Its socket comes with the packet.
     Console {
-        /// It does not want to write.
+        /// The client only reads.
         read_only: bool,
     },
-    /// A client of the VNC server, whose socket comes beside.
+    /// Serve a client of the VNC server. Its socket comes with the packet.
     Vnc,
-    /// What was asked of a disk: told as [`Report::Statistics`] before the answer. Another thread
+    /// Report the counters of a disk as [`Report::Statistics`], before the answer. A thread other
     /// than the VM's answers.
     Statistics {
-        /// Which.
+        /// The disk.
         disk: DiskName,
     },
 }
 
-/// What a supervisor says.
+/// A message of a supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// How the VM is, without its configuration.
+    /// The state of the VM, without its configuration.
     State(Box<ObservedVm>),
     /// The answer to a request.
     Answer {
-        /// Which.
+        /// The number of the request.
         id: u64,
-        /// Why it was not done, if it was not.
+        /// Why the request failed, if it did.
         problem: Option<Problem>,
-        /// What became of the VM's volumes, where that was asked for: as whoever has their keys
-        /// knows it.
+        /// The volumes after the request, for requests that change volumes. Their descriptors were
+        /// verified with the keys.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         known: Vec<KnownVolume>,
     },
-    /// What was asked of a disk.
+    /// The counters of a disk.
     Statistics {
-        /// By which request this was asked for.
+        /// The number of the request.
         id: u64,
-        /// So much.
+        /// The counters.
         snapshot: Box<Snapshot>,
     },
-    /// How far a job, a suspension or a dump is.
+    /// The progress of a job, a suspension or a dump.
     Progress(Progress),
-    /// A job is done: what the volumes are that it made.
+    /// A job is done. Lists the volumes that it made.
     Done(Vec<VolumeFacts>),
-    /// A configuration was judged: what speaks against it.
+    /// A configuration was judged. Lists the objections to it.
     Judged(Vec<String>),
     /// A job, or the birth, has failed.
     Failed(Problem),
 }
 
 impl Report {
-    /// That a request which changes no volume is done, or why it is not.
+    /// The answer to a request that changes no volume.
     pub fn answer(id: u64, problem: Option<Problem>) -> Self {
         Self::Answer { id, problem, known: Vec::new() }
     }

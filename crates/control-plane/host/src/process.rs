@@ -1,4 +1,4 @@
-//! Processes by more than their number, which is used again.
+//! Identifies processes by more than their ids, which the kernel reuses.
 
 use std::os::fd::OwnedFd;
 
@@ -6,29 +6,29 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// A process of this boot: its number, and when it began.
+/// A process of this boot: its id and its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// Its number.
+    /// Its id.
     pub pid: u32,
-    /// When it began, in clock ticks since the boot (field 22 of `/proc/PID/stat`,
+    /// Its start time, in clock ticks since the boot (field 22 of `/proc/PID/stat`,
     /// proc_pid_stat(5)).
     pub start_ticks: u64,
 }
 
 impl ProcessIdentity {
-    /// This very process.
+    /// The calling process.
     pub fn own() -> Option<Self> {
         Self::of(std::process::id())
     }
 
-    /// The one that has this number now.
+    /// The process that has this id now.
     pub fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in brackets, may hold anything.
+        // The name, in brackets, may contain any character.
         let fields = &stat[stat.rfind(')')? + 1..];
         let mut fields = fields.split_ascii_whitespace();
-        // The state is field 3; a zombie has ended.
+        // The state is field 3; a zombie counts as ended.
         let state = fields.next()?;
         let start_ticks = fields.nth(18)?.parse().ok()?;
         (!matches!(state, "Z" | "X")).then_some(Self { pid, start_ticks })
@@ -39,19 +39,19 @@ impl ProcessIdentity {
         Self::of(self.pid) == Some(self)
     }
 
-    /// A descriptor of this very process; nothing if it has ended.
+    /// Opens a pidfd of exactly this process; `None` if it has ended.
     pub fn pidfd(self) -> Option<OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The number was this process's when it was looked up if it is now: nobody else had it in
-        // between.
+        // The process still has this id, so the pidfd is its own: no other process can have had the
+        // id in between.
         self.is_alive().then_some(pidfd)
     }
 
-    /// Kills it. Nothing happens if it has ended.
+    /// Kills the process. Does nothing if it has ended.
     ///
     /// # Errors
-    /// If it may not be killed.
+    /// If the caller may not kill it.
     pub fn kill(self) -> Result<(), Errno> {
         match self.pidfd().map(|pidfd| pidfd_send_signal(&pidfd, Signal::KILL)) {
             None | Some(Ok(()) | Err(Errno::SRCH)) => Ok(()),

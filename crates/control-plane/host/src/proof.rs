@@ -1,9 +1,8 @@
-//! How hostd and the supervisor of a VM prove to each other who they are, when a hostd connects
-//! that did not start it.
+//! How a supervisor and a hostd that did not start it prove their identity to each other.
 //!
 //! Both know a secret that was made for this one process and is in a file of its run directory.
 //! Neither sends it: each answers the other's random challenge with a tag over both challenges,
-//! under its own label, so that no answer can be given back as the other's.
+//! under its own label, so that an answer cannot be reflected.
 //!
 //! ```text
 //! supervisor -> hostd   challenge S
@@ -24,28 +23,28 @@ use thiserror::Error;
 
 use crate::wire::{Wire, WireError};
 
-/// For the whole exchange.
+/// Timeout of the whole exchange.
 const PROVEN_WITHIN: Duration = Duration::from_secs(5);
 
 const LABEL_HOSTD: &str = "strongroom hostd 1";
 const LABEL_SUPERVISOR: &str = "strongroom vm-supervisor 1";
 
-/// Why the other side is not believed.
+/// Why the peer is not trusted.
 #[derive(Debug, Error)]
 pub enum ProofError {
-    /// Another user.
+    /// It runs as another user.
     #[error("a process of user {0} is not heard")]
     User(u32),
     /// It does not know the secret.
     #[error("the other process is not who it should be: it does not know the secret of this VM's supervisor")]
     Wrong,
-    /// Its words.
+    /// Its message could not be exchanged.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The secret's file.
+    /// The secret's file cannot be read or written.
     #[error("the secret of the VM's supervisor cannot be used: {0}")]
     File(#[from] io::Error),
-    /// No memory for it, or the cipher library.
+    /// The secret cannot be held in memory, or the cipher library failed.
     #[error(transparent)]
     Secret(PeerSecretError),
 }
@@ -67,10 +66,11 @@ enum Step {
     Proven { tag: String },
 }
 
-/// hostd's side: proves who we are, and that the other one is the supervisor of this VM.
+/// hostd's side: proves that this is hostd, and verifies that the peer is the supervisor of this
+/// VM.
 ///
 /// # Errors
-/// Also if the other one is of another user.
+/// Also if the peer runs as another user.
 pub fn prove_as_hostd(secret: &PeerSecret, wire: &Wire, vm: VmId) -> Result<(), ProofError> {
     let Step::Challenge(theirs) = wire.receive_within(PROVEN_WITHIN)?.0 else {
         return Err(ProofError::Wrong);
@@ -84,10 +84,10 @@ pub fn prove_as_hostd(secret: &PeerSecret, wire: &Wire, vm: VmId) -> Result<(), 
     }
 }
 
-/// The supervisor's side.
+/// The supervisor's side of the exchange.
 ///
 /// # Errors
-/// The other one gets no answer then.
+/// If the proof fails; the peer then gets no answer.
 pub fn prove_as_supervisor(secret: &PeerSecret, wire: &Wire, vm: VmId) -> Result<(), ProofError> {
     let ours = challenge()?;
     wire.send(&Step::Challenge(ours.clone()), &[])?;
@@ -107,7 +107,7 @@ fn verify(
     other: &str,
     vm: VmId,
 ) -> Result<(), ProofError> {
-    // Challenges are of one length, so that no two messages are written alike.
+    // Challenges have a fixed length, so that no two messages have the same text.
     if [one, other].iter().any(|challenge| challenge.len() != CHALLENGE_DIGITS) {
         return Err(ProofError::Wrong);
     }
@@ -118,10 +118,10 @@ fn message(label: &str, one: &str, other: &str, vm: VmId) -> String {
     format!("{label}\n{one}\n{other}\n{vm}")
 }
 
-/// Refuses who is neither root nor our own user.
+/// Refuses a peer that is neither root nor the same user as this process.
 ///
 /// # Errors
-/// [`ProofError::User`], or if the kernel does not say who it is.
+/// [`ProofError::User`], or if the kernel does not report the peer's user.
 pub fn check_peer(socket: &impl AsFd) -> Result<(), ProofError> {
     let peer = sockopt::socket_peercred(socket).map_err(WireError::from)?.uid;
     if peer.is_root() || peer == rustix::process::geteuid() {

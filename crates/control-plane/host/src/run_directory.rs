@@ -1,4 +1,5 @@
-//! Where a host keeps what lasts as long as its processes: sockets, secrets, who runs.
+//! The run directory of a host, for files that last as long as its processes: sockets, secrets,
+//! state.
 //!
 //! ```text
 //! <run>/hostd/control.sock   guest.sock
@@ -15,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 use strongroom_types::VmId;
 
-/// The longest path of a run directory, in bytes: with what is below, sockets' paths stay below the
+/// The longest path of a run directory, in bytes. It keeps the paths of the sockets in it below the
 /// kernel's 108.
 pub const RUN_BYTES_MAX: usize = 48;
-/// Of the directory with the sockets of a VM's disks.
+/// The mode of the directory with the sockets of a VM's disks.
 const DISKS_MODE: u32 = 0o711;
 
 /// The run directory of a host.
@@ -26,11 +27,12 @@ const DISKS_MODE: u32 = 0o711;
 pub struct HostRunDirectory(PathBuf);
 
 impl HostRunDirectory {
-    /// The one at `path`, which is made if it is not there, for us alone.
+    /// Opens the run directory at `path`. Creates it with access only for this user if it does not
+    /// exist.
     ///
     /// # Errors
-    /// If it cannot be made, belongs to another user, others can write to it, or its path is too
-    /// long.
+    /// If it cannot be made, belongs to another user, is writable by others, or has too long a
+    /// path.
     pub fn at(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         if path.as_os_str().len() > RUN_BYTES_MAX {
@@ -49,47 +51,47 @@ impl HostRunDirectory {
         Ok(run)
     }
 
-    /// Itself.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where hostd listens.
+    /// hostd's control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.0.join("hostd/control.sock")
     }
 
-    /// Where guests' data passes.
+    /// The guest socket, over which guest data passes.
     pub fn guest_socket(&self) -> PathBuf {
         self.0.join("hostd/guest.sock")
     }
 
-    /// Held by the one hostd.
+    /// The lock file of the single hostd.
     pub fn lock_file(&self) -> PathBuf {
         self.0.join("hostd/lock")
     }
 
-    /// Held by whoever changes a VM's directory.
+    /// The lock file for changes to a VM's directory.
     pub fn vm_lock(&self, vm: VmId) -> PathBuf {
         self.0.join(format!("hostd/{vm}.lock"))
     }
 
-    /// What this host's QEMU was found to be, which all its VMs share.
+    /// The probed features of this host's QEMU, shared by all its VMs.
     pub fn qemu_findings(&self) -> PathBuf {
         qemu_findings(&self.0)
     }
 
-    /// Where the run directories of VMs are.
+    /// The directory with the run directories of VMs.
     pub fn vms(&self) -> PathBuf {
         self.0.join("vms")
     }
 
-    /// Of one VM.
+    /// The run directory of one VM.
     pub fn vm(&self, vm: VmId) -> VmRunDirectory {
         VmRunDirectory(self.vms().join(vm.to_string()))
     }
 
-    /// The VMs that have one.
+    /// Returns the VMs that have a run directory.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -111,24 +113,24 @@ fn qemu_findings(host: &Path) -> PathBuf {
 pub struct VmRunDirectory(PathBuf);
 
 impl VmRunDirectory {
-    /// The one at `path`, of whoever made it.
+    /// An existing run directory at `path`; its owner is not checked.
     pub fn existing(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Makes it, if it is not there.
+    /// Creates it, if it does not exist.
     ///
     /// # Errors
     /// As [`HostRunDirectory::at`].
     pub fn make(&self) -> io::Result<()> {
         make(&self.0, 0o700)?;
-        // QEMU, as another user, sees this one alone, whatever the umask of whoever started all of
-        // this.
+        // QEMU runs as another user and may traverse only this directory, whatever umask this
+        // process inherited.
         make(&self.disks(), DISKS_MODE)?;
         std::fs::set_permissions(self.disks(), PermissionsExt::from_mode(DISKS_MODE))
     }
 
-    /// Removes it with everything in it.
+    /// Removes it with all of its contents.
     ///
     /// # Errors
     /// If something cannot be removed.
@@ -139,27 +141,27 @@ impl VmRunDirectory {
         }
     }
 
-    /// Itself.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where the supervisor listens.
+    /// The supervisor's socket.
     pub fn supervisor_socket(&self) -> PathBuf {
         self.0.join("supervisor.sock")
     }
 
-    /// What proves who it is.
+    /// The file with the secret by which the supervisor proves its identity.
     pub fn secret(&self) -> PathBuf {
         self.0.join("secret")
     }
 
-    /// Who runs.
+    /// The file with the VM's processes.
     pub fn state(&self) -> PathBuf {
         self.0.join("state.json")
     }
 
-    /// What this host's QEMU was found to be, which all its VMs share.
+    /// The probed features of this host's QEMU, shared by all its VMs.
     pub fn qemu_findings(&self) -> PathBuf {
         qemu_findings(self.0.parent().and_then(Path::parent).unwrap_or(&self.0))
     }
@@ -169,7 +171,7 @@ impl VmRunDirectory {
         self.0.join("kernel")
     }
 
-    /// The same of its initrd.
+    /// A copy of the initial ram disk that QEMU is about to load.
     pub fn initrd(&self) -> PathBuf {
         self.0.join("initrd")
     }
@@ -178,13 +180,13 @@ impl VmRunDirectory {
         self.0.join("disks")
     }
 
-    /// Where a disk is served: short, whatever the disk is called.
+    /// The socket of a disk. Its name is short, however long the disk's name is.
     pub fn disk_socket(&self, index: usize) -> PathBuf {
         self.disks().join(format!("{index}.sock"))
     }
 }
 
-/// Makes a directory that nobody else can write to.
+/// Creates a directory that other users cannot write to.
 fn make(directory: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(directory)?;
     let metadata = std::fs::symlink_metadata(directory)?;
@@ -218,8 +220,7 @@ mod tests {
         run.vm(vm).make().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(run.vm(vm).path()), mode(&run.vm(vm).disks())), (0o700, DISKS_MODE));
-        // By somebody with a stricter mask, or by a supervisor that was killed between its two
-        // steps.
+        // The mode after a stricter umask, or after a supervisor was killed between its two steps.
         std::fs::set_permissions(run.vm(vm).disks(), PermissionsExt::from_mode(0o700)).unwrap();
         run.vm(vm).make().unwrap();
         assert_eq!(mode(&run.vm(vm).disks()), DISKS_MODE);

@@ -1,41 +1,41 @@
-//! Which volumes of a VM have a worker: its disks, and those of its own that its guest reaches.
+//! The volumes of a VM that have a worker: its disks, and its own volumes that its guest reaches.
 
 use strongroom_types::{MIN_VOLUME_BYTES, VolumeSize};
 
 use crate::protocol::{Disk, DiskFrontend, DiskKind, DiskName, OwnVolume, VmSpec};
 
-/// The size of a seed: what cloud-init is given (each file up to 1 MiB, as `strongroom vm create`
-/// has it), and its file system.
+/// The size of a seed: the files for cloud-init (each up to 1 MiB, the limit of
+/// `strongroom vm create`), and their file system.
 const SEED_BYTES: u64 = 4 << 20;
 
 /// The volumes that are served while the VM runs, in the order of their sockets: the disks first.
 ///
-/// One of the VM's own is served like a disk under the VM's own key. It is on NBD, because
-/// firmware's flash memory is no virtio device, and a seed is read and no more.
+/// The VM's own volumes are served like disks, under the VM's own key. They use NBD, because the
+/// firmware's flash memory is not a virtio device, and a seed is only read.
 pub fn served(spec: &VmSpec) -> Vec<Disk> {
     let own = spec.lasting_volumes().filter(|which| REACHED.contains(which));
     let own = own.filter_map(|which| own_disk(spec, which));
     spec.disks.iter().cloned().chain(own).collect()
 }
 
-/// Where in [`served`] one of the VM's own is.
+/// Returns the index of one of the VM's own volumes in [`served`].
 pub fn index_of(spec: &VmSpec, which: OwnVolume) -> Option<usize> {
     let name = which.name();
     served(spec).iter().position(|disk| disk.name.as_str() == name)
 }
 
-/// What an image can be put into: a disk that keeps data, or the seed.
+/// Returns the disk that an image can be written to: a data disk, or the seed.
 pub fn fillable(spec: &VmSpec, name: &DiskName) -> Option<Disk> {
     let seed = OwnVolume::Seed.name();
     let may = |disk: &Disk| spec.disks.contains(disk) || disk.name.as_str() == seed;
     served(spec).into_iter().find(|disk| disk.name == *name && may(disk) && disk.kind == DiskKind::Data)
 }
 
-/// Those of its own that a guest can reach.
+/// The VM's own volumes that a guest can reach.
 const REACHED: [OwnVolume; 2] = [OwnVolume::Nvram, OwnVolume::Seed];
 
-/// The size of one that is filled already, as that of UEFI's variables, is what it is; here stands
-/// the least.
+/// The size is a minimum: a volume that is already filled, such as that of UEFI's variables, keeps
+/// its own size.
 fn own_disk(spec: &VmSpec, which: OwnVolume) -> Option<Disk> {
     let size_bytes = if which == OwnVolume::Seed { SEED_BYTES } else { MIN_VOLUME_BYTES };
     Some(Disk {

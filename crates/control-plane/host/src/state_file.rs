@@ -1,4 +1,4 @@
-//! `state.json` in a VM's run directory: who runs, for a hostd or a supervisor that comes later.
+//! `state.json` in a VM's run directory: the VM's processes, for a later hostd or supervisor.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -14,18 +14,18 @@ use crate::run_directory::VmRunDirectory;
 
 /// The format of the file.
 const FORMAT: u32 = 1;
-/// The longest one, in bytes.
+/// The longest file, in bytes.
 const BYTES_MAX: u64 = 512 << 10;
 
-/// Who runs for a VM. Nothing here is secret.
+/// The processes of a VM. Nothing here is secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateFile {
     format: u32,
-    /// Which start it is.
+    /// The number of the start.
     pub generation: VmGeneration,
-    /// As what it was started.
+    /// The configuration of the start.
     pub spec: VmSpec,
-    /// Where its volumes are served; as its start made it, if nothing is said.
+    /// Where its volumes are served; empty means as the start placed them.
     #[serde(default, skip_serializing_if = "Layout::is_empty")]
     pub layout: Layout,
     /// The supervisor.
@@ -35,28 +35,28 @@ pub struct StateFile {
     /// Its TPM's swtpm, once it runs.
     #[serde(default)]
     pub swtpm: Option<QemuIdentity>,
-    /// How many supervisors of this start have died.
+    /// The number of supervisors of this start that have died.
     #[serde(default)]
     pub supervisor_deaths: u64,
-    /// Whether somebody has asked for its processors to be halted.
+    /// Whether the VM was paused on request.
     pub paused_by_request: bool,
-    /// How it ended, once it has.
+    /// How it ended, once it has ended.
     pub off: Option<Off>,
 }
 
-/// How a VM ended.
+/// The end of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Off {
-    /// Why.
+    /// The reason.
     pub reason: OffReason,
-    /// A sentence.
+    /// A sentence for people.
     pub message: String,
     /// When: seconds since 1970-01-01 00:00 UTC.
     pub at_unix_seconds: u64,
 }
 
 impl StateFile {
-    /// Of a VM whose QEMU does not run yet.
+    /// The state of a VM whose QEMU does not run yet.
     pub fn new(generation: VmGeneration, spec: VmSpec, supervisor: ProcessIdentity) -> Self {
         Self {
             format: FORMAT,
@@ -72,10 +72,10 @@ impl StateFile {
         }
     }
 
-    /// What is there; nothing if there is none.
+    /// Reads the file; `None` if there is none.
     ///
     /// # Errors
-    /// If it cannot be read or understood.
+    /// If it cannot be read or parsed.
     pub fn read(run: &VmRunDirectory) -> io::Result<Option<Self>> {
         let file = match OpenOptions::new().read(true).open(run.state()) {
             Ok(file) => file,
@@ -94,11 +94,11 @@ impl StateFile {
         Ok(Some(state))
     }
 
-    /// Writes it, in one step. It lasts as long as the processes that it names, so it need not
-    /// outlast the host's power.
+    /// Replaces the file atomically. It lasts as long as the processes that it names, so it need
+    /// not survive a power cut.
     ///
     /// # Errors
-    /// For want of room; what was there stays then.
+    /// If the file system is full; the old file then stays.
     pub fn write(&self, run: &VmRunDirectory) -> io::Result<()> {
         let new = run.state().with_extension("json.new");
         let text = serde_json::to_vec(self).map_err(io::Error::other)?;

@@ -1,12 +1,12 @@
-//! A VM's directory in a datastore: its volumes, what swtpm keeps of its TPM, and `vm.json`, the
+//! A VM's directory in a datastore: its volumes, the TPM state that swtpm keeps, and `vm.json`, the
 //! clear configuration.
 //!
 //! - It gets its name when it is complete: a creation builds `.strongroom-vm-new-ID` beside its
-//!   place. Whatever interrupts it leaves only that, which the next creation of the same VM clears
-//!   away.
-//! - A deletion first says so in `vm.json`, durably. What it leaves can only be deleted again.
-//! - `vm.json` is replaced in one step. Nothing in it is secret, and nothing in it is believed
-//!   where it would weaken what the control plane asks for.
+//!   place. An interruption leaves only that, which the next creation of the same VM removes.
+//! - A deletion is first recorded in `vm.json`, durably. A directory with that record can only be
+//!   deleted again.
+//! - `vm.json` is replaced atomically. Nothing in it is secret, and no field of it is trusted where
+//!   it would weaken a request of the control plane.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -25,105 +25,106 @@ use thiserror::Error;
 use crate::attestation::{Attestation, Attested};
 use crate::protocol::{Dump, SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSpec};
 
-/// The configuration's file.
+/// The configuration file.
 const CONFIGURATION: &str = "vm.json";
-/// The same, while it is written.
+/// Its temporary name while it is written.
 const CONFIGURATION_NEW: &str = "vm.json.new";
-/// How the name of a VM's directory starts while it is made.
+/// The prefix of a VM directory's name while it is created.
 const BUILDING_PREFIX: &str = ".strongroom-vm-new-";
-/// The format of the configuration's file.
+/// The format of the configuration file.
 const FORMAT: u32 = 1;
-/// The longest configuration, in bytes: many times the largest VM's.
+/// The longest configuration, in bytes: many times that of the largest VM.
 const CONFIGURATION_BYTES_MAX: u64 = 256 << 10;
-/// How long the last I/O of a worker that was killed may take before its volume is deleted.
+/// How long a deletion waits for the last I/O of a killed worker on its volume.
 const LET_GO_WITHIN: Duration = Duration::from_secs(3);
 
-/// What `vm.json` says.
+/// The content of `vm.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmRecord {
     format: u32,
-    /// The last start.
+    /// The number of the last start.
     pub generation: VmGeneration,
     /// Whether it is being deleted.
     #[serde(default)]
     pub deleting: bool,
-    /// The memory with which it goes on. Said when all of that is durable, and taken back, durably,
-    /// before the guest does: what is not said here is no memory of this VM's any more, whatever
-    /// volume is there.
+    /// The saved memory that the next start resumes. It is recorded when the memory is durable, and
+    /// the record is removed, durably, before the guest resumes. Without this record no memory of
+    /// this VM is valid, whatever volume exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<SuspendedMemory>,
-    /// The dumps of its guest, all of each of which is there.
+    /// The complete dumps of its guest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<Dump>,
-    /// The greatest number that a dump of it ever had: none has it again.
+    /// The greatest number that a dump of it ever had, so that numbers are not reused.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub last_dump: u32,
-    /// What it is.
+    /// Its configuration.
     pub spec: VmSpec,
-    /// Who says so, if it has encrypted disks: the supervisor that wrote it, under their keys.
+    /// Authenticates the configuration, if it has encrypted disks: made by the supervisor that
+    /// wrote it, under their keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attestation: Option<Attestation>,
 }
 
-/// Why a VM's directory is none.
+/// Why a VM's directory cannot be used.
 #[derive(Debug, Error)]
 pub enum VmDirectoryError {
-    /// Something else, or another VM, has its name.
+    /// Another VM, or something else, has its name.
     #[error("{path} exists already, and is not this VM's; choose another name")]
     Taken {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// There is none.
+    /// There is no VM.
     #[error("there is no VM in {path}")]
     NoVm {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Another VM's.
+    /// It is another VM's directory.
     #[error("{path} is the directory of VM {found}, not of VM {wanted}")]
     OtherVm {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Whose it is.
+        /// The VM in it.
         found: VmId,
-        /// Whose it was to be.
+        /// The requested VM.
         wanted: VmId,
     },
     /// It is being deleted.
     #[error("the deletion of {path} has begun; delete it again")]
     Deleting {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Its configuration cannot be understood.
+    /// Its configuration cannot be parsed.
     #[error("the configuration in {path} cannot be used: {reason}")]
     Configuration {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// What a program must not remove.
+    /// It contains something that Strongroom must not remove.
     #[error("{path} holds something that is not the VM's ({stranger}); move it away first")]
     Stranger {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What.
+        /// The name of the foreign entry.
         stranger: String,
     },
-    /// A volume.
+    /// A volume failed.
     #[error(transparent)]
     Volume(#[from] DatastoreError),
-    /// The operating system.
+    /// A system call failed.
     #[error("cannot {action} {path}: {error}")]
     System {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
 }
@@ -153,7 +154,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl VmRecord {
-    /// Of a VM that was never started.
+    /// The record of a VM that was never started.
     pub fn new(spec: VmSpec, attestation: Option<Attestation>) -> Self {
         Self {
             format: FORMAT,
@@ -167,10 +168,10 @@ impl VmRecord {
         }
     }
 
-    /// The VM is this from now on.
+    /// Replaces the configuration, and attests it.
     ///
     /// # Errors
-    /// Those of `tag`, as [`Attestation::make`] has it.
+    /// The errors of `tag`, as for [`Attestation::make`].
     pub fn become_attested<E>(
         &mut self,
         spec: &VmSpec,
@@ -181,12 +182,12 @@ impl VmRecord {
         Ok(())
     }
 
-    /// What the directory at `path` says; nothing if it is no VM's.
+    /// Reads the record of the directory at `path`; `None` if it is not a VM's.
     ///
     /// # Errors
-    /// If it cannot be read or understood.
+    /// If it cannot be read or parsed.
     pub fn read(path: &Path) -> Result<Option<Self>, VmDirectoryError> {
-        // Neither the directory's name nor the file's is followed if it is a link.
+        // Symbolic links are not followed, neither as the directory nor as the file.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = HOST
             .open_directory(path)
@@ -217,7 +218,7 @@ impl VmRecord {
             )));
         }
         let record: Self = serde_json::from_slice(&text).map_err(|error| {
-            // What a newer version says is not for this one to lose.
+            // Fields of a newer version must not be lost.
             let newer = error.to_string().starts_with("unknown");
             let newer = if newer { "; a newer version has written it: upgrade the program" } else { "" };
             unusable(format!("{error}{newer}"))
@@ -229,10 +230,10 @@ impl VmRecord {
         Ok(Some(record))
     }
 
-    /// The same of a VM that must be there, and be this one.
+    /// As [`read`](Self::read), for a VM that must exist and have this id.
     ///
     /// # Errors
-    /// Also if there is none, it is another one, or is being deleted.
+    /// Also if there is no VM, it is another one, or it is being deleted.
     pub fn read_of(path: &Path, vm: VmId) -> Result<Self, VmDirectoryError> {
         let path = path.to_owned();
         match Self::read(&path)? {
@@ -245,16 +246,16 @@ impl VmRecord {
         }
     }
 
-    /// Writes it into the directory at `path`, durably, in one step.
+    /// Writes the record into the directory at `path`, durably and atomically.
     ///
     /// # Errors
-    /// For want of room or permission; what was there stays then.
+    /// If the file system is full or the directory is not writable; the old file then stays.
     pub fn write(&self, path: &Path) -> Result<(), VmDirectoryError> {
         let write = || {
             let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
             let new = path.join(CONFIGURATION_NEW);
-            // Whatever lies there is not written into: it may be another file's second name, or a
-            // FIFO, which nobody reads.
+            // An existing file is removed rather than written into: it may be a hard link to
+            // another file, or a FIFO without a reader.
             match std::fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -283,17 +284,18 @@ pub struct StagedVm {
 }
 
 impl StagedVm {
-    /// Begins, in place of whatever an earlier attempt left. Nothing if the VM is there already.
+    /// Begins a creation, and clears the remains of an earlier attempt. Returns `None` if the VM
+    /// already exists.
     ///
     /// # Errors
-    /// If its name is taken, or what is left cannot be removed.
+    /// If its name is taken, or the remains cannot be removed.
     pub fn begin(spec: &VmSpec) -> Result<Option<Self>, VmDirectoryError> {
         let place = spec.directory();
         match VmRecord::read(&place)? {
             Some(record) if record.spec.id != spec.id => return Err(VmDirectoryError::Taken { path: place }),
             Some(record) if record.deleting => return Err(VmDirectoryError::Deleting { path: place }),
             Some(_) => {
-                // Whoever made it may have been killed before its name was durable.
+                // The process that created it may have been killed before the name was durable.
                 sync(&spec.datastore).map_err(system("sync", &spec.datastore))?;
                 return Ok(None);
             }
@@ -302,25 +304,25 @@ impl StagedVm {
         }
         let building = building(&spec.datastore, spec.id);
         clear(&building)?;
-        // What a VM has is nobody's business, not even by name.
+        // Other users must not see a VM's contents, not even their names.
         DirBuilder::new().mode(0o700).create(&building).map_err(system("create", &building))?;
         Ok(Some(Self { building, place }))
     }
 
-    /// One that was begun, by this process or by another one.
+    /// A creation that this or another process has begun.
     pub fn of(spec: &VmSpec) -> Self {
         Self { building: building(&spec.datastore, spec.id), place: spec.directory() }
     }
 
-    /// Where it is until it is finished.
+    /// Its path until it is complete.
     pub fn path(&self) -> &Path {
         &self.building
     }
 
-    /// Gives it its name, durably, when its configuration is in it.
+    /// Gives it its name, durably. Its configuration must be in it.
     ///
     /// # Errors
-    /// If something else has its name now.
+    /// If another directory has taken the name.
     pub fn take_name(self) -> Result<(), VmDirectoryError> {
         match renameat_with(CWD, &self.building, CWD, &self.place, RenameFlags::NOREPLACE) {
             Err(rustix::io::Errno::EXIST) => return Err(VmDirectoryError::Taken { path: self.place }),
@@ -331,16 +333,16 @@ impl StagedVm {
     }
 }
 
-/// Deletes a VM's directory and all volumes in it, whatever an earlier attempt, or a creation, has
-/// left of it.
+/// Deletes a VM's directory and all volumes in it, including the remains of an earlier deletion or
+/// creation.
 ///
 /// # Errors
-/// If a volume is in use; if something else is in the directory.
+/// If a volume is in use, or the directory contains something foreign.
 pub fn delete_vm(datastore: &Path, place: &Path, vm: VmId) -> Result<(), VmDirectoryError> {
     clear(&building(datastore, vm))?;
     let Some(mut record) = VmRecord::read(place)? else { return Ok(()) };
     if record.spec.id != vm {
-        // This one is gone already, and its name another's.
+        // This VM is already gone, and another has its name.
         return Ok(());
     }
     refuse_strangers(place)?;
@@ -352,7 +354,7 @@ pub fn delete_vm(datastore: &Path, place: &Path, vm: VmId) -> Result<(), VmDirec
     let before = volumes(place)?.len();
     if let Err(error) = delete_volumes(place) {
         if volumes(place).is_ok_and(|left| left.len() == before) && !was_deleting {
-            // Nothing is lost yet, so nothing has begun.
+            // No volume is lost yet, so the deletion is undone.
             record.deleting = false;
             record.write(place)?;
         }
@@ -366,7 +368,7 @@ fn building(datastore: &Path, vm: VmId) -> PathBuf {
     datastore.join(format!("{BUILDING_PREFIX}{vm}"))
 }
 
-/// Removes what a creation has left.
+/// Removes the remains of a creation.
 fn clear(building: &Path) -> Result<(), VmDirectoryError> {
     if building.symlink_metadata().is_err() {
         return Ok(());
@@ -376,7 +378,7 @@ fn clear(building: &Path) -> Result<(), VmDirectoryError> {
     remove_rest(building)
 }
 
-/// The volumes in it: directories, but for the one that is swtpm's.
+/// Returns the volumes in it: all directories but swtpm's.
 fn volumes(directory: &Path) -> Result<Vec<PathBuf>, VmDirectoryError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(system("read", directory))? {
@@ -407,7 +409,7 @@ fn refuse_strangers(directory: &Path) -> Result<(), VmDirectoryError> {
     }
 }
 
-/// What is where swtpm keeps a TPM's state, and whether that is a file.
+/// Returns the entries of swtpm's state directory, and whether each is a file.
 fn tpm_state_files(directory: &Path) -> Result<Vec<(PathBuf, bool)>, VmDirectoryError> {
     let state = directory.join(TPM_STATE);
     if state.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink()) {
@@ -439,7 +441,7 @@ fn delete_volumes(directory: &Path) -> Result<(), VmDirectoryError> {
     volumes(directory)?.iter().try_for_each(|volume| Ok(delete(volume, LET_GO_WITHIN)?))
 }
 
-/// The configuration goes last, so that until then it is known what this was.
+/// Removes the configuration last, so that an interrupted deletion can still identify the VM.
 fn remove_rest(directory: &Path) -> Result<(), VmDirectoryError> {
     delete_tpm_state(directory)?;
     for name in [CONFIGURATION_NEW, CONFIGURATION] {
@@ -532,7 +534,7 @@ mod tests {
         assert_eq!(error.code(), "stranger");
         VmRecord::read_of(&spec.directory(), spec.id).unwrap();
         std::fs::remove_file(spec.directory().join("notes.txt")).unwrap();
-        // What swtpm keeps is the VM's; what somebody else has put beside it is not.
+        // swtpm's files belong to the VM; another program's files beside them do not.
         let state = spec.tpm_state_path();
         std::fs::create_dir_all(state.join("notes")).unwrap();
         std::fs::write(state.join("tpm2-00.permall"), "sealed").unwrap();

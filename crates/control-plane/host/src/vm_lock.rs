@@ -1,5 +1,5 @@
-//! One at a time for what changes a VM's directory: a job may outlive the hostd that started it,
-//! and the next hostd asks for the same again.
+//! The lock for changes to a VM's directory: a job may outlive the hostd that started it, and the
+//! next hostd may request the same job again.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,10 +14,10 @@ use strongroom_types::VmId;
 
 use crate::run_directory::HostRunDirectory;
 
-/// How often it is tried again.
+/// The interval between attempts.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Leave to change a VM's directory; it ends with the process at the latest.
+/// Exclusive access to a VM's directory, released at the latest when the process ends.
 #[derive(Debug)]
 pub struct VmLock {
     path: PathBuf,
@@ -25,17 +25,17 @@ pub struct VmLock {
 }
 
 impl VmLock {
-    /// Takes it, once whoever has it lets go.
+    /// Waits for the lock, and takes it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if that is not within so long.
+    /// [`io::ErrorKind::TimedOut`] if another process holds it for longer than `within`.
     pub fn take(run: &HostRunDirectory, vm: VmId, within: Duration) -> io::Result<Self> {
         let path = run.vm_lock(vm);
         let deadline = Instant::now() + within;
         loop {
             let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Whoever had it has removed the file; another one may be there.
+                // The previous holder has removed the file; another may be in its place.
                 Ok(()) if !is_at(&file, &path) => continue,
                 Ok(()) => return Ok(Self { path, file }),
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(RETRY),
@@ -57,7 +57,7 @@ fn is_at(file: &File, path: &PathBuf) -> bool {
 }
 
 impl AsFd for VmLock {
-    /// Whoever has a copy of it keeps the VM locked.
+    /// A process with a copy of the descriptor keeps the VM locked.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -65,7 +65,7 @@ impl AsFd for VmLock {
 
 impl Drop for VmLock {
     fn drop(&mut self) {
-        // While it is still ours.
+        // Removes the file while the lock is still held.
         let _ = std::fs::remove_file(&self.path);
     }
 }

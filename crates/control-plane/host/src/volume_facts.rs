@@ -1,4 +1,4 @@
-//! What the volumes of a VM are, as their descriptors say it. It takes no key.
+//! Facts about the volumes of a VM, from their descriptors. Reading them takes no key.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use strongroom_datastore::file::{DatastoreError, describe};
 
 use crate::protocol::{DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
 
-/// What the volumes of a VM are, but for those that are made anew at each start.
+/// Returns the facts of a VM's volumes, except those that are made anew at each start.
 ///
 /// # Errors
-/// If a descriptor cannot be read, is another volume's, or is older than is known: whoever keeps
-/// what this says would accept what was put there meanwhile.
+/// If a descriptor cannot be read, belongs to another volume, or is older than the known one: the
+/// control plane would otherwise accept a volume that was put back or swapped.
 pub fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
     facts_in(&spec.directory(), spec)
 }
 
-/// The same of one whose directory is still being made.
+/// As [`facts`], for a VM whose directory is still being created.
 ///
 /// # Errors
 /// As [`facts`].
@@ -37,7 +37,7 @@ pub fn facts_in(directory: &Path, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Pro
     };
     let disks = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data).map(|disk| disk.name.clone());
     let own = spec.lasting_volumes().filter_map(|which| which.name().parse().ok());
-    // One that a former version made lacks what only this one makes.
+    // A VM that an earlier version made lacks the volumes that are new in this one.
     let own = own.filter(|name: &DiskName| directory.join(name.as_str()).symlink_metadata().is_ok());
     disks.chain(own).map(facts).collect()
 }

@@ -1,7 +1,7 @@
-//! Packets of JSON, with files beside them, between hostd and the supervisor of a VM.
+//! JSON packets with files, between hostd and the supervisor of a VM.
 //!
-//! Both ends are of one program, or of neighbouring releases of it; a packet of another format is
-//! refused. Sending never waits: a peer that does not read is one that is stuck, and is given up.
+//! Both ends come from one release, or from neighbouring ones; a packet with another format is
+//! refused. Sending never blocks: a peer that does not read is stuck, and its connection is closed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,26 +17,26 @@ use zeroize::Zeroizing;
 /// The formats of all packets.
 pub const FORMATS: Formats = Formats { oldest: 1, newest: 1 };
 
-/// The longest packet, in bytes: a VM with its grants, and below what a socket takes in one packet
-/// without being asked to (`net.core.wmem_default`).
+/// The longest packet, in bytes: a VM with its grants fits, and a socket takes it in one packet by
+/// default (`net.core.wmem_default`).
 pub const PACKET_BYTES_MAX: usize = 160 << 10;
 
-/// The most files beside a packet.
+/// The most files with a packet.
 const FILES_MAX: usize = 4;
 
-/// Why a packet did not pass.
+/// Why a packet could not be exchanged.
 #[derive(Debug, Error)]
 pub enum WireError {
-    /// The other side is gone.
+    /// The peer has closed the connection.
     #[error("the other process is gone")]
     Gone,
-    /// It says nothing.
+    /// The peer sent nothing in this time.
     #[error("the other process has said nothing for {0:?}")]
     Silent(Duration),
-    /// It cannot be sent or received.
+    /// The packet cannot be sent or received.
     #[error(transparent)]
     Packet(PacketError),
-    /// It is not read.
+    /// The packet's format is not supported.
     #[error(transparent)]
     Format(#[from] FormatError),
 }
@@ -69,25 +69,26 @@ struct Packet<T> {
     content: T,
 }
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub struct Wire(PacketSocket);
 
 impl Wire {
-    /// Two ends.
+    /// Makes a connected pair.
     pub fn pair() -> Result<(Self, OwnedFd), WireError> {
         let (ours, theirs) = PacketSocket::pair()?;
         Ok((Self(ours), theirs))
     }
 
-    /// An end that was accepted, connected or inherited; nothing if it is no such socket.
+    /// Wraps a socket that was accepted, connected or inherited; `None` if it is not a packet
+    /// socket.
     pub fn adopt(socket: OwnedFd) -> Option<Self> {
         PacketSocket::adopt(socket).map(Self)
     }
 
     /// Sends a message with files.
     pub fn send<M: Serialize>(&self, message: &M, files: &[BorrowedFd<'_>]) -> Result<(), WireError> {
-        // It may hold grants.
+        // The message may hold grants.
         let packet = Packet { format: FORMATS.newest, content: message };
         let bytes = Zeroizing::new(serde_json::to_vec(&packet)?);
         if bytes.len() > PACKET_BYTES_MAX || files.len() > FILES_MAX {
@@ -104,7 +105,7 @@ impl Wire {
         Ok((serde_json::from_slice::<Packet<M>>(bytes)?.content, files))
     }
 
-    /// The same, for at most so long.
+    /// Waits for a message for at most this time.
     pub fn receive_within<M: DeserializeOwned>(
         &self,
         within: Duration,
@@ -122,7 +123,8 @@ impl Wire {
         }
     }
 
-    /// Ends it for both sides, also for a thread of this process that waits for a message.
+    /// Closes the connection in both directions. A thread of this process that waits for a message
+    /// wakes up.
     pub fn hang_up(&self) {
         self.0.hang_up();
     }

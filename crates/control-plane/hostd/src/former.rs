@@ -1,6 +1,6 @@
-//! What the former version wrote and said is understood by this one: recorded from it
-//! (`tests/former`), and never edited. docs/INSTALL.md has the rule. Whoever releases a version
-//! records its own beside, and removes the one before the former.
+//! This version understands files and messages of the previous one. They were recorded from it
+//! (`tests/former`), and are never edited. docs/INSTALL.md has the rule. Each release adds its own
+//! recording, and removes the one from two releases earlier.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::daemon::config::HostConfig;
 
 const MESSAGES: &str = include_str!("../tests/former/messages.json");
 
-/// What a message of a kind was, without what every packet begins with.
+/// Returns a recorded message, without the packet's envelope.
 fn message<Message: DeserializeOwned>(kind: &str) -> Message {
     let all: Value = serde_json::from_str(MESSAGES).unwrap();
     let said = &all[kind];
@@ -56,7 +56,7 @@ fn supervisors_of_the_former_version_are_understood_and_understand() {
     for kind in ["report-Answer", "report-Progress", "report-Done"] {
         message::<Report>(kind);
     }
-    // What this version asks has to be what the former one knows: the same words.
+    // The requests of this version must use the words that the previous one knows.
     for kind in ["request-Pause", "request-Resume", "request-Console", "request-Stop"] {
         let request: Request = message(kind);
         let all: Value = serde_json::from_str(MESSAGES).unwrap();
@@ -77,7 +77,7 @@ fn a_host_and_its_vms_as_the_former_version_told_them() {
     assert!(!host.crypto_safe.required);
 }
 
-/// What a newer version writes is refused in words that say so, and not as damage.
+/// Files of a newer version are refused as such, not as damaged.
 #[test]
 fn files_of_a_newer_version_are_refused_as_newer() {
     let directory = tempfile::tempdir().unwrap();
@@ -97,7 +97,8 @@ fn files_of_a_newer_version_are_refused_as_newer() {
     for told in told {
         assert!(told.contains("of format 2") && told.contains('1'), "{told}");
     }
-    // Nor is a field lost that only a newer version knows, in the record or in the configuration.
+    // A field that only a newer version knows is not dropped, neither in the record nor in the
+    // configuration.
     for (at, with) in [("\"deleting\"", "\"hidden\": 1, \"deleting\""), ("\"tpm\"", "\"lidar\": 1, \"tpm\"")]
     {
         let text = include_str!("../tests/former/vm.json").replacen(at, with, 1);

@@ -1,10 +1,10 @@
 //! hostd, the daemon of one host.
 //!
 //! - [`daemon`]: hostd. [`checks`]: whether this machine is fit for it.
-//! - What it is asked, and where VMs are, is in `strongroom_host`.
+//! - Its protocol and the paths of VMs are in `strongroom_host`.
 //!
-//! hostd holds no key and sees no guest data: it depends on no room that has a type for a key. What
-//! needs one is done by the supervisor of that VM, a process of its own, which fetches it
+//! hostd holds no key and sees no guest data: it depends on no crate with a type for a key. The
+//! VM's supervisor, a separate process, does everything that needs one and fetches it
 //! (`strongroom_vm_supervisor`). hostd starts it as a program and does not link it.
 #![forbid(unsafe_code)]
 

@@ -49,7 +49,7 @@ fn a_vm_lives() {
     let spec = host.spec("web1", 1);
     let OperationOutcome::Volumes(made) = host.done(&spec, 0, host.create(&spec)).unwrap() else { panic!() };
     assert_eq!(made.len(), 1);
-    // Asked again by somebody who did not hear the answer.
+    // A client that did not get the answer repeats the request.
     let again = host.done(&spec, 0, host.create(&spec)).unwrap();
     assert_eq!(again, OperationOutcome::Volumes(made));
     let other = VmSpec { id: strongroom_types::VmId::random(), ..spec.clone() };
@@ -91,19 +91,19 @@ fn a_vm_lives() {
     assert_eq!(host.refused(&spec, 1, start(1).1).code, "generation_used");
     assert!(matches!(host.ticket(&spec, TicketRequest::Vnc), Err(ClientError::Refused { .. })));
 
-    // It is started without its processors, which go on when they are asked to.
+    // The VM starts paused, and is resumed on request.
     let paused = StartOptions { paused: true, ..StartOptions::default() };
     done((2, OperationKind::Start { spec: Box::new(spec.clone()), how: paused }));
     let standing = host.await_vm(&spec, |vm| vm.power == PowerState::Paused);
     assert_eq!(standing.reason.unwrap().code, "paused_by_request");
     done((2, OperationKind::Resume));
     host.await_vm(&spec, |vm| vm.power == PowerState::Running);
-    // It does not hear the button, so it is cut off in the end.
+    // This guest ignores the power button, so it is stopped by force in the end.
     done((2, OperationKind::Stop { force: false, timeout_s: 1 }));
     let off = host.await_vm(&spec, |vm| vm.power == PowerState::Stopped);
     assert_eq!((off.reason.unwrap().code.as_str(), off.generation.0), ("forced_off", 2));
     done((2, FORCED));
-    // Somebody takes it away, and brings it back.
+    // Another program moves the directory away, and back.
     let (place, away) = (spec.directory(), spec.datastore.with_file_name("away"));
     std::fs::rename(&place, &away).unwrap();
     host.look_through();
@@ -157,7 +157,7 @@ fn everybody_is_killed() {
     host.done(&spec, 1, OperationKind::Reset);
     host.console(&spec).await_line("ready");
 
-    // Nobody is there who could take it over at once.
+    // There is no hostd that could replace the supervisor at once.
     host.kill_hostd();
     kill(adopted.supervisor_pid.unwrap());
     host.start_hostd();
@@ -205,9 +205,10 @@ fn no_cores() {
         let (name, limits) = (read("comm"), read("limits"));
         let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
         let mut limits = core.split_whitespace().take(2).map(|limit| limit.parse::<u64>().unwrap());
-        // At 1 the kernel starts no program for a core either; at 0 it would.
+        // At 1 the kernel does not start a core dump program either; at 0 it would.
         assert!(limits.all(|limit| limit <= 1), "{name}: {core}");
-        // What was executed in the sandbox can be dumped again, and has nothing to be in a dump.
+        // A program executed in the sandbox is dumpable again, but its filter leaves nothing to
+        // dump.
         let filter = u32::from_str_radix(read("coredump_filter").trim(), 16).unwrap();
         assert!([supervisor, starter, worker].contains(&pid) || filter == 0, "{name}: {filter:x}");
     }
@@ -215,7 +216,7 @@ fn no_cores() {
     host.assert_nobody_left();
 }
 
-/// All that it, and what it started, has started.
+/// Returns all descendants of a process.
 fn processes_below(pid: u32) -> Vec<u32> {
     let parent = |pid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -242,7 +243,7 @@ fn many_at_once() {
     }
     let busy = host.host();
     assert!(busy.operations_running <= 16, "{busy:?}");
-    // Some are made, some are half made, and some wait.
+    // Some VMs are made, some are half made, and some are queued.
     host.await_operation(asked[0].operation);
     host.kill_hostd();
     host.start_hostd();
@@ -283,7 +284,7 @@ fn key_unavailable() {
     host.done(&spec, 1, FORCED);
     let off = host.await_vm(&spec, |vm| vm.power == PowerState::Stopped);
     assert_eq!(off.generation.0, 1);
-    // What never ran can be asked for again.
+    // An operation that never ran can be requested again.
     let again = host.done(
         &spec,
         1,
@@ -319,12 +320,12 @@ fn encrypted_vm() {
     let running = host.await_vm(&spec, |vm| vm.volumes.iter().all(|volume| volume.lease.is_some()));
     assert!(running.volumes.iter().all(|volume| volume.kek == Some(kek)), "{running:?}");
 
-    // The guest goes on while its key cannot be had, and so does what needs no key.
+    // The guest continues while its key is unavailable, and so does everything that needs no key.
     site.server.kill();
     host.kill_hostd();
     host.start_hostd();
     done(&host, (1, OperationKind::Reset));
-    // A client of the console does not notice that hostd is another one.
+    // A client of the console does not notice the new hostd.
     console.await_line("ready");
     kill(running.supervisor_pid.unwrap());
     let waiting = host.await_vm(&spec, |vm| vm.power == PowerState::KeyUnavailable);
@@ -337,7 +338,8 @@ fn encrypted_vm() {
     host.console(&spec).await_line("ready");
     done(&host, (1, FORCED));
 
-    // Nor does a VM that is off start without its key; it does by itself when that is back.
+    // A VM that is off does not start without its key; it starts automatically when the key is
+    // available again.
     site.server.kill();
     assert_eq!(done(&host, start(2)), Some(OperationOutcome::KeyUnavailable(site.key.clone())));
     site.server.restart();
@@ -345,7 +347,7 @@ fn encrypted_vm() {
     host.console(&spec).await_line("ready");
     done(&host, (2, FORCED));
 
-    // Another key than the one that was recorded is none.
+    // A key other than the recorded one is refused.
     let mut other = spec.clone();
     other.disks[1].key = DiskKey::provider(site.key.clone(), Some(strongroom_types::KekId::random()));
     let refused =

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Where distributions put the 4 MiB builds of OVMF, code and template of variables: Debian and
-/// Ubuntu, Fedora, Arch.
+/// The 4 MiB builds of OVMF, code and variables template, where Debian and Ubuntu, Fedora, and Arch
+/// install them.
 const PLACES: [(&str, &str); 3] = [
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
     ("/usr/share/edk2/ovmf/OVMF_CODE_4M.fd", "/usr/share/edk2/ovmf/OVMF_VARS_4M.fd"),
@@ -15,23 +15,22 @@ const PLACES: [(&str, &str); 3] = [
 /// UEFI's two flash memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ovmf {
-    /// The code, which all machines read.
+    /// The code image, which all machines share read-only.
     pub code: PathBuf,
-    /// The variables as they are at first: what a new NVRAM volume holds, which is as large as this
-    /// file.
+    /// The template of the variables: the size and first content of a new NVRAM volume.
     pub variables: PathBuf,
 }
 
 /// Why there is no UEFI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FirmwareError {
-    /// Nowhere.
+    /// OVMF is in none of the known places.
     #[error("OVMF, the UEFI firmware for guests, is not installed (Debian: ovmf)")]
     NotInstalled,
 }
 
 impl Ovmf {
-    /// The one that is installed.
+    /// Finds the installed OVMF.
     pub fn find() -> Result<Self, FirmwareError> {
         let installed = PLACES
             .iter()

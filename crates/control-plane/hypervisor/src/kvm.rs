@@ -1,11 +1,11 @@
-//! Whether KVM works here, for VMs.
+//! Tests whether KVM works for the VMs of this host.
 //!
-//! That /dev/kvm is there says little. In a virtual machine it may refuse what QEMU needs, or run a
-//! few instructions and fail at the first that a kernel needs: such a one was seen to run a guest
-//! without paging, and no Linux. And root may be allowed what the users of VMs are not. So a guest
-//! is run that does what kernels do first: it goes over protected mode into long mode, with paging,
-//! exchanges 16 bytes atomically, and says so by a device that ends QEMU with a status of its
-//! choice.
+//! The presence of /dev/kvm proves little. In a virtual machine it may refuse what QEMU needs, or
+//! run a few instructions and fail at the first that a kernel needs: one such KVM ran a guest
+//! without paging, but no Linux. Root may also have access that the users of VMs lack. So the test
+//! runs a guest that does the first steps of a kernel: it enters long mode by way of protected
+//! mode, with paging, does an atomic 16-byte exchange, and reports success through a device that
+//! ends QEMU with a chosen status.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -20,21 +20,21 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 use crate::launch::readable;
 use crate::qemu::QemuProgram;
 
-/// The device.
+/// The device node.
 pub(crate) const DEVICE: &str = "/dev/kvm";
-/// Which trial this is: what a former one found out is not what this one does.
+/// The version of this test. Results of an earlier version do not count.
 pub(crate) const TRIAL: u32 = 2;
-/// A working KVM takes a tenth of a second; one that waits for something gets this long.
+/// A working KVM takes a tenth of a second; this is the limit for one that blocks.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// One that spins is found out by the processor time that it takes, which no other load lengthens.
+/// The limit for one that spins, in processor time, which other load does not lengthen.
 const PROCESSOR_SECONDS: u64 = 1;
-/// As large as a BIOS must be.
+/// The size of the smallest BIOS image.
 const ROM_BYTES: usize = 64 << 10;
-/// Where a processor begins: 16 bytes before the end.
+/// The reset vector of a processor: 16 bytes before the end.
 const RESET_VECTOR: usize = ROM_BYTES - 16;
-/// `ljmp $0xf000, $0`: to the beginning of the ROM.
+/// `ljmp $0xf000, $0`: jumps to the beginning of the ROM.
 const TO_THE_BEGINNING: [u8; 5] = [0xea, 0x00, 0x00, 0x00, 0xf0];
-/// isa-debug-exit ends QEMU with twice the byte and one.
+/// isa-debug-exit ends QEMU with a status of twice the byte plus one.
 const REACHED: i32 = 0x10 * 2 + 1;
 
 /// The guest's program, at 0xf0000.
@@ -67,12 +67,12 @@ const CODE: [u8; 206] = [
     0x1f, 0x00, 0xa8, 0x00, 0x0f, 0x00,
 ];
 
-/// Why KVM is of no use to guests although it works.
+/// The error if KVM works, but the users of VMs may not open it.
 pub const NOT_SHARED: &str =
     "/dev/kvm is open to root alone, and each guest's QEMU runs as a user of its own";
 
-/// That KVM works, or why not: what machines would be started with is started, with a guest that
-/// ends at once.
+/// Tests KVM with the program and accelerator of real machines, and a guest that ends at once.
+/// Returns the reason if it does not work.
 pub fn probe(program: &QemuProgram) -> Result<(), String> {
     if !Path::new(DEVICE).exists() {
         return Err(format!(
@@ -92,15 +92,15 @@ fn run_guest(program: &QemuProgram, accelerator: [&str; 4]) -> Result<(), String
     content[RESET_VECTOR..RESET_VECTOR + TO_THE_BEGINNING.len()].copy_from_slice(&TO_THE_BEGINNING);
     rom.write_all(&content).map_err(|error| failed(&error))?;
     let mut command = Command::new(program.path());
-    // Through us, who stay: a descriptor that QEMU inherited would be inherited by whatever else
-    // starts now.
+    // QEMU opens the file through this process, which outlives it. An inherited descriptor would
+    // also reach other programs that start now.
     command.arg("-bios").arg(format!("/proc/{}/fd/{}", std::process::id(), rom.as_raw_fd()));
     command.args(["-no-user-config", "-nodefaults", "-display", "none", "-machine", "pc", "-m", "16"]);
     command.args(accelerator).args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     let most = Rlimit { current: Some(PROCESSOR_SECONDS), maximum: Some(PROCESSOR_SECONDS) };
-    // Without the limit a guest that spins takes longer to be found out.
+    // Without this limit, a spinning guest is only detected later.
     let _ = prlimit(Some(Pid::from_child(&child)), Resource::Cpu, most);
     let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
         .and_then(|pidfd| readable(std::os::fd::AsFd::as_fd(&pidfd), ANSWERS_WITHIN));
@@ -110,7 +110,7 @@ fn run_guest(program: &QemuProgram, accelerator: [&str; 4]) -> Result<(), String
     let output = child.wait_with_output().map_err(|error| failed(&error))?;
     match output.status.code() {
         Some(REACHED) => Ok(()),
-        // By the limit of processor time, or by us.
+        // Killed by the limit of processor time, or by this process.
         None => Err("a guest that does what kernels do first does not get through it".to_owned()),
         Some(_) => {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -119,20 +119,20 @@ fn run_guest(program: &QemuProgram, accelerator: [&str; 4]) -> Result<(), String
     }
 }
 
-/// Whether the users that VMs have may open the device. It is asked each time: a device's mode
-/// changes while programs run.
+/// Whether the users of VMs may open the device. Checked each time: a device's mode can change
+/// while programs run.
 ///
 /// # Errors
 /// [`NOT_SHARED`].
 pub(crate) fn is_shared() -> Result<(), &'static str> {
-    // Of a process that is not root, QEMU is the same user, and has tried it.
+    // If this process is not root, QEMU runs as the same user, and the test has covered it.
     let Some(found) = std::fs::metadata(DEVICE).ok().filter(|_| rustix::process::geteuid().is_root()) else {
         return Ok(());
     };
     if shared_with(found.mode(), found.gid()).is_some() { Ok(()) } else { Err(NOT_SHARED) }
 }
 
-/// The group that a VM's user joins to use KVM, where it has to.
+/// The group that a VM's user must join to use KVM, if one is needed.
 pub(crate) fn group() -> Option<u32> {
     let found = std::fs::metadata(DEVICE).ok()?;
     match shared_with(found.mode(), found.gid())? {
@@ -141,14 +141,14 @@ pub(crate) fn group() -> Option<u32> {
     }
 }
 
-/// With whom, beside root, a device is shared.
+/// The users, beside root, that may open a device.
 #[derive(Debug, PartialEq, Eq)]
 enum Shared {
     Everybody,
     Group(u32),
 }
 
-/// No VM's user joins root's group.
+/// A VM's user never joins root's group.
 fn shared_with(mode: u32, group: u32) -> Option<Shared> {
     match (mode & 0o006, mode & 0o060) {
         (0o006, _) => Some(Shared::Everybody),
@@ -165,15 +165,14 @@ mod tests {
     fn the_guest_gets_through_where_processors_are_emulated() {
         let program = QemuProgram::probe(Path::new(crate::qemu::DEFAULT_PROGRAM)).unwrap();
         assert_eq!(run_guest(&program, ["-accel", "tcg", "-cpu", "max"]), Ok(()));
-        // Without the instruction that no kernel does without, it does not.
+        // The test fails without an instruction that every kernel needs.
         let lacking = run_guest(&program, ["-accel", "tcg", "-cpu", "qemu64,cx16=off"]);
         assert!(lacking.unwrap_err().contains("does not get through"));
     }
 
     #[test]
     fn a_device_that_is_roots_alone_is_of_no_use_to_vms() {
-        // As devtmpfs makes it, as udev leaves it (root:kvm), as some distributions do, and as
-        // containers have it.
+        // The modes of devtmpfs, of udev (root:kvm), of some distributions, and of containers.
         assert_eq!(shared_with(0o020600, 0), None);
         assert_eq!(shared_with(0o020660, 104), Some(Shared::Group(104)));
         assert_eq!(shared_with(0o020666, 104), Some(Shared::Everybody));

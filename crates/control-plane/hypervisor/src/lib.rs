@@ -1,18 +1,17 @@
-//! Runs one virtual machine: its QEMU, and what QEMU needs beside the machine's disks.
+//! Runs one virtual machine: its QEMU, and the processes that QEMU needs beside the disks' servers.
 //!
-//! - [`machine`]: what a machine is made of, and the arguments of QEMU that make it so.
-//! - [`qemu`]: the process: started paused, confined and found again by a fresh supervisor.
-//! - [`qmp`]: what is said to it, and what it says; [`monitor`]: the process that hears it, for who
-//!   must not.
-//! - [`swtpm`]: its TPM; [`network`]: what its network cards are connected to; [`firmware`]: UEFI;
-//!   [`kvm`]: whether the hardware runs it.
-//! - [`launch`]: the moment between fork and QEMU in which the process gives up what it does not
-//!   need.
+//! - [`machine`]: the description of a machine, and the QEMU arguments for it.
+//! - [`qemu`]: the QEMU process: started paused, confined, and adopted by a later supervisor.
+//! - [`qmp`]: the protocol of QEMU's control socket; [`monitor`]: the process that speaks it for a
+//!   process that must not.
+//! - [`swtpm`]: its TPM; [`network`]: the networks of its cards; [`firmware`]: UEFI; [`kvm`]:
+//!   whether KVM works here.
+//! - [`launch`]: the time between fork and exec, in which the process drops its privileges.
 //!
-//! It knows sockets of disks, and nothing of volumes, keys or whoever asks for the machine. It
-//! blocks with deadlines, and has a thread for each connection to QEMU or a monitor, one that
-//! starts monitors, and no other. What a guest, a captured QEMU or a captured monitor can say is
-//! bounded before it takes memory here.
+//! It knows the sockets of disks, but not volumes, keys or its callers. Its calls block with
+//! deadlines. It has one thread for each connection to QEMU or a monitor, one that starts monitors,
+//! and no other. Everything that a guest, a captured QEMU or a captured monitor can send is bounded
+//! before it takes memory here.
 #![forbid(unsafe_code)]
 
 pub mod firmware;

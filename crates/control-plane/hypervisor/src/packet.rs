@@ -1,5 +1,4 @@
-//! Packets of this room: between a launcher and what it starts, and between a supervisor and a
-//! monitor.
+//! The packets between a launcher and its process, and between a supervisor and a monitor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -7,18 +6,18 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use strongroom_wire::{PacketSocket, Received};
 
-/// The longest packet: the arguments of the largest machine are a tenth of it.
+/// The longest packet: ten times the arguments of the largest machine.
 pub const PACKET_BYTES_MAX: usize = 128 << 10;
-/// The most files beside one: one for each network card, and some.
+/// The most files with a packet: more than one for each network card.
 pub const FILES_MAX: usize = 16;
 
-/// Two ends.
+/// Makes a connected pair.
 pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (ours, theirs) = PacketSocket::pair()?;
     Ok((ours.into_socket(), theirs))
 }
 
-/// Sends a packet, and waits for room.
+/// Sends a packet, and waits for room in the socket.
 pub fn send(socket: impl AsFd, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     if bytes.len() > PACKET_BYTES_MAX || files.len() > FILES_MAX {
         return Err(Errno::MSGSIZE);

@@ -1,8 +1,7 @@
-//! A TPM 2.0 for a machine: swtpm, one for each.
+//! swtpm, which emulates one TPM 2.0 for each machine.
 //!
-//! Its state is sealed by swtpm itself (AES-256-CBC and a MAC) with a key that it reads from a
-//! pipe, so that the key is in no file, argument or environment. It ends by itself when QEMU has
-//! hung up.
+//! swtpm encrypts its state itself (AES-256-CBC and a MAC) with a key that it reads from a pipe, so
+//! the key is in no file, argument or environment. It exits when QEMU closes its connection.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,15 +24,15 @@ use crate::launch::{
 use crate::machine::{SpecError, TpmSocket, validate_path};
 use crate::qemu::RunDirectory;
 
-/// swtpm; nothing is looked for on a search path.
+/// The path of swtpm; no search path is used.
 const SWTPM: &str = "/usr/bin/swtpm";
-/// swtpm says at once what it does not like.
+/// swtpm reports a bad option within this time.
 const FAILS_WITHIN: Duration = Duration::from_millis(100);
-/// Files in a state directory: the state, one being written, and a lock. More were not made by
-/// swtpm.
+/// The most files in a state directory: the state, a temporary file, and a lock. swtpm makes no
+/// more.
 const STATE_FILES_MAX: usize = 16;
 
-/// Where swtpm is; `None` where it is not installed.
+/// The path of swtpm; `None` if it is not installed.
 pub fn find() -> Option<&'static Path> {
     Some(Path::new(SWTPM)).filter(|path| path.exists())
 }
@@ -41,35 +40,35 @@ pub fn find() -> Option<&'static Path> {
 /// Why a machine has no TPM.
 #[derive(Debug, Error)]
 pub enum SwtpmError {
-    /// No program.
+    /// swtpm is not installed.
     #[error("swtpm is not installed (Debian: swtpm)")]
     NotInstalled,
-    /// Its directory.
+    /// Its directory or socket cannot be prepared.
     #[error("cannot prepare {path} for a TPM: {error}")]
     Prepare {
-        /// Which, or the socket.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
-    /// Its directory holds what swtpm does not make.
+    /// Its state directory contains files that swtpm does not make.
     #[error("{0} holds something else than a TPM's state")]
     NotState(PathBuf),
-    /// A path that cannot be told.
+    /// A path cannot be passed to it.
     #[error(transparent)]
     Path(#[from] SpecError),
-    /// The process.
+    /// The process could not be launched.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// swtpm began, and did not like what it was told: a wrong key, too.
+    /// swtpm exited with an error, for example because of a wrong key.
     #[error("swtpm does not start: {said}")]
     Failed {
-        /// Its words.
+        /// Its output.
         said: String,
     },
 }
 
-/// A running swtpm. Dropping it does nothing to it.
+/// A running swtpm. Dropping this value does not affect it.
 #[derive(Debug)]
 pub struct Swtpm {
     process: Process,
@@ -78,9 +77,9 @@ pub struct Swtpm {
 }
 
 impl Swtpm {
-    /// Starts one that listens in `run`. `state` is a directory with nothing else in it, given to
-    /// swtpm's user; `key` is a pipe from which 32 bytes and then the end can be read: the key that
-    /// seals the state. Without one the state is clear, for a VM that is.
+    /// Starts a swtpm that listens in `run`. `state` is a directory with nothing else in it, which
+    /// is given to swtpm's user. `key` is a pipe with the 32 bytes of the key that encrypts the
+    /// state, and then the end. Without a key, for an unencrypted VM, the state is clear.
     pub fn start(
         run: &RunDirectory,
         isolation: &Isolation<'_>,
@@ -92,7 +91,7 @@ impl Swtpm {
             return Err(SwtpmError::NotInstalled);
         }
         let mut files = Files::default();
-        // QEMU connects to it.
+        // QEMU connects to this socket.
         let listener = files.add(listen(&run.tpm(), isolation)?.into());
         let user = isolation.user_beside()?;
         let isolation = &user.isolation(isolation);
@@ -123,13 +122,13 @@ impl Swtpm {
         Ok(Self { process, identity, socket: TpmSocket(run.tpm()) })
     }
 
-    /// Finds a running one again; `None` if it has ended.
+    /// Adopts a running swtpm; `None` if it has ended.
     pub fn adopt(run: &RunDirectory, identity: ProcessIdentity) -> io::Result<Option<Self>> {
         let socket = TpmSocket(run.tpm());
         Ok(Process::adopt(identity)?.map(|process| Self { process, identity, socket }))
     }
 
-    /// One that another process of ours started or found for us.
+    /// Wraps a swtpm that another Strongroom process started or found on behalf of this one.
     pub fn elsewhere(
         run: &RunDirectory,
         identity: ProcessIdentity,
@@ -140,47 +139,47 @@ impl Swtpm {
         Ok(Self { process, identity, socket: TpmSocket(run.tpm()) })
     }
 
-    /// What another process needs of it.
+    /// Duplicates the descriptors that another process needs.
     pub fn files(&self) -> io::Result<ProcessFiles> {
         self.process.files()
     }
 
-    /// What the machine is told ([`crate::MachineSpec::tpm`]).
+    /// Its socket, for [`crate::MachineSpec::tpm`].
     pub fn socket(&self) -> TpmSocket {
         self.socket.clone()
     }
 
-    /// What to write down, so that another supervisor can adopt it.
+    /// The identity to record, so that another supervisor can adopt it.
     pub fn identity(&self) -> ProcessIdentity {
         self.identity
     }
 
-    /// Readable when it has ended.
+    /// Its pidfd, which is readable when it has ended.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.process.pidfd()
     }
 
-    /// Which walls it runs without.
+    /// The walls that it lacks.
     pub fn shortfalls(&self) -> &[Shortfall] {
         self.process.shortfalls()
     }
 
-    /// Waits for its end; whether that came.
+    /// Waits for its end. Returns whether it has ended.
     pub fn wait(&self, within: Duration) -> bool {
         self.process.wait(within)
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn status(&mut self) -> Option<ExitStatus> {
         self.process.status()
     }
 
-    /// Kills it; whether it is gone.
+    /// Kills it. Returns whether it is gone.
     pub fn kill(&mut self) -> bool {
         self.process.kill()
     }
 
-    /// The beginning of what it said.
+    /// The beginning of its output.
     pub fn said(&self) -> String {
         self.process.said()
     }
@@ -197,7 +196,7 @@ fn listen(path: &Path, isolation: &Isolation<'_>) -> Result<UnixListener, SwtpmE
     Ok(listener)
 }
 
-/// The state becomes its swtpm's user's, who is another one at each start.
+/// Gives the state to swtpm's user, which is another one at each start.
 fn give_state(state: &Path, isolation: &Isolation<'_>) -> Result<(), SwtpmError> {
     let failed = |errno: Errno| SwtpmError::Prepare { path: state.to_owned(), error: errno.into() };
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -215,17 +214,17 @@ fn give_state(state: &Path, isolation: &Isolation<'_>) -> Result<(), SwtpmError>
             openat(&directory, entry.file_name(), flags | OFlags::PATH, Mode::empty()).map_err(failed)?;
         let stat = fstat(&file).map_err(failed)?;
         files += 1;
-        // What has a name elsewhere too is not this TPM's alone.
+        // A file with a second hard link does not belong to this TPM alone.
         if files > STATE_FILES_MAX || !FileType::from_raw_mode(stat.st_mode).is_file() || stat.st_nlink != 1 {
             return Err(SwtpmError::NotState(state.to_owned()));
         }
-        // By descriptor: the directory's former owner may exchange names.
+        // By descriptor: the directory's former owner may swap names.
         give(&file, "", AtFlags::EMPTY_PATH, isolation).map_err(failed)?;
     }
     give(&directory, "", AtFlags::EMPTY_PATH, isolation).map_err(failed)
 }
 
-/// Gives a file to that user.
+/// Changes a file's owner to swtpm's user.
 fn give(
     directory: impl AsFd,
     path: impl Arg,
@@ -241,7 +240,7 @@ fn give(
     }
 }
 
-/// A path as swtpm's options take it: a comma ends one, and nothing says a comma.
+/// Checks a path for swtpm's options, in which a comma ends a value and cannot be escaped.
 fn without_comma(path: &Path) -> Result<&str, SwtpmError> {
     let path_error = || SwtpmError::Path(SpecError::Path { path: path.to_owned() });
     path.to_str().filter(|path| !path.contains(',')).ok_or_else(path_error)

@@ -1,4 +1,4 @@
-//! Booted guests: what they find in their machines, and what happens to them.
+//! Booted guests: the hardware that they see, and events of their machines.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -79,7 +79,7 @@ fn a_guest_looks_around() {
     assert!(qemu.wait(SOON));
 }
 
-/// The guest measures itself into the TPM from its first instruction on.
+/// The guest is measured into the TPM from its first instruction on.
 fn a_guest_has_a_tpm() {
     let lab = Lab::new();
     let tpm =
@@ -103,8 +103,8 @@ fn a_guest_has_a_tpm() {
     assert!(tpm.wait(SOON));
 }
 
-/// A guest with a card on the user network that has its address. It has a route to the gateway, and
-/// to nothing else.
+/// A guest with a card on the user network and its address. It has a route to the gateway, and no
+/// other.
 fn with_an_address(lab: &Lab) -> (Machine, Console, String) {
     let mut spec = with_guest(small(MachineType::Q35));
     spec.nics = vec![Nic { mac: MacAddress::of(spec.vm, 0), network: Network::User }];
@@ -115,7 +115,7 @@ fn with_an_address(lab: &Lab) -> (Machine, Console, String) {
     console.wait_until_ready();
     console.must("while read -r module; do insmod /lib/modules/$module.ko; done </etc/spare-modules");
     console.must("ip link set eth0 up");
-    // The network is there: passt gives an address, and answers for the gateway.
+    // The network works: passt assigns an address, and answers for the gateway.
     console.must(
         "printf '#!/bin/sh\\n[ \"$1\" = bound ] && echo \"$ip $router\" >/tmp/lease\\nexit 0\\n' >/tmp/script && \
          chmod +x /tmp/script",
@@ -127,8 +127,8 @@ fn with_an_address(lab: &Lab) -> (Machine, Console, String) {
     (qemu, console, lease.clone())
 }
 
-/// A guest that makes its own routes sends frames to 127.0.0.1 out of its network card; passt would
-/// connect to it.
+/// A guest with routes of its own sends frames to 127.0.0.1 out of its network card; passt alone
+/// would connect to it.
 fn a_guest_wants_the_loopback() {
     let lab = Lab::new();
     let loopback = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -145,7 +145,7 @@ fn a_guest_wants_the_loopback() {
     assert_eq!(loopback.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
-/// The guest tries to connect, its frames leave it, and nobody answers.
+/// The guest tries to connect and its frames leave it, but nothing answers.
 fn is_not_reached(console: &mut Console, target: &str) {
     let sent = |console: &mut Console| -> u64 {
         console.must("cat /sys/class/net/eth0/statistics/tx_packets").parse().unwrap()
@@ -156,15 +156,15 @@ fn is_not_reached(console: &mut Console, target: &str) {
     assert!(sent(console) > before, "{target}: the guest did not even try");
 }
 
-/// The host of this test is a network of its own, and its neighbour another one: the guest reaches
-/// the neighbour and not the host, by none of its addresses, and not by one that it gets while the
-/// guest runs.
+/// The test's host is a network of its own, and its neighbour another: the guest reaches the
+/// neighbour, but none of the host's addresses, nor an address that the host gets while the guest
+/// runs.
 fn a_guest_wants_its_host() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: it takes root to make networks");
         return;
     }
-    // The networks are those of threads, and of what these start.
+    // The network belongs to the thread, and to processes that it starts.
     std::thread::spawn(in_a_network_of_its_own).join().unwrap();
 }
 
@@ -199,7 +199,7 @@ fn in_a_network_of_its_own() {
     let lab = Lab::new();
     let (_qemu, mut console, lease) = with_an_address(&lab);
     let router = lease.split_once(' ').unwrap().1;
-    // The guest has the host's address as its own; it gives that up to send there.
+    // passt gives the guest the host's address; the guest drops it to send frames there.
     console.must("ip addr flush dev eth0 && ip addr add 192.0.2.99/32 dev eth0");
     console.must(&format!("ip route add {router}/32 dev eth0; ip route add default via {router} dev eth0"));
     let reaches = |console: &mut Console| {
@@ -207,7 +207,7 @@ fn in_a_network_of_its_own() {
     };
     reaches(&mut console);
     is_not_reached(&mut console, "192.0.2.10 7000");
-    // What is no host's is not refused by the filter's list, only by what listens nowhere; then it
+    // An address that is not the host's passes the filter, and nothing listens there; then it
     // becomes the host's.
     ip("addr add 198.51.100.7/32 dev lo");
     is_not_reached(&mut console, "198.51.100.7 7000");
@@ -216,7 +216,7 @@ fn in_a_network_of_its_own() {
     neighbour.join().unwrap();
 }
 
-/// `ip`, in the network of the calling thread.
+/// Runs `ip` in the network of the calling thread.
 fn ip(arguments: &str) {
     let said = Command::new("ip").args(arguments.split(' ')).output().unwrap();
     assert!(said.status.success(), "ip {arguments}: {said:?}");
@@ -272,14 +272,15 @@ fn a_guests_life() {
     console.wait_until_ready();
     console.must("while read -r module; do insmod /lib/modules/$module.ko; done </etc/spare-modules");
     console.send("echo c >/proc/sysrq-trigger");
-    // Whoever is connected to the console and does not read holds the guest up.
+    // A console client that does not read would block the guest.
     console.wait_for("</TASK>", SOON);
     await_event(monitor, |event| *event == PowerEvent::Panicked);
     let status = monitor.status().unwrap();
     assert_eq!((status.running, status.word.as_str()), (false, "guest-panicked"));
 }
 
-/// scripts/build-guest has booted the guest to find out; sixteen bytes must come to the same.
+/// scripts/build-guest has tested KVM by booting the guest; the probe with its tiny guest must
+/// agree.
 fn kvm() {
     let found = std::fs::read_to_string(guest_files().join("accelerator")).unwrap();
     let lab = Lab::new();
@@ -306,7 +307,7 @@ fn uefi() {
     let mut qemu = lab.start(&spec);
     let mut console = Console::connect(&lab.run_directory());
     qemu.monitor().cont().unwrap();
-    // The last that it says: it has found nothing to boot.
+    // The firmware's last output: it has found nothing to boot.
     console.wait_for("BdsDxe", Duration::from_secs(120));
     assert!(qemu.stop_now(SOON));
     drop(nvram);

@@ -1,5 +1,5 @@
-//! Real QEMUs whose guests do not run: what they are told is so, and what they may not, they
-//! cannot.
+//! Real QEMUs whose guests do not run: they have the requested configuration, and the sandbox
+//! holds.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -95,7 +95,7 @@ fn everything() {
         assert_eq!(measures(&qemu), lab.shortfalls());
         let qemu = is_what_was_said(&lab, qemu, &spec);
         let adopted = Swtpm::adopt(&lab.run_directory(), tpm.identity()).unwrap().unwrap();
-        // It serves QEMU until QEMU is gone.
+        // swtpm serves QEMU until QEMU is gone.
         drop(qemu);
         assert!(tpm.wait(SOON) && adopted.wait(SOON));
         assert!(Swtpm::adopt(&lab.run_directory(), tpm.identity()).unwrap().is_none());
@@ -106,7 +106,7 @@ fn measures(qemu: &Qemu) -> Vec<Measure> {
     qemu.shortfalls().iter().map(|shortfall| shortfall.measure).collect()
 }
 
-/// Asks QEMU itself, which speaks with one at a time: its monitor is gone for so long.
+/// Queries QEMU itself, which serves one QMP client at a time: its monitor is gone meanwhile.
 fn is_what_was_said(lab: &Lab, qemu: Machine, spec: &MachineSpec) -> Machine {
     let identity = qemu.identity();
     drop(qemu.released());
@@ -129,7 +129,7 @@ fn is_what_was_said(lab: &Lab, qemu: Machine, spec: &MachineSpec) -> Machine {
     Machine::of(adopt(lab, identity).unwrap())
 }
 
-/// What is true of the process, as the kernel says it.
+/// Checks the process's confinement, as the kernel reports it.
 fn qemu_is_confined() {
     let lab = Lab::new();
     let secret = lab.path().join("secret");
@@ -156,15 +156,14 @@ fn qemu_is_confined() {
     }
     assert_eq!(u64::from_str_radix(read("coredump_filter").trim(), 16), Ok(0));
     let core = read("limits").lines().find(|line| line.starts_with("Max core file size")).unwrap().to_owned();
-    // At 1 the kernel starts no program for a core either. Where the limit was 0, nobody but root
-    // raises it.
+    // At 1 the kernel does not start a core dump program either. Only root can raise a limit of 0.
     let limits: Vec<_> = core.split_whitespace().skip(4).take(2).collect();
     assert!(limits == ["1", "1"] || (lab.user.is_none() && limits == ["0", "0"]), "{core}");
     for namespace in ["net", "ipc", "uts", "mnt", "cgroup"] {
         let of = |process: &Path| std::fs::read_link(process.join("ns").join(namespace)).unwrap();
         assert_ne!(of(&process), of(Path::new("/proc/self")), "{namespace}");
     }
-    // Its root directory has what it needs, and nothing else of the host's.
+    // Its root directory has the required files, and nothing else of the host's.
     let root = process.join("root");
     let mut seen: Vec<_> =
         std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -178,14 +177,14 @@ fn qemu_is_confined() {
     assert!(inside(Path::new("/usr/bin/env")).metadata().is_ok());
     let read_only = std::fs::write(inside(Path::new("/usr/of-a-test")), "").unwrap_err();
     assert_eq!(read_only.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // Its sockets are for its user alone.
+    // Only its user can access its sockets.
     let directory = std::fs::metadata(lab.run_directory().path()).unwrap();
     assert_eq!(directory.permissions().mode() & 0o777, 0o700);
     for socket in [lab.run_directory().qmp(), lab.run_directory().console()] {
         let socket = std::fs::metadata(socket).unwrap();
         assert_eq!((socket.mode() & 0o077, socket.uid()), (0, qemu.identity().uid));
     }
-    // Guest memory: shared, in no dump ("dd").
+    // Guest memory is shared, and in no dump ("dd").
     let maps = read("smaps");
     let guest = maps.split("VmFlags:").find(|map| map.contains("memory-backend-memfd")).map(str::len);
     let flags =
@@ -212,7 +211,7 @@ fn adopted_by_an_ordinary_user() {
     adopt_and_end(&lab, identity);
 }
 
-/// Takes over a QEMU whose supervisor was killed, by its first monitor.
+/// Adopts a QEMU whose supervisor was killed, with its first monitor.
 fn adopt(lab: &Lab, identity: QemuIdentity) -> Result<Qemu, QemuError> {
     let found = MachineProcess::find(&lab.run_directory(), identity, &lab.isolation())?;
     Qemu::take_over(found, || Err("the first monitor is to do".to_owned()))
@@ -235,7 +234,8 @@ fn pid(of: Option<u32>) -> Pid {
     Pid::from_raw(of.unwrap().cast_signed()).unwrap()
 }
 
-/// What is true of its process, as the kernel says it; and that a machine does without it.
+/// Checks the monitor's confinement, as the kernel reports it, and that a machine survives its
+/// loss.
 fn monitor_is_replaced() {
     let lab = Lab::new();
     let run = lab.run_directory();
@@ -250,8 +250,8 @@ fn monitor_is_replaced() {
         assert!(!none || u64::from_str_radix(&field(set), 16) == Ok(0), "{set}");
     }
     assert_eq!((field("NoNewPrivs:"), field("Seccomp:")), ("1".to_owned(), "2".to_owned()));
-    // Its root has programs and libraries in it, as QEMU's; its network nothing. What it has open
-    // is sockets, and memory for its last words.
+    // Its root has programs and libraries, like QEMU's; its network is empty. Its open files are
+    // sockets, and the memory file of its standard error.
     let own = |of: &str| std::fs::read_link(proc.join("ns").join(of)).unwrap();
     let ours = |of: &str| std::fs::read_link(format!("/proc/self/ns/{of}")).unwrap();
     for namespace in ["net", "mnt", "ipc", "uts"] {
@@ -282,7 +282,7 @@ fn monitor_is_replaced() {
     );
     qemu.monitor().stop().unwrap();
     await_event(qemu.monitor(), |event| *event == PowerEvent::Stopped);
-    // Under one that does nothing, too.
+    // A monitor that hangs can be replaced, too.
     kill_process(pid(found.monitor_process()), Signal::STOP).unwrap();
     let other = {
         found.end_monitor();
@@ -291,14 +291,14 @@ fn monitor_is_replaced() {
     };
     qemu.replace_monitor(other).unwrap();
     assert!(!qemu.monitor().status().unwrap().running);
-    // QEMU's own end is another thing.
+    // The end of QEMU is different.
     qemu.monitor().quit().unwrap();
     assert!(qemu.wait(SOON));
     while qemu.monitor().next_event(SOON).is_ok() {}
     assert_eq!(qemu.monitor().lost(), Some(Loss::Qemu));
 }
 
-/// A guest that runs is not killed because the first monitors of its next supervisor die.
+/// A running guest is not killed because the first monitors of its next supervisor die.
 fn is_taken_over_by_another_monitor() {
     let lab = Lab::new();
     let run = lab.run_directory();
@@ -322,7 +322,7 @@ fn is_taken_over_by_another_monitor() {
     assert!(qemu.unwrap().monitor().status().is_ok());
     assert_eq!(asked, 2);
 
-    // Without a monitor nobody can look after it.
+    // Without a monitor, no one can supervise it.
     drop(kept);
     let left = Qemu::take_over(find_with_lost_monitor(), || Err("there is no process to spare".to_owned()));
     assert!(matches!(left, Err(QemuError::Unheard { .. })), "{left:?}");
@@ -336,9 +336,9 @@ fn monitor_ends_with_its_starter() {
     let monitor = other.monitor();
     kill_process(monitor, Signal::STOP).unwrap();
     let identity = other.kill();
-    // It would have QEMU's one connection.
+    // The stopped monitor would still hold QEMU's only connection.
     adopt_and_end(&lab, identity);
-    // Whose it is to be waited for may not do so.
+    // The process that must reap it may not do so.
     let status = std::fs::read_to_string(format!("/proc/{}/status", monitor.as_raw_nonzero()));
     assert!(status.is_err() || status.unwrap().contains("State:\tZ"), "it is there");
 }
@@ -376,13 +376,13 @@ fn plugged() {
         for name in ["late0", "late1", "net"] {
             assert!(qemu.is_plugged(&id(name)).unwrap());
         }
-        // What does not exist leaves nothing behind, and can be tried again.
+        // A failed attempt leaves nothing behind, and can be repeated.
         let nothing = DiskAttachment::VhostUser { socket: lab.disk("nothing.sock"), queues: 1 };
         assert!(qemu.plug_disk(&id("none"), &nothing, &lab.isolation()).is_err());
         if machine == MachineType::Q35 {
             let mut plugs =
                 (0..16).map(|number| qemu.plug_nic(&id(&format!("n{number}")), &nic, &lab.isolation()));
-            // The first one that is refused is refused because all ports are taken.
+            // The first refusal comes when all ports are taken.
             let refused = plugs.find_map(Result::err);
             assert!(matches!(refused, Some(HotPlugError::Qmp(QmpError::NoPort))), "{refused:?}");
         }
@@ -398,7 +398,7 @@ fn refused() {
         read_only: false,
     }];
     let start = |spec: &MachineSpec| Qemu::start(&lab.program, spec, &lab.run_directory(), &lab.isolation());
-    // As root the socket is to be given away first; QEMU's own words otherwise.
+    // As root, the socket's owner must be changed first; otherwise QEMU reports the error.
     assert!(matches!(start(&spec), Err(QemuError::Prepare { .. } | QemuError::Failed { .. })));
     let listener = std::os::unix::net::UnixListener::bind(lab.disk("nobody.sock")).unwrap();
     drop(listener);
@@ -431,7 +431,7 @@ fn sealed_tpm() {
     assert!(matches!(first, (Ok(true), true, _)), "{first:?}");
     let files: Vec<_> = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path()).collect();
     let permanent = files.iter().find(|path| path.to_str().unwrap().contains("permall")).unwrap();
-    // A TPM's state has its name in it, unless it is sealed.
+    // Other users may not access the state.
     let metadata = std::fs::metadata(permanent).unwrap();
     assert_eq!(metadata.permissions().mode() & 0o077, 0, "{files:?}");
     let again = run_once(1);
@@ -441,8 +441,8 @@ fn sealed_tpm() {
     assert!(other_key.2.contains("integrity"), "{other_key:?}");
     let strange = lab.path().join("strange");
     std::fs::create_dir_all(strange.join("directory")).unwrap();
-    // Nor is a directory elsewhere a TPM's, nor a file that has a name elsewhere: swtpm's user
-    // would get them.
+    // Another directory, or a file with a second hard link, is refused: swtpm's user would become
+    // its owner.
     let linked = lab.path().join("linked");
     std::fs::create_dir(&linked).unwrap();
     std::fs::write(lab.path().join("elsewhere"), "another's").unwrap();

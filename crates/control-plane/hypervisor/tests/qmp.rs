@@ -1,5 +1,5 @@
-//! A QMP peer that is no friend: what it says is bounded before it takes memory, and nothing it
-//! says is believed to be an answer that was not asked for.
+//! A hostile QMP peer: its messages are bounded before they take memory, and an answer without a
+//! request is ignored.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -12,19 +12,19 @@ use serde_json::{Value, json};
 use strongroom_hypervisor::qmp::{EVENTS_MAX, LINE_BYTES_MAX};
 use strongroom_hypervisor::{PowerEvent, Qmp, QmpError};
 
-/// For what happens at once.
+/// Timeout of steps that take no time.
 const SOON: Duration = Duration::from_secs(60);
 const GREETING: &str =
     r#"{"QMP":{"version":{"qemu":{"micro":1,"minor":2,"major":7},"package":""},"capabilities":[]}}"#;
 
-/// One end of a connection, whose other end does as it likes.
+/// Connects to a peer that may do anything.
 fn connect(peer: impl FnOnce(UnixStream) + Send + 'static) -> (Result<Qmp, QmpError>, JoinHandle<()>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let peer = std::thread::spawn(move || peer(theirs));
     (Qmp::greet(ours, SOON), peer)
 }
 
-/// A peer that greets as it should, and answers the first command.
+/// A peer that sends a valid greeting, and answers the first command.
 fn greet(socket: &UnixStream) {
     let mut socket = socket;
     writeln!(socket, "{GREETING}").unwrap();
@@ -43,7 +43,7 @@ fn answer(mut socket: &UnixStream, request: &Value, kind: &str, content: Value) 
     writeln!(socket, "{}", json!({ kind: content, "id": request["id"] })).unwrap();
 }
 
-/// Says something as long as somebody listens.
+/// Sends the bytes again and again as long as someone reads.
 fn shout(mut socket: UnixStream, bytes: &[u8]) {
     while socket.write_all(bytes).is_ok() {}
 }
@@ -99,7 +99,7 @@ fn events_without_end_are_bounded_and_what_is_missed_is_said() {
         let _ = request(&socket);
     });
     let qmp = qmp.unwrap();
-    // Answered after all of the events, so that they have all come.
+    // The answer comes after all of the events, so they have all arrived.
     let status = qmp.status().unwrap();
     assert_eq!((status.running, status.word.as_str()), (true, "new-word"));
     let mut events = Vec::new();
@@ -128,7 +128,7 @@ fn answers_to_nobody_are_not_believed() {
         let asked = request(&socket);
         answer(&socket, &asked, "return", json!([1]));
         let _ = request(&socket);
-        // and hangs up without an answer
+        // Then it closes the connection without an answer.
     });
     let qmp = qmp.unwrap();
     assert!(qmp.status().unwrap().running);

@@ -1,4 +1,4 @@
-//! What a QEMU that obeys an attacker cannot do: tried by a program in its place.
+//! What a captured QEMU cannot do. A program in its place tries.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     run_with(trials, &[(IN_BRIDGE, in_bridge)])
 }
 
-/// What it tries, and how each attempt ends: the program's exit decides.
+/// The attempts, and the expected result of each: the program's exit status decides.
 const STAND_IN: &str = r#"#!/usr/bin/sh
 if [ "$1" = --version ]; then echo "QEMU emulator version 7.2.0"; exit; fi
 try() {
@@ -79,7 +79,7 @@ fn hostile() {
     let mut spec = small(MachineType::Q35);
     spec.disks = vec![strongroom_hypervisor::machine::DiskAttachment::VhostUser { socket: disk, queues: 1 }];
     let program = QemuProgram::probe(&program).unwrap();
-    // Of another user than the other machine.
+    // Another user than that of the other machine.
     let user = lab.user.map(|(uid, gid)| (uid + 1, gid + 1));
     let run = strongroom_hypervisor::RunDirectory::create(lab.path(), user).unwrap_or(run);
     let isolation = Isolation { user, ..lab.isolation() };
@@ -112,7 +112,7 @@ fn in_bridge() {
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    // Kernels without bridges are still shown a tap device.
+    // A kernel without bridges can still pass a tap device.
     let add =
         Command::new("ip").args(["link", "add", "br0", "type", "bridge", "vlan_filtering", "1"]).output();
     let has_bridges = add.unwrap().status.success();
@@ -148,7 +148,7 @@ fn in_bridge() {
         assert_eq!((vlans.len(), &vlans[0]["vlan"]), (1, &serde_json::json!(7)), "{shown}");
         assert!(ip(&format!("ip link show dev {bridged}")).contains("master br0"));
     }
-    // They go with QEMU, whatever it dies of.
+    // The devices disappear with QEMU, however QEMU ends.
     assert!(qemu.kill());
     let left = ip("ip link show");
     assert!(taps.iter().all(|tap| !left.contains(tap)), "{left}");

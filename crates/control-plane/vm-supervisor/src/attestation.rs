@@ -3,10 +3,10 @@
 use strongroom_host::attestation::Attested;
 use strongroom_keys::{ConfigurationKey, DESCRIPTOR_TAG_BYTES, Kek, KeyError};
 
-/// The tag under one of the VM's keys.
+/// Returns the tag under one of the VM's keys.
 ///
 /// # Errors
-/// Only if there is no memory for keys.
+/// If there is no secure memory for keys.
 pub fn tag(what: &Attested<'_>, kek: &Kek) -> Result<[u8; DESCRIPTOR_TAG_BYTES], KeyError> {
     ConfigurationKey::derive(kek, what.vm())?.tag(what.message())
 }

@@ -21,7 +21,7 @@ impl<'a> DiskCheck<'a> {
     /// Finds the disk.
     ///
     /// # Errors
-    /// If the VM has none of that name that keeps data.
+    /// If the VM has no data disk with this name.
     pub fn new(
         spec: &'a VmSpec,
         disk: &DiskName,
@@ -31,10 +31,10 @@ impl<'a> DiskCheck<'a> {
         Ok(Self { spec, disk: data_disk(spec, disk)?, keys, reads_blocks })
     }
 
-    /// Checks the disk, and says to the client what was found, or why it cannot be checked.
+    /// Checks the disk, and sends the client the findings, or the reason that it cannot be checked.
     pub fn give(&self, client: &GuestClient) {
         let size_bytes = self.disk.size_bytes.bytes();
-        // Who does not hear it has no use for the rest.
+        // The client is gone.
         if client.say(&GuestWelcome::Check { size_bytes }).is_err() {
             return;
         }
@@ -47,7 +47,7 @@ impl<'a> DiskCheck<'a> {
 
     fn report(&self, client: &GuestClient) -> Result<CheckReport, Problem> {
         let path = self.spec.volume_path(&self.disk.name);
-        // What cannot be described is described by the check itself.
+        // The check itself reports a descriptor that cannot be read.
         let described = describe(&path).ok();
         let kek = self.keys.hold_for(&self.disk.key, described.as_ref().map(|volume| &volume.descriptor));
         let kek = kek.map_err(|error| Problem::new(error.code(), error.to_string()))?;
@@ -56,8 +56,8 @@ impl<'a> DiskCheck<'a> {
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Ok(CheckReport::new(findings, None));
         }
-        // That it is the VM's volume, encrypted as the VM has it, and no older than it was, shows
-        // at its opening.
+        // Opening verifies that this is the VM's volume, encrypted as configured, and not rolled
+        // back.
         let volume = match open_to_read(self.spec, self.disk, self.keys) {
             Ok(volume) => volume,
             Err(problem) if problem.code == "in_use" => return Err(problem),

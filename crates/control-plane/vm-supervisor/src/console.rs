@@ -1,10 +1,10 @@
-//! The serial console of a VM: one thread between QEMU's socket and everybody who looks on.
+//! The serial console of a VM: one thread between QEMU's socket and all clients.
 //!
-//! QEMU serves one client, which is this. What the guest said last is kept in a ring, so that
-//! whoever comes sees what happened before. There are many readers and one writer: the first who
-//! wants to be, until it goes. A reader that does not read misses what it has no room for, and is
-//! told how much; the guest never waits for one. All of it goes into the [log](super::console_log)
-//! too.
+//! QEMU serves one client, which is this thread. The guest's last output is kept in a ring, so that
+//! a new client sees it. There are many readers and one writer: the first client that wants to
+//! write, until it disconnects. A slow reader loses output for which it has no room, and is told
+//! how much; the guest never waits for a reader. All output also goes into the
+//! [log](super::console_log).
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,20 +19,20 @@ use strongroom_host::protocol::GuestWelcome;
 
 use crate::console_log::LogSender;
 
-/// What is kept of what the guest said, in bytes: some thousand lines, a boot.
+/// The size of the output ring, in bytes: some thousand lines, or a boot.
 pub const RING_BYTES: usize = 64 << 10;
-/// What a reader may be behind, in bytes.
+/// The most output that is queued for a reader, in bytes.
 const BEHIND_BYTES_MAX: usize = 256 << 10;
-/// Readers at once.
+/// The most readers.
 const READERS_MAX: usize = 16;
-/// What is read at once, in bytes.
+/// The size of a read, in bytes.
 const PIECE_BYTES: usize = 4 << 10;
-/// What is read of the guest before everybody else has their turn, in bytes.
+/// The most guest output that is read before the other clients get their turn, in bytes.
 const TURN_BYTES: usize = 64 << 10;
-/// Clients that wait to be taken up.
+/// The most clients that wait to be admitted.
 const WAITING_MAX: usize = 4;
 
-/// A console that is read.
+/// The console of a running VM.
 #[derive(Debug)]
 pub struct Console {
     clients: SyncSender<(UnixStream, bool)>,
@@ -44,7 +44,7 @@ impl Console {
     /// Reads the console that QEMU serves, until QEMU ends.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub fn start(guest: UnixStream, log: Option<LogSender>) -> io::Result<Self> {
         guest.set_nonblocking(true)?;
         let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -62,7 +62,7 @@ impl Console {
         Ok(Self { clients, woken, hub })
     }
 
-    /// Ends it, with what the guest has said until now.
+    /// Ends the console, after all output of the guest so far.
     pub fn finish(self) {
         let Self { clients, woken, hub } = self;
         drop(clients);
@@ -70,8 +70,8 @@ impl Console {
         let _ = hub.join();
     }
 
-    /// Takes a client up, which wants to write unless it is `read_only`; it is told whether it may.
-    /// Nothing happens if too many wait, but that it is hung up on.
+    /// Admits a client, which also wants to write unless it is `read_only`; the welcome tells it
+    /// whether it may. If too many clients wait, the connection is closed.
     pub fn attach(&self, client: OwnedFd, read_only: bool) {
         if self.clients.try_send((UnixStream::from(client), !read_only)).is_ok() {
             let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
@@ -85,8 +85,8 @@ struct Hub {
     woken: OwnedFd,
     ring: VecDeque<u8>,
     readers: Vec<Reader>,
-    /// What the writer said and the guest has not taken yet. While there is some, no more is read
-    /// of the writer.
+    /// Input of the writer that the guest has not taken yet. While there is some, the writer is not
+    /// read.
     to_guest: Vec<u8>,
     log: Option<LogSender>,
 }
@@ -95,7 +95,7 @@ struct Reader {
     stream: UnixStream,
     writes: bool,
     behind: VecDeque<u8>,
-    /// What it had no room for.
+    /// The bytes that this reader has lost.
     missed_bytes: usize,
 }
 
@@ -103,7 +103,7 @@ impl Hub {
     fn run(mut self) {
         while self.wait() {
             let _ = rustix::io::read(&self.woken, &mut [0; 8]);
-            // First of all: a writer that is gone makes room for the next one.
+            // A writer that has disconnected makes room for the next one, so this comes first.
             self.hear_writer();
             let ends = loop {
                 match self.received.try_recv() {
@@ -123,13 +123,13 @@ impl Hub {
         }
     }
 
-    /// Sleeps until there is something to do.
+    /// Waits until there is something to do.
     fn wait(&self) -> bool {
         let mut watched = vec![PollFd::new(&self.woken, PollFlags::IN)];
         let guest = if self.to_guest.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         watched.push(PollFd::new(&self.guest, guest));
         for reader in &self.readers {
-            // Of readers only, what they say is read and forgotten: it shows that they are gone.
+            // Input of readers is discarded; reading it detects their disconnection.
             let hear =
                 if reader.writes && !self.to_guest.is_empty() { PollFlags::empty() } else { PollFlags::IN };
             let tell = if reader.behind.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
@@ -149,7 +149,7 @@ impl Hub {
         self.readers.push(Reader { stream, writes, behind, missed_bytes: 0 });
     }
 
-    /// Whether the guest is still there.
+    /// Reads the guest's output. Returns whether the guest is still connected.
     fn hear_guest(&mut self) -> bool {
         let mut piece = [0; PIECE_BYTES];
         for _ in 0..TURN_BYTES / PIECE_BYTES {
@@ -194,8 +194,8 @@ impl Hub {
 }
 
 impl Reader {
-    /// The guest has said this. What it has no room for is missed, until it has taken half of what
-    /// it has.
+    /// Queues output of the guest. A reader without room loses output until it has taken half of
+    /// its queue.
     fn hear(&mut self, said: &[u8]) {
         let room = if self.missed_bytes == 0 { BEHIND_BYTES_MAX } else { BEHIND_BYTES_MAX / 2 };
         if self.behind.len() + said.len() > room {
@@ -212,7 +212,7 @@ impl Reader {
         self.behind.extend(said);
     }
 
-    /// Whether it is still there.
+    /// Sends queued output. Returns whether the reader is still connected.
     fn flush(&mut self) -> bool {
         while !self.behind.is_empty() {
             let (piece, _) = self.behind.as_slices();
@@ -227,7 +227,7 @@ impl Reader {
     }
 }
 
-/// Writes what can be written now.
+/// Writes as much as the socket takes now.
 fn flush(stream: &mut UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -241,10 +241,10 @@ fn flush(stream: &mut UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects a client with a server, until either hangs up; on a thread of its own.
+/// Relays between a client and a server until either closes its connection, on a thread of its own.
 ///
 /// # Errors
-/// If there is no thread.
+/// If the thread cannot be started.
 pub fn relay(client: OwnedFd, server: UnixStream) -> io::Result<()> {
     let client = UnixStream::from(client);
     thread::Builder::new().name("vnc".to_owned()).spawn(move || {
@@ -329,7 +329,7 @@ mod tests {
         guest.serial.write_all(b"login\n").unwrap();
         assert_eq!((read(&mut first), read(&mut second)), ("login\n".to_owned(), "login\n".to_owned()));
         drop(first);
-        // Its going is seen before another one is admitted.
+        // The disconnection is noticed before another client is admitted.
         let (_third, writes) = client(&guest, false);
         assert!(writes);
     }
@@ -346,7 +346,7 @@ mod tests {
         let (mut late, _) = client(&guest, true);
         assert!(read(&mut late).ends_with("xxx\n"));
         assert_eq!(read(&mut late), "end\n");
-        // It takes all that it has, and hears how much it has missed with the next word.
+        // It reads its whole queue, and learns with the next output how much it has lost.
         idle.get_ref().set_nonblocking(true).unwrap();
         let mut had = Vec::new();
         while !had.ends_with(b"again\n") {

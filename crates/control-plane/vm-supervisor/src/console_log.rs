@@ -1,9 +1,9 @@
-//! What a guest said on its console, kept sealed in the VM's own volume `console`: the last of it,
-//! in a ring.
+//! A guest's console output, kept sealed in the VM's own volume `console`: a ring with the latest
+//! output.
 //!
-//! One thread writes. Whoever gives it something never waits for a disk: what it cannot take is
-//! lost, and the log says how much. The volume is open only while there is something to say, so
-//! that its key can be moved to another one.
+//! One thread writes. Its callers never wait for a disk: output that does not fit into the queue is
+//! lost, and the log records how much. The volume is open only while there is output to write, so
+//! that it can be moved to another key.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -23,21 +23,21 @@ use zeroize::Zeroizing;
 use crate::keys::VmKeys;
 use crate::own_volume::{OpenOwnVolume, create_with, hold_key};
 
-/// Bytes of a whole record, with its head.
+/// Bytes of a full record, including its header.
 const SLOT_BYTES: u32 = 64 << 10;
-/// Whole records: 4 MiB, a long life of an ordinary guest.
+/// The number of full records: 4 MiB, a long time for an ordinary guest.
 const RING_SLOTS: u32 = 64;
-/// The volume: the ring, the tail twice, the first block.
+/// The size of the volume: the ring, the tail twice, the first block.
 const VOLUME_BYTES: u64 = (RING_SLOTS as u64 + 2) * SLOT_BYTES as u64 + 4096;
-/// What a crash of the host may cost.
+/// The most output, as time, that a crash of the host may lose.
 const DURABLE_WITHIN: Duration = Duration::from_secs(1);
-/// The volume is let go of when nothing was said for so long.
+/// The volume is closed when there was no output for this long.
 const QUIET: Duration = Duration::from_secs(5);
-/// Before a volume that could not be opened is tried again.
+/// The pause before a volume that could not be opened is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
-/// Pieces that wait to be written: of 4 KiB each, what a guest says while a disk hesitates.
+/// The most queued pieces, of 4 KiB each: a guest's output while a disk is slow.
 const WAITING_MAX: usize = 256;
-/// How long a client may take to take all of it.
+/// How long a client may take to read the whole log.
 const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
 enum ToLog {
@@ -46,22 +46,22 @@ enum ToLog {
     LetGo { done: SyncSender<()>, until: Receiver<()> },
 }
 
-/// While there is one, the log's volume is not open. What the guest says meanwhile waits.
+/// The log's volume stays closed while this value exists. Output is queued meanwhile.
 #[derive(Debug)]
 pub struct LetGo {
-    /// Nothing is ever sent: that it is gone is the word.
+    /// Nothing is ever sent: dropping the sender is the signal.
     _until: SyncSender<()>,
 }
 
-/// Where what the guest says is given to.
+/// Queues the guest's output for the log.
 #[derive(Clone, Debug)]
 pub struct LogSender {
     to: SyncSender<ToLog>,
-    /// What was not taken and is not in the log.
+    /// The bytes that were lost and are not recorded in the log yet.
     lost_bytes: u64,
 }
 
-/// The log of a VM that runs.
+/// The log of a running VM.
 #[derive(Debug)]
 pub struct ConsoleLog {
     sender: LogSender,
@@ -69,10 +69,10 @@ pub struct ConsoleLog {
 }
 
 impl ConsoleLog {
-    /// Begins to write, where an earlier start of the VM ended.
+    /// Starts to write where an earlier start of the VM ended.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub fn start(spec: Box<VmSpec>, keys: Arc<VmKeys>) -> io::Result<Self> {
         let (to, from) = sync_channel(WAITING_MAX);
         let work = move || Writer { spec, keys, open: None, unsaved_since: None, failed_at: None }.run(&from);
@@ -80,21 +80,21 @@ impl ConsoleLog {
         Ok(Self { sender: LogSender { to, lost_bytes: 0 }, writer })
     }
 
-    /// Where the guest's words are given to.
+    /// Returns a sender for the guest's output.
     pub fn sender(&self) -> LogSender {
         self.sender.clone()
     }
 
-    /// Gives all of it to a client, after a welcome.
+    /// Sends the whole log to a client, after a welcome.
     ///
     /// # Errors
-    /// If too much waits.
+    /// If the queue is full.
     pub fn read(&self, client: UnixStream) -> Result<(), Problem> {
         let busy = |_| Problem::new("busy", "the console's log is being written; try again in a moment");
         self.sender.to.try_send(ToLog::Read(client)).map_err(busy)
     }
 
-    /// Writes what is left, once every other sender is gone.
+    /// Writes the rest, once every other sender is dropped.
     pub fn finish(self) {
         let Self { sender, writer } = self;
         drop(sender);
@@ -103,7 +103,7 @@ impl ConsoleLog {
 }
 
 impl LogSender {
-    /// The guest has said this.
+    /// Queues output of the guest.
     pub fn said(&mut self, said: &[u8]) {
         if self.lost_bytes > 0 {
             let note = format!("\r\n[strongroom: {} bytes are not in this log]\r\n", self.lost_bytes);
@@ -116,7 +116,8 @@ impl LogSender {
         }
     }
 
-    /// Has the log let go of its volume, once what was said before is in it. None if it has ended.
+    /// Makes the log close its volume after it has written all earlier output. `None` if the log
+    /// has ended.
     pub fn let_go(&self) -> Option<LetGo> {
         let (done, is_done) = sync_channel(1);
         let (until, is_over) = sync_channel(0);
@@ -204,7 +205,8 @@ impl Writer {
         log.into_medium().close().map_err(|error| error.problem())
     }
 
-    /// Reads all of it, and gives it to the client on a thread of its own: it may be slow.
+    /// Reads the whole log, and sends it to the client on a thread of its own: the client may be
+    /// slow.
     fn give(&mut self, client: UnixStream) {
         let read = match &mut self.open {
             Some(log) => contents(log),
@@ -219,10 +221,10 @@ impl Writer {
     }
 }
 
-/// All that is kept of what the guest of a VM that is off has said.
+/// Returns the recorded output of a VM that is off.
 ///
 /// # Errors
-/// If there is no log, or its volume cannot be read. Damaged records are said in it.
+/// If there is no log, or its volume cannot be read. Damaged records are noted in the output.
 pub fn read(spec: &VmSpec, kek: Option<&Kek>) -> Result<Zeroizing<Vec<u8>>, Problem> {
     let path = spec.own_volume_path(OwnVolume::Console);
     if path.symlink_metadata().is_err() {
@@ -234,7 +236,7 @@ pub fn read(spec: &VmSpec, kek: Option<&Kek>) -> Result<Zeroizing<Vec<u8>>, Prob
     contents
 }
 
-/// Gives a log to a client, after a welcome; or says why not.
+/// Sends a log to a client, after a welcome; or the error.
 pub fn give(mut client: UnixStream, read: Result<Zeroizing<Vec<u8>>, Problem>) {
     let _ = client.set_nonblocking(false).and_then(|()| client.set_write_timeout(Some(TAKEN_WITHIN)));
     let (line, said) = match read {
@@ -245,7 +247,7 @@ pub fn give(mut client: UnixStream, read: Result<Zeroizing<Vec<u8>>, Problem>) {
     };
     let mut line = line.unwrap_or_default();
     line.push(b'\n');
-    // Whoever does not take it, does not want it.
+    // A client that has disconnected does not want it.
     let _ = client.write_all(&line).and_then(|()| client.write_all(&said));
 }
 
@@ -256,7 +258,7 @@ fn open_to_write(spec: &VmSpec, kek: Option<&Kek>) -> Result<Log<OpenOwnVolume>,
     open(&path, kek)
 }
 
-/// Opens the log in the volume; in one that was never written, begins it.
+/// Opens the log in the volume, and begins one in an unused volume.
 fn open(path: &Path, kek: Option<&Kek>) -> Result<Log<OpenOwnVolume>, Problem> {
     let described = describe(path).map_err(|error| Problem::new(error.code(), error.to_string()))?;
     let volume = described.descriptor.volume;
@@ -273,7 +275,7 @@ fn open(path: &Path, kek: Option<&Kek>) -> Result<Log<OpenOwnVolume>, Problem> {
 }
 
 fn contents(log: &mut Log<OpenOwnVolume>) -> Result<Zeroizing<Vec<u8>>, Problem> {
-    // With room for all of it, so that no copy is left where it grew from.
+    // Allocated for the whole log, so that a reallocation leaves no copy behind.
     let mut said = Zeroizing::new(Vec::with_capacity(VOLUME_BYTES as usize));
     log.read(|piece| match piece {
         LogPiece::Said(piece) => said.extend_from_slice(piece),

@@ -1,4 +1,4 @@
-//! Disks that come, go and grow: what is done in the VM's directory, whether it runs or is off.
+//! Adds, removes and grows disks in the VM's directory, for a VM that runs or is off.
 //!
 //! ```text
 //! add     vm.json names it -> its volume is made (-> it is plugged in) -> vm.json has its key
@@ -6,8 +6,8 @@
 //! resize  its volume grows (-> the guest is told) -> vm.json has its size
 //! ```
 //!
-//! So a volume that `vm.json` does not name is nobody's doing here, and is left alone; and whoever
-//! is killed, asking again goes on.
+//! So a volume that `vm.json` does not name was not made here, and is left alone. After a kill, a
+//! repeated request continues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,15 @@ use crate::job::{Makers, key_problem, staged_path};
 use crate::keys::VmKeys;
 use crate::volumes::VolumeError;
 
-/// How long the last I/O of whoever had a volume may take.
+/// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
-/// For a thick volume's new space to be allocated, on a slow file system.
+/// Timeout for allocating a thick volume's new space, on a slow file system.
 const GROWS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Changes a disk of a VM that is off. Says what its volumes are then.
+/// Changes a disk of a VM that is off. Returns the facts about its volumes.
 ///
 /// # Errors
-/// Also of a VM that is suspended, and while a key cannot be had.
+/// Also if the VM is suspended, or a key is unavailable.
 pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec<VolumeFacts>, Problem> {
     if record(vm)?.suspended.is_some() {
         let message = format!("VM {} is suspended: its memory fits it as it is", vm.name);
@@ -43,7 +43,7 @@ pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec
         DiskChange::Remove { disk } => remove(&keys, vm, disk)?,
         DiskChange::Resize { disk, size_bytes } => {
             let found = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
-            // One for swap is made at the start.
+            // A swap disk is made at the start.
             let mut grown = vm.clone();
             if found.kind == DiskKind::Data {
                 let generation = grow(&keys, vm, found, *size_bytes)?;
@@ -56,11 +56,11 @@ pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec
     facts(&change.applied_to(vm)?)
 }
 
-/// Has `vm.json` name a disk, and makes its volume, unless it is there. Says what the disk is, with
-/// its key.
+/// Records a disk in `vm.json`, and makes its volume unless it exists. Returns the disk with its
+/// key.
 ///
 /// # Errors
-/// Also if a volume that is not the VM's has its name.
+/// Also if another volume has its name.
 pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem> {
     let path = vm.volume_path(&disk.name);
     let mut record = record(vm)?;
@@ -69,7 +69,7 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
         let next = format!("see what it is and delete it: `strongroom volume delete {}`", path.display());
         return Err(Problem::new("volume_exists", message).with_next_step(next));
     }
-    // What `vm.json` says of the disk is replaced: it decides nothing about what is made.
+    // The entry in `vm.json` is replaced; it has no influence on the new volume.
     let mut spec = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(vm)?;
     record.spec = spec.clone();
     write(&record)?;
@@ -86,10 +86,10 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
     Ok(made)
 }
 
-/// Deletes a disk's volume, which nobody serves any more, and has `vm.json` forget it.
+/// Deletes a disk's volume, which is no longer served, and removes the disk from `vm.json`.
 ///
 /// # Errors
-/// If the VM needs it, or the volume is in use.
+/// If the VM needs the disk, or the volume is in use.
 pub fn remove(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
     let mut record = record(vm)?;
     let without = DiskChange::Remove { disk: disk.clone() }.applied_to(vm)?;
@@ -106,10 +106,10 @@ pub fn remove(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem
     write(&record)
 }
 
-/// Has `vm.json` say that a disk has this size.
+/// Records a disk's size in `vm.json`.
 ///
 /// # Errors
-/// If it cannot be written, and while a key of the VM cannot be had.
+/// If it cannot be written, or a key of the VM is unavailable.
 pub fn note_size(keys: &VmKeys, vm: &VmSpec, disk: &DiskName, size_bytes: VolumeSize) -> Result<(), Problem> {
     let mut record = record(vm)?;
     let larger = DiskChange::Resize { disk: disk.clone(), size_bytes }.applied_to(vm)?;
@@ -122,7 +122,7 @@ fn attest(keys: &VmKeys, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Pro
     attested.map_err(key_problem)
 }
 
-/// Makes a volume larger that nobody serves. Says which generation its descriptor is of then.
+/// Grows a volume that is not served. Returns the generation of its descriptor.
 fn grow(keys: &VmKeys, vm: &VmSpec, disk: &Disk, size: VolumeSize) -> Result<u64, Problem> {
     let path = vm.volume_path(&disk.name);
     let descriptor = describe(&path).map_err(|error| datastore_problem(&error))?.descriptor;
@@ -145,11 +145,11 @@ fn grow(keys: &VmKeys, vm: &VmSpec, disk: &Disk, size: VolumeSize) -> Result<u64
     Ok(volume.descriptor().generation)
 }
 
-/// Has whoever serves a volume make it larger, and tell the guest. Says which generation its
-/// descriptor is of then: whoever serves it knows, whatever lies in the datastore meanwhile.
+/// Makes the process that serves a volume grow it and notify the guest. Returns the generation of
+/// its descriptor, as that process knows it; the datastore could have another one by now.
 ///
 /// # Errors
-/// If that is not done.
+/// If it fails.
 pub fn grow_served(vm: &VmSpec, disk: &Disk, size_bytes: VolumeSize) -> Result<u64, Problem> {
     let path = vm.volume_path(&disk.name);
     let failed = |error: &dyn std::fmt::Display| {

@@ -1,4 +1,4 @@
-//! The socket of a supervisor that runs a VM: for hostd, and for nobody else.
+//! The socket of a supervisor that runs a VM, for hostd only.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,28 +20,29 @@ use strongroom_types::VmId;
 use crate::pages::Pages;
 use crate::vm::Event;
 
-/// Connections that the kernel keeps until they are accepted.
+/// The listen backlog.
 const BACKLOG: i32 = 8;
-/// Connections at once: one hostd's, and those of its predecessors that are not gone yet.
+/// The most connections: one of the present hostd, and those of its predecessors until they are
+/// closed.
 const CONNECTIONS_MAX: usize = 8;
 
-/// Who is connected, by number.
+/// A connected hostd.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Its number.
+    /// The connection's number.
     pub id: u64,
-    /// What it is told over.
+    /// The connection.
     pub wire: Arc<Wire>,
 }
 
-/// A request that may be of a kind that is not known here.
+/// A request whose kind may be unknown here.
 #[derive(Deserialize)]
 struct AnyRequest {
     id: u64,
     kind: serde_json::Value,
 }
 
-/// Takes connections up.
+/// Accepts connections.
 #[derive(Debug)]
 pub struct Door {
     events: Sender<Event>,
@@ -51,15 +52,15 @@ pub struct Door {
 }
 
 impl Door {
-    /// Nobody is connected yet. What comes is told as events, but for what `pages` answer.
+    /// A door without connections. Requests become events, except those that `pages` can answer.
     pub fn new(events: Sender<Event>, pages: Pages) -> Arc<Self> {
         Arc::new(Self { events, pages, next: AtomicU64::new(1), open: Arc::default() })
     }
 
-    /// Takes up one who is believed already.
+    /// Adds a connection that is already trusted.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub fn admit(self: &Arc<Self>, wire: Wire) -> io::Result<()> {
         let connection = Connection { id: self.next.fetch_add(1, Ordering::Relaxed), wire: Arc::new(wire) };
         let door = Arc::clone(self);
@@ -77,7 +78,7 @@ impl Door {
             match connection.wire.receive::<AnyRequest>() {
                 Ok((AnyRequest { id, kind }, files)) => {
                     let Ok(kind) = serde_json::from_value(kind) else {
-                        // Of a hostd that is newer than this.
+                        // A request of a newer hostd.
                         let message =
                             "the VM's supervisor is of an older program, which does not know how to do that";
                         let next = "restart the VM when it suits: it is started by the installed program";
@@ -104,20 +105,20 @@ impl Door {
         let _ = self.events.send(Event::Gone(connection.id));
     }
 
-    /// Answers here: the VM's own thread may be busy for as long as QEMU is.
+    /// Answers on this thread: the VM's own may be busy for as long as QEMU is.
     fn tell_statistics(&self, connection: &Connection, id: u64, disk: &DiskName) {
         let told = self.pages.read(disk).map(Box::new);
         let problem = match &told {
             Some(_) => None,
             None => Some(Problem::new("not_counted", format!("nothing is counted for {disk} now"))),
         };
-        // Whoever does not take what it asked for is found out by its next answer.
+        // A peer that does not read this is detected at its next answer.
         let told =
             told.map_or(Ok(()), |snapshot| connection.wire.send(&Report::Statistics { id, snapshot }, &[]));
         let _ = told.and_then(|()| connection.wire.send(&Report::answer(id, problem), &[]));
     }
 
-    /// Listens in the VM's run directory, and takes up whoever proves to be hostd.
+    /// Listens in the VM's run directory, and admits every peer that proves to be hostd.
     ///
     /// # Errors
     /// If it cannot listen.
@@ -140,7 +141,7 @@ impl Door {
         Ok(())
     }
 
-    /// Who does not prove it, or takes its time, is nobody. It holds up nobody else.
+    /// A peer that fails the proof, or is too slow, is dropped. It does not delay others.
     fn knock(self: &Arc<Self>, socket: OwnedFd, secret: &Arc<PeerSecret>, vm: VmId) {
         if self.open.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
             return;
@@ -173,7 +174,7 @@ fn listen(run: &VmRunDirectory) -> io::Result<OwnedFd> {
     }
     let flags = SocketFlags::CLOEXEC;
     let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    // The file gets this mode, less the umask, from the moment that it exists.
+    // The socket file has this mode, less the umask, from its creation on.
     fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(&path)?)?;
     rustix::net::listen(&listener, BACKLOG)?;

@@ -1,4 +1,4 @@
-//! From a disk of a VM that is off into a file that a client has opened.
+//! Copies a disk of a VM that is off into a file that a client has opened.
 
 use std::fs::File;
 use std::io;
@@ -19,13 +19,13 @@ use crate::hand::Converter;
 use crate::keys::VmKeys;
 use crate::own_volume::protection;
 
-/// How long the last I/O of whoever had the volume may take.
+/// How long the last I/O of the volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// The disk of this name, if it keeps data.
+/// Returns the data disk with this name.
 ///
 /// # Errors
-/// If the VM has none.
+/// If the VM has none with this name.
 pub fn data_disk<'a>(spec: &'a VmSpec, name: &DiskName) -> Result<&'a Disk, Problem> {
     let is_meant = |disk: &&Disk| disk.name == *name && disk.kind == DiskKind::Data;
     let none =
@@ -33,11 +33,11 @@ pub fn data_disk<'a>(spec: &'a VmSpec, name: &DiskName) -> Result<&'a Disk, Prob
     spec.disks.iter().find(is_meant).ok_or_else(none)
 }
 
-/// Opens a disk of a VM that is off, for reading. It must be the VM's own, encrypted as the VM has
-/// it, and no older than it was.
+/// Opens a disk of a VM that is off, for reading. Verifies that it is the VM's own volume,
+/// encrypted as configured, and not rolled back.
 ///
 /// # Errors
-/// If its key cannot be had; if its volume is another one, damaged or in use.
+/// If its key is unavailable, or its volume is another one, damaged or in use.
 pub fn open_to_read(spec: &VmSpec, disk: &Disk, keys: &VmKeys) -> Result<OpenVolume, Problem> {
     let path = spec.volume_path(&disk.name);
     let of_volume = |error: DatastoreError| Problem::new(error.code(), error.to_string());
@@ -55,17 +55,17 @@ pub fn open_to_read(spec: &VmSpec, disk: &Disk, keys: &VmKeys) -> Result<OpenVol
     Ok(volume)
 }
 
-/// A disk that is open to be copied out; nobody can write to it meanwhile.
+/// A disk that is open for copying; no other process can write to it meanwhile.
 pub struct ExportedDisk {
     stage: Arc<dyn Stage<Plain>>,
     path: PathBuf,
 }
 
 impl ExportedDisk {
-    /// Opens a disk that keeps data, for reading.
+    /// Opens a data disk for reading.
     ///
     /// # Errors
-    /// If there is none; if its key cannot be had; if its volume is damaged or in use.
+    /// If it does not exist, its key is unavailable, or its volume is damaged or in use.
     pub fn open(spec: &VmSpec, name: &DiskName, keys: &VmKeys) -> Result<Self, Problem> {
         let disk = data_disk(spec, name)?;
         let volume = open_to_read(spec, disk, keys)?;
@@ -107,11 +107,11 @@ fn no_space() -> Problem {
     Problem::new("no_space", "the image cannot be written: its file system has no space left")
 }
 
-/// Copies the disk into a client's file, after a welcome, and tells it how far it is until all of
-/// it is durable, or why not.
+/// Copies the disk into a client's file, after a welcome. Reports the progress, and finally that
+/// the copy is durable, or the error.
 pub fn give(client: &GuestClient, file: &File, disk: &ExportedDisk, converter: Option<Converter>) {
     let size_bytes = disk.stage.limits().size_bytes;
-    // Who does not hear it has no use for the image.
+    // The client is gone.
     if client.say(&GuestWelcome::Export { size_bytes }).is_err() {
         return;
     }

@@ -1,4 +1,4 @@
-//! A client at the guest socket that is told how far a job is, line by line.
+//! A client of the guest socket that receives a job's progress, line by line.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use serde::Serialize;
 use strongroom_host::protocol::Problem;
 use strongroom_images::Stop;
 
-/// How often a client is told how far a job is.
+/// The interval between progress reports.
 const TELLS_EVERY: Duration = Duration::from_millis(500);
 
-/// The client of a job. When it is gone, the job stops.
+/// The client of a job. The job stops when the client disconnects.
 pub struct GuestClient {
     stream: UnixStream,
     gone: AtomicBool,
@@ -27,7 +27,7 @@ impl GuestClient {
     /// The client at the other end of `stream`.
     ///
     /// # Errors
-    /// For want of descriptors.
+    /// If there are no descriptors left.
     pub fn new(stream: UnixStream) -> Result<Self, Problem> {
         let system = |error: io::Error| Problem::new("system", error.to_string());
         stream.set_nonblocking(false).map_err(system)?;
@@ -35,17 +35,17 @@ impl GuestClient {
         Ok(Self { stream, gone: AtomicBool::new(false), wake, told: Cell::new(None) })
     }
 
-    /// Says one line.
+    /// Sends one line.
     ///
     /// # Errors
-    /// If the client is gone.
+    /// If the client has disconnected.
     pub fn say(&self, line: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(line)?;
         line.push(b'\n');
         (&self.stream).write_all(&line)
     }
 
-    /// Says how far the job is, unless that was said just now.
+    /// Sends the progress, unless a report was sent just before.
     pub fn report(&self, news: &impl Serialize) {
         if self.told.get().is_some_and(|told| told.elapsed() < TELLS_EVERY) {
             return;
@@ -57,7 +57,7 @@ impl GuestClient {
         }
     }
 
-    /// What stops the job.
+    /// Stops the job when the client disconnects.
     pub fn stop(&self) -> Stop<'_> {
         Stop { flag: &self.gone, wake: self.wake.as_fd() }
     }

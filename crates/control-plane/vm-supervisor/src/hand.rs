@@ -1,8 +1,8 @@
-//! Who does for a job what takes rights, or another program.
+//! The process that does a job's privileged steps, or runs another program for it.
 //!
 //! A job has a VM's keys, so it is confined ([`crate::walls`]). Before that it starts this second
-//! process, as a VM's supervisor starts its starter: it has no key and gets no grant, does the one
-//! thing that it was told at its birth, and ends with its job.
+//! process, as a VM's supervisor starts its starter. This process has no key and gets no grant. It
+//! does the one task in its first packet, and ends with its job.
 //!
 //! ```text
 //! hostd -> job    keys; the VM's directory; no right, few system calls
@@ -35,12 +35,12 @@ use crate::SupervisorError;
 use crate::job::{image_problem, said_format};
 use crate::starter::start_this_program;
 
-/// The longest that giving a name, or getting ready to copy, takes on a busy host.
+/// Timeout for the rename, and for the preparation of a copy, on a busy host.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
-/// How often it tells how far it is.
+/// The interval between progress reports.
 const TELLS_EVERY: Duration = Duration::from_millis(100);
 
-/// The directory is complete.
+/// The job's message that the directory is complete.
 #[derive(Serialize, Deserialize)]
 struct Complete {}
 
@@ -51,7 +51,7 @@ struct Answered {
 
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    /// The socket at which the disk is to be served comes beside.
+    /// The copy is ready. The socket on which to serve the disk comes with the packet.
     Listens,
     Copied {
         bytes: u64,
@@ -72,11 +72,11 @@ fn away(error: WireError) -> Problem {
     Problem::new("hand", format!("the process that helps with this does not answer: {error}"))
 }
 
-/// Gives a VM's directory its name, for a job that has no right to.
+/// Gives a VM's directory its name, for a job without the permission.
 pub struct NameGiver(Wire);
 
 impl NameGiver {
-    /// Starts it. The VM stays locked as long as it lives, whatever becomes of the job.
+    /// Starts the process. The VM stays locked as long as it lives, whatever happens to the job.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -84,10 +84,10 @@ impl NameGiver {
         start(home, HandTask::Name(Box::new(spec.clone())), lock).map(Self)
     }
 
-    /// The directory is complete: gives it its name, durably.
+    /// Gives the complete directory its name, durably.
     ///
     /// # Errors
-    /// Also if something else has the name by now.
+    /// Also if another directory has taken the name.
     pub fn give(self) -> Result<(), Problem> {
         self.0.send(&Complete {}, &[]).map_err(away)?;
         match self.0.receive_within::<Answered>(ANSWERS_WITHIN).map_err(away)?.0.answer {
@@ -105,10 +105,10 @@ pub struct Converter {
 }
 
 impl Converter {
-    /// Starts it, unless the job copies such an image itself.
+    /// Starts the process, unless the job can copy this format itself.
     ///
     /// # Errors
-    /// If it, or a sandbox for qemu-img, cannot be had.
+    /// If the process, or a sandbox for qemu-img, cannot be started.
     pub fn for_image(
         home: &Path,
         image: &File,
@@ -128,11 +128,11 @@ impl Converter {
         }
     }
 
-    /// Serves the disk to it until all is copied, and durable. `report` is told how many bytes are
-    /// behind.
+    /// Serves the disk to qemu-img until the copy is complete and durable. `report` receives the
+    /// bytes copied so far.
     ///
     /// # Errors
-    /// [`ImageError::Interrupted`], and whatever is wrong with the image or the disk.
+    /// [`ImageError::Interrupted`], and any error of the image or the disk.
     pub fn copy(
         self,
         disk: Arc<dyn Disk<Plain>>,
@@ -142,16 +142,16 @@ impl Converter {
         let Self { wire, listener } = self;
         let served = ServedDisk::start(listener, disk).map_err(image_problem)?;
         let copied = hear(&wire, stop, report);
-        // Ends qemu-img, where it has not ended.
+        // Ends qemu-img, if it is still running.
         drop(wire);
-        // Also after a failure: the disk must be let go of before the volume can be deleted.
+        // Also after a failure: the disk must be closed before the volume can be deleted.
         let stopped = served.stop().map_err(image_problem);
         copied?;
         stopped
     }
 }
 
-/// Hears how far it is, to the end or until it is to stop.
+/// Receives progress until the end, or until the job must stop.
 fn hear(wire: &Wire, stop: Stop<'_>, report: &mut dyn FnMut(u64)) -> Result<(), Problem> {
     loop {
         let mut watched =
@@ -189,7 +189,7 @@ pub fn serve(task: HandTask, files: Vec<OwnedFd>, wire: Wire) -> Result<(), Supe
     let wire = Arc::new(wire);
     let done = match task {
         HandTask::Name(spec) => {
-            // What came beside is the VM's lock, which ends with this process.
+            // The file with the task is the VM's lock, which is released when this process ends.
             match wire.receive::<Complete>() {
                 Err(WireError::Gone) => return Ok(()),
                 complete => complete?,
@@ -232,7 +232,7 @@ fn convert(
     let (theirs, flag, job) =
         (wake.try_clone().map_err(|error| system(&error))?, Arc::clone(&gone), Arc::clone(wire));
     let watch = move || {
-        // It says nothing more.
+        // The job sends nothing more, so this returns when it is gone.
         let _ = job.receive::<Answered>();
         flag.store(true, Ordering::Relaxed);
         let _ = rustix::io::write(&theirs, &1_u64.to_ne_bytes());
@@ -242,7 +242,7 @@ fn convert(
     let mut report = |bytes| {
         if told.elapsed() >= TELLS_EVERY {
             told = Instant::now();
-            // One that is gone is noticed elsewhere.
+            // A job that is gone is noticed elsewhere.
             let _ = wire.send(&Answered { answer: Answer::Copied { bytes } }, &[]);
         }
     };

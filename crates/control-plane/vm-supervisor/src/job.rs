@@ -1,4 +1,4 @@
-//! Jobs that need a VM's keys while it is off: making its volumes, and filling them.
+//! Jobs that need a VM's keys while it is off, such as making and filling its volumes.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -41,29 +41,29 @@ use crate::own_volume::create_with;
 use crate::rekey::rekey;
 use crate::{console_log, disks, dump, export, own_volume, vtpm, walls};
 
-/// How often it is told how far a job is.
+/// The interval between progress reports.
 const TELLS_EVERY: Duration = Duration::from_millis(500);
-/// How long the last I/O of whoever had a volume may take.
+/// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// How the name ends of a volume that is being filled.
+/// The suffix of the name of a volume that is being filled.
 const IMPORTING: &str = ".importing";
 
-/// How long a job of a hostd that was killed may take to notice.
+/// How long a job of a killed hostd may take to notice.
 const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a job is done with.
+/// The context of a job.
 struct Job<'a> {
     home: &'a Path,
     grants: Vec<Grant>,
-    /// What came beside its order.
+    /// The files that came with its order.
     files: Vec<OwnedFd>,
-    /// To whom it is told how far it is.
+    /// The connection for progress reports.
     wire: &'a Wire,
-    /// As long as it is held, nobody else is at work on the VM's directory.
+    /// Gives exclusive access to the VM's directory.
     lock: VmLock,
 }
 
-/// Does a job, when nobody else is at work on the VM's directory.
+/// Does a job, after waiting for exclusive access to the VM's directory.
 pub fn run(
     home: &Path,
     run: &Path,
@@ -87,7 +87,7 @@ pub fn run(
     let system = |error: std::io::Error| Problem::new("system", error.to_string());
     let run = HostRunDirectory::at(run).map_err(system)?;
     let lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(system)?;
-    // The others first start who does what takes rights.
+    // The other jobs first start their hand for the privileged steps.
     if needs_no_hand(&task) {
         confine(home, vec![spec.directory()])?;
     }
@@ -108,13 +108,13 @@ pub fn run(
     }
 }
 
-/// Leaves this process what is in these directories and files. It has no key yet.
+/// Confines this process to these directories and files. It has no key yet.
 fn confine(home: &Path, directories: Vec<PathBuf>) -> Result<(), Problem> {
     walls::confine(home, directories).map_err(|error| Problem::new("confine", error.to_string()))
 }
 
-/// Whether a job reads and writes in the VM's directory alone. Others make that directory, in a
-/// datastore that may be another user's, or need qemu-img.
+/// Whether a job only uses files in the VM's directory. Others create that directory, in a
+/// datastore that may belong to another user, or need qemu-img.
 fn needs_no_hand(task: &Task) -> bool {
     match task {
         Task::Configure(_)
@@ -138,7 +138,7 @@ impl Job<'_> {
         granted(self.home, self.grants, spec)
     }
 
-    /// Makes a VM's directory with its volumes; does nothing if it is there.
+    /// Makes a VM's directory with its volumes; does nothing if it exists.
     fn create(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, wire, lock, .. } = self;
         let Some(staged) = StagedVm::begin(spec).map_err(directory_problem)? else {
@@ -162,8 +162,7 @@ impl Job<'_> {
         Ok(made)
     }
 
-    /// Writes another configuration into a VM's directory, and makes the volumes that it names and
-    /// that are not there.
+    /// Replaces the configuration in a VM's directory, and makes its missing volumes.
     fn configure(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, wire, .. } = self;
         let directory = spec.directory();
@@ -186,8 +185,8 @@ impl Job<'_> {
         Ok(made)
     }
 
-    /// Fills a disk with an image. It is filled beside its place, so that what it held is there
-    /// until the image is complete.
+    /// Fills a disk with an image. The new volume is filled under a temporary name, so that the old
+    /// content stays until the image is complete.
     fn import(
         self,
         spec: &VmSpec,
@@ -222,13 +221,13 @@ impl Job<'_> {
             let _ = delete(&staged, LOCK_WAIT);
             return Err(problem);
         }
-        // From here on only the image counts: what is interrupted now is done again, and finds no
-        // disk or the new one.
+        // From here on only the image counts. If this is interrupted, a repeated request finds no
+        // disk, or the new one.
         if place.symlink_metadata().is_ok() {
             delete(&place, LOCK_WAIT).map_err(datastore_problem)?;
         }
         rename(&staged, &place).map_err(datastore_problem)?;
-        // The one that was there is not to be found any more.
+        // The old volume's id is forgotten, since the new one has another.
         let mut filled = spec.clone();
         filled.own_volumes.retain(|own| own.name != *disk);
         filled.disks.iter_mut().filter(|known| known.name == *disk).for_each(|known| *known = wanted.clone());
@@ -250,7 +249,7 @@ impl Job<'_> {
         facts(&rekey(spec, &keys, None, tell)?)
     }
 
-    /// Gives what the guest has said to a client.
+    /// Sends the recorded console output to a client.
     fn give_console_log(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, files, .. } = self;
         let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
@@ -261,8 +260,7 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Gives a dump to a client. Once it is open nobody else has to wait: its volume is held, and
-    /// the rest of the VM's is not touched.
+    /// Sends a dump to a client. Once the dump is open, only its volume is locked, and not the VM.
     fn give_dump(self, spec: &VmSpec, number: u32) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, files, lock, .. } = self;
         let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
@@ -277,7 +275,7 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Copies a disk into a client's file. As with a dump, only its volume is held meanwhile.
+    /// Copies a disk into a client's file. As with a dump, only its volume is locked meanwhile.
     fn export_disk(
         self,
         spec: &VmSpec,
@@ -295,7 +293,7 @@ impl Job<'_> {
         let file = File::from(file);
         let size_bytes = export::data_disk(spec, disk)?.size_bytes;
         let converter = Converter::for_image(home, &file, format, size_bytes, Way::Export)?;
-        // A raw image is written past the page cache, for which it is opened once more.
+        // A raw image is written with direct I/O, for which the file is opened once more.
         let image = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         confine(home, vec![spec.directory(), image])?;
         let opened = ExportedDisk::open(spec, disk, &*granted(home, grants, spec)?)?;
@@ -304,7 +302,7 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Checks a disk for a client. As with a copy, only its volume is held meanwhile.
+    /// Checks a disk for a client. As with a copy, only its volume is locked meanwhile.
     fn check_disk(
         self,
         spec: &VmSpec,
@@ -322,8 +320,8 @@ impl Job<'_> {
     }
 }
 
-/// What speaks against a configuration of a VM with encrypted disks being what its supervisor
-/// attested last. Nothing is changed, and the VM may run meanwhile.
+/// Returns the objections to a configuration with encrypted disks as the one that the VM's
+/// supervisor last attested. Changes nothing; the VM may run meanwhile.
 pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<String>, Problem> {
     let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
     let Some(attestation) = record.attestation else {
@@ -339,21 +337,21 @@ pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<Strin
     }))
 }
 
-/// The VM's keys, with this leave to fetch them.
+/// The VM's keys, with these grants.
 fn granted(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Arc<VmKeys>, Problem> {
     let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
     keys.add_grants(grants);
     Ok(Arc::new(keys))
 }
 
-/// Where a volume is while it is filled.
+/// The temporary path of a volume while it is filled.
 pub fn staged_path(place: &Path) -> PathBuf {
     let mut name = place.to_owned().into_os_string();
     name.push(IMPORTING);
     name.into()
 }
 
-/// Makes volumes, with keys that are fetched once each.
+/// Makes volumes, and fetches each key once.
 pub struct Makers {
     keys: Arc<VmKeys>,
     fetched: Vec<(ProviderKey, Kek)>,
@@ -364,7 +362,7 @@ impl Makers {
         Ok(Self::with(granted(home, grants, spec)?))
     }
 
-    /// None fetched yet.
+    /// Starts without fetched keys.
     pub fn with(keys: Arc<VmKeys>) -> Self {
         Self { keys, fetched: Vec::new() }
     }
@@ -380,13 +378,13 @@ impl Makers {
         Ok(&self.fetched[found].1)
     }
 
-    /// Has a record say that the VM is this, under its keys.
+    /// Replaces the configuration in a record, and attests it under its keys.
     ///
     /// # Errors
-    /// While a key cannot be had.
+    /// If a key is unavailable.
     pub fn attest(&mut self, record: &mut VmRecord, spec: VmSpec) -> Result<(), Problem> {
         let attest = |key: &ProviderKey, what: &Attested<'_>| {
-            // One that has been fetched is not fetched once more: that takes another leave.
+            // A fetched key is not fetched again: that would take another grant.
             match self.fetched.iter().find(|(fetched, _)| fetched == key) {
                 Some((_, kek)) => tag(what, kek),
                 None => self.keys.attest(key, what),
@@ -395,10 +393,10 @@ impl Makers {
         record.become_attested(&spec, attest).map_err(key_problem)
     }
 
-    /// Makes the volume, and notes which it is, and under which key.
+    /// Makes the volume, and records its id and its key's id in `disk`.
     ///
     /// # Errors
-    /// Also while the key cannot be had.
+    /// Also if the key is unavailable.
     pub fn make(&mut self, path: &Path, disk: &mut Disk) -> Result<(), Problem> {
         let (size, integrity) = (disk.size_bytes, disk.integrity);
         let provisioning = if disk.thick { Provisioning::Thick } else { Provisioning::Thin };
@@ -416,7 +414,7 @@ impl Makers {
         Ok(self.kek_of(&disk.key)?.map_or(Protection::Unencrypted, Protection::Encrypted))
     }
 
-    /// What something new is sealed under.
+    /// Returns the KEK for a new volume.
     fn kek_of(&mut self, wanted: &DiskKey) -> Result<Option<&Kek>, Problem> {
         let Some(key) = wanted.for_new() else { return Ok(None) };
         let kek = self.kek(key).map_err(key_problem)?;
@@ -426,7 +424,7 @@ impl Makers {
         Ok(Some(kek))
     }
 
-    /// Makes those of the VM's own volumes in `directory` that it needs and that are not there.
+    /// Makes the VM's missing own volumes in `directory`.
     fn make_own(&mut self, directory: &Path, spec: &VmSpec) -> Result<(), Problem> {
         let place = |which: OwnVolume| directory.join(which.name());
         let nvram = place(OwnVolume::Nvram);
@@ -442,7 +440,7 @@ impl Makers {
             && let Ok(name) = OwnVolume::Seed.name().parse()
             && let Some(disk) = fillable(spec, &name)
         {
-            // Empty until it is filled.
+            // The seed is empty until it is filled.
             let kek = self.kek_of(spec.own_key())?;
             create_with(&seed, disk.size_bytes, kek, &[]).map_err(|error| error.problem())?;
         }
@@ -480,7 +478,7 @@ impl Makers {
             told = Some(Instant::now());
             let progress = Progress { done, total, unit: ProgressUnit::Bytes };
             if wire.send(&Report::Progress(progress), &[]).is_err() {
-                // Nobody waits for it any more.
+                // The requester is gone.
                 flag.store(true, Ordering::Relaxed);
                 let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
             }
@@ -493,7 +491,7 @@ impl Makers {
     }
 }
 
-/// The variables of UEFI that a new VM begins with, as its firmware brings them.
+/// The initial UEFI variables of a new VM, from the firmware's template.
 fn uefi_variables() -> Result<Vec<u8>, Problem> {
     let ovmf = Ovmf::find().map_err(|error| no_firmware(&error))?;
     std::fs::read(&ovmf.variables)
@@ -504,13 +502,13 @@ fn no_firmware(error: &dyn std::fmt::Display) -> Problem {
     Problem::new("no_firmware", error.to_string())
 }
 
-/// The image, examined: nothing of it is believed but what a sandboxed qemu-img finds right.
+/// Examines the image: only the findings of a sandboxed qemu-img are trusted.
 fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
     let format = said_format(format).map_or(FormatChoice::Auto, FormatChoice::Said);
     ImageSource::examine(image, Path::new("the image"), format).map_err(image_problem)
 }
 
-/// The format that was said; `None` if it is to be found out.
+/// The requested format; `None` if it must be detected.
 pub(super) fn said_format(format: ImageFormat) -> Option<Format> {
     match format {
         ImageFormat::Auto => None,
@@ -521,7 +519,7 @@ pub(super) fn said_format(format: ImageFormat) -> Option<Format> {
     }
 }
 
-/// A format that was found or said.
+/// Converts a detected or requested format.
 fn image_format(format: Format) -> ImageFormat {
     match format {
         Format::Raw => ImageFormat::Raw,
@@ -531,7 +529,7 @@ fn image_format(format: Format) -> ImageFormat {
     }
 }
 
-/// Says how far it is. When nobody hears it any more, the next hostd asks for all of it again.
+/// Reports progress. If hostd is gone, the job ends, and the next hostd requests it again.
 fn tell(wire: &Wire, done: usize, total: usize) -> Result<(), Problem> {
     let progress = Progress { done: done as u64, total: total as u64, unit: ProgressUnit::Volumes };
     let told = wire.send(&Report::Progress(progress), &[]);
@@ -546,12 +544,12 @@ fn datastore_problem(error: DatastoreError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }
 
-/// What is wrong with an image, or with copying it.
+/// The problem for an error of an image or its copy.
 pub fn image_problem(error: ImageError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }
 
-/// A key cannot be had, or is not the one that is meant.
+/// The problem for a key that is unavailable, or is not the expected one.
 pub fn key_problem(error: KeyError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }

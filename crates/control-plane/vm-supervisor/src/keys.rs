@@ -1,4 +1,4 @@
-//! The keys of one VM: fetched under its grants, once for all its volumes, and held under leases.
+//! The keys of one VM: fetched with its grants, once for all its volumes, and held under leases.
 
 use std::fmt;
 use std::io;
@@ -28,7 +28,8 @@ pub struct VmKeys {
     leases: Arc<ProviderLeases>,
     wallet: Arc<GrantWallet>,
     readers: Arc<Mutex<Vec<Weak<OwnedFd>>>>,
-    /// Held while a key is fetched: a grant is good once, and two who want the same key take turns.
+    /// Serialises fetches: a grant can be used once, and a second thread finds the key already
+    /// held.
     fetching: Mutex<()>,
     moves: Arc<Mutex<Moves>>,
 }
@@ -36,18 +37,18 @@ pub struct VmKeys {
 /// Keys that the VM has left, or is leaving.
 #[derive(Debug, Default)]
 struct Moves {
-    /// Each with its successor. What was told of a volume's key before a move is not wrong
-    /// afterwards.
+    /// Each left key with its successor, so that facts about a volume's key from before a move stay
+    /// usable.
     successors: Vec<(ProviderKey, ProviderKey)>,
-    /// Those of volumes that have not moved yet, whatever those do that have.
+    /// Keys of volumes that have not moved yet. They are kept whatever the other volumes do.
     needed: Vec<ProviderKey>,
 }
 
 impl VmKeys {
-    /// No keys yet. What becomes of leases is logged as the VM's of this name.
+    /// Starts without keys. `name` is the VM's name in log messages about leases.
     ///
     /// # Errors
-    /// If there is no descriptor left.
+    /// If there are no descriptors left.
     pub fn new(home: &Path, name: &VmName) -> io::Result<Self> {
         let wallet = Arc::new(GrantWallet::new());
         let grants = Arc::clone(&wallet) as Arc<dyn GrantSource>;
@@ -57,7 +58,7 @@ impl VmKeys {
         let leases = ProviderLeases::new(Arc::clone(&keyring), move |event| {
             tell(&name, event);
             for reader in told.lock().iter().filter_map(Weak::upgrade) {
-                // Full of changes that nobody has looked at, it is readable already.
+                // A pipe that is full of unread changes is already readable.
                 let _ = rustix::io::write(&reader, &1_u64.to_ne_bytes());
             }
         })?;
@@ -65,7 +66,7 @@ impl VmKeys {
         Ok(Self { keyring, leases, wallet, readers, fetching, moves })
     }
 
-    /// Adds leave to fetch keys.
+    /// Adds grants.
     pub fn add_grants(&self, grants: Vec<Grant>) {
         for grant in grants {
             let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(grant.expires_unix_seconds));
@@ -74,15 +75,16 @@ impl VmKeys {
         }
     }
 
-    /// Whatever reaches the providers.
+    /// The keyring that reaches the providers.
     pub fn keyring(&self) -> Arc<dyn Keyring> {
         Arc::clone(&self.keyring) as _
     }
 
-    /// The key, held from now on. It waits for the provider unless it is held already.
+    /// Returns a key, which is held from now on. Fetches it from the provider unless it is already
+    /// held.
     ///
     /// # Errors
-    /// [`KeyError::Unavailable`] while it cannot be had.
+    /// [`KeyError::Unavailable`] if the key is unavailable.
     pub fn hold(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
         let _turn = self.fetching.lock();
         if let Some(kek) = self.leases.kek(key) {
@@ -96,7 +98,7 @@ impl VmKeys {
         })
     }
 
-    /// The VM's tag of its configuration under one of its keys, which is held from now on.
+    /// Returns the VM's tag of its configuration under one of its keys, which is held from now on.
     ///
     /// # Errors
     /// As [`hold`](Self::hold).
@@ -108,12 +110,12 @@ impl VmKeys {
         tag(what, &*self.hold(key)?)
     }
 
-    /// The key that opens a volume, held from now on; of a volume that is not there yet, the one
-    /// that it is to be made under. While a VM moves from one key to another, the volume's
-    /// descriptor says which it is. None of a clear one.
+    /// Returns the key that opens a volume, or under which a new one must be made, and holds it
+    /// from now on. While a VM moves between keys, the volume's descriptor decides. Returns `None`
+    /// for a clear volume.
     ///
     /// # Errors
-    /// As [`hold`](Self::hold), and if it is another key than was recorded.
+    /// As [`hold`](Self::hold); also if the key is not the recorded one.
     pub fn hold_for(
         &self,
         wanted: &DiskKey,
@@ -139,14 +141,15 @@ impl VmKeys {
         }
     }
 
-    /// The key in the place of `key`, if the VM has left that.
+    /// Returns the successor of a key that the VM has left.
     fn successor(&self, key: &ProviderKey) -> Option<ProviderKey> {
         let moves = self.moves.lock();
         moves.successors.iter().find(|(left, _)| left == key).map(|(_, next)| next.clone())
     }
 
-    /// The VM's volumes begin to move: `from` stay at hand, and what is new is sealed under `to`,
-    /// which is had from its provider now, for nothing may be sealed under what nobody gets back.
+    /// Begins a move of the VM's volumes: the keys `from` are kept, and new volumes are sealed
+    /// under `to`. That key is fetched from its provider now, so that nothing is sealed under a key
+    /// that cannot be fetched back.
     ///
     /// # Errors
     /// [`KeyError`]: nothing has begun.
@@ -158,8 +161,8 @@ impl VmKeys {
         };
         let mut moves = self.moves.lock();
         moves.needed = from.to_vec();
-        // What was left for one of these has come further; and nothing is the successor of what the
-        // VM is under.
+        // Successors of these keys move on to the new one. A key that the VM uses has no successor
+        // itself.
         moves.successors.retain(|(left, _)| left != to && !from.contains(left));
         moves.successors.iter_mut().for_each(|(_, next)| *next = to.clone());
         moves.successors.extend(from.iter().map(|left| (left.clone(), to.clone())));
@@ -171,10 +174,10 @@ impl VmKeys {
         })
     }
 
-    /// A key that volumes leave, given also if it was revoked as compromised.
+    /// Returns a key that volumes are leaving, even if it was revoked as compromised.
     ///
     /// # Errors
-    /// While it cannot be had.
+    /// If it is unavailable.
     pub fn hold_to_leave(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
         let _turn = self.fetching.lock();
         match self.leases.kek(key) {
@@ -183,7 +186,7 @@ impl VmKeys {
         }
     }
 
-    /// The move is over: with `done`, no volume needs what it left, and that is wiped.
+    /// Ends a move. With `done`, no volume needs the old keys, and they are wiped.
     pub fn end_move(&self, done: bool) {
         let left = std::mem::take(&mut self.moves.lock().needed);
         if done {
@@ -191,18 +194,18 @@ impl VmKeys {
         }
     }
 
-    /// The key for something new; held by nobody.
+    /// Fetches the key for a new volume, without holding it.
     ///
     /// # Errors
-    /// Also if the key seals nothing new.
+    /// Also if the key may not seal new data.
     pub fn fetch_to_seal(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
         self.keyring.fetch_to_seal(key)
     }
 
-    /// The leases as one of several users sees them: each hears of every change.
+    /// Returns the leases for one of several users, each of which sees every change.
     ///
     /// # Errors
-    /// If there is no descriptor left.
+    /// If there are no descriptors left.
     pub fn leases(&self) -> io::Result<Arc<dyn Leases>> {
         let changed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         self.readers.lock().push(Arc::downgrade(&changed));
@@ -210,19 +213,20 @@ impl VmKeys {
         Ok(Arc::new(OneOfSeveral { leases, moves, changed }))
     }
 
-    /// What is missing, as the control plane is told.
+    /// The report of a missing key for the control plane.
     pub fn waiting_for(&self, key: &ProviderKey, reason: &str) -> WaitingFor {
         WaitingFor { key: key.clone(), reason: reason.to_owned(), grant_wanted: self.wants_grant(key) }
     }
 
-    /// The same of a key that was held: nothing if it is.
+    /// The report of a key that was held before; `None` if it is still held.
     pub fn missing(&self, key: &ProviderKey) -> Option<WaitingFor> {
         let status = self.leases.status(key)?;
         let reason = status.reason.unwrap_or_else(|| "it is being asked for".to_owned());
         (status.state == LeaseState::Waiting).then(|| self.waiting_for(key, &reason))
     }
 
-    /// The embedded key server gives a host its keys under grants alone; other providers know none.
+    /// Whether a grant is needed: the embedded key server gives a host its keys only for grants;
+    /// other providers have none.
     fn wants_grant(&self, key: &ProviderKey) -> bool {
         let config = self.keyring.config(&key.provider);
         if !config.is_ok_and(|config| matches!(config.source, SourceConfig::Embedded(_))) {
@@ -265,7 +269,7 @@ impl Leases for OneOfSeveral {
     }
 
     fn forget(&self, key: &ProviderKey) {
-        // The volume that has moved does not need it. Others do.
+        // The moved volume does not need the key, but others may.
         if !self.moves.lock().needed.contains(key) {
             self.leases.forget(key);
         }

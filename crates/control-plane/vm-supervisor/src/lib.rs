@@ -1,18 +1,18 @@
-//! The supervisor of a VM: one process for each VM that runs, and for each job that needs a VM's
+//! The supervisor of a VM: one process for each running VM, and for each job that needs a VM's
 //! keys.
 //!
-//! It answers for everything of its VM: it fetches the keys under the VM's grants, keeps each
-//! volume served by a worker, starts QEMU over them, and ends all of it in order when the VM is
-//! off. It outlives the hostd that started it: the next one finds it by `state.json`, and proves on
-//! its socket who it is. When it dies, its workers end with it, QEMU's guest waits for its disks,
-//! and another supervisor takes QEMU over.
+//! It is responsible for its whole VM: it fetches the keys with the VM's grants, keeps each volume
+//! served by a worker, starts QEMU, and ends all of it in order when the VM is off. It outlives the
+//! hostd that started it: the next hostd finds it through `state.json`, and verifies its identity
+//! on its socket. If it dies, its workers end with it, QEMU's guest waits for its disks, and
+//! another supervisor takes over QEMU.
 //!
-//! hostd never has a key, workers never a KEK, and QEMU none at all: the one process that holds the
-//! VM's KEK is this. It takes orders from nobody but hostd, and has no right to anything but the
-//! VM's files: what takes rights is done by its [starter], and for a job by its [hand].
+//! hostd never has a key, workers never have a KEK, and QEMU has no key at all: this is the only
+//! process that holds the VM's KEK. It takes orders only from hostd, and can access only the VM's
+//! files. Its [starter] does the privileged steps, and a job's [hand] those of a job.
 //!
-//! What it and hostd say to each other, and where they find a VM, is in `strongroom_host`. hostd
-//! knows nothing of this room: it starts this program, which becomes a supervisor here.
+//! The messages between it and hostd, and the paths of a VM, are in `strongroom_host`. hostd does
+//! not depend on this room: it starts this program, which becomes a supervisor here.
 #![forbid(unsafe_code)]
 
 pub mod attestation;
@@ -65,52 +65,52 @@ use self::vm::{Event, Vm, channel_of_events};
 /// How the processes of a VM are started.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// This very program.
+    /// The path of this program.
     pub this: PathBuf,
-    /// What makes it a worker.
+    /// The arguments that make it a worker.
     pub worker: Vec<OsString>,
-    /// What makes it the launcher of QEMU.
+    /// The arguments that make it the launcher of QEMU.
     pub launcher: Vec<OsString>,
 }
 
 /// Why a supervisor ended early.
 #[derive(Debug, Error)]
 pub enum SupervisorError {
-    /// A person started it.
+    /// It was started by a person.
     #[error("the supervisor of a VM is started by hostd, and does nothing without it")]
     NotBorn,
-    /// hostd.
+    /// The connection to hostd failed.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The process must not touch a key.
+    /// The process is not fit to hold a key.
     #[error(transparent)]
     Process(#[from] strongroom_worker::ProcessError),
-    /// Its secret.
+    /// Its secret cannot be used.
     #[error(transparent)]
     Proof(#[from] ProofError),
-    /// There is no /proc.
+    /// /proc is missing.
     #[error("/proc cannot be read")]
     Proc,
-    /// It holds no key unless it is confined.
+    /// It could not be confined, and holds no key.
     #[error("the VM's supervisor is not confined: {0}")]
     Confine(#[from] SandboxError),
-    /// The operating system.
+    /// A system call failed.
     #[error("the VM's supervisor cannot go on: {0}")]
     System(#[from] io::Error),
-    /// A job was not done. hostd was told.
+    /// A job failed. hostd has been told.
     #[error("{0}")]
     Job(Problem),
 }
 
-/// Does what hostd, from which this process was born, says over its standard input.
+/// Does the task that hostd, which started this process, sends over standard input.
 ///
 /// # Errors
-/// [`SupervisorError::NotBorn`] if a person started it.
+/// [`SupervisorError::NotBorn`] if it was started by a person.
 pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let wire = Wire::adopt(stdin).ok_or(SupervisorError::NotBorn)?;
     close_inherited(&wire);
-    // hostd's end, and a signal to its group, is none of ours.
+    // The supervisor survives hostd, and signals to hostd's process group.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"strongroom-vm");
     strongroom_worker::prepare_for_keys()?;
@@ -167,12 +167,12 @@ fn live(
     let door = Door::new(events.clone(), pages.clone());
     door.open(&run, secret, vm)?;
     let living = Vm::start(task, run, keys, starter, events, inbox, pages)?;
-    // Who started us needs to prove nothing.
+    // The hostd that started this process needs no proof.
     door.admit(wire)?;
     living.run()
 }
 
-/// The host goes down: the guest is asked to end. A terminal's signals are not for us.
+/// When the host shuts down, the guest is asked to shut down. Signals of a terminal are ignored.
 fn hear_signals(events: std::sync::mpsc::Sender<Event>) -> io::Result<()> {
     use std::io::Read;
     let (mut heard, said) = std::os::unix::net::UnixStream::pair()?;
@@ -188,8 +188,8 @@ fn hear_signals(events: std::sync::mpsc::Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes what hostd did not mean for us, and leaves nothing of the socket on standard input for
-/// those that are started from here.
+/// Closes descriptors that hostd inherited, and replaces the socket on standard input, so that
+/// child processes do not get it.
 fn close_inherited(wire: &Wire) {
     let ours = wire.as_fd().as_raw_fd();
     let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -198,8 +198,7 @@ fn close_inherited(wire: &Wire) {
         .filter(|number| *number > 2 && *number != ours)
         .collect();
     for number in numbers {
-        // Nothing here has opened a file yet. The directory that was read is closed already, and
-        // not there.
+        // No file is open here yet. The descriptor of the directory itself is already closed.
         let _ = nix::unistd::close(number);
     }
     if let Ok(nothing) = std::fs::File::open("/dev/null") {

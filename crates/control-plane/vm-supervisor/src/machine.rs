@@ -1,4 +1,5 @@
-//! QEMU, as its VM's supervisor has it: from the VM's configuration to a machine, and its events.
+//! The supervisor's view of QEMU: builds a machine from the VM's configuration, and receives its
+//! events.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,46 +17,45 @@ use uuid::Uuid;
 
 use crate::starter::Starter;
 
-/// Queues of a vhost-user disk: as many as the guest has processors, up to this.
+/// Most queues of a vhost-user disk; it has one for each processor up to this number.
 const QUEUES_MAX: u32 = 4;
-/// How long to wait for an event before it is looked whether there is still anyone to tell.
+/// The interval after which the wait for an event is repeated.
 const EVENT_WAIT: Duration = Duration::from_secs(3600);
-/// A monitor that was there for so long was not lost because of what the one before it was.
+/// A monitor that has lasted this long was not lost for the same reason as the one before it.
 const MONITOR_LASTS: Duration = Duration::from_secs(60);
-/// So many monitors may be lost, one soon after the other: what QEMU says ends each of them then.
+/// The most monitors that may be lost in quick succession: QEMU's messages are then what ends them.
 const MONITORS_LOST_MAX: u32 = 3;
-/// Before a monitor that could not be started is started again: the host may have no process or
-/// user to spare.
+/// The pause before a monitor's start is tried again: the host may be short of processes or users.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// From the end of QEMU's words to the end of its process.
+/// Timeout from the end of QEMU's connection to the end of its process.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A machine that runs, or stands still.
+/// A machine, running or paused.
 #[derive(Clone, Debug)]
 pub struct Machine {
     qemu: Arc<Qemu>,
 }
 
-/// What a machine says.
+/// News of a machine.
 #[derive(Debug)]
 pub enum MachineNews {
-    /// Something happened. It is never [`PowerEvent::Missed`].
+    /// An event, but never [`PowerEvent::Missed`].
     Event(PowerEvent),
-    /// Something happened that nobody heard; how the machine is now, if it says so.
+    /// Events were missed. Has the machine's present state, if it could be queried.
     Missed(Result<RunStatus, QmpError>),
-    /// QEMU has ended by itself, or was killed by another; what it said last.
+    /// QEMU has ended, with its last output.
     Ended(String),
-    /// QEMU was killed, because nobody could speak with it any more; why.
+    /// QEMU was killed, because no monitor could speak with it; with the reason.
     CutOff(String),
 }
 
 impl Machine {
-    /// Listens to a QEMU, by its monitor, of which `starter` starts others. `tell` is called on a
-    /// thread of its own, and no more is listened to before it returns: what QEMU says meanwhile is
-    /// bounded by the monitor's connection.
+    /// Listens to a QEMU through its monitor; `starter` starts replacements. `tell` is called on a
+    /// thread of its own, and the next event is only taken when it returns. The monitor's
+    /// connection bounds the events that are queued meanwhile.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub fn of(
         qemu: Qemu,
         starter: Starter,
@@ -72,13 +72,13 @@ impl Machine {
                     Ok(Some(event)) => tell(MachineNews::Event(event)),
                     Ok(None) => {}
                     Err(over) => match monitors.replace(&theirs, &over) {
-                        // What happened meanwhile was told to nobody.
+                        // Events in between may have been missed.
                         Ok(()) => missed(),
                         Err(why) => break why,
                     },
                 }
             };
-            // Without its QMP a machine cannot be looked after: it is off, or it is switched off.
+            // A machine without QMP cannot be supervised: it has ended, or is killed.
             if theirs.wait(ENDS_WITHIN) {
                 tell(MachineNews::Ended(theirs.said()));
             } else {
@@ -90,15 +90,15 @@ impl Machine {
         Ok(Self { qemu })
     }
 
-    /// It.
+    /// Its QEMU.
     pub fn qemu(&self) -> &Qemu {
         &self.qemu
     }
 
-    /// Cuts its power. That it has ended is told as news.
+    /// Cuts its power. The end is reported as news.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub fn cut_off(&self) -> std::io::Result<()> {
         let qemu = Arc::clone(&self.qemu);
         thread::Builder::new().name("power".to_owned()).spawn(move || {
@@ -111,19 +111,19 @@ impl Machine {
     }
 }
 
-/// The monitors of a machine, one after the other.
+/// The successive monitors of a machine.
 struct Monitors {
     starter: Starter,
-    /// When the one that is there now was started.
+    /// When the present one was started.
     since: Instant,
-    /// How many were lost, one soon after the other.
+    /// How many were lost in quick succession.
     lost: u32,
 }
 
 impl Monitors {
-    /// Replaces a monitor that is lost under a machine that runs. Where QEMU itself has ended, or
-    /// is not understood, another one would not help: then it says why nobody speaks with that QEMU
-    /// any more. One that is slow is waited for.
+    /// Replaces a lost monitor of a running machine. If QEMU itself has ended or sends invalid
+    /// messages, a replacement would not help; returns the reason then. A slow monitor is waited
+    /// for.
     fn replace(&mut self, qemu: &Qemu, over: &QmpError) -> Result<(), String> {
         if qemu.monitor().lost() != Some(Loss::Monitor) {
             return Err(over.to_string());
@@ -149,7 +149,7 @@ impl Monitors {
         Err(over.to_string())
     }
 
-    /// Counts a monitor that is lost, and refuses another one if too many were.
+    /// Counts a lost monitor. Refuses a replacement if too many were lost.
     fn count_loss(&mut self, why: &str) -> Result<(), String> {
         if self.since.elapsed() > MONITOR_LASTS {
             self.lost = 0;
@@ -163,9 +163,8 @@ impl Monitors {
     }
 }
 
-/// The machine that a VM is, without its TPM, which has to be started first, what is in its CD-ROM
-/// drive, which hostd opens, and with a generation id that was never used. Its disks are served
-/// where `run` says.
+/// Returns the machine of a VM, with a new generation id, and with its disks served in `run`. It
+/// lacks the TPM, which must be started first, and the CD-ROM image, which hostd opens.
 pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
     let boot = match &spec.kernel {
         None => Boot::Disk,
@@ -193,8 +192,8 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> MachineSpec {
     }
 }
 
-/// UEFI's variables are on NBD: QEMU waits for a worker that is replaced, and its guest meanwhile
-/// for an answer.
+/// UEFI's variables use NBD: while a worker is being replaced, QEMU waits for it, and the guest for
+/// QEMU.
 fn firmware(spec: &VmSpec, run: &VmRunDirectory) -> Firmware {
     match spec.firmware {
         protocol::Firmware::Bios => Firmware::Bios,
@@ -205,7 +204,7 @@ fn firmware(spec: &VmSpec, run: &VmRunDirectory) -> Firmware {
     }
 }
 
-/// A disk that is served at the socket of that number, as QEMU is told of it.
+/// The machine's description of the disk that is served at the socket with this number.
 pub fn attachment(
     spec: &VmSpec,
     run: &VmRunDirectory,

@@ -1,4 +1,4 @@
-//! How volumes and VMs are put into words for the control plane.
+//! Descriptions of volumes and VMs for the control plane.
 
 use strongroom_host::protocol::{Disk, DiskKey, ObservedVolume, VmReason, VolumeState, WaitingFor};
 use strongroom_keys::LeaseStatus;
@@ -23,7 +23,7 @@ pub fn opening(disk: &Disk) -> ObservedVolume {
     }
 }
 
-/// What a volume's supervisor says.
+/// Merges a status of the volume's supervisor.
 pub fn learn(volume: &mut ObservedVolume, status: &Status) {
     volume.state = match (status.condition.state, status.worker_pid) {
         (State::KeyUnavailable, _) => VolumeState::KeyUnavailable,
@@ -43,46 +43,46 @@ fn reason(code: &str, message: String) -> VmReason {
     VmReason { code: code.to_owned(), message }
 }
 
-/// It waits for a key.
+/// The VM waits for a key.
 pub fn waiting(waiting: &WaitingFor) -> VmReason {
     reason("key_unavailable", format!("waiting for {}: {}", waiting.key, waiting.reason))
 }
 
-/// Its datastore is full.
+/// The datastore is full.
 pub fn no_room() -> VmReason {
     let message =
         "its datastore is full: what its guest writes waits, and it goes on by itself when there is room";
     reason("no_space", message.to_owned())
 }
 
-/// Somebody wants it so.
+/// The VM was paused on request.
 pub fn paused_by_request() -> VmReason {
     reason("paused_by_request", "it was paused, as was asked for".to_owned())
 }
 
-/// Its memory is being sealed.
+/// The memory is being sealed.
 pub fn suspending() -> VmReason {
     reason("suspending", "it stands still while its memory is sealed".to_owned())
 }
 
-/// Its memory is being dumped.
+/// The memory is being dumped.
 pub fn dumping() -> VmReason {
     reason("dumping", "it stands still while its memory is dumped, and goes on then".to_owned())
 }
 
-/// Its guest is of no use.
+/// The guest's kernel has panicked.
 pub fn panicked() -> VmReason {
     reason("guest_panicked", "its guest's system has given up; reset or stop it".to_owned())
 }
 
-/// Its TPM has ended.
+/// The TPM has ended.
 pub fn tpm_lost() -> VmReason {
     let message =
         "its TPM has ended, and its guest sees one that fails; it has one again after a stop and a start";
     reason("tpm_lost", message.to_owned())
 }
 
-/// What its network goes through has ended.
+/// The process behind the user network has ended.
 pub fn network_lost() -> VmReason {
     let message = "what its network goes through has ended, and its guest reaches nothing; it has a network again after a stop and a start";
     reason("network_lost", message.to_owned())
@@ -93,7 +93,7 @@ pub fn io_error(device: &str) -> VmReason {
     reason("io_error", format!("disk {device} has failed; resume it when that is repaired"))
 }
 
-/// Its supervisor is a new one.
+/// A new supervisor is taking over.
 pub fn adopting() -> VmReason {
     reason(
         "adopting",

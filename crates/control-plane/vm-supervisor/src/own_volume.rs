@@ -1,8 +1,9 @@
-//! A VM's own volumes that no guest reaches, in the process that holds the VM's key.
+//! The VM's own volumes that no guest reaches. This process holds the VM's key and opens them
+//! itself.
 //!
-//! They are ordinary volumes, so nothing of theirs is in a file in the clear, and a power cut
-//! leaves what was flushed. Whoever opens one keeps it no longer than needed: while it is open its
-//! key is not moved to another one.
+//! They are ordinary volumes: no file has their content in the clear, and flushed data survives a
+//! power cut. A volume should be open only as long as needed: while it is open, it cannot be moved
+//! to another key.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,33 +21,33 @@ use thiserror::Error;
 
 use crate::keys::VmKeys;
 
-/// How long the last I/O of whoever had a volume may take.
+/// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// Why one of a VM's own volumes cannot be used.
 #[derive(Debug, Error)]
 pub enum OwnVolumeError {
-    /// The volume, or its key.
+    /// The volume, or its key in the descriptor, is invalid.
     #[error(transparent)]
     Datastore(#[from] DatastoreError),
-    /// The VM's key.
+    /// The VM's key is unavailable.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Its stages.
+    /// Its stages cannot be assembled.
     #[error(transparent)]
     Stack(#[from] StackError),
-    /// Reading or writing.
+    /// A read or write failed.
     #[error("{volume}: {error}")]
     Access {
-        /// Which volume.
+        /// The volume's name.
         volume: String,
-        /// Why not.
+        /// The error.
         error: TransferError,
     },
 }
 
 impl OwnVolumeError {
-    /// The key that is missing, if it may come by itself.
+    /// Returns the missing key with the reason, if it may become available.
     pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
         match self {
             Self::Key(error) | Self::Datastore(DatastoreError::Key { error, .. }) => match error {
@@ -57,7 +58,7 @@ impl OwnVolumeError {
         }
     }
 
-    /// As hostd is told.
+    /// The problem for hostd.
     pub fn problem(&self) -> Problem {
         let code = match self {
             Self::Datastore(error) => error.code(),
@@ -68,12 +69,11 @@ impl OwnVolumeError {
     }
 }
 
-/// The key of one of a VM's own volumes, or what it is to be made under, held from now on; none of
-/// a VM that is not encrypted.
+/// Returns the key of one of the VM's own volumes, or the key for a new one, and holds it from now
+/// on. Returns `None` for an unencrypted VM.
 ///
 /// # Errors
-/// Also while it cannot be had ([`OwnVolumeError::missing_key`]), and if it is another one than was
-/// recorded.
+/// Also if the key is unavailable ([`OwnVolumeError::missing_key`]), or is not the recorded one.
 pub fn hold_key(keys: &VmKeys, spec: &VmSpec, which: OwnVolume) -> Result<Option<Arc<Kek>>, OwnVolumeError> {
     let path = spec.own_volume_path(which);
     let found = match path.symlink_metadata() {
@@ -83,16 +83,16 @@ pub fn hold_key(keys: &VmKeys, spec: &VmSpec, which: OwnVolume) -> Result<Option
     Ok(keys.hold_for(spec.own_key(), found.as_ref())?)
 }
 
-/// What is accepted of a VM's own volume.
+/// The protection that the volume must have.
 pub fn protection(kek: Option<&Kek>) -> Protection<'_> {
     kek.map_or(Protection::Unencrypted, Protection::Encrypted)
 }
 
-/// Makes the volume at `path`, unless it is there: thin, with the smallest log. It has its name
-/// when it has its content.
+/// Makes the volume at `path` with its first content, unless it exists: thin, with the smallest
+/// log. It gets its name when the content is complete.
 ///
 /// # Errors
-/// Also for want of room.
+/// Also if the file system is full.
 pub fn create_with(
     path: &Path,
     size: VolumeSize,
@@ -118,7 +118,7 @@ pub fn create_with(
     Ok(rename(filling, path)?)
 }
 
-/// One that is open, for writing and for one thread.
+/// An open volume, for writing by one thread.
 #[derive(Debug)]
 pub struct OpenOwnVolume {
     access: DiskAccess,
@@ -126,15 +126,15 @@ pub struct OpenOwnVolume {
 }
 
 impl OpenOwnVolume {
-    /// Opens the one at `path`.
+    /// Opens the volume at `path`.
     ///
     /// # Errors
-    /// Also if it is not there, not under this key, or in use for longer than 30 s.
+    /// Also if it does not exist, is not under this key, or is in use for longer than 30 s.
     pub fn open(path: &Path, kek: Option<&Kek>) -> Result<Self, OwnVolumeError> {
         Self::open_within(path, kek, LOCK_WAIT)
     }
 
-    /// The same, if it is in use for no longer than that.
+    /// As [`open`](Self::open), but waits at most this long for another holder.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -142,11 +142,10 @@ impl OpenOwnVolume {
         Self::open_expected(path, kek, lock_wait, None)
     }
 
-    /// Opens one of a VM's own, if it is the one that the control plane knows.
+    /// Opens one of the VM's own volumes, if it is the one that the control plane knows.
     ///
     /// # Errors
-    /// As [`open`](Self::open); also if another volume, or an older descriptor, was put in its
-    /// place.
+    /// As [`open`](Self::open); also if another volume, or an old descriptor, is in its place.
     pub fn open_known(spec: &VmSpec, which: OwnVolume, kek: Option<&Kek>) -> Result<Self, OwnVolumeError> {
         let known = spec.known_volume(which);
         Self::open_expected(&spec.own_volume_path(which), kek, LOCK_WAIT, known)
@@ -174,10 +173,10 @@ impl OpenOwnVolume {
         self.access.size_bytes()
     }
 
-    /// Reads what is at byte `offset`.
+    /// Reads at byte `offset`.
     ///
     /// # Errors
-    /// Also if that reaches beyond the end. After an error it must be opened anew.
+    /// Also if the range reaches beyond the end. After an error the volume must be reopened.
     pub fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<(), OwnVolumeError> {
         let read = self.access.read_at(offset, into);
         read.map_err(|error| self.failed(error))
@@ -192,16 +191,16 @@ impl OpenOwnVolume {
         written.map_err(|error| self.failed(error))
     }
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     ///
     /// # Errors
-    /// If that cannot be said.
+    /// If the flush fails.
     pub fn flush(&mut self) -> Result<(), OwnVolumeError> {
         let flushed = self.access.flush();
         flushed.map_err(|error| self.failed(error))
     }
 
-    /// Flushes, empties the volume's log and lets go of it.
+    /// Flushes, empties the volume's log, and closes the volume.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -232,7 +231,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("nvram");
         let (size, kek_1) = (VolumeSize::new(1 << 20).unwrap(), kek(1));
-        // An attempt that was interrupted is done again.
+        // The creation replaces the remains of an interrupted one.
         create_with(&scratch.path().join("nvram.filling"), size, Some(&kek(2)), b"").unwrap();
         create_with(&path, size, Some(&kek_1), MARKER).unwrap();
         create_with(&path, size, Some(&kek_1), b"it is there already").unwrap();

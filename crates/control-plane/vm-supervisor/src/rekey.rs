@@ -1,17 +1,17 @@
-//! All volumes of a VM move from the keys that they are under to another one.
+//! Moves all volumes of a VM to another key.
 //!
 //! ```text
 //! the new key is had -> every volume is looked at -> vm.json says "next"
 //!     -> each volume: under both, read back, under the new one alone -> vm.json: "key"
 //! ```
 //!
-//! A volume that is not the one that is known, older than is known, or under no key of the VM's has
-//! all of it refused before the first is changed: what is left under two keys is what somebody does
-//! between the two looks at it.
+//! The move is refused before the first change if any volume has the wrong id, is older than the
+//! known one, or is under none of the VM's keys. A volume could only stay behind under its old key
+//! if an attacker changed it between this check and its move.
 //!
-//! Whoever is killed at whatever moment: `vm.json`, the state of a VM that runs and the inventory
-//! name both keys by then, and each volume's descriptor says under which one it is. Asked again, it
-//! goes on with those that have not moved.
+//! The move survives the kill of any process at any moment: `vm.json`, the state of a running VM
+//! and the inventory name both keys before the first change, and each volume's descriptor says
+//! which key it is under. A repeated request continues with the remaining volumes.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -32,18 +32,18 @@ use crate::console_log::LogSender;
 use crate::job::key_problem;
 use crate::keys::VmKeys;
 
-/// How long whoever has a volume may take to let go of it: its last I/O.
+/// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
-/// For a worker's supervisor to write two descriptors.
+/// How long a worker's supervisor may take to write two descriptors.
 const ANSWER_WITHIN: Duration = Duration::from_secs(180);
-/// How often it is looked for more volumes after all that were found have moved.
+/// How often the directory is searched for further volumes after all those found have moved.
 const PASSES_MAX: usize = 4;
 
-/// Moves the volumes of the VM to the key that its disks name as the next one, and writes that
-/// down. Says what the VM is then. Of a VM that runs, `log` is what has the console's volume.
+/// Moves the volumes of the VM to the next key of its disks, and records that. Returns the VM's new
+/// configuration. For a running VM, `log` holds the console's volume.
 ///
 /// # Errors
-/// While a key cannot be had, or a volume is damaged or in use. Each volume is under a key that
+/// If a key is unavailable, or a volume is damaged or in use. Each volume is then under a key that
 /// `vm.json` names.
 pub fn rekey(
     spec: &VmSpec,
@@ -73,22 +73,21 @@ struct Moving<'a> {
     to: &'a Kek,
 }
 
-/// A key that is left. It is had at most once: each time takes a grant.
+/// A key that the volumes leave. It is fetched at most once, since each fetch takes a grant.
 struct OldKey<'a> {
     key: &'a ProviderKey,
     kek: OnceCell<Arc<Kek>>,
 }
 
-/// A volume that has moved, and the generation of its descriptor then, as whoever wrote it knows
-/// it.
+/// A moved volume, with the generation of its descriptor as the process that wrote it knows it.
 struct Moved {
     path: PathBuf,
     generation: u64,
 }
 
 impl Moving<'_> {
-    /// Whether each volume is what it should be, under a key of the VM's. Nothing is locked:
-    /// whoever serves a volume has it, and replaces descriptors whole.
+    /// Checks that each volume is the right one, and under one of the VM's keys. Takes no lock: the
+    /// process that serves a volume holds it, and replaces descriptors atomically.
     fn look_at_all(&self) -> Result<(), Problem> {
         let (found, known) = (volumes(self.spec)?, self.spec.known_volumes());
         let missing = known.iter().map(|known| self.spec.volume_path(&known.name));
@@ -102,8 +101,8 @@ impl Moving<'_> {
             let known = known.iter().find(|known| self.spec.volume_path(&known.name) == *path);
             let old = self.old_key(descriptor);
             if old.is_none() && disk.is_none() && known.is_none() {
-                // An interrupted job's, or what was put there: it is under no key of these, and is
-                // not touched.
+                // The remains of an interrupted job, or an attacker's file: it is under none of
+                // these keys, and is not touched.
                 continue;
             }
             let protection = match (disk.map_or(self.spec.own_key(), |disk| &disk.key), old) {
@@ -115,7 +114,7 @@ impl Moving<'_> {
             };
             let looked_at = authenticated(path, protection, self.least_generation(path))
                 .and_then(|found| found.expect_volume(path, known.map(|known| known.volume)));
-            // What the guest was suspended with, and swap, go when they are used up.
+            // A suspended memory or a swap disk may disappear at any time.
             if path.symlink_metadata().is_ok() {
                 looked_at.map_err(|error| datastore_problem(&error))?;
             }
@@ -144,7 +143,7 @@ impl Moving<'_> {
         Err(Problem::new("rekey", message).with_next_step("try it again"))
     }
 
-    /// The volumes that need an old key, each with it.
+    /// Returns the volumes under an old key, each with that key.
     fn left(&self) -> Result<Vec<(PathBuf, &OldKey<'_>)>, Problem> {
         let volumes = volumes(self.spec)?;
         let old = |volume: DescribedVolume| {
@@ -163,8 +162,8 @@ impl Moving<'_> {
         sources.find_map(|key| self.left.iter().find(|old| old.key == key))
     }
 
-    /// By whoever serves it; else here. Says which generation its descriptor is of then; nothing of
-    /// one that is gone.
+    /// Moves one volume, through the process that serves it if there is one. Returns the generation
+    /// of its descriptor; `None` if the volume is gone.
     fn one(&self, path: &Path, old: &OldKey<'_>) -> Result<Option<u64>, Problem> {
         let client = Client::connect(path).map_err(|error| Problem::new("rekey", error.to_string()))?;
         if let Some(client) = client {
@@ -175,15 +174,15 @@ impl Moving<'_> {
         let from = self.kek(old).map_err(key_problem)?;
         let (to, lock_wait, least_generation) = (self.to, LOCK_WAIT, self.least_generation(path));
         match rewrap(path, &RewrapOptions { from, to, lock_wait, least_generation }) {
-            // What the guest was suspended with, and swap, go when they are used up.
+            // A suspended memory or a swap disk may disappear at any time.
             Err(_) if path.symlink_metadata().is_err() => Ok(None),
             Ok(descriptor) => Ok(Some(descriptor.generation)),
             Err(error) => Err(datastore_problem(&error)),
         }
     }
 
-    /// The key goes to the volume's supervisor in a pipe: it need not be fetched once for each
-    /// volume.
+    /// The key is passed to the volume's supervisor in a pipe, so that it need not be fetched again
+    /// for each volume.
     fn ask(&self, client: Client, path: &Path) -> Result<u64, Problem> {
         let failed = |error: &dyn std::fmt::Display| {
             Problem::new("rekey", format!("{} is not under its new key: {error}", path.display()))
@@ -216,10 +215,11 @@ impl Moving<'_> {
         }
     }
 
-    /// Both keys are the VM's until it is done.
+    /// Records both keys until the move is complete.
     fn begin(&self) -> Result<(), Problem> {
         let record = read(self.spec)?;
-        // What was interrupted has said so, and the old keys may be needed for nothing else.
+        // An interrupted move has already recorded this; the old keys may then be needed for
+        // nothing else.
         if record.spec == *self.spec && record.attestation.is_some() {
             Ok(())
         } else {
@@ -238,7 +238,7 @@ impl Moving<'_> {
         record.write(&spec.directory()).map_err(directory_problem)
     }
 
-    /// Nothing needs the old keys any more.
+    /// Records that the old keys are no longer needed.
     fn finish(&self, to: &ProviderKey, moved: &[Moved]) -> Result<VmSpec, Problem> {
         let mut spec = self.spec.clone();
         let mut known = spec.known_volumes();
@@ -268,7 +268,7 @@ fn directory_problem(error: VmDirectoryError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }
 
-/// Every volume in the VM's directory, and what an interrupted job has left of one.
+/// Returns every volume in the VM's directory, including the remains of interrupted jobs.
 fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
     let directory = spec.directory();
     let failed = |error: std::io::Error| {
@@ -285,7 +285,7 @@ fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
         match describe(&path) {
             Ok(volume) => volumes.push(volume),
             Err(_) if path.symlink_metadata().is_err() => {}
-            // What it needs is not known, so nothing is said of the old key.
+            // Its key is not known, so the old key may still be needed.
             Err(error) => return Err(datastore_problem(&error)),
         }
     }

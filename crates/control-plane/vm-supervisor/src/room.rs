@@ -1,19 +1,18 @@
-//! Room in a datastore for all that a machine has in its memory.
+//! Checks that a datastore has room for a machine's whole memory.
 
 use rustix::fs::statvfs;
 use strongroom_host::protocol::{Problem, VmSpec};
 use strongroom_streams::{SLOT_BYTES_MAX, stream_bytes};
 use strongroom_types::{VolumeSize, display_bytes};
 
-/// What a machine has beside its guest's memory, in bytes at most: a screen's memory, firmware, the
-/// devices' state.
+/// The most that a machine has beside its guest's memory, in bytes: video memory, firmware, device
+/// state.
 const BESIDES_BYTES: u64 = 256 << 20;
-/// One in so many bytes of memory says where the others belong: 8 for a page of 4096, and some.
+/// The share of headers with page addresses: 8 bytes and some for each page of 4096.
 const HEADS_SHARE: u64 = 256;
 
-/// How large the volume is to be that takes a VM's memory, if there is room for all of it. Pages of
-/// zeroes take none, but nobody has counted them. `what` and `next_step` are for whoever is told
-/// that there is not.
+/// Returns the size of a volume for a VM's memory, if there is room for all of it. Pages of zeroes
+/// take none, but their number is not known. `what` and `next_step` are for the error message.
 ///
 /// # Errors
 /// `no_space`.

@@ -1,5 +1,5 @@
-//! From a configuration to a machine: keys, volumes, QEMU; on a thread of its own, because each of
-//! them may take its time.
+//! Starts a VM: its keys, volumes and QEMU. Each can take a long time, so this has a thread of its
+//! own.
 
 use std::io;
 use std::sync::Arc;
@@ -25,32 +25,31 @@ use crate::vm::Event;
 use crate::volumes::{ServedVolume, VolumeError, VolumeHost, VolumeNews};
 use crate::vtpm::{Keeper, TpmPlace};
 
-/// How often a key that cannot be had is asked for.
+/// How often an unavailable key is requested again.
 const KEY_RETRY: Duration = Duration::from_secs(2);
-/// The same while there is no grant to ask with: each time is an entry in the key server's audit
-/// log.
+/// The same without a grant: each attempt is an entry in the key server's audit log.
 const KEY_RETRY_WITHOUT_GRANT: Duration = Duration::from_secs(30);
 
-/// What is started.
+/// A started VM.
 #[derive(Debug)]
 pub struct Started {
     /// The volumes, in the order of the layout.
     pub volumes: Vec<ServedVolume>,
-    /// Its processors stand still, unless it was adopted.
+    /// QEMU, which is paused unless it was adopted.
     pub qemu: Qemu,
-    /// What records its TPM's states, if it has one that runs.
+    /// Records the states of its TPM, if it has a working one.
     pub tpm: Option<Keeper>,
 }
 
-/// A machine, and its TPM if it has one that runs.
+/// A machine, with its TPM if it has a working one.
 type Launched = (Qemu, Option<Swtpm>);
 
-/// A probe of QEMU that is under way.
+/// A probe of QEMU in progress.
 type Probing = Option<JoinHandle<Result<QemuProgram, Problem>>>;
 
-/// Everything that it takes.
+/// The inputs of a start.
 pub struct Starting {
-    /// Which VM.
+    /// The VM.
     pub task: RunTask,
     /// Where its volumes are served.
     pub layout: Layout,
@@ -58,18 +57,18 @@ pub struct Starting {
     pub run: VmRunDirectory,
     /// Its keys.
     pub keys: Arc<VmKeys>,
-    /// What starts its processes.
+    /// Starts its processes.
     pub starter: Starter,
-    /// Who is told.
+    /// Receives the events.
     pub events: Sender<Event>,
-    /// Told when there are new grants.
+    /// Notified of new grants.
     pub nudged: Receiver<()>,
-    /// Set when nobody wants it any more.
+    /// Set to abandon the start.
     pub abandoned: Arc<AtomicBool>,
 }
 
 impl Starting {
-    /// Starts the machine, and tells of it.
+    /// Starts the machine, and reports the result as an event.
     pub fn run(self) {
         let started = self.start();
         let _ = self.events.send(Event::Started(started.map(Box::new)));
@@ -112,14 +111,14 @@ impl Starting {
         }
     }
 
-    /// Finds out what QEMU can do, where nobody has before, while keys are fetched.
+    /// Probes QEMU while keys are fetched, unless an earlier result is known.
     fn probing(&self) -> Probing {
         self.task.adopt.is_none().then_some(())?;
         let starter = self.starter.clone();
         thread::Builder::new().name("probe".to_owned()).spawn(move || starter.probe_qemu()).ok()
     }
 
-    /// A machine that boots, or that has loaded the memory that it was suspended with.
+    /// Starts a machine that boots, or one that has loaded its suspended memory.
     fn boot_or_resume(&self, probing: Probing) -> Result<Launched, Problem> {
         let program = match probing {
             Some(probing) => probing.join().map_err(|_| Problem::new("internal", "QEMU's probe panicked"))?,
@@ -138,8 +137,8 @@ impl Starting {
         }
     }
 
-    /// From here on this start of the VM counts, and no repetition of its order starts it again. A
-    /// memory that it was suspended with stays until the guest goes on with it.
+    /// Records this start. From here on, a repetition of its order does not start the VM again. A
+    /// suspended memory stays until the guest resumes it.
     fn record_start(&self) -> Result<(), Problem> {
         let failed = |error: VmDirectoryError| Problem::new(error.code(), error.to_string());
         let directory = self.task.spec.directory();
@@ -150,8 +149,8 @@ impl Starting {
         record.write(&directory).map_err(failed)
     }
 
-    /// Starts its TPM, if it has one, and QEMU: with this generation id, and `waiting` for its
-    /// memory.
+    /// Starts its TPM, if it has one, and QEMU with this generation id. `waiting` makes QEMU wait
+    /// for its memory.
     fn launch(&self, generation_id: Uuid, waiting: bool) -> Result<Launched, Problem> {
         let run = self.qemus_directory()?;
         let mut swtpm = match self.task.spec.tpm {
@@ -165,7 +164,7 @@ impl Starting {
                     swtpm.kill();
                     swtpm.said()
                 });
-                // Of a state that its key does not open, swtpm says more than QEMU.
+                // If the key does not open the state, swtpm's output says more than QEMU's.
                 match said.filter(|said| !said.is_empty()) {
                     Some(said) => {
                         Err(Problem::new("qemu", format!("{}; its TPM says: {said}", problem.message)))
@@ -192,7 +191,7 @@ impl Starting {
         TpmPlace::of(&self.task.spec, &self.keys, &self.starter)
     }
 
-    /// Starts the VM's TPM, as soon as its key can be had.
+    /// Starts the VM's TPM as soon as its key is available.
     fn start_tpm(&self, run: &RunDirectory) -> Result<Swtpm, Problem> {
         let mut waits = false;
         loop {
@@ -216,8 +215,8 @@ impl Starting {
         }
     }
 
-    /// Has the states of the TPM recorded. Without that the VM runs, and a state that was put back
-    /// would not be noticed.
+    /// Starts to record the states of the TPM. If that fails, the VM runs, but a state that is put
+    /// back would not be noticed.
     fn keep_tpm(&self, swtpm: Swtpm) -> Option<Keeper> {
         let events = self.events.clone();
         let lost = move |said| drop(events.send(Event::TpmLost(said)));
@@ -228,7 +227,7 @@ impl Starting {
             .ok()
     }
 
-    /// Serves a disk, as soon as its key can be had.
+    /// Serves a disk as soon as its key is available.
     fn serve_when_key_is_there(&self, index: usize, disk: &Disk) -> Result<ServedVolume, Problem> {
         let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run };
         let mut waits = false;

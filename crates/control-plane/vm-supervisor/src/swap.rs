@@ -1,9 +1,9 @@
-//! Swap disks: what a guest swaps out is of use until it is off, and to nobody after.
+//! Swap disks: the swapped-out data of a guest is useful only until the VM is off.
 //!
-//! So such a disk is a new volume at each start, whose data key is new with it, and is deleted when
-//! the VM is off. What a power cut leaves is deleted at the next start. A supervisor that takes a
-//! running QEMU over leaves it as it is, and so does a suspended VM's, until its guest goes on or
-//! its memory is discarded.
+//! So a swap disk is a new volume at each start, with a new data key, and is deleted when the VM is
+//! off. If a power cut leaves one, the next start deletes it. A supervisor that takes over a
+//! running QEMU keeps it. A suspended VM keeps its swap disks until its guest resumes or its memory
+//! is discarded.
 
 use std::time::Duration;
 
@@ -17,29 +17,29 @@ use crate::keys::VmKeys;
 use crate::own_volume::{OwnVolumeError, create_with};
 use crate::volumes::VolumeError;
 
-/// How long the last I/O of whoever had it may take.
+/// How long the last I/O of the previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
-/// The page of x86, in which a swap area counts.
+/// The x86 page size, the unit of a swap area.
 const PAGE_BYTES: u64 = 4096;
-/// Where the header is in the first page: before it there is room for a boot sector.
+/// The offset of the header in the first page, after room for a boot sector.
 const HEADER_AT: usize = 1024;
-/// The header's version; the only one.
+/// The only version of the header.
 const HEADER_VERSION: u32 = 1;
-/// The last bytes of the first page.
+/// The signature at the end of the first page.
 const SIGNATURE: &[u8; 10] = b"SWAPSPACE2";
 /// The longest label, in bytes.
 const LABEL_BYTES: usize = 16;
 
-/// Makes a swap disk anew, with an empty swap area on it.
+/// Makes a swap disk anew, with an empty swap area.
 ///
 /// # Errors
-/// Also while its key cannot be had.
+/// Also if its key is unavailable.
 pub fn renew(task: &RunTask, disk: &Disk, keys: &VmKeys) -> Result<(), VolumeError> {
     let spec = &task.spec;
     if is_suspended(spec) && !task.how.discard_memory {
         return Ok(());
     }
-    // It is made anew, so nothing is there that says under what.
+    // The disk is made anew, so no descriptor decides the key.
     let kek = keys.hold_for(&disk.key, None).map_err(OwnVolumeError::from)?;
     remove(spec, disk)?;
     let area = area(disk.size_bytes.bytes(), disk.name.as_str(), Uuid::new_v4());
@@ -49,7 +49,7 @@ pub fn renew(task: &RunTask, disk: &Disk, keys: &VmKeys) -> Result<(), VolumeErr
 /// Deletes the swap disks of a VM that is off.
 ///
 /// # Errors
-/// The first that could not be.
+/// The first error.
 pub fn remove_all(spec: &VmSpec) -> Result<(), OwnVolumeError> {
     if is_suspended(spec) {
         return Ok(());
@@ -57,8 +57,8 @@ pub fn remove_all(spec: &VmSpec) -> Result<(), OwnVolumeError> {
     spec.disks.iter().filter(|disk| disk.kind == DiskKind::Swap).try_for_each(|disk| remove(spec, disk))
 }
 
-/// Whether the guest's memory is kept, which knows what was swapped out. Of a VM whose directory
-/// cannot be read that is not known.
+/// Whether a memory that refers to swapped-out data is kept. `true` if the VM's directory cannot be
+/// read.
 fn is_suspended(spec: &VmSpec) -> bool {
     VmRecord::read_of(&spec.directory(), spec.id).map_or(true, |record| record.suspended.is_some())
 }
@@ -74,7 +74,7 @@ fn remove(spec: &VmSpec, disk: &Disk) -> Result<(), OwnVolumeError> {
 /// The first page of an empty swap area (Linux `include/linux/swap.h`, `union swap_header`), as
 /// mkswap makes it.
 fn area(size_bytes: u64, label: &str, id: Uuid) -> Vec<u8> {
-    // More pages than a guest counts are left unused.
+    // Pages beyond the 32-bit count stay unused.
     let last_page = u32::try_from(size_bytes / PAGE_BYTES).unwrap_or(u32::MAX).saturating_sub(1);
     let mut page = vec![0; PAGE_BYTES as usize];
     let label = &label.as_bytes()[..label.len().min(LABEL_BYTES)];

@@ -1,4 +1,4 @@
-//! The life of one VM, as one thread decides it.
+//! The life of one VM, decided by one thread.
 //!
 //! ```text
 //! Starting --(key missing)--> KeyUnavailable --(key back)--> Starting --> Running <--> Paused
@@ -6,8 +6,8 @@
 //!     any of these --> Stopping --> off: volumes closed in order, written down, told, and the process ends
 //! ```
 //!
-//! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for
-//! each volume, for the start. This thread waits for nothing else.
+//! Everything arrives as an [`Event`] from threads that wait for hostd, for QEMU, for each volume,
+//! or for the start. This thread waits for nothing else.
 
 mod activity;
 mod disks;
@@ -51,64 +51,64 @@ use crate::volumes::{ServedVolume, VolumeNews};
 use crate::vtpm::Keeper;
 use crate::{SupervisorError, swap};
 
-/// What the volumes of a VM that is off may take to drain: their own deadlines, and room.
+/// How long the volumes may take to drain when the VM is off: their own timeouts, and a margin.
 const VOLUMES_END_WITHIN: Duration = Duration::from_secs(120);
-/// How long a guest may take when the host itself goes down.
+/// How long a guest has to shut down when the host does.
 const HOST_SHUTDOWN_S: u32 = 60;
 
-/// Something that happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
-    /// Somebody is there.
+    /// A hostd has connected.
     Connected(Connection),
-    /// And gone.
+    /// A connection was closed.
     Gone(u64),
-    /// Somebody asks.
+    /// A request.
     Request {
-        /// Who.
+        /// The connection.
         connection: Connection,
-        /// What.
+        /// The request.
         request: Request,
-        /// With these files.
+        /// Its files.
         files: Vec<OwnedFd>,
     },
-    /// A key is missing, or was and is not.
+    /// A key is missing, or is no longer missing.
     KeyMissing(Option<WaitingFor>),
-    /// The VM's TPM runs.
+    /// The VM's TPM has started.
     TpmStarted(QemuIdentity),
-    /// The VM's TPM has ended while its guest runs; what it said last.
+    /// The VM's TPM has ended while its guest runs; with its last output.
     TpmLost(String),
-    /// The machine is there, or will not be.
+    /// The machine has started, or its start failed.
     Started(Result<Box<Started>, Problem>),
-    /// Of the volume that is served at the socket of that number.
+    /// News of the volume that is served at the socket with this number.
     Volume(usize, VolumeNews),
-    /// Of the machine, which says no more before the sender is dropped: a guest can cause events
-    /// without end.
+    /// News of the machine. It reports no more until the sender is dropped, because a guest can
+    /// cause events without end.
     Machine(MachineNews, SyncSender<()>),
-    /// How far something is that a request began.
+    /// The progress of a request.
     Progress(Progress),
-    /// A suspension is over.
+    /// A suspension has ended.
     Suspended(Result<SuspendedMemory, Problem>),
-    /// A move to another key is over: what the VM is now.
+    /// A move to another key has ended; with the VM's new configuration.
     Rekeyed(Result<Box<VmSpec>, Problem>),
-    /// How far a dump is.
+    /// The progress of a dump.
     DumpProgress(Progress),
-    /// A dump is over.
+    /// A dump has ended.
     Dumped(Result<Dump, Problem>),
-    /// The volume of a dump is deleted, or is not.
+    /// The volume of a dump was deleted, or the deletion failed.
     DumpGone {
-        /// Which dump.
+        /// The dump's number.
         number: u32,
-        /// Why not.
+        /// The result.
         gone: Result<(), Problem>,
-        /// Who waits for it, for which request.
+        /// The connection and request that wait for it.
         asked_by: (Connection, u64),
     },
-    /// A change of a disk has come so far, and goes on when that is written down.
+    /// A step of a disk change, which continues when the step is recorded.
     Disk(DiskStep, SyncSender<Result<(), Problem>>),
-    /// A change of a disk is over.
+    /// A disk change has ended.
     DiskChanged(Result<(), Problem>),
-    /// The host goes down.
+    /// The host is shutting down.
     HostEnds,
 }
 
@@ -126,7 +126,7 @@ pub struct Vm {
     reason: Option<VmReason>,
     missing: Option<WaitingFor>,
     volumes: Vec<Volume>,
-    /// For the door to answer from.
+    /// The counters from which the door answers.
     pages: Pages,
     machine: Option<Machine>,
     tpm: Option<Keeper>,
@@ -138,35 +138,35 @@ pub struct Vm {
     halted: Halted,
     activity: Activity,
     dumps: Vec<Dump>,
-    /// Removes what never became a dump.
+    /// Removes unfinished dumps.
     tidying: Option<thread::JoinHandle<()>>,
     starter: Starter,
-    /// Removes the volume of the memory with which it went on.
+    /// Removes the volume of the memory that was resumed.
     removal: Option<thread::JoinHandle<()>>,
     stop: Option<Stop>,
     abandoned: Arc<AtomicBool>,
     nudge: SyncSender<()>,
 }
 
-/// Why the processors are to stand still.
+/// The reasons for which the processors are paused.
 #[derive(Debug, Default)]
 struct Halted {
     by_request: bool,
     for_room: bool,
 }
 
-/// That the VM is to end.
+/// A stop in progress.
 #[derive(Debug)]
 struct Stop {
     reason: OffReason,
     message: String,
-    /// When it is cut off.
+    /// When the machine is stopped by force.
     deadline: Option<Instant>,
-    /// Whether the guest itself has ended.
+    /// Whether the guest itself has shut down.
     guest_ended: bool,
 }
 
-/// A volume, as far as it is.
+/// A volume in its present stage.
 #[derive(Debug)]
 struct Volume {
     /// The number of its socket.
@@ -174,12 +174,12 @@ struct Volume {
     served: Option<ServedVolume>,
     observed: ObservedVolume,
     ended: bool,
-    /// Who waits for its end, if it is taken out.
+    /// Receives the result of its removal.
     leaving: Option<SyncSender<Result<(), Problem>>>,
 }
 
 impl Vm {
-    /// Begins to start it. `events` are what `inbox` gives.
+    /// Begins to start a VM. `events` is the sender of `inbox`.
     pub fn start(
         task: RunTask,
         run: VmRunDirectory,
@@ -253,7 +253,7 @@ impl Vm {
         })
     }
 
-    /// Lives until the VM is off, and everything of it in order.
+    /// Runs until the VM is off and all of its parts are ended in order.
     pub fn run(mut self) -> Result<(), SupervisorError> {
         let (reason, message) = loop {
             self.show_pages();
@@ -269,14 +269,14 @@ impl Vm {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => self.cut_off(),
-                // Not while we have a sender ourselves.
+                // This cannot happen, since this thread has a sender itself.
                 Err(RecvTimeoutError::Disconnected) => return Err(SupervisorError::Proc),
             }
         };
         self.end(reason, message)
     }
 
-    /// Has the door answer from the pages of what is served now.
+    /// Gives the door the pages of the volumes that are served at present.
     fn show_pages(&self) {
         let served = self.volumes.iter().filter(|volume| !volume.ended);
         let page = |volume: &Volume| {
@@ -286,12 +286,12 @@ impl Vm {
         self.pages.set(served.filter_map(page));
     }
 
-    /// What follows from an event; why the VM is off, once it is.
+    /// Handles an event. Returns why the VM is off, once it is.
     fn happened(&mut self, event: Event) -> Option<(OffReason, String)> {
         match event {
             Event::Connected(connection) => {
                 self.hosts.push(connection);
-                // It has been told nothing yet.
+                // The new connection has not received the state yet.
                 self.told = None;
             }
             Event::Gone(id) => {
@@ -319,7 +319,7 @@ impl Vm {
             Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
-            // What is being suspended ends anyway.
+            // A suspension in progress ends the VM anyway.
             Event::HostEnds if self.activity.suspension().is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
         }
@@ -361,7 +361,7 @@ impl Vm {
         let tell = move |news| {
             let (until, is_taken) = sync_channel(0);
             if events.send(Event::Machine(news, until)).is_ok() {
-                // Nothing is ever sent: that the sender is gone is the word.
+                // Nothing is ever sent: dropping the sender is the signal.
                 let _ = is_taken.recv();
             }
         };
@@ -372,7 +372,7 @@ impl Vm {
         self.state.qemu = Some(identity);
         self.machine = Some(machine);
         if let Err(error) = self.state.write(&self.run) {
-            // Nobody could find it again.
+            // Without its state file no later process could find it.
             self.end_because(OffReason::StartFailed, format!("the VM's state cannot be written: {error}"));
             return None;
         }
@@ -406,13 +406,13 @@ impl Vm {
             return (stop.reason, stop.message.clone());
         }
         if let Some(orphan) = &self.task.adopt {
-            // Without its disks it would only wait for ever.
+            // A guest without its disks would wait for ever.
             self.starter.kill(orphan.qemu.pid);
         }
         (OffReason::StartFailed, problem.to_string())
     }
 
-    /// Has the processors stand still, or go on, as is wanted.
+    /// Pauses or resumes the processors, as the present reasons require.
     fn halt_or_go_on(&mut self) -> Result<(), Problem> {
         let machine = self.machine()?;
         let monitor = machine.qemu().monitor();
@@ -433,7 +433,7 @@ impl Vm {
         self.cut_off();
     }
 
-    /// Ends the machine now. One that is not there yet is ended when it is.
+    /// Stops the machine by force. One that is still starting is stopped as soon as it exists.
     fn cut_off(&mut self) {
         if let Some(stop) = &mut self.stop
             && stop.deadline.take().is_some_and(|deadline| deadline <= Instant::now())
@@ -451,13 +451,13 @@ impl Vm {
         }
     }
 
-    /// Closes the volumes in order, wipes the keys, and leaves word.
+    /// Closes the volumes in order, wipes the keys, and records the reason.
     fn end(mut self, reason: OffReason, message: String) -> Result<(), SupervisorError> {
         self.is(PowerState::Stopping, None);
         if let Some(console) = self.console.take() {
             console.finish();
         }
-        // The hub has let go of it, and everything is in it.
+        // The console has dropped its sender, so the log has all output.
         if let Some(log) = self.console_log.take() {
             log.finish();
         }
@@ -473,7 +473,8 @@ impl Vm {
         for volume in &mut self.volumes {
             match &volume.served {
                 Some(served) => served.stop(),
-                // Of those that were told to stop when the start failed, the end comes as news too.
+                // Volumes that were told to stop when the start failed also report their end as
+                // news.
                 None => volume.ended |= volume.observed.worker_pid.is_none(),
             }
         }
@@ -505,7 +506,7 @@ impl Vm {
         Ok(written?)
     }
 
-    /// What its guest lacks since it started.
+    /// Failed devices of the guest since its start.
     fn lost(&self) -> Option<VmReason> {
         let network = || self.network_lost.then(observe::network_lost);
         self.tpm_lost.then(observe::tpm_lost).or_else(network)
@@ -518,7 +519,7 @@ impl Vm {
         (self.power, self.reason) = (power, reason);
     }
 
-    /// Tells everybody how it is, if that is not what they were told.
+    /// Reports the VM's state to all connections, if it has changed.
     fn tell(&mut self) {
         let now = ObservedVm {
             vm: self.task.spec.id,
@@ -545,8 +546,8 @@ impl Vm {
         let report = Report::State(Box::new(now));
         for host in &self.hosts {
             if host.wire.send(&report, &[]).is_err() {
-                // Its thread notices, and it is forgotten. A hostd that lives connects again, and
-                // is told all.
+                // The connection's thread notices and removes it. A hostd that is still running
+                // reconnects, and receives the whole state.
                 host.wire.hang_up();
             }
         }
@@ -574,7 +575,7 @@ fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A way to tell events.
+/// A channel for events.
 pub fn channel_of_events() -> (Sender<Event>, Receiver<Event>) {
     channel()
 }

@@ -1,4 +1,4 @@
-//! The volumes of a VM that runs: each is served on a thread of its own.
+//! The volumes of a running VM, each served on a thread of its own.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,8 @@ use crate::keys::VmKeys;
 use crate::own_volume::OwnVolumeError;
 use crate::starter::Starter;
 
-/// How long the last I/O of a dead supervisor's worker may take. It drains its guest first.
+/// How long the last I/O of a dead supervisor's worker may take, which first drains its guest's
+/// requests.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// The longest serial number of a virtio disk, in bytes (virtio 1.2, 5.2.6).
 const SERIAL_BYTES_MAX: usize = 20;
@@ -35,48 +36,48 @@ const SERIAL_BYTES_MAX: usize = 20;
 /// Why a volume is not served.
 #[derive(Debug, Error)]
 pub enum VolumeError {
-    /// The volume, or its key.
+    /// The volume, or its key in the descriptor, is invalid.
     #[error(transparent)]
     Datastore(#[from] DatastoreError),
-    /// Its key.
+    /// Its key is unavailable.
     #[error("{volume}: {error}")]
     Key {
-        /// Which volume.
+        /// The volume.
         volume: PathBuf,
-        /// Why not.
+        /// The error.
         error: KeyError,
     },
-    /// Its socket.
+    /// Its socket cannot be made.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Its worker.
+    /// Its worker failed.
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
-    /// Not what the control plane says that it is.
+    /// It is not as the control plane requires.
     #[error("{volume} is {found}, and should be {wanted}: somebody has put another volume in its place")]
     NotAsDecided {
-        /// Which volume.
+        /// The volume.
         volume: PathBuf,
-        /// What it is.
+        /// Its actual property.
         found: String,
-        /// What it should be.
+        /// The required property.
         wanted: String,
     },
     /// A swap disk could not be made.
     #[error(transparent)]
     Own(#[from] OwnVolumeError),
-    /// The operating system.
+    /// A system call failed.
     #[error("{action}: {error}")]
     System {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// Why it failed.
+        /// The error.
         error: io::Error,
     },
 }
 
 impl VolumeError {
-    /// The key that is missing, if it may come by itself.
+    /// Returns the missing key with the reason, if it may become available.
     pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
         let error = match self {
             Self::Own(error) => return error.missing_key(),
@@ -89,7 +90,7 @@ impl VolumeError {
         }
     }
 
-    /// As hostd is told.
+    /// The problem for hostd.
     pub fn problem(&self) -> Problem {
         let code = match self {
             Self::Datastore(error) => error.code(),
@@ -104,23 +105,22 @@ impl VolumeError {
     }
 }
 
-/// What volumes of one VM have in common.
+/// The context that the volumes of one VM share.
 #[derive(Debug)]
 pub struct VolumeHost<'a> {
     /// Their keys.
     pub keys: &'a VmKeys,
-    /// What starts their workers.
+    /// Starts their workers.
     pub starter: &'a Starter,
-    /// Where they are served.
+    /// The directory in which they are served.
     pub run: &'a VmRunDirectory,
 }
 
 impl VolumeHost<'_> {
-    /// Opens a disk's volume and starts its worker, which QEMU then finds at the socket of that
-    /// number.
+    /// Opens a disk's volume and starts its worker. QEMU finds it at the socket with this number.
     ///
     /// # Errors
-    /// Also while its key cannot be had ([`VolumeError::missing_key`]).
+    /// Also if its key is unavailable ([`VolumeError::missing_key`]).
     pub fn serve(&self, spec: &VmSpec, disk: &Disk, socket: usize) -> Result<Supervisor, VolumeError> {
         let path = spec.volume_path(&disk.name);
         let descriptor = describe(&path)?.descriptor;
@@ -142,7 +142,8 @@ impl VolumeHost<'_> {
                 .map_err(|error| VolumeError::Key { volume: path.clone(), error })?,
         };
         let path_of_socket = self.run.disk_socket(socket);
-        // Nobody listens there any more: whoever did had the volume, whose lock is ours now.
+        // No process listens there any more: the listener held the volume, which is now locked by
+        // this process.
         match std::fs::remove_file(&path_of_socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(system("cannot remove the socket of a disk that was served before")(error));
@@ -155,7 +156,7 @@ impl VolumeHost<'_> {
             .map_err(io::Error::other)
             .map_err(system("cannot give a disk's socket to QEMU's user"))?;
         let name = format!("{}-{}", spec.name, disk.name);
-        // QEMU comes after the disks, and runs on whichever nodes the kernel chooses.
+        // QEMU starts after the disks, on NUMA nodes of the kernel's choice.
         let placement = Placement::near_device(&head);
         let exposure = Exposure {
             head,
@@ -168,8 +169,8 @@ impl VolumeHost<'_> {
         Ok(Supervisor::start(exposure, layer, deks)?)
     }
 
-    /// The key that the disk is to be under, which must be the one that its volume is under. While
-    /// a move to another key is under way, either will do.
+    /// Returns the disk's configured key, which must be the one that its volume is under. During a
+    /// move to another key, either is accepted.
     fn kek(
         &self,
         path: &Path,
@@ -204,7 +205,7 @@ fn not_as_decided(volume: &Path, found: &str, wanted: &str) -> VolumeError {
     }
 }
 
-/// Whether a disk of a VM may be served so.
+/// Whether a disk of a VM may have this frontend.
 pub(super) fn is_of_a_disk(frontend: &Frontend) -> bool {
     match frontend {
         Frontend::VhostUser { serial, queues_max } => {
@@ -223,16 +224,16 @@ fn frontend(disk: &Disk) -> Frontend {
     }
 }
 
-/// What happened to a volume.
+/// News of a volume.
 #[derive(Debug)]
 pub enum VolumeNews {
-    /// How it is.
+    /// Its status.
     Status(Box<Status>),
-    /// It is not served any more.
+    /// It is no longer served.
     Ended(Result<(), SuperviseError>),
 }
 
-/// A volume that is served on its thread.
+/// A volume that is served on its own thread.
 #[derive(Debug)]
 pub struct ServedVolume {
     stop: OwnedFd,
@@ -240,10 +241,10 @@ pub struct ServedVolume {
 }
 
 impl ServedVolume {
-    /// Keeps a volume served until it is told to stop. `tell` is called on its thread.
+    /// Keeps a volume served until it is told to stop. `tell` is called on the volume's thread.
     ///
     /// # Errors
-    /// If there is no thread for it; then it is served no more.
+    /// If the thread cannot be started; the volume is then not served.
     pub fn run(
         supervisor: Supervisor,
         name: &str,
@@ -260,12 +261,12 @@ impl ServedVolume {
         Ok(Self { stop, page })
     }
 
-    /// What its workers count in, if they do.
+    /// The page in which its workers count, if they do.
     pub fn page(&self) -> Option<&Arc<Page>> {
         self.page.as_ref()
     }
 
-    /// Has it drain, flush and end; that is told as news.
+    /// Makes it drain, flush and end; the end is reported as news.
     pub fn stop(&self) {
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
     }

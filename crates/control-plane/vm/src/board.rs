@@ -1,4 +1,4 @@
-//! The main board and what starts on it.
+//! The main board and its firmware.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ pub enum MachineType {
     /// PCI Express.
     #[default]
     Q35,
-    /// The i440FX of old guests.
+    /// i440FX, for old guests.
     Pc,
 }
 
-/// What starts the guest.
+/// The guest's firmware.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

@@ -1,4 +1,4 @@
-//! A kernel that is started without a boot loader, and files of the host that a VM starts from.
+//! Direct kernels, and host files that a VM boots from.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -8,17 +8,17 @@ use thiserror::Error;
 use crate::board::Firmware;
 use crate::limits::{HOST_PATH_BYTES_MAX, KERNEL_ARGUMENTS_BYTES_MAX};
 
-/// A kernel that is started without a boot loader. Its files are the host's, and are taken from the
-/// directories alone that its configuration names (`boot_directories`).
+/// A kernel that QEMU starts without a boot loader. Its files are the host's, and only from the
+/// directories in the host's configuration (`boot_directories`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DirectKernel {
     /// The kernel.
     pub kernel: PathBuf,
-    /// Its first file system.
+    /// The initial ram disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initrd: Option<PathBuf>,
-    /// Its command line, in which nothing secret may be: every process of the host can read it.
+    /// The kernel's command line. It must not hold a secret: every process of the host can read it.
     #[serde(default)]
     pub arguments: String,
 }
@@ -26,7 +26,7 @@ pub struct DirectKernel {
 /// Why a VM cannot start from a kernel or an image.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BootError {
-    /// No path that means the same to every program.
+    /// A path that some program would read differently.
     #[error(
         "'{}' is no path of a host's file: it must be absolute, without '..', a comma or control characters, \
          and of at most {HOST_PATH_BYTES_MAX} bytes", .0.display()
@@ -35,18 +35,18 @@ pub enum BootError {
     /// A command line that is too long, or has more than one line.
     #[error("a kernel's arguments are one line of at most {KERNEL_ARGUMENTS_BYTES_MAX} bytes")]
     Arguments,
-    /// What QEMU would put into one place: the log of a TPM lies where it loads an initial ram
-    /// disk, and the guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's
-    /// `hw/i386/pc.c` knows nothing of it).
+    /// An initial ram disk beside a TPM: QEMU loads the ram disk over the TPM's log, and the guest
+    /// loses its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's `hw/i386/pc.c` leaves no
+    /// room for the log).
     #[error("a VM with a TPM that starts a kernel with an initial ram disk takes UEFI")]
     InitrdBesideTpm,
 }
 
 impl DirectKernel {
-    /// Whether a machine can start from it.
+    /// Checks whether a machine can boot it.
     ///
     /// # Errors
-    /// The first part that is wrong.
+    /// The first invalid part.
     pub fn check(&self) -> Result<(), BootError> {
         check_host_path(&self.kernel)?;
         self.initrd.as_deref().map_or(Ok(()), check_host_path)?;
@@ -58,7 +58,7 @@ impl DirectKernel {
     }
 }
 
-/// Whether an initial ram disk and a TPM can be in one machine with this firmware.
+/// Checks whether one machine with this firmware can have an initial ram disk and a TPM.
 ///
 /// # Errors
 /// [`BootError::InitrdBesideTpm`].
@@ -73,8 +73,8 @@ pub fn check_initrd_beside_tpm(
     Ok(())
 }
 
-/// Whether a path is absolute, without a way up, and without a comma or a line end, which QEMU and
-/// people read otherwise.
+/// Checks that a path is absolute, has no `..`, and has no comma or line end, which QEMU and people
+/// would misread.
 ///
 /// # Errors
 /// [`BootError::Path`].

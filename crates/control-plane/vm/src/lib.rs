@@ -1,12 +1,12 @@
-//! What a virtual machine is made of, said once: its limits, its names, its hardware, and whether a
-//! machine can be made of it.
+//! The parts of a virtual machine, defined once: its limits, its names, its hardware, and the
+//! checks that a machine can be built from them.
 //!
 //! Four rooms describe a VM: the REST interface (`api`), the inventory (`control`), the order to a
 //! host and `vm.json` (`hostd`), and the machine that QEMU is started with (`hypervisor`). Each
-//! keeps an envelope of its own, because each is a contract with other versions of the program. The
-//! types in them come from here, so that a VM that one of them takes is one that the others take.
+//! keeps an envelope of its own, because each is a contract with other versions of the program.
+//! Their types come from here, so that a VM that one of them accepts is accepted by the others.
 //!
-//! What may not enter: keys, volumes, anything that looks at a host.
+//! What may not enter: keys, volumes, and anything that inspects a host.
 #![forbid(unsafe_code)]
 
 mod board;

@@ -1,26 +1,24 @@
-//! How much of everything a VM may have. No other room defines one of these numbers (a test of this
-//! crate looks).
+//! The limits of a VM. No other room defines one of these numbers (a test of this crate checks).
 
-/// Most processors: fewer than 255, beyond which a guest needs an IOMMU that remaps interrupts, and
-/// which no machine here has.
+/// Most processors. From 255 on, a guest needs an IOMMU that remaps interrupts, which no machine
+/// here has.
 pub const CPUS_MAX: u32 = 240;
 
-/// What memory is a multiple of, in bytes: a large page of x86-64, which KVM maps as one.
+/// The unit of memory sizes, in bytes: a large page of x86-64, which KVM maps as one.
 pub const MEMORY_UNIT_BYTES: u64 = 2 << 20;
 
 /// Least memory, in bytes: SeaBIOS and a small kernel start in it.
 pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
 
-/// Most memory, in bytes: what QEMU 7.2's machines address with 40 physical bits, 1 TiB less the
-/// hole below 4 GiB and the one at the end.
+/// Most memory, in bytes: what QEMU 7.2's machines can address with 40 physical bits, 1 TiB less
+/// the hole below 4 GiB and the one at the end.
 pub const MEMORY_MAX_BYTES: u64 = 1000 << 30;
 
-/// Most disks, the one for cloud-init included: each is a worker, a socket and a PCI device, and
+/// Most disks, including the cloud-init disk: each takes a worker, a socket and a PCI device, and
 /// the bus of a pc has 32 slots.
 pub const DISKS_MAX: usize = 16;
 
-/// Most network interfaces: with the disks they fill the bus of a pc but for what the machine
-/// itself has there.
+/// Most network interfaces: with the disks and the machine's own devices they fill the bus of a pc.
 pub const NICS_MAX: usize = 8;
 
 /// Longest kernel command line, in bytes: `COMMAND_LINE_SIZE` of x86 Linux less its zero byte.

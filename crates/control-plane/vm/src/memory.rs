@@ -1,4 +1,4 @@
-//! Sizes of guests' memory.
+//! Sizes of guest memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,13 +18,13 @@ use crate::limits::{MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, MEMORY_UNIT_BYTES};
 ))]
 pub struct MemorySize(u64);
 
-/// Why a text or number is no size of a guest's memory.
+/// Why a text or number is not a size of guest memory.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MemorySizeError {
     /// Not a size.
     #[error(transparent)]
     Size(#[from] SizeError),
-    /// Too little, too much, or no whole units.
+    /// Too small, too large, or not a multiple of the unit.
     #[error(
         "a VM cannot have {} of memory; give it a multiple of {} from {} to {}",
         exact(*.0), display_bytes(MEMORY_UNIT_BYTES), display_bytes(MEMORY_MIN_BYTES),
@@ -34,10 +34,10 @@ pub enum MemorySizeError {
 }
 
 impl MemorySize {
-    /// The least that a machine starts with.
+    /// The smallest memory that a machine starts with.
     pub const MIN: Self = Self(MEMORY_MIN_BYTES);
 
-    /// So many bytes.
+    /// A size of this many bytes.
     ///
     /// # Errors
     /// [`MemorySizeError::Impossible`].
@@ -50,14 +50,14 @@ impl MemorySize {
         }
     }
 
-    /// In bytes.
+    /// The size in bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 }
 
-/// A size without rounding: one that is refused for a MiB too much must not read as if it were
-/// good.
+/// Formats a size without rounding: a size that is refused for one MiB too many must not read as if
+/// it were valid.
 fn exact(bytes: u64) -> String {
     let rounded = display_bytes(bytes);
     match parse_bytes(&rounded) {
@@ -67,14 +67,14 @@ fn exact(bytes: u64) -> String {
     }
 }
 
-/// Reads memory from a record of a former release, which took every whole MiB up to 64 TiB although
-/// no machine started with it: it is rounded up to what a machine can have, or down to the most.
+/// Deserialises a size from a record of an earlier release, which accepted every whole MiB up to 64
+/// TiB although no machine started with it. Rounds up to a possible size, or down to the greatest.
 ///
 /// # Errors
-/// If there is no number.
+/// If the field is not a number.
 pub fn rounded_memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<MemorySize, D::Error> {
     let bytes = u64::deserialize(deserializer)?.clamp(MEMORY_MIN_BYTES, MEMORY_MAX_BYTES);
-    // The most is whole units, so rounding up stays below it.
+    // The greatest size is a multiple of the unit, so rounding up cannot exceed it.
     Ok(MemorySize(bytes.next_multiple_of(MEMORY_UNIT_BYTES)))
 }
 

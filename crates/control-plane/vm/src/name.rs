@@ -1,14 +1,15 @@
-//! What VMs and their disks are called.
+//! The names of VMs and their disks.
 
 use strongroom_types::name_type;
 
 name_type! {
-    /// What people call a VM, and its directory in a datastore ([`check_name`]).
+    /// The name of a VM, which is also its directory in a datastore ([`check_name`]).
     VmName
 }
 name_type! {
-    /// What a disk of a VM is called, and its volume in the VM's directory ([`check_name`]). A
-    /// guest sees the first 20 bytes as the disk's serial number (virtio 1.2, 5.2.6).
+    /// The name of a disk, which is also its volume's directory in the VM's directory
+    /// ([`check_name`]). The guest sees its first 20 bytes as the disk's serial number (virtio 1.2,
+    /// 5.2.6).
     DiskName
 }
 

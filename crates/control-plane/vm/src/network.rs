@@ -1,4 +1,4 @@
-//! Network interfaces of a VM, and what they are connected to.
+//! Network interfaces of a VM, and their networks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,74 +9,75 @@ use thiserror::Error;
 
 use crate::limits::{INTERFACE_NAME_BYTES_MAX, VLAN_MAX};
 
-/// A network interface, of virtio.
+/// A virtio network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
     /// Its address.
     pub mac: MacAddress,
-    /// What it is connected to.
+    /// Its network.
     pub network: Network,
 }
 
-/// What a network interface is connected to.
+/// The network of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Network {
-    /// Out to the networks that the host reaches, through a process without rights (passt), and
-    /// without a way to the host itself.
+    /// The networks that the host can reach, through an unprivileged process (passt). The guest
+    /// cannot reach the host itself.
     User,
-    /// A tap device that exists.
+    /// An existing tap device.
     Tap {
         /// Its name on the host.
         device: InterfaceName,
     },
-    /// A bridge that exists, on which a tap device is made.
+    /// An existing bridge. A tap device is made on it.
     Bridge {
         /// Its name on the host.
         bridge: InterfaceName,
-        /// The VLAN of the bridge that the guest is in, without seeing its tags; untagged without.
+        /// The guest's VLAN on the bridge; the guest sees no tags. Without it, the port is
+        /// untagged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<VlanId>,
     },
 }
 
-/// Why a text or number names nothing of a network.
+/// Why a text or number is not a network name, address or VLAN.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NetworkError {
-    /// Not an address.
+    /// Not a MAC address.
     #[error("'{0}' is not a network card's address; write six pairs of digits, such as 52:54:00:12:34:56")]
     Mac(String),
-    /// An address of many.
+    /// A group address.
     #[error("{0} is the address of a group, and a network card has one of its own")]
     Group(MacAddress),
-    /// Not a name.
+    /// Not an interface name.
     #[error("'{0}' cannot be the name of a network interface")]
     Interface(String),
-    /// Not a VLAN.
+    /// Not a VLAN number.
     #[error("{0} is not a VLAN; there are 1 to {VLAN_MAX}")]
     Vlan(u16),
 }
 
-/// The address of a network card (IEEE 802): one card's, not a group's.
+/// The MAC address of one network card (IEEE 802), not of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
-    /// The address of these bytes.
+    /// Makes an address from its bytes.
     pub fn new(bytes: [u8; 6]) -> Result<Self, NetworkError> {
         let address = Self(bytes);
         if bytes[0] & 1 == 0 { Ok(address) } else { Err(NetworkError::Group(address)) }
     }
 
-    /// The address of QEMU's own prefix (52:54:00) with these last three bytes.
+    /// An address with QEMU's prefix (52:54:00) and these last three bytes.
     pub const fn of_qemu([a, b, c]: [u8; 3]) -> Self {
         Self([0x52, 0x54, 0x00, a, b, c])
     }
 
-    /// An address for a VM's card, the same each time it is asked for: of QEMU's own prefix
-    /// (52:54:00), and three bytes of the VM's random id.
+    /// The address of a VM's card, the same at each call: QEMU's prefix (52:54:00), and three bytes
+    /// of the VM's random id.
     pub fn of(vm: VmId, card: u8) -> Self {
         let id = vm.as_bytes();
         Self::of_qemu([id[13], id[14], id[15].wrapping_add(card)])
@@ -138,7 +139,7 @@ impl From<MacAddress> for String {
 pub struct InterfaceName(String);
 
 impl InterfaceName {
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -176,18 +177,18 @@ impl From<InterfaceName> for String {
     }
 }
 
-/// A VLAN's number (IEEE 802.1Q).
+/// A VLAN number (IEEE 802.1Q).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct VlanId(u16);
 
 impl VlanId {
-    /// The VLAN with this number.
+    /// Checks a VLAN number.
     pub const fn new(number: u16) -> Result<Self, NetworkError> {
         if number >= 1 && number <= VLAN_MAX { Ok(Self(number)) } else { Err(NetworkError::Vlan(number)) }
     }
 
-    /// Its number.
+    /// The number.
     pub const fn number(self) -> u16 {
         self.0
     }

@@ -5,20 +5,20 @@ use thiserror::Error;
 
 use crate::limits::CPUS_MAX;
 
-/// Virtual processors: the product of the three.
+/// Virtual processors: sockets × cores × threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Cpus {
-    /// Sockets.
+    /// The number of sockets.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 240))]
     #[serde(default = "one")]
     pub sockets: u32,
-    /// Cores of each socket.
+    /// Cores in each socket.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 240))]
     #[serde(default = "one")]
     pub cores: u32,
-    /// Threads of each core.
+    /// Threads in each core.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 240))]
     #[serde(default = "one")]
     pub threads: u32,
@@ -34,17 +34,17 @@ const fn one() -> u32 {
 }
 
 impl Cpus {
-    /// One socket of so many cores.
+    /// One socket with this many cores.
     pub const fn of_cores(cores: u32) -> Self {
         Self { sockets: 1, cores, threads: 1 }
     }
 
-    /// How many the guest sees; the greatest number if they are beyond counting.
+    /// The number of processors that the guest sees; saturates at the greatest number.
     pub const fn count(self) -> u32 {
         self.sockets.saturating_mul(self.cores).saturating_mul(self.threads)
     }
 
-    /// Whether a VM can have them.
+    /// Checks that a VM can have these processors.
     ///
     /// # Errors
     /// If there are none, or more than [`CPUS_MAX`].

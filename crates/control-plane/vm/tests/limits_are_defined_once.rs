@@ -1,4 +1,4 @@
-//! No other room defines how much of something a VM may have.
+//! No other room defines a limit of VMs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

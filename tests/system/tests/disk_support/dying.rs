@@ -1,6 +1,5 @@
 //! A disk that can hang, fail and vanish: a loop device over a file that qemu-storage-daemon
-//! exports through FUSE. (There may be no device-mapper where tests run; root is needed all the
-//! same, to mount.)
+//! exports through FUSE. (Test machines may lack device-mapper; mounting needs root in any case.)
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -24,7 +23,7 @@ pub struct DyingDisk<'test> {
 }
 
 impl<'test> DyingDisk<'test> {
-    /// A disk of so many MiB with a file system, mounted at [`Self::place`].
+    /// A disk of this many MiB with a file system, mounted at [`Self::place`].
     #[track_caller]
     pub fn new(
         scratch: &'test Scratch,
@@ -42,12 +41,12 @@ impl<'test> DyingDisk<'test> {
         disk
     }
 
-    /// Where it is mounted, among the mounts.
+    /// Its mount point, in the mount namespace.
     pub fn place(&self) -> PathBuf {
         self.scratch.path(&self.name)
     }
 
-    /// Stops answering, and goes on: as long as `meanwhile` takes, every request hangs.
+    /// Makes every request hang while `meanwhile` runs.
     pub fn hang<T>(&self, meanwhile: impl FnOnce() -> T) -> T {
         self.daemon().signal(Signal::STOP);
         let done = meanwhile();
@@ -55,7 +54,7 @@ impl<'test> DyingDisk<'test> {
         done
     }
 
-    /// Has requests of these kinds (`read`, `write`, `flush`) fail with EIO from now on.
+    /// Makes requests of these kinds (`read`, `write`, `flush`) fail with EIO from now on.
     #[track_caller]
     pub fn fail(&self, kinds: &[&str]) {
         let faults: Vec<Value> = kinds
@@ -68,25 +67,24 @@ impl<'test> DyingDisk<'test> {
         self.tell(&[("blockdev-add", faulty), ("blockdev-reopen", reopened)]);
     }
 
-    /// Has nothing fail any more. What failed before stays with those who were told.
+    /// Ends the failures. Earlier errors stay with the programs that received them.
     #[track_caller]
     pub fn heal(&self) {
         let reopened = json!({ "options": [{ "driver": "raw", "node-name": "disk", "file": "image" }] });
         self.tell(&[("blockdev-reopen", reopened), ("blockdev-del", json!({ "node-name": "faulty" }))]);
     }
 
-    /// Goes away with all that it had not written, as far as it did not keep it: every request
-    /// fails from now on.
+    /// Removes the disk with all data that it has not written: every request fails from now on.
     #[track_caller]
     pub fn vanish(&mut self) {
         self.daemon.take().expect("a disk vanishes once").kill();
     }
 
-    /// Is unmounted, as by a person who looks after a broken disk.
+    /// Unmounts it, as an operator does with a broken disk.
     #[track_caller]
     pub fn unmount(&mut self) {
         let (device, place) = (&self.device, self.place());
-        // It takes a moment until the last of a process that used it is gone.
+        // A process that used it may take a moment to be gone.
         self.shell(&format!(
             "n=0; until umount '{0}'; do n=$((n+1)); [ $n -lt 200 ]; sleep 0.1; done; losetup --detach {device}",
             place.display()
@@ -94,7 +92,7 @@ impl<'test> DyingDisk<'test> {
         self.device.clear();
     }
 
-    /// Comes back, is repaired and mounted again.
+    /// Brings the disk back, repaired and mounted.
     #[track_caller]
     pub fn come_back(&mut self, kind: &str) {
         if let Some(daemon) = self.daemon.take() {
@@ -102,7 +100,7 @@ impl<'test> DyingDisk<'test> {
         }
         self.appear();
         let (device, place) = (&self.device, self.place());
-        // e2fsck says 1 where it has repaired something.
+        // e2fsck exits with 1 after a repair.
         let repair = match kind {
             "ext4" => format!("e2fsck -p {device} || [ $? -le 1 ]"),
             // XFS replays its log when it is mounted.
@@ -125,12 +123,12 @@ impl<'test> DyingDisk<'test> {
         command.args(["--blockdev", "driver=raw,node-name=disk,file=image", "--export"]);
         command.arg(format!("type=fuse,id=export,node-name=disk,mountpoint={},writable=on", path(&export)));
         self.daemon = Some(Process::start(self.scratch, &format!("daemon-{}", self.name), &command));
-        // It answers when the export is there.
+        // It answers when the export exists.
         self.tell(&[("query-block-exports", json!({}))]);
         self.device = self.shell(&format!("losetup --find --show '{}'", export.display())).trim().to_owned();
     }
 
-    /// Has the daemon do something.
+    /// Sends commands to the daemon.
     #[track_caller]
     fn tell(&self, commands: &[(&str, Value)]) {
         let until = Instant::now() + DEADLINE;
@@ -183,8 +181,8 @@ impl Drop for DyingDisk<'_> {
         if let Some(daemon) = &self.daemon {
             daemon.signal(Signal::CONT);
         }
-        // Whatever the test came to, no loop device stays behind: it is detached when nobody uses
-        // it any more.
+        // Whatever the result of the test, no loop device stays behind: it is detached when it is
+        // no longer used.
         let mut command = Command::new("losetup");
         let _ = command.args(["--detach", &self.device]).status();
     }

@@ -1,5 +1,5 @@
-//! What the tests of full and dying disks share: file systems of their own, and what a volume says
-//! of itself.
+//! Common parts of the tests of full and dying disks: file systems of their own, and a volume's
+//! reports about itself.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use strongroom_system_tests::{Finished, Process, Scratch, Volume, run};
 
-/// For anything that takes a moment on an idle machine.
+/// Timeout of anything that takes a moment on an idle machine.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
-/// A mount namespace, whose mounts are nobody else's and end with it. A user who is not root is
-/// root in a user namespace there, which is enough for tmpfs.
+/// A mount namespace of its own. A user who is not root is root of a user namespace in it, which is
+/// enough for tmpfs.
 pub struct Mounts<'test> {
     scratch: &'test Scratch,
     holder: Process,
@@ -38,13 +38,13 @@ impl<'test> Mounts<'test> {
         Self { scratch, holder }
     }
 
-    /// Runs a shell script among the mounts, as root there.
+    /// Runs a shell script in the namespace, as its root.
     #[track_caller]
     pub fn run(&self, script: &str) -> Finished {
         run(self.scratch, self.command().args(["sh", "-euc", script]), DEADLINE)
     }
 
-    /// A program among the mounts.
+    /// A command that runs in the namespace.
     pub fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--target={}", self.holder.id())).arg("--mount");
@@ -54,20 +54,20 @@ impl<'test> Mounts<'test> {
         command
     }
 
-    /// Where the others see a path of the mounts.
+    /// The path outside the namespace for a path in it.
     pub fn outside(&self, path: &Path) -> PathBuf {
         let below = path.strip_prefix("/").expect("a path of the mounts starts at their root");
         Path::new("/proc").join(self.holder.id().to_string()).join("root").join(below)
     }
 
-    /// Has the volume `name`, which is to be made, lie in a directory among the mounts.
+    /// Makes the future volume `name` be in a directory of the namespace.
     #[track_caller]
     pub fn place(&self, name: &str, directory: &Path) {
         let (link, target) = (self.scratch.path(&format!("{name}.ds")), self.outside(directory));
         symlink(&target, &link).unwrap_or_else(|error| panic!("cannot link {}: {error}", link.display()));
     }
 
-    /// A tmpfs of so many MiB, and where it is.
+    /// Mounts a tmpfs of this many MiB. Returns its path.
     #[track_caller]
     pub fn tmpfs(&self, name: &str, mib: u32) -> PathBuf {
         let place = self.scratch.make_directory(name);
@@ -76,8 +76,8 @@ impl<'test> Mounts<'test> {
         place
     }
 
-    /// Makes a tmpfs larger. The options that it has are not repeated: its owner's number, which is
-    /// shown as others see it, means nobody in a user namespace.
+    /// Grows a tmpfs. Its present options are not repeated: its owner's id is shown as seen from
+    /// outside, and is invalid in a user namespace.
     #[track_caller]
     pub fn resize_tmpfs(&self, place: &Path, mib: u32) {
         let place = place.display();
@@ -85,7 +85,7 @@ impl<'test> Mounts<'test> {
     }
 }
 
-/// What `volume info --json` says of how an exposed volume fares.
+/// The condition of an exposed volume in `volume info --json`.
 #[track_caller]
 pub fn condition(volume: &Volume<'_>) -> Value {
     let answer = volume.command("info", &["--json"]).success();
@@ -93,13 +93,13 @@ pub fn condition(volume: &Volume<'_>) -> Value {
     info["exposure"]["condition"].clone()
 }
 
-/// Waits until the volume says that it is in a state.
+/// Waits until the volume reports a state.
 #[track_caller]
 pub fn await_state(volume: &Volume<'_>, state: &str) -> Value {
     await_condition(volume, state, |condition| condition["state"] == state)
 }
 
-/// Waits until a volume fares in a way.
+/// Waits until a volume's condition satisfies `is_it`.
 #[track_caller]
 pub fn await_condition(volume: &Volume<'_>, awaited: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     let until = Instant::now() + DEADLINE;
@@ -112,7 +112,7 @@ pub fn await_condition(volume: &Volume<'_>, awaited: &str, is_it: impl Fn(&Value
     }
 }
 
-/// What a process has written to stderr so far.
+/// The stderr of a process so far.
 #[track_caller]
 pub fn log_of(process: &Process) -> String {
     let path = process.stderr_log();
@@ -125,7 +125,7 @@ pub fn await_log(process: &Process, text: &str) {
     await_any_log(process, &[text]);
 }
 
-/// Waits until a process has written one of these to stderr; says the line.
+/// Waits until a process has written one of these to stderr. Returns the line.
 #[track_caller]
 pub fn await_any_log(process: &Process, texts: &[&str]) -> String {
     let until = Instant::now() + DEADLINE;

@@ -1,5 +1,5 @@
-//! The examples of every command's help, called as they are written. `first_hour/help.txt` says
-//! what becomes of each, in an order in which one makes what the next needs.
+//! The examples in every command's help, run as they are written. `first_hour/help.txt` has the
+//! outcome of each, in an order in which each makes what later ones need.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,11 +28,11 @@ fn the_examples_of_the_help_work_as_they_are_written() {
     );
     let (mut beside, mut failed) = (Vec::new(), Vec::new());
     for step in &steps {
-        // What needs the home's processes to be gone stands behind the last that goes on.
+        // Steps that need the home's processes to be gone come after the last step that uses them.
         if step.command.starts_with("strongroom keyserver run") && step.is_run() {
             end(&mut beside);
         }
-        // All that fail are told at once.
+        // All failures are reported together.
         match catch_unwind(AssertUnwindSafe(|| step.take(&mut user))) {
             Ok(process) => beside.extend(process),
             Err(_) => failed.push(step.command.as_str()),
@@ -51,7 +51,7 @@ fn end(processes: &mut Vec<strongroom_system_tests::Process>) {
     }
 }
 
-/// The lines that call this program, of the help of a command and of all commands below it.
+/// The lines with this program in the help of a command and of all its subcommands.
 fn collect(user: &User<'_>, command: &str, examples: &mut BTreeSet<String>) {
     let help = user.runs(&format!("COLUMNS=1000 strongroom {command} --help")).success();
     let mut lines = help.lines().skip_while(|line| !line.starts_with("Example"));

@@ -1,15 +1,14 @@
-//! The first hour of somebody who has never used Strongroom: the README's commands as they are
-//! written, the examples of every command's help, and the mistakes that people make, with what each
-//! of them is told.
+//! The first hour of a new user: the README's commands as they are written, the examples in every
+//! command's help, and common mistakes with their messages.
 //!
-//! - `first_hour/mistakes.txt` holds the mistakes as a terminal showed them; [`transcript`] runs it
+//! - `first_hour/mistakes.txt` has the mistakes as a terminal showed them; [`transcript`] runs them
 //!   again and compares.
-//! - [`readme`], [`help`]: commands as they are written, and what becomes of each ([`steps`]).
-//! - [`rules`]: what every refusal keeps to, whatever the transcript says.
-//! - [`user`]: who does it: a home, a working directory, a `serve`.
+//! - [`readme`], [`help`]: commands as they are written, with the outcome of each ([`steps`]).
+//! - [`rules`]: the rules for every refusal, whatever the transcript says.
+//! - [`user`]: the user: a home, a working directory, a `serve`.
 //!
-//! After a wanted change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test -p strongroom-system-tests
-//! --test first_hour` writes the transcript anew, for a person to read.
+//! After an intended change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test -p
+//! strongroom-system-tests --test first_hour` rewrites the transcript, for a person to read.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,5 +1,4 @@
-//! The README's commands, as they are written there. `first_hour/readme.txt` says what becomes of
-//! each.
+//! The README's commands, run as they are written. `first_hour/readme.txt` has the outcome of each.
 
 use std::path::PathBuf;
 
@@ -22,8 +21,8 @@ fn the_readmes_commands_work_as_they_are_written() {
     }
     let run = steps.iter().filter(|step| step.is_run()).count();
     assert!(run >= 15, "only {run} of them were run");
-    // What was begun last is ended first: `serve` is needed by all. Nothing went wrong, so nobody
-    // warns.
+    // Processes end in reverse order, since all need `serve`. No error has occurred, so there are
+    // no warnings.
     while let Some(process) = beside.pop() {
         let log = process.stderr_log().with_extension("stdout");
         let status = process.terminate(ENDS_WITHIN);
@@ -45,7 +44,7 @@ fn warnings_of_a_log_are_found() {
     assert!(!is_a_warning(" INFO the word WARN stands here"));
 }
 
-/// The lines of the README's blocks, without remarks.
+/// The lines of the README's blocks, without comments.
 fn commands_of_the_readme() -> Vec<String> {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../README.md"].iter().collect();
     let readme = std::fs::read_to_string(path).unwrap();

@@ -1,12 +1,11 @@
-//! What every refusal keeps to: it names the object and the next step, does not contradict itself,
-//! and is no program's inside turned out.
+//! The rules for every refusal: it names the object and the next step, does not contradict itself,
+//! and exposes no internals.
 
 use std::collections::BTreeSet;
 
 use crate::user::User;
 
-/// The words that a next step begins with, after a semicolon or colon; or it is a command in
-/// backquotes.
+/// The first words of a next step, after a semicolon or colon; a command in backquotes is one, too.
 const STEPS: [&str; 44] = [
     "activate", "add", "ask", "choose", "come", "convert", "decrypt", "delete", "detach", "end", "finish",
     "free", "get", "give", "go", "import", "install", "leave", "make", "move", "name", "open", "put", "read",
@@ -14,13 +13,13 @@ const STEPS: [&str; 44] = [
     "unmount", "use", "wait", "write", "is", "mount", "detach", "check",
 ];
 
-/// Parts of a text that only its programmer understands.
+/// Texts that only a programmer understands.
 const INSIDES: [&str; 14] = [
     "{\"", "Some(", "None", "Err(", "Ok(", "Error {", "os error", "errno", "found `", "Uuid", "::",
     "panicked", "PathBuf", "\\\"",
 ];
 
-/// What is wrong with `told`, which a command said that was refused.
+/// Returns the rules that `told`, the message of a refused command, breaks.
 pub fn broken_by(object: &str, told: &str, user: &User<'_>) -> Vec<String> {
     let message = told.split_once("error: ").map_or(told, |(_, message)| message);
     let mut broken = Vec::new();
@@ -41,9 +40,9 @@ pub fn broken_by(object: &str, told: &str, user: &User<'_>) -> Vec<String> {
     broken
 }
 
-/// Whether a part of it tells what to do next.
+/// Whether a part of it names a next step.
 fn names_a_step(message: &str) -> bool {
-    // Nothing is left to do for who said no.
+    // A user who declined has nothing left to do.
     if message.trim() == "nothing was changed" || message.contains("nothing was created") {
         return true;
     }
@@ -55,7 +54,7 @@ fn names_a_step(message: &str) -> bool {
         || message.contains("try '--help'")
 }
 
-/// A character that cannot be there and, says the same text, can.
+/// A character that the text both forbids and allows.
 fn contradiction(message: &str) -> Option<char> {
     message.match_indices("' cannot").find_map(|(end, _)| {
         let mut before = message[..end].chars().rev();
@@ -65,7 +64,7 @@ fn contradiction(message: &str) -> Option<char> {
     })
 }
 
-/// The commands that are advised, without what follows their names.
+/// The commands in the advice, without their arguments.
 fn commands_in(message: &str) -> BTreeSet<String> {
     let is_plain = |word: &&str| {
         word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && !word.starts_with('-')

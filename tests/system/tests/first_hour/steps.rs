@@ -1,4 +1,4 @@
-//! Commands that are written down somewhere, each with what becomes of it when it is called.
+//! Documented commands, each with its outcome.
 
 use std::path::Path;
 
@@ -6,19 +6,19 @@ use strongroom_system_tests::Process;
 
 use crate::user::{ENDS_WITHIN, User};
 
-/// What becomes of a command.
+/// The outcome of a command.
 pub enum Call {
     /// It ends with status 0.
     Runs,
-    /// It goes on; a line that begins so says that it is ready.
+    /// It keeps running; a line that begins like this says that it is ready.
     Stays { ready: String },
-    /// The same, and it is ended at once.
+    /// As `Stays`, and it is ended at once.
     Serves { ready: String },
-    /// It is called at a terminal.
+    /// It runs at a terminal.
     AtTerminal { asks: Vec<(String, String)>, shows: Option<(String, &'static str)> },
-    /// It is refused, with this in its message.
+    /// It is refused, with this text in its message.
     Refused { says: String },
-    /// It is not called.
+    /// It is not run.
     NotRun,
 }
 
@@ -35,8 +35,8 @@ const ESCAPE: &str = "\u{1d}";
 const INTERRUPT: &str = "\u{3}";
 
 impl Step {
-    /// The steps of a file of `first_hour`. Blocks that begin with what `is_text` says are for its
-    /// readers.
+    /// Reads the steps of a file of `first_hour`. Blocks for which `is_text` is true are for
+    /// readers only.
     pub fn read_all(name: &str, is_text: impl Fn(&str) -> bool) -> Vec<Self> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("first_hour").join(name);
         let text = std::fs::read_to_string(path).unwrap();
@@ -85,12 +85,12 @@ impl Step {
         Self { command, before, call }
     }
 
-    /// Whether it is called at all.
+    /// Whether it is run at all.
     pub fn is_run(&self) -> bool {
         !matches!(self.call, Call::NotRun)
     }
 
-    /// Calls it; returns the process that goes on.
+    /// Runs it. Returns the process if it keeps running.
     pub fn take(&self, user: &mut User<'_>) -> Option<Process> {
         let Self { command, before, call } = self;
         for line in before {
@@ -109,7 +109,7 @@ impl Step {
                 assert!(!refused.status.success() && told.contains(says), "{command}: {told}");
             }
             Call::AtTerminal { asks, shows } => {
-                // The shell outlives a Control-C, and ends as the command does.
+                // The shell survives a Control-C, and ends with the command's status.
                 let mut terminal = user.runs_at_terminal(&format!("trap : INT; {command}"));
                 for (question, keys) in asks {
                     terminal.shows(&user.meant(question));

@@ -1,4 +1,4 @@
-//! A transcript: what was typed and what came of it, as a person reads it, and as it is run again.
+//! A transcript: input and output, as a person reads them and as they are run again.
 //!
 //! ```text
 //! ## A part: the state of things
@@ -13,8 +13,8 @@
 //! [exit 1]
 //! ```
 //!
-//! In what a command says `<id>` stands for an id, `<pid>` for a process id, `<size>` for a size
-//! and `<time>` for a time; `<any>` for some words that differ from machine to machine.
+//! In a command's output, `<id>` stands for an id, `<pid>` for a process id, `<size>` for a size,
+//! `<time>` for a time, and `<any>` for words that differ between machines.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use crate::rules;
 use crate::user::User;
 
-/// Set by who wants the transcripts written anew.
+/// Set this variable to rewrite the transcripts.
 const WRITE_VARIABLE: &str = "STRONGROOM_TRANSCRIBE";
 
 pub struct Transcript {
@@ -79,8 +79,8 @@ impl Transcript {
         self.parts.iter().flat_map(|part| &part.scenes)
     }
 
-    /// Fails the test unless everything is as it is written; or writes it, where somebody wants
-    /// that.
+    /// Fails the test if anything differs from the transcript; or rewrites the transcript, on
+    /// request.
     #[track_caller]
     pub fn compare_or_write(&self) {
         let mut now = self.introduction.clone();
@@ -132,8 +132,8 @@ impl Scene {
         writeln!(text, "{}\n", self.exit).unwrap();
     }
 
-    /// Does it again, and takes down what comes of it. Returns what is wrong with it, whatever the
-    /// transcript says: a refusal keeps to the rules, and nothing is left of it.
+    /// Runs it again, and records the output. Returns the errors that do not depend on the
+    /// transcript: broken rules of refusals, and remains of the mistake.
     pub fn play(&mut self, user: &mut User<'_>) -> Vec<String> {
         let title = self.title.clone();
         let (_, object) = title.rsplit_once(": ").unwrap_or_else(|| panic!("'{title}' names no object"));
@@ -171,7 +171,7 @@ impl Scene {
         wrong
     }
 
-    /// The exit status, and what the command said.
+    /// The exit status, and the command's output.
     fn run(&self, user: &mut User<'_>) -> (Option<i32>, String) {
         if self.answers.is_empty() {
             let done = user.runs(&self.command);
@@ -190,13 +190,13 @@ impl Scene {
             }
         }
         let (status, shown) = terminal.ends();
-        // What was typed at the last question is there before what the command says.
+        // The input at the last question comes before the command's output.
         let shown = shown.split_once('\n').map_or("", |(_, rest)| rest);
         (status.code(), shown.to_owned())
     }
 }
 
-/// A line without ids and process ids.
+/// A line with placeholders for ids and process ids.
 fn neutral(line: &str) -> String {
     let words = line.split_inclusive(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '-'));
     let mut after_process = false;
@@ -218,7 +218,7 @@ fn neutral(line: &str) -> String {
     neutral
 }
 
-/// Whether a line is as written, where `<size>`, `<time>` and `<any>` stand for anything.
+/// Whether a line matches the transcript, in which `<size>`, `<time>` and `<any>` match anything.
 fn fits(line: &str, written: &str) -> bool {
     let mut parts = written
         .split("<any>")

@@ -1,5 +1,4 @@
-//! A new user: a home directory with nothing in it, a shell, and perhaps a `strongroom serve` that
-//! runs.
+//! A new user: an empty home directory, a shell, and perhaps a running `strongroom serve`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,21 +9,21 @@ use serde_json::Value;
 use strongroom_system_tests::key_server::free_addresses;
 use strongroom_system_tests::{CommandLine, Finished, Process, Scratch, Terminal, end_vms};
 
-/// From nothing to an API.
+/// Timeout of the first start.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 pub const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
-/// How long a command may take that is refused.
+/// Timeout of a command that is refused.
 const ANSWERS_WITHIN_S: u32 = 60;
 
-/// Where transcripts say that the user's home is.
+/// The user's home in transcripts.
 pub const SHOWN_HOME: &str = "/home/ada";
 
-/// What `serve` is told beside what a person says: a test has neither the ports nor `/run` of its
-/// machine to itself, and the machine may well have swap.
+/// Extra options of `serve`: a test shares its machine's ports and `/run` with others, and the
+/// machine may well have swap.
 const MACHINE: &str = "--crypto-safe advised --run \"$STRONGROOM_RUN\"";
 
-/// Where in the user's home is what texts have elsewhere on a machine.
+/// The places in the user's home that replace those that texts name.
 const OWN_PLACES: [(&str, &str); 5] = [
     ("/srv/vms", "$HOME/srv/vms"),
     ("/mnt/safe", "$HOME/safe"),
@@ -41,17 +40,17 @@ pub struct User<'test> {
     processes: u32,
 }
 
-/// What there is that a mistake must not change.
+/// Everything that a mistake must not change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Belongings {
     /// Files of the working directory: path, mode, size.
     files: Vec<(PathBuf, u32, u64)>,
-    /// What the control plane and the key server list; empty while nothing runs.
+    /// The lists of the control plane and the key server; empty while they are not running.
     objects: Vec<(&'static str, Vec<String>)>,
 }
 
 impl Belongings {
-    /// What is otherwise than it was.
+    /// Returns the differences.
     pub fn beside(&self, before: &Self) -> Vec<String> {
         let files = self.files.iter().filter(|file| !before.files.contains(file));
         let lost = before.files.iter().filter(|file| !self.files.contains(file));
@@ -76,7 +75,7 @@ impl<'test> User<'test> {
         Self { scratch, strongroom, addresses, serve: None, processes: 0 }
     }
 
-    /// Begins to run `strongroom serve`, with one datastore.
+    /// Starts `strongroom serve`, with one datastore.
     pub fn serves(&mut self) {
         assert!(self.serve.is_none(), "it runs");
         self.scratch.make_directory("ada/vms");
@@ -92,7 +91,7 @@ impl<'test> User<'test> {
     /// Runs a line of shell without a terminal.
     #[track_caller]
     pub fn runs(&self, line: &str) -> Finished {
-        // What waits forever is a finding, and no reason to wait for it.
+        // A command that waits for ever is an error, and the test must not wait for it.
         let line = line.replace('\'', "'\\''");
         self.strongroom.run_shell(&self.script(&format!("exec timeout {ANSWERS_WITHIN_S} sh -euc '{line}'")))
     }
@@ -105,7 +104,7 @@ impl<'test> User<'test> {
         Terminal::start(self.scratch, &self.scratch.path("."), &name, &self.script(line))
     }
 
-    /// Starts something that stays, and waits until it says a line that begins so.
+    /// Starts a command that keeps running, and waits until it prints a line with this beginning.
     #[track_caller]
     pub fn starts(&mut self, line: &str, ready: &str) -> Process {
         self.processes += 1;
@@ -115,12 +114,12 @@ impl<'test> User<'test> {
         process
     }
 
-    /// The line in the user's shell. `serve` is given what a test machine needs.
+    /// The line for the user's shell. `serve` gets the extra options.
     fn script(&self, line: &str) -> String {
         let [(api, _), (kmip, _), (enrolment, _)] = &self.addresses;
         let ports = format!("--listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} {MACHINE}");
         let serve = "strongroom serve";
-        // The directories of a machine are in the user's own.
+        // A machine's directories are replaced by the user's own.
         let line = &OWN_PLACES.iter().fold(self.meant(line), |line, (usual, own)| line.replace(usual, own));
         let line = match line.contains(&format!("{serve} --")) {
             true => line.replacen(serve, &format!("{serve} {ports}"), 1),
@@ -132,14 +131,14 @@ impl<'test> User<'test> {
         )
     }
 
-    /// A text of a transcript, with this test's home and ports.
+    /// Replaces a transcript's home and ports by this test's.
     pub fn meant(&self, text: &str) -> String {
         let home = self.scratch.path("ada").display().to_string();
         let ours = text.replace(SHOWN_HOME, &home);
         self.addresses.iter().fold(ours, |text, (ours, usual)| text.replace(usual, ours))
     }
 
-    /// A text as it would be on the user's own machine.
+    /// Replaces this test's home and ports by a transcript's.
     pub fn shown(&self, text: &str) -> String {
         let home = self.scratch.path("ada").display().to_string();
         let run = self.scratch.path("run").display().to_string();
@@ -154,7 +153,7 @@ impl<'test> User<'test> {
         text
     }
 
-    /// What the user has now.
+    /// The user's present belongings.
     pub fn belongings(&self) -> Belongings {
         let mut files = Vec::new();
         collect(&self.scratch.path("ada"), &mut files);
@@ -168,7 +167,7 @@ impl<'test> User<'test> {
     }
 
     fn names(&self, list: &str) -> Vec<String> {
-        // What it lists counts, also where it has to say that something else is wrong.
+        // The list counts, even if the command also reports another problem.
         let answer = self.runs(&format!("strongroom --json {list}"));
         let answer: Value = serde_json::from_str(&answer.stdout)
             .unwrap_or_else(|error| panic!("{list}: {error}: {answer:?}"));
@@ -188,14 +187,14 @@ impl Drop for User<'_> {
     }
 }
 
-/// What is beneath a directory, but for what the processes of `serve` write all the time.
+/// Collects the files under a directory, except those that `serve` writes all the time.
 fn collect(directory: &Path, files: &mut Vec<(PathBuf, u32, u64)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.ends_with(".strongroom") {
             continue;
         }
-        // A temporary file of a process that runs may be gone by now.
+        // A temporary file of a running process may be gone by now.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if metadata.is_dir() {
             collect(&path, files);

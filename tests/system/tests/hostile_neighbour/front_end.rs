@@ -1,4 +1,4 @@
-//! What a hostile front end does: its messages, its files, its memory.
+//! Attacks of a hostile front end: its messages, its files, its memory.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,14 +17,14 @@ use strongroom_lab::vhost_user::queue::{Extent, Operation, Shape};
 
 use super::{DEADLINE, ROUNDS, connect};
 
-/// A file as large as said, for memory.
+/// A memory file of this size.
 fn memory_file(bytes: u64) -> OwnedFd {
     let file = memfd_create("hostile", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
     ftruncate(&file, bytes).expect("a size");
     file
 }
 
-/// A connection on which features were agreed on.
+/// A connection with negotiated features.
 fn greet(socket: &Path) -> Connection {
     let mut connection = Connection::open(socket).expect("a connection");
     let features = connection.features().expect("features") & !feature::LOG_ALL;
@@ -59,7 +59,7 @@ pub fn regions(socket: &Path) {
         let _ = connection.add_region(RegionDescription { guest, user: guest, ..region }, file.as_fd());
     }
     drop(connection);
-    // Taken away while requests are in flight, which are in them.
+    // The memory is removed while requests in it are in flight.
     let mut front_end = connect(socket);
     for slot in 0..16 {
         let read = Operation::Read(Extent::between(0, 1 << 20));
@@ -189,7 +189,7 @@ pub fn noise_in_messages(socket: &Path) {
     }
 }
 
-/// More front ends than there are seats, each of which has sent a part of a message and waits.
+/// More front ends than there are places, each of which has sent a part of a message and waits.
 pub fn stalling_sockets(socket: &Path) -> Vec<UnixStream> {
     let message = [[request::SET_FEATURES, 1, 8].map(u32::to_le_bytes).concat(), vec![0; 8]].concat();
     let stalled: Vec<UnixStream> = (0..8)
@@ -199,20 +199,20 @@ pub fn stalling_sockets(socket: &Path) -> Vec<UnixStream> {
             stream
         })
         .collect();
-    // One of them with a header that promises more than it may.
+    // The header of one of them promises more than the limit.
     let mut stream = &stalled[7];
     let _ = stream.write_all(&[0xff; 12]);
     stalled
 }
 
-/// A guest whose memory ends under the worker: it ends, or says that the ring is broken.
+/// The guest's memory shrinks under the worker: the worker ends, or reports a broken ring.
 pub fn cut_memory_off(socket: &Path) {
     let mut connection = greet(socket);
     let file = memory_file(1 << 20);
     let user = 1 << 40;
     let region = RegionDescription { guest: 0, bytes: 1 << 20, user, file_offset: 0 };
     if connection.add_region(region, file.as_fd()).is_err() {
-        // A server may insist on seals, which leave nothing to cut off.
+        // A server may insist on seals, which prevent truncation.
         return;
     }
     let addresses =

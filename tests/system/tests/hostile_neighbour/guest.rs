@@ -1,4 +1,4 @@
-//! What a hostile guest does to its own disk: its rings, and what they point to.
+//! Attacks of a hostile guest on its own disk: its rings, and the buffers that they point to.
 
 use std::path::Path;
 
@@ -12,10 +12,11 @@ use strongroom_lab::vhost_user::queue::{Extent, Operation, Queue, Shape};
 
 use super::{DEADLINE, ROUNDS, connect};
 
-/// What one descriptor of a chain says: its place in the table, memory, length, flags, the next.
+/// The fields of a descriptor in a chain: its index in the table, address, length, flags, next
+/// index.
 type Raw = (u16, u64, u32, u16, u16);
 
-/// Chains that are none, each in a session of its own; the other queue goes on.
+/// Invalid chains, each in a session of its own; the other queue keeps working.
 pub fn break_rings(socket: &Path) {
     let chains: [(&str, &[Raw], u16); 11] = [
         ("a circle of one", &[(0, 4096, 16, flag::NEXT, 0)], 0),
@@ -50,7 +51,7 @@ pub fn break_rings(socket: &Path) {
     }
 }
 
-/// One read by a queue, which must succeed.
+/// One read through a queue, which must succeed.
 fn read_once(front_end: &mut FrontEnd, index: usize) {
     let queue = &mut front_end.queues()[index];
     let read = Operation::Read(Extent::between(0, 4096));
@@ -68,7 +69,7 @@ fn read_once(front_end: &mut FrontEnd, index: usize) {
     }
 }
 
-/// Words by chance in descriptors, rings, headers and tables, while the server looks at them.
+/// Random words in descriptors, rings, headers and tables, while the server reads them.
 pub fn noise_in_rings(socket: &Path) {
     let mut random = StdRng::seed_from_u64(3);
     for _ in 0..ROUNDS {
@@ -92,18 +93,18 @@ pub fn noise_in_rings(socket: &Path) {
             memory.store_u16(at, word).expect("the memory is there");
             queue.kick().expect("an eventfd");
         }
-        // The other queue's ring lies beyond.
+        // The other queue's ring is beyond the noise.
         read_once(&mut front_end, 1);
     }
 }
 
-/// Requests that transfer the guest's memory many times over, and beyond the disk.
+/// Requests that transfer the guest's memory many times over, and beyond the end of the disk.
 pub fn absurd_requests(socket: &Path) {
     let mut front_end = connect(socket);
     let (content, ..) = front_end.guest().regions()[1];
     let queue = &mut front_end.queues()[0];
     let table = queue.ring().place().descriptors;
-    // 126 times some 8 MiB of memory, from the disk's beginning on: more than it has.
+    // 126 times about 8 MiB of memory, from the beginning of the disk: more than its size.
     let header = GuestAddress(60_000);
     let length = content.bytes as u32;
     let ring = queue.ring_mut();

@@ -1,24 +1,24 @@
-//! Media that say over the serial line and on the screen that they were started: the smallest that
-//! firmware takes for an installer's.
+//! Media that report over the serial line and on the screen that they were started: the smallest
+//! that firmware accepts as installation media.
 
 use std::io::{Cursor, Write};
 use std::iter::repeat_n;
 
 use fatfs::{FileSystem, FormatVolumeOptions, FsOptions, format_volume};
 
-/// Of a CD-ROM.
+/// The sector size of a CD-ROM.
 const SECTOR: usize = 2048;
-/// Of a disk, and of what firmware counts the sizes of boot images in.
+/// The sector size of a disk, which is also the unit of boot images' sizes.
 const DISK_SECTOR: usize = 512;
-/// Where ISO 9660's volume descriptors begin, and what El Torito names: sectors of a CD-ROM.
+/// The sectors of a CD-ROM with ISO 9660's volume descriptors, and those that El Torito names.
 const DESCRIPTORS: usize = 16;
 const CATALOG: usize = 19;
 const BIOS_IMAGE: usize = 20;
 const UEFI_IMAGE: usize = 21;
-/// The file system that UEFI looks for its program in.
+/// The size of the file system with UEFI's program.
 const UEFI_IMAGE_BYTES: usize = 1 << 20;
 
-/// A disk whose first sector says this.
+/// A disk whose boot sector prints this.
 pub fn disk(says: &str) -> Vec<u8> {
     let mut disk = program(says);
     disk.truncate(DISK_SECTOR - 2);
@@ -28,8 +28,8 @@ pub fn disk(says: &str) -> Vec<u8> {
     disk
 }
 
-/// A CD-ROM that says this when a BIOS starts it, and that when UEFI does (El Torito 1.0; UEFI
-/// 2.10, 13.3.2).
+/// A CD-ROM that prints one text when a BIOS starts it, and another when UEFI does (El Torito 1.0;
+/// UEFI 2.10, 13.3.2).
 pub fn iso(bios_says: &str, uefi_says: &str) -> Vec<u8> {
     let uefi = uefi_file_system(uefi_says);
     let mut iso = vec![0; UEFI_IMAGE * SECTOR];
@@ -51,7 +51,7 @@ pub fn iso(bios_says: &str, uefi_says: &str) -> Vec<u8> {
     iso[(DESCRIPTORS + 2) * SECTOR..][..7].copy_from_slice(b"\xffCD001\x01");
 
     let catalog = &mut iso[CATALOG * SECTOR..][..SECTOR];
-    // The validation entry, whose words add up to nothing.
+    // The validation entry, whose words add up to zero.
     catalog[0] = 1;
     catalog[0x1c..0x20].copy_from_slice(&[0xaa, 0x55, 0x55, 0xaa]);
     image_entry(&mut catalog[0x20..0x40], BIOS_IMAGE, 4);
@@ -64,15 +64,15 @@ pub fn iso(bios_says: &str, uefi_says: &str) -> Vec<u8> {
     iso
 }
 
-/// An image that is started as it lies there, without the emulation of a floppy disk.
+/// An image that is started as it is, without floppy emulation.
 fn image_entry(entry: &mut [u8], sector: usize, disk_sectors: usize) {
     entry[0] = 0x88;
     entry[6..8].copy_from_slice(&u16::try_from(disk_sectors).unwrap().to_le_bytes());
     entry[8..12].copy_from_slice(&u32::try_from(sector).unwrap().to_le_bytes());
 }
 
-/// What a BIOS puts at 0x7c00 and enters: writes a text to the first serial line and to the screen,
-/// and halts.
+/// The code that a BIOS loads at 0x7c00 and enters: prints a text on the first serial line and on
+/// the screen, and halts.
 fn program(says: &str) -> Vec<u8> {
     let mut program = vec![
         0xfa, // cli
@@ -91,7 +91,7 @@ fn program(says: &str) -> Vec<u8> {
     program
 }
 
-/// FAT with UEFI's program for removable media in it.
+/// A FAT file system with UEFI's program for removable media.
 fn uefi_file_system(says: &str) -> Vec<u8> {
     let mut disk = Cursor::new(vec![0; UEFI_IMAGE_BYTES]);
     format_volume(&mut disk, FormatVolumeOptions::new()).unwrap();
@@ -106,7 +106,7 @@ fn uefi_file_system(says: &str) -> Vec<u8> {
     disk.into_inner()
 }
 
-/// A PE32+ image of one section that writes a text to UEFI's console, and halts.
+/// A PE32+ image with one section that prints a text on UEFI's console, and halts.
 fn uefi_program(says: &str) -> Vec<u8> {
     let mut image = b"MZ".to_vec();
     image.resize(0x3c, 0);

@@ -12,13 +12,13 @@ use strongroom_system_tests::{CommandLine, Process, Scratch};
 
 use crate::kmip_client;
 
-/// By when what is waited for must have come.
+/// Timeout of anything that is waited for.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The VM that everything is granted for.
+/// The VM of all grants.
 pub const VM: VmId = VmId::from_bytes([5; 16]);
 
-/// Waits until a process says so on stderr.
+/// Waits until a process has written this to stderr.
 #[track_caller]
 pub fn tells(process: &Process, what: &str) {
     let begun = Instant::now();
@@ -32,7 +32,7 @@ pub fn tells(process: &Process, what: &str) {
     }
 }
 
-/// A key server, the clients that enrolled there, and the machines that they are on.
+/// A key server, its enrolled clients, and their machines.
 pub struct Site<'test> {
     pub strongroom: CommandLine<'test>,
     kmip: String,
@@ -45,7 +45,7 @@ impl<'test> Site<'test> {
         Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
     }
 
-    /// A command on a machine, whose home is called so.
+    /// A command on the machine with this home.
     pub fn script(home: &str, arguments: &[&str]) -> String {
         format!("export STRONGROOM_HOME=\"$PWD/{home}\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
     }
@@ -65,14 +65,14 @@ impl<'test> Site<'test> {
         serde_json::from_str(&self.strongroom.run_shell(&script).success()).unwrap()
     }
 
-    /// What it says when it fails.
+    /// The message of a command that must fail.
     #[track_caller]
     pub fn is_refused(&self, home: &str, arguments: &[&str]) -> String {
         self.strongroom.run_shell(&Self::script(home, arguments)).failure()
     }
 
-    /// A client of that role on a machine of its own, which has the key server as its provider
-    /// `kms`; gives its id.
+    /// Enrols a client with this role on a machine of its own, where the key server is the provider
+    /// `kms`. Returns its id.
     pub fn enrol(&self, name: &str, role: &str) -> String {
         let made = self.json("server", &["keyserver", "token", "create", name, "--role", role]);
         std::fs::write(self.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
@@ -91,7 +91,7 @@ impl<'test> Site<'test> {
         made["key"].as_str().unwrap().to_owned()
     }
 
-    /// Has `control` write a grant for a host into a file.
+    /// Makes `control` write a grant for a host into a file.
     pub fn grant(&self, host: &str, key: &str, generation: &str, file: &str) -> Value {
         let (vm, server) = (VM.to_string(), self.enrolment.as_str());
         let to = ["--host", host, "--vm", &vm, "--vm-generation", generation, "--key-id", key];
@@ -99,7 +99,7 @@ impl<'test> Site<'test> {
         self.json("control", &[&by[..], &to[..]].concat())
     }
 
-    /// The KMIP client of whoever has these files.
+    /// A KMIP client with these files.
     pub fn client(&self, name: &str) -> Client {
         kmip_client::client(&self.kmip, &self.strongroom.path(name))
     }

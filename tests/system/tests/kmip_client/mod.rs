@@ -1,15 +1,15 @@
-//! A client of the key server, as PyKMIP's and kmip-go's are: one that waits for a busy machine.
+//! A client of the key server that is as patient as PyKMIP's and kmip-go's on a busy machine.
 
 use std::path::Path;
 use std::time::Duration;
 
 use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
 
-/// How long an answer may take while other tests keep the disk busy. A server that is killed hangs
-/// up.
+/// Timeout of an answer while other tests keep the disk busy. A killed server closes the
+/// connection.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Whoever has the certificate and key in a directory, at the server of that address.
+/// A client with the certificate and key in a directory, for the server at this address.
 pub fn client(kmip: &str, directory: &Path) -> Client {
     let path = |file: &str| directory.join(format!("{file}.pem"));
     let tls = TlsFiles { authority: path("ca"), certificate: path("cert"), key: path("key") };

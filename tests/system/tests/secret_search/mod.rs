@@ -1,5 +1,5 @@
-//! What the searches for secrets share: the secrets of a volume in every form in which they could
-//! show, and the places where they must not.
+//! Common parts of the searches for secrets: the secrets of a volume in every form that could
+//! appear, and the places where they must not.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use strongroom_system_tests::CommandLine;
 
-/// Longer than anything takes that does not hang.
+/// Longer than any step that does not hang.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What a search compares first.
+/// The length of the prefix that a search compares first.
 const START_BYTES: usize = 4;
 
-/// What must not be found.
+/// The secrets to search for.
 #[derive(Default)]
 pub struct Needles {
     needles: Vec<Needle>,
@@ -34,17 +34,17 @@ struct Needle {
     bytes: Vec<u8>,
 }
 
-/// A place in the memory of a process.
+/// A finding in the memory of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What was found, and where.
+    /// The secret and its place.
     pub what: String,
-    /// Whether it is in pages that are locked, and left out of dumps.
+    /// Whether it is in pages that are locked, and excluded from dumps.
     pub is_protected: bool,
 }
 
 impl Needles {
-    /// The secrets of a volume, worked out by another implementation, in all their forms.
+    /// The secrets of a volume, derived by another implementation, in all their forms.
     pub fn of_volume(strongroom: &CommandLine<'_>, volume: &str, key: &str) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/secrets/secrets_of_volume.py");
         let call = format!("exec /usr/bin/python3 {} {volume} {key}", script.display());
@@ -55,14 +55,13 @@ impl Needles {
             let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
             needles.add(name, &bytes.collect::<Vec<u8>>());
         }
-        // KEK and DEK, what is derived of them, and 39 round keys.
+        // KEK and DEK, the keys derived from them, and 39 round keys.
         let secrets = told.lines().count();
         assert!(secrets >= 44 && needles.needles.len() >= 7 * secrets, "{secrets} secrets");
         needles
     }
 
-    /// A secret as it is, in hexadecimal of both cases, and in base64 wherever in a longer text it
-    /// could stand.
+    /// Adds a secret: as it is, in hexadecimal of both cases, and in base64 at every alignment.
     pub fn add(&mut self, name: &str, secret: &[u8]) {
         let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         self.add_form(name, "as it is", secret.to_vec());
@@ -72,8 +71,7 @@ impl Needles {
         let list = secret.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
         self.add_form(name, "as a list", list.into_bytes());
         for skipped in 0..3 {
-            // Whole groups of three bytes have the same digits wherever the text around them
-            // begins.
+            // Whole groups of three bytes have the same digits at any position of this alignment.
             let whole = &secret[skipped..secret.len() - (secret.len() - skipped) % 3];
             self.add_form(name, "as base64", base64(whole, b"+/"));
             self.add_form(name, "as base64url", base64(whole, b"-_"));
@@ -91,7 +89,7 @@ impl Needles {
         self.needles.push(Needle { secret: secret.to_owned(), name, bytes });
     }
 
-    /// One secret of them, in all its forms.
+    /// Only one of the secrets, in all its forms.
     pub fn only(&self, secret: &str) -> Self {
         let mut only = Self::default();
         let needle =
@@ -100,7 +98,7 @@ impl Needles {
         only
     }
 
-    /// These and others.
+    /// These secrets and others.
     pub fn and(mut self, others: &Self, whose: &str) -> Self {
         for needle in others.needles.iter().filter(|needle| needle.name.ends_with("as it is")) {
             self.add(&format!("{whose} {}", needle.secret), &needle.bytes);
@@ -108,9 +106,10 @@ impl Needles {
         self
     }
 
-    /// Where which of them is in the content. All are looked for in one pass, by their first bytes.
+    /// Returns each secret in the content, with its position. One pass compares all of them, by
+    /// their first bytes.
     pub fn found_in(&self, content: &[u8]) -> Vec<(usize, &str)> {
-        // Most places are told by two bytes.
+        // Two bytes exclude most positions.
         let mut pairs = vec![false; 1 << 16];
         for start in self.by_start.keys() {
             pairs[usize::from(start[0]) << 8 | usize::from(start[1])] = true;
@@ -137,8 +136,8 @@ impl Needles {
         assert!(found.is_empty(), "in {place}, at these bytes: {found:?}");
     }
 
-    /// Fails the test if one of them is in a file under the directory, at any depth; how many files
-    /// there are.
+    /// Fails the test if one of them is in a file under the directory, at any depth. Returns the
+    /// number of files.
     #[track_caller]
     pub fn assert_not_under(&self, directory: &Path) -> usize {
         let files = strongroom_system_tests::datastore::files_under(directory);
@@ -148,7 +147,7 @@ impl Needles {
         files.len()
     }
 
-    /// Fails the test if one of them is in what other processes may see of these.
+    /// Fails the test if one of them is visible to other processes in one of these.
     #[track_caller]
     pub fn assert_not_seen_of(&self, processes: &[u32]) {
         for (path, content) in processes.iter().flat_map(|process| seen_from_outside(*process)) {
@@ -156,7 +155,7 @@ impl Needles {
         }
     }
 
-    /// Every place of a process's memory where one of them is. Only root can look.
+    /// Returns every place in a process's memory with one of them. Only root can look.
     pub fn found_in_memory(&self, process: u32) -> Vec<Found> {
         let mut found = Vec::new();
         for Mapping { place, is_protected, content } in memory_of(process) {
@@ -182,27 +181,27 @@ fn base64(bytes: &[u8], last_two: &[u8; 2]) -> Vec<u8> {
         .collect()
 }
 
-/// What other processes may see of a process, as far as the kernel lets us look.
+/// What other processes may see of a process, as far as the kernel allows.
 pub fn seen_from_outside(process: u32) -> Vec<(PathBuf, Vec<u8>)> {
     let process = PathBuf::from(format!("/proc/{process}"));
     let files = ["cmdline", "environ", "comm", "status", "maps", "limits"].map(|name| process.join(name));
     files.into_iter().filter_map(|path| Some((path.clone(), fs::read(&path).ok()?))).collect()
 }
 
-/// A piece of a process's memory.
+/// A part of a process's memory.
 struct Mapping {
     place: String,
     is_protected: bool,
     content: Vec<u8>,
 }
 
-/// The readable memory of a process, which root alone can read.
+/// The readable memory of a process, for root only.
 fn memory_of(process: u32) -> Vec<Mapping> {
     let memory = File::open(format!("/proc/{process}/mem")).unwrap();
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in fs::read_to_string(format!("/proc/{process}/smaps")).unwrap().lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
-            // Of the mapping whose head came before.
+            // This belongs to the mapping whose head came before.
             let has = |flag| flags.split_whitespace().any(|found| found == flag);
             if let Some(mapping) = mappings.last_mut() {
                 mapping.is_protected = has("lo") && has("dd");
@@ -215,7 +214,7 @@ fn memory_of(process: u32) -> Vec<Mapping> {
     mappings
 }
 
-/// What is in a mapping that can be read. Pages of the kernel's own, and those of a ring, cannot.
+/// The readable content of a mapping. The kernel's own pages, and those of a ring, cannot be read.
 fn read_mapping(memory: &File, line: &str) -> Option<Vec<u8>> {
     let mut fields = line.split(' ');
     let (start, end) = fields.next()?.split_once('-')?;

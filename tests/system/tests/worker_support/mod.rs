@@ -1,5 +1,5 @@
-//! What the tests of a worker's life share: an NBD client that connects again and verifies every
-//! sector, and a worker that can be looked at and killed.
+//! Common parts of the tests of a worker's life: an NBD client that reconnects and verifies every
+//! sector, and a worker that can be inspected and killed.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use strongroom_system_tests::Volume;
 
-/// For anything that takes milliseconds on an idle machine.
+/// Timeout of anything that takes milliseconds on an idle machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 const BLOCK_BYTES: usize = 4096;
@@ -27,7 +27,7 @@ const BLOCKS: u64 = 256;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 
-/// What `volume info --json` says of the process that exposes a volume.
+/// The exposing process in `volume info --json`.
 #[track_caller]
 pub fn exposure(volume: &Volume<'_>) -> Value {
     let answer = volume.command("info", &["--json"]).success();
@@ -35,7 +35,7 @@ pub fn exposure(volume: &Volume<'_>) -> Value {
     info["exposure"].clone()
 }
 
-/// Waits until something is so.
+/// Waits until `is_so` returns true.
 #[track_caller]
 pub fn wait_until(awaited: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + DEADLINE;
@@ -52,7 +52,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// The worker of a volume; waits until there is one.
+    /// Returns the worker of a volume; waits until there is one.
     #[track_caller]
     pub fn of(volume: &Volume<'_>) -> Self {
         let until = Instant::now() + DEADLINE;
@@ -64,11 +64,11 @@ impl Worker {
         }
     }
 
-    /// The worker of a volume, if there is one now.
+    /// Returns the present worker of a volume, if there is one.
     #[track_caller]
     pub fn now_of(volume: &Volume<'_>) -> Option<Self> {
         let id = i32::try_from(exposure(volume)["worker_pid"].as_u64()?).ok()?;
-        // It may have died since it was asked for.
+        // It may have died since the query.
         let pidfd = pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()?;
         Some(Self { id: id.cast_unsigned(), pidfd })
     }
@@ -88,7 +88,7 @@ impl Worker {
         assert_eq!(ended, Ok(1), "worker {} does not end", self.id);
     }
 
-    /// A file of its directory in /proc.
+    /// Returns a file of its directory in /proc.
     #[track_caller]
     pub fn proc(&self, name: &str) -> String {
         let path = format!("/proc/{}/{name}", self.id);
@@ -96,21 +96,21 @@ impl Worker {
     }
 }
 
-/// A client of NBD, as small as the protocol allows: one request at a time.
+/// A minimal NBD client: one request at a time.
 pub struct NbdClient {
     stream: UnixStream,
-    /// The size that it was told when it connected.
+    /// The size that the server reported.
     pub size_bytes: u64,
 }
 
 impl NbdClient {
-    /// Connects to the export of any name.
+    /// Connects to the server's default export.
     pub fn connect(socket: &Path) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(DEADLINE))?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
-        // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME of the empty name.
+        // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME with the empty name.
         stream.write_all(&3_u32.to_be_bytes())?;
         stream.write_all(&[b"IHAVEOPT".as_slice(), &1_u32.to_be_bytes(), &0_u32.to_be_bytes()].concat())?;
         let mut export = [0; 10];
@@ -149,9 +149,8 @@ impl NbdClient {
     }
 }
 
-/// A client that writes, reads back and compares until it is told to stop, and connects again
-/// whenever it must. An answered write that is not there, and an error that a server answers with,
-/// fail the test.
+/// A client that writes, reads back and compares until it is told to stop, and reconnects whenever
+/// necessary. A lost acknowledged write, or an error answer of a server, fails the test.
 pub struct VerifiedIo {
     stop: Arc<AtomicBool>,
     operations: Arc<AtomicU64>,
@@ -186,7 +185,7 @@ impl VerifiedIo {
         Self { stop, operations, connections, thread }
     }
 
-    /// Waits until it has done so many more operations.
+    /// Waits until it has done this many more operations.
     #[track_caller]
     pub fn wait_for_more(&self, more: u64) {
         let enough = self.operations.load(Ordering::SeqCst) + more;
@@ -198,12 +197,13 @@ impl VerifiedIo {
         }
     }
 
-    /// How often it has connected.
+    /// The number of its connections.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Verifies everything once more: how many operations it did, and how long the longest took.
+    /// Verifies everything once more. Returns the number of operations, and the longest duration of
+    /// one.
     #[track_caller]
     pub fn stop(self) -> (u64, Duration) {
         self.stop.store(true, Ordering::SeqCst);
@@ -215,13 +215,13 @@ impl VerifiedIo {
 struct Verifier {
     socket: PathBuf,
     client: Option<NbdClient>,
-    /// What each block was last written with; zero for never.
+    /// The last number written to each block; zero for none.
     written: Vec<u64>,
     connections: Arc<AtomicU64>,
 }
 
 impl Verifier {
-    /// Writes one block and verifies another, both wherever the number leads.
+    /// Writes one block and verifies another, both chosen by the number.
     fn step(&mut self, number: u64) {
         let at = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let block = at(number) % BLOCKS;
@@ -239,7 +239,7 @@ impl Verifier {
         );
     }
 
-    /// Does it again on a new connection until it is answered.
+    /// Repeats the request on new connections until it is answered.
     fn until_done(&mut self, mut request: impl FnMut(&mut NbdClient) -> io::Result<()>) {
         let until = Instant::now() + DEADLINE;
         loop {

@@ -1,4 +1,4 @@
-//! What is asked of VMs.
+//! Requests about VMs.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VolumeSize;
@@ -9,7 +9,7 @@ use super::hardware::{
 };
 use crate::name::Name;
 
-/// A VM that is wished for.
+/// A request for a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVm {
@@ -38,22 +38,22 @@ pub struct CreateVm {
     #[schema(max_items = 16)]
     #[serde(default)]
     pub disks: Vec<AddDisk>,
-    /// Network interfaces; none if the list is empty. Where no list is given, one on the network
-    /// `user`, if the host has what that takes.
+    /// Network interfaces; an empty list means none. Without a list, the VM has one on the network
+    /// `user`, if the host can provide it.
     #[schema(max_items = 8)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nics: Option<Vec<Nic>>,
-    /// Whether it has a TPM, with its state in a sealed volume.
+    /// Whether it has a TPM. The TPM's state is in an encrypted volume.
     #[serde(default)]
     pub tpm: bool,
-    /// Whether it has a disk for cloud-init (NoCloud), `seed`, which is filled like a disk and
-    /// which its guest can only read.
+    /// Whether it has a cloud-init disk (NoCloud), `seed`, which is filled like a disk and is
+    /// read-only in the guest.
     #[serde(default)]
     pub seed: bool,
-    /// Whether the seed is filled before the VM is made, as [`AddDisk::fill`] for a disk.
+    /// Whether the seed is filled before the VM is ready, like [`AddDisk::fill`] for a disk.
     #[serde(default, skip_serializing_if = "is_not")]
     pub fill_seed: bool,
-    /// What is booted.
+    /// What it boots.
     #[serde(default)]
     pub boot: Boot,
     /// The CD-ROM drive.
@@ -62,53 +62,52 @@ pub struct CreateVm {
     /// How it is sealed.
     #[serde(default)]
     pub encryption: EncryptionWish,
-    /// Whether it is started again by itself.
+    /// Whether it is restarted automatically.
     #[serde(default)]
     pub restart: RestartPolicy,
 }
 
-/// A disk that is wished for.
+/// A request for a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddDisk {
     /// Its size in bytes: a multiple of 512 from 4096 to 64 TiB.
     #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
     pub size_bytes: VolumeSize,
-    /// What it is for: one that keeps data is called `disk0` and so on, one for swap `swap0` and so
-    /// on.
+    /// Its purpose. Data disks are named `disk0` and so on, swap disks `swap0` and so on.
     #[serde(default)]
     pub kind: DiskKind,
-    /// How the guest gets at it.
+    /// How it is attached to the guest.
     #[serde(default)]
     pub frontend: DiskFrontend,
-    /// Whether it is filled with an image before the task is done. The task says in `awaits_image`
-    /// when it is the disk's turn. If no image comes within a minute, or it does not get into the
-    /// disk, everything that the task has made is removed again.
+    /// Whether it is filled with an image before the task is done. The task's `awaits_image` names
+    /// the disk that is next. If no image arrives within a minute, or its import fails, everything
+    /// that the task has made is removed.
     #[serde(default, skip_serializing_if = "is_not")]
     pub fill: bool,
-    /// Whether it has a keyed tag for each block, so that a block that was changed or put back
-    /// fails to be read. It takes a key, and a disk that keeps data.
+    /// Whether each block has a keyed tag, so that reads of a block that was changed or put back
+    /// fail. Only encrypted data disks can have tags.
     #[serde(default, skip_serializing_if = "is_not")]
     pub integrity: bool,
 }
 
-/// A disk that is to be larger.
+/// A request to grow a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeDisk {
-    /// Its new size in bytes, no less than it has: a multiple of 512 up to 64 TiB.
+    /// Its new size in bytes, at least its present size: a multiple of 512 up to 64 TiB.
     #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
     pub size_bytes: VolumeSize,
 }
 
-/// How a VM is sealed: everything of it that holds guest data, under one key of its own.
+/// The encryption of a VM: every volume with guest data is under one key of the VM's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EncryptionWish {
-    /// Whether it is. Without, everything of it lies in the clear.
+    /// Whether the VM is encrypted. If not, all of its volumes are stored in plain text.
     #[serde(default = "yes")]
     pub encrypted: bool,
-    /// The key provider; not needed if there is only one, or if the policy names it.
+    /// The key provider; optional if there is only one, or if the policy names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Name>,
     /// A key that is there, by its id at its provider; without, a new one is made.
@@ -121,7 +120,7 @@ const fn yes() -> bool {
     true
 }
 
-/// What is not asked for is not said, so that a control plane of the former version takes the wish.
+/// A `false` is left out, so that a control plane of the previous version accepts the request.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 const fn is_not(asked: &bool) -> bool {
     !*asked
@@ -133,7 +132,7 @@ impl Default for EncryptionWish {
     }
 }
 
-/// Changes of a VM that is off. What is not given stays.
+/// Changes to a VM that is off. Absent fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVm {
@@ -143,11 +142,11 @@ pub struct PatchVm {
     /// Guest memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<MemorySize>,
-    /// Network interfaces, all of them.
+    /// All of its network interfaces.
     #[schema(max_items = 8)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nics: Option<Vec<Nic>>,
-    /// What is booted.
+    /// What it boots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<Boot>,
     /// The CD-ROM drive.
@@ -156,7 +155,7 @@ pub struct PatchVm {
     /// Whether it has a screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vnc: Option<bool>,
-    /// Whether it is started again by itself.
+    /// Whether it is restarted automatically.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<RestartPolicy>,
 }
@@ -166,46 +165,47 @@ pub struct PatchVm {
 #[serde(deny_unknown_fields)]
 pub struct PowerOptions {}
 
-/// How a VM is started.
+/// Options for starting a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartVm {
-    /// Of a VM that was suspended: loses its memory, and boots.
+    /// Discards the memory of a suspended VM, and boots it.
     #[serde(default)]
     pub discard_memory: bool,
-    /// Leaves its processors standing still; they go on when it is resumed.
+    /// Starts with paused CPUs, until the VM is resumed.
     #[serde(default)]
     pub paused: bool,
 }
 
-/// How a VM moves to a new key.
+/// Options for a key rotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateKey {
-    /// Which key provider makes the new key; without it, the one that made the present key. A
-    /// rotation that failed goes on with the key that was made for it.
+    /// The key provider that makes the new key; the default is the provider of the present key. A
+    /// retry after a failed rotation uses the key that was already made for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_provider: Option<Name>,
 }
 
-/// A dump that is wished for.
+/// A request for a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DumpVm {
-    /// What to call it: up to 64 bytes, without control characters. It is not sealed.
+    /// Its label: up to 64 bytes, without control characters. It is not encrypted.
     #[schema(min_length = 1, max_length = 64)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
 
-/// How a VM is stopped, also before it is started anew.
+/// Options for stopping a VM, and for the stop in a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopVm {
-    /// At once, as if its plug were pulled. What its guest was told is on the disk is there.
+    /// Stops the VM at once, like a power cut. Every write that the guest has seen flushed is on
+    /// the disk.
     #[serde(default)]
     pub force: bool,
-    /// How long the guest has to shut down, in seconds; then it is stopped by force.
+    /// How long the guest has to shut down, in seconds, before it is stopped by force.
     #[schema(minimum = 1, maximum = 3600)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,
@@ -215,39 +215,39 @@ pub struct StopVm {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportDisk {
-    /// The ticket that the image was sent with.
+    /// The ticket of the upload.
     #[schema(min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$")]
     pub ticket: String,
-    /// How the image is written.
+    /// The format of the image.
     #[serde(default)]
     pub format: ImageFormat,
 }
 
 impl std::fmt::Debug for ImportDisk {
-    /// Without the ticket.
+    /// Leaves out the ticket.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("ImportDisk").field("format", &self.format).finish_non_exhaustive()
     }
 }
 
-/// How an image is written.
+/// The format of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageFormat {
-    /// As its first bytes say; what starts as no format known is raw.
+    /// Detected from the first bytes; an unrecognised image is raw.
     #[default]
     Auto,
-    /// Byte for byte.
+    /// The bytes of the disk.
     Raw,
-    /// QEMU's.
+    /// QEMU's format.
     Qcow2,
-    /// VMware's.
+    /// VMware's format.
     Vmdk,
-    /// Hyper-V's.
+    /// Hyper-V's format.
     Vhdx,
 }
 
-/// A VM directory that is there and is to be known.
+/// A request to register an existing VM directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterVm {
@@ -257,9 +257,10 @@ pub struct RegisterVm {
     pub datastore: Option<String>,
     /// The directory's name in the datastore.
     pub directory: Name,
-    /// Registers a VM with encrypted disks also if its keys do not vouch for its configuration.
-    /// Without it the answer lists what speaks against the configuration, and what could lead the
-    /// VM's data out. A person who says so has compared it with what the VM should be.
+    /// Registers a VM with encrypted disks even if its keys do not vouch for its configuration.
+    /// Without it, the answer lists the objections to the configuration and everything through
+    /// which the VM's data could leak. Set it only after comparing the configuration with the
+    /// intended one.
     #[serde(default)]
     pub accept_configuration: bool,
 }

@@ -1,5 +1,4 @@
-//! What a VM is made of, as the interface shows it. Limits and validation are those of
-//! `strongroom_vm`.
+//! The hardware of a VM in the interface. Limits and validation are those of `strongroom_vm`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,32 +11,32 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
-    /// What it is connected to.
+    /// Its network.
     pub backend: NicBackend,
-    /// Its address, as `52:54:00:xx:xx:xx`; chosen if it is not given.
+    /// Its address, as `52:54:00:xx:xx:xx`; chosen automatically if absent.
     #[schema(value_type = Option<String>, pattern = "^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddress>,
 }
 
-/// What a network interface is connected to.
+/// The network of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum NicBackend {
-    /// Connections of the host, without privileges. The guest does not reach the host's loopback.
+    /// Connections of the host, without privileges. The guest cannot reach the host's loopback.
     User {},
-    /// A tap device that is there.
+    /// An existing tap device.
     Tap {
         /// Its name.
         #[schema(value_type = String, min_length = 1, max_length = 15)]
         device: InterfaceName,
     },
-    /// A bridge that is there.
+    /// An existing bridge.
     Bridge {
         /// Its name.
         #[schema(value_type = String, min_length = 1, max_length = 15)]
         device: InterfaceName,
-        /// The VLAN in which the guest is.
+        /// The guest's VLAN.
         #[schema(value_type = Option<u16>, minimum = 1, maximum = 4094)]
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vlan: Option<VlanId>,
@@ -64,7 +63,7 @@ impl From<&Network> for NicBackend {
     }
 }
 
-/// What is booted.
+/// What a VM boots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Boot {
@@ -88,7 +87,7 @@ pub enum Boot {
 }
 
 impl Boot {
-    /// The kernel that is booted, if one is.
+    /// The kernel that is booted, if any.
     pub fn kernel(&self) -> Option<DirectKernel> {
         match self {
             Self::Disk => None,
@@ -100,7 +99,7 @@ impl Boot {
         }
     }
 
-    /// From this kernel, or from the first disk.
+    /// Boots this kernel, or the first disk without one.
     pub fn of(kernel: Option<DirectKernel>) -> Self {
         kernel.map_or(Self::Disk, |DirectKernel { kernel, initrd, arguments }| Self::Kernel {
             kernel,
@@ -110,14 +109,14 @@ impl Boot {
     }
 }
 
-/// The CD-ROM drive: what a system is installed from, read only.
+/// The CD-ROM drive, which an operating system is installed from. It is read-only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Cdrom {
-    /// There is none.
+    /// No drive.
     #[default]
     Absent,
-    /// One with this image in it. It is booted from before the disks, for as long as it is there.
+    /// A drive with this image, which boots before the disks as long as it is inserted.
     Image {
         /// The image's file, in one of the host's boot directories.
         #[schema(value_type = String, min_length = 1, max_length = 4095)]
@@ -126,12 +125,12 @@ pub enum Cdrom {
 }
 
 impl Cdrom {
-    /// The one with this image, or none.
+    /// A drive with this image, or none.
     pub fn of(path: Option<PathBuf>) -> Self {
         path.map_or(Self::Absent, |path| Self::Image { path })
     }
 
-    /// The image in it.
+    /// The inserted image.
     pub fn image(&self) -> Option<&Path> {
         match self {
             Self::Absent => None,
@@ -140,14 +139,14 @@ impl Cdrom {
     }
 }
 
-/// Whether a VM that should run and does not is started again by itself.
+/// Whether a VM that should run and does not is restarted automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartPolicy {
-    /// After a crash, and after the host was without power. Not when the guest shut itself down.
+    /// After a crash, and after a power cut of the host, but not after a shutdown by the guest.
     #[default]
     OnFailure,
-    /// Only when somebody says so.
+    /// Only on request.
     Never,
 }
 

@@ -1,4 +1,4 @@
-//! Which VMs are listed.
+//! Filters for the list of VMs.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -6,40 +6,40 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::state::PowerState;
 
-/// Which VMs, in which order, and which page of them.
+/// Selects VMs, their order, and a page of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct VmListQuery {
-    /// Most entries wanted.
+    /// The most entries to return.
     #[param(minimum = 1, maximum = 1000)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// `next` of the page before.
+    /// The `next` of the previous page.
     #[param(min_length = 1, max_length = 512)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// Only those whose name has this in it, in letters of either case.
+    /// Only VMs whose name contains this text, ignoring case.
     #[param(max_length = 63)]
     #[serde(default, deserialize_with = "no_longer_than::<63, _>", skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Only those in this state.
+    /// Only VMs in this state.
     #[param(inline)]
     #[serde(default, deserialize_with = "known_state", skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerState>,
-    /// Only those of this datastore, by name or id.
+    /// Only VMs of this datastore, by name or id.
     #[param(max_length = 64)]
     #[serde(default, deserialize_with = "no_longer_than::<64, _>", skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
-    /// Only those on this host, by name or id.
+    /// Only VMs on this host, by name or id.
     #[param(max_length = 64)]
     #[serde(default, deserialize_with = "no_longer_than::<64, _>", skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Only those with this policy, by name or id.
+    /// Only VMs with this policy, by name or id.
     #[param(max_length = 64)]
     #[serde(default, deserialize_with = "no_longer_than::<64, _>", skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// Only those that are sealed, or that are not.
+    /// Only encrypted VMs, or only unencrypted ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<bool>,
     /// Their order.
@@ -48,7 +48,7 @@ pub struct VmListQuery {
     pub sort: VmSort,
 }
 
-/// Reads a text of at most so many characters, as the document says.
+/// Deserialises a text of at most `MAX` characters, as the OpenAPI document says.
 fn no_longer_than<'de, const MAX: usize, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<String>, D::Error> {
@@ -59,8 +59,8 @@ fn no_longer_than<'de, const MAX: usize, D: Deserializer<'de>>(
     Ok(Some(text))
 }
 
-/// Reads a state that is asked for. One that this program does not know is refused, where in an
-/// answer it is [`PowerState::Unknown`].
+/// Deserialises a state of a query. Refuses an unknown one, which an answer would read as
+/// [`PowerState::Unknown`].
 fn known_state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PowerState>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let state = PowerState::ALL.into_iter().find(|state| state.as_str() == text);

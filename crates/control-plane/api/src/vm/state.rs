@@ -1,9 +1,9 @@
-//! In what state a VM is, and in which it should be.
+//! The states of a VM, actual and desired.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What somebody wants of a VM. It stands in the inventory before anything is done for it.
+/// The state that a user wants for a VM. The inventory records it before anything is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DesiredPower {
@@ -12,31 +12,31 @@ pub enum DesiredPower {
     Stopped,
     /// On.
     Running,
-    /// On, with its CPUs standing still.
+    /// On, with paused CPUs.
     Paused,
 }
 
-/// What its host says of a VM.
+/// The state of a VM as its host reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PowerState {
     /// Off.
     Stopped,
-    /// On its way on.
+    /// Starting.
     Starting,
     /// On.
     Running,
-    /// Its CPUs stand still.
+    /// Its CPUs are paused.
     Paused,
-    /// On its way off.
+    /// Stopping.
     Stopping,
-    /// It ended without being told to.
+    /// It ended unexpectedly.
     Crashed,
     /// It waits for a key.
     KeyUnavailable,
-    /// Off, with its memory sealed: its next start goes on with it.
+    /// Off, with its memory encrypted on disk; its next start resumes it.
     Suspended,
-    /// Its host cannot be asked, or has not been yet.
+    /// Its host cannot be reached, or was not asked yet.
     #[default]
     #[serde(other)]
     Unknown,
@@ -56,7 +56,7 @@ impl PowerState {
         Self::Unknown,
     ];
 
-    /// Its name as in the JSON.
+    /// Its name in the JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stopped => "stopped",
@@ -71,25 +71,25 @@ impl PowerState {
         }
     }
 
-    /// Whether a QEMU of it is there, or may be.
+    /// Whether it has a QEMU process, or may have one.
     pub const fn is_on(self) -> bool {
         !matches!(self, Self::Stopped | Self::Crashed | Self::Suspended)
     }
 }
 
-/// Where a VM is between being wished for and being gone.
+/// The stage of a VM's life in the inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lifecycle {
     /// Its volumes are being made.
     Creating,
-    /// It is there.
+    /// It exists.
     Present,
     /// It is being deleted.
     Deleting,
 }
 
-/// How a volume is.
+/// The state of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeState {
@@ -97,9 +97,9 @@ pub enum VolumeState {
     Idle,
     /// In use.
     Exposed,
-    /// Something is wrong with it; its VM's `reason` says what.
+    /// It has a problem, which its VM's `reason` describes.
     Troubled,
-    /// Not known.
+    /// Its state is not known.
     #[default]
     #[serde(other)]
     Unknown,

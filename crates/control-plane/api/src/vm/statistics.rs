@@ -1,58 +1,58 @@
-//! What a VM's guest asked of its disks, counted.
+//! Counters of a guest's disk requests.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
 use utoipa::ToSchema;
 
-/// What the guest of a VM asked of its disks. Counters only grow, until they begin anew: at each
-/// start of the VM, and when its supervisor died and another one took over. The difference of two
-/// answers is what came in between.
+/// Counters of the disk requests of a VM's guest. They grow until they are reset: at each start of
+/// the VM, and when another supervisor takes over from one that died. The difference between two
+/// answers is the activity between them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmStats {
     /// The VM.
     #[schema(value_type = String, format = Uuid)]
     pub vm: VmId,
-    /// Its disks, and the volumes of its own that its guest reaches; none while it is off.
+    /// Its disks, and the internal volumes that its guest reaches; empty while it is off.
     pub disks: Vec<DiskStats>,
 }
 
-/// What was asked of one disk.
+/// Counters of one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskStats {
-    /// The disk.
+    /// The disk's name.
     pub disk: String,
-    /// When its counters were zero, in milliseconds since 1970. Another value than before: they
-    /// began anew.
+    /// When its counters were zero, in milliseconds since 1970. A changed value means that they
+    /// were reset.
     pub since_unix_ms: u64,
     /// When they were read, in milliseconds since 1970.
     pub read_unix_ms: u64,
-    /// Requests that are being worked on.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// For how long some queue of it has had requests in flight and completed none, in
+    /// For how long one of its queues has had requests in flight and completed none, in
     /// milliseconds.
     pub stalled_ms: u64,
-    /// What was done, by operation: each of them once.
+    /// Counters by operation, each operation once.
     pub operations: Vec<OperationStats>,
 }
 
-/// The requests of one operation.
+/// Counters of one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OperationStats {
-    /// Which.
+    /// The operation.
     pub operation: DiskOperation,
-    /// How many were answered, well or not; but for those that were refused at once.
+    /// Answered requests, successful or not, except those that were refused at once.
     pub requests: u64,
-    /// Bytes of those that succeeded.
+    /// Bytes of the successful requests.
     pub bytes: u64,
     /// The sum of their latencies, in nanoseconds. Its growth over time is the mean queue depth.
     pub time_ns: u64,
-    /// Those that failed.
+    /// The failed requests.
     pub errors: DiskErrors,
-    /// How many took how long; what is empty is left out.
+    /// The latency histogram; empty buckets are left out.
     pub latency: Vec<LatencyBucket>,
 }
 
-/// What a guest asks of a disk.
+/// An operation on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskOperation {
@@ -77,20 +77,19 @@ pub struct DiskErrors {
     pub device: u64,
     /// A block was damaged, or sealed under an unknown key.
     pub integrity: u64,
-    /// What was asked for cannot be done: beyond the end, not aligned, a write to what is
-    /// read-only.
+    /// The request was invalid: beyond the end, not aligned, or a write to a read-only disk.
     pub refused: u64,
-    /// Others.
+    /// Other errors.
     pub other: u64,
 }
 
-/// Requests that took about as long.
+/// Requests with a similar latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyBucket {
-    /// They took less than this, in nanoseconds, and at least four fifths of it; but for the first
-    /// bucket (1024), whose took any shorter time. None: 68.7 seconds or more.
+    /// The upper bound of their latency, in nanoseconds. The lower bound is four fifths of it; the
+    /// first bucket (1024) starts at 0. Absent: 68.7 seconds or more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below_ns: Option<u64>,
-    /// How many.
+    /// The number of requests.
     pub requests: u64,
 }

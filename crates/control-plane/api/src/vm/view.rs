@@ -1,4 +1,4 @@
-//! What is told of VMs.
+//! Answers about VMs.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{VmId, VolumeId};
@@ -19,21 +19,21 @@ pub struct VmSummary {
     pub id: VmId,
     /// Its name.
     pub name: Name,
-    /// What its host says of it.
+    /// Its state as its host reports it.
     pub power: PowerState,
-    /// What somebody wants of it.
+    /// Its desired state.
     pub desired: DesiredPower,
-    /// Where it is between being wished for and being gone.
+    /// The stage of its life in the inventory.
     pub lifecycle: Lifecycle,
     /// Virtual processors.
     pub cpus: u32,
     /// Guest memory.
     pub memory_bytes: u64,
-    /// Size of its disks in all, in bytes.
+    /// The sum of its disks' sizes, in bytes.
     pub disk_bytes: u64,
-    /// Whether it is sealed.
+    /// Whether it is encrypted.
     pub encrypted: bool,
-    /// Whether some of its disks are not encrypted though others are.
+    /// Whether some of its disks are encrypted and others are not.
     #[serde(default)]
     pub partly_clear: bool,
     /// The datastore's name.
@@ -44,28 +44,28 @@ pub struct VmSummary {
     /// The policy's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// The task that works on it.
+    /// The task that is working on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Uuid>,
-    /// Why it is as it is, if there is something to say.
+    /// The reason for its state, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A VM, whole.
+/// A VM with all of its details.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmView {
-    /// What a list has of it.
+    /// Its entry in a list.
     #[serde(flatten)]
     pub summary: VmSummary,
     /// Counts its changes; `If-Match` takes it.
     pub version: u64,
     /// Counts its starts.
     pub generation: u64,
-    /// Since when it is in its power state, in seconds since 1970.
+    /// When it entered its power state, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_unix_seconds: Option<u64>,
-    /// When it was made or registered, in seconds since 1970.
+    /// When it was created or registered, in seconds since 1970.
     pub created_unix_seconds: u64,
     /// The main board and what is on it.
     #[serde(flatten)]
@@ -80,23 +80,23 @@ pub struct VmView {
     pub nics: Vec<Nic>,
     /// Whether it has a TPM.
     pub tpm: bool,
-    /// Whether it has a disk for cloud-init.
+    /// Whether it has a cloud-init disk.
     #[serde(default)]
     pub seed: bool,
-    /// What is booted.
+    /// What it boots.
     pub boot: Boot,
     /// The CD-ROM drive.
     #[serde(default)]
     pub cdrom: Cdrom,
     /// Whether it is started again by itself.
     pub restart: RestartPolicy,
-    /// The memory with which it goes on at its next start, if it is suspended.
+    /// The saved memory that its next start resumes, if it is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<SuspendedMemory>,
     /// The dumps of its guest.
     #[serde(default)]
     pub dumps: Vec<Dump>,
-    /// The key that it is sealed under, once it is there.
+    /// The key that it is encrypted under, once the key exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<VmKey>,
     /// The datastore.
@@ -106,7 +106,7 @@ pub struct VmView {
     pub host_ref: Option<ObjectRef>,
 }
 
-/// A memory that lies sealed.
+/// The saved memory of a suspended VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SuspendedMemory {
     /// Memory and devices' state, in bytes.
@@ -118,22 +118,22 @@ pub struct SuspendedMemory {
     pub at_unix_seconds: u64,
 }
 
-/// The memory of a guest as a core file (ELF), sealed in a volume of the VM's own. All of it is
-/// there. A ticket opens it.
+/// The complete memory of a guest as a core file (ELF), encrypted in a volume of the VM's own. It
+/// is read with a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Dump {
-    /// Its number, which no other dump of the VM gets.
+    /// Its number, unique among the dumps of the VM.
     pub number: u32,
-    /// The core file, in bytes.
+    /// The size of the core file, in bytes.
     pub bytes: u64,
-    /// What it takes sealed, in bytes: pages of zeroes take nothing.
+    /// The bytes that it takes encrypted; pages of zeroes take none.
     pub sealed_bytes: u64,
     /// The volume that holds it, `dump-NUMBER`.
     #[schema(value_type = Uuid)]
     pub volume: VolumeId,
     /// When it was made, in seconds since 1970.
     pub at_unix_seconds: u64,
-    /// What somebody called it.
+    /// Its label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
@@ -143,94 +143,94 @@ pub struct Dump {
 pub struct Disk {
     /// `disk0`, `swap0` and so on.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default)]
     pub kind: DiskKind,
-    /// Its volume's id, once the volume is there.
+    /// Its volume's id, once the volume exists.
     #[schema(value_type = Option<Uuid>)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeId>,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// How the guest gets at it.
+    /// How it is attached to the guest.
     pub frontend: DiskFrontend,
-    /// The key that it is under; none of one that is not encrypted.
+    /// The key that it is encrypted under; absent if it is not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<VmKey>,
-    /// Whether it has a keyed tag for each block.
+    /// Whether each block has a keyed tag.
     #[serde(default)]
     pub integrity: bool,
-    /// How it is.
+    /// Its state.
     pub state: VolumeState,
 }
 
-/// A key by where it is. Never the key.
+/// A reference to a key, never the key itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmKey {
     /// The provider's name.
     pub provider: String,
-    /// Its id there.
+    /// Its id at the provider.
     pub key: String,
 }
 
-/// What a ticket is wanted for.
+/// The purpose of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "operation", rename_all = "snake_case", deny_unknown_fields)]
 pub enum TicketUse {
     /// The serial console.
     Console {
-        /// To read only: there are many readers and one writer.
+        /// Only to read: a console can have many readers and one writer.
         #[serde(default)]
         read_only: bool,
     },
-    /// What was said on the serial console, also of a VM that is off.
+    /// The recorded output of the serial console, also of a VM that is off.
     ConsoleLog {},
-    /// A dump of its guest, which is verified on its way; also of a VM that is off.
+    /// A dump of its guest, which is verified as it is sent; also of a VM that is off.
     Dump {
         /// Its number.
         number: u32,
     },
-    /// A check of one of its disks, while it is off: its descriptor and files, and its blocks where
-    /// that is wanted.
+    /// A check of one of its disks while the VM is off: the descriptor and files, and the blocks
+    /// too with `data`.
     Check {
         /// `disk0` and so on.
         disk: Name,
-        /// Read every block too, and compare it with its tag if it has one.
+        /// Also reads every block, and compares it with its tag if it has one.
         #[serde(default)]
         data: bool,
     },
-    /// One of its disks, copied in plain text into a file of the client's, while it is off.
+    /// A plain-text copy of one of its disks into a file of the client's, while the VM is off.
     Export {
         /// `disk0` and so on.
         disk: Name,
-        /// What is written; not `auto`.
+        /// The format of the copy; not `auto`.
         format: ImageFormat,
     },
     /// The screen.
     Vnc {},
-    /// An image into one of its disks, while it is off.
+    /// The upload of an image into one of its disks, while the VM is off.
     Upload {
         /// `disk0` and so on, or `seed`.
         disk: Name,
     },
 }
 
-/// A leave for one connection to the host's guest socket. Whoever shows it first is let in; guest
-/// data goes over that connection and never through the control plane.
+/// A permit for one connection to the host's guest socket. The socket admits the first client that
+/// presents it. Guest data passes over that connection and never through the control plane.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ticket {
-    /// What is shown.
+    /// The secret that the client presents.
     pub ticket: String,
-    /// Until when it is good, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     pub expires_unix_seconds: u64,
-    /// The socket, on the VM's host.
+    /// The path of the socket on the VM's host.
     pub socket: String,
     /// The host's name.
     pub host: String,
 }
 
 impl std::fmt::Debug for Ticket {
-    /// Without what is shown.
+    /// Leaves out the secret.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Ticket").field("host", &self.host).finish_non_exhaustive()
     }

@@ -1,7 +1,7 @@
-//! A task, one step further.
+//! Advances a task by one step.
 //!
-//! Each step reads where the task is, does one thing outside or one transaction, and says when to
-//! look again. It is run again from its beginning after a crash in any place.
+//! Each step reads the task's stage, does one external request or one transaction, and returns when
+//! to continue. A crash at any point repeats the step from its beginning.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,18 +26,18 @@ use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::{DiskSealing, ObservedRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
-/// When to look at a task again.
+/// When to advance a task again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// At once.
     Again,
-    /// After this, unless something happens earlier.
+    /// After this time, or earlier if something happens.
     Wait(Duration),
-    /// Never: it is over.
+    /// Never: the task has ended.
     Over,
 }
 
-/// A task's step with what it is about.
+/// A task's step, with its objects.
 pub(super) struct Step<'a> {
     pub(super) task: Row<TaskRecord>,
     pub(super) vm: Row<VmRecord>,
@@ -52,7 +52,7 @@ pub(super) enum End {
 }
 
 impl Control {
-    /// Takes a task one step further.
+    /// Advances a task by one step.
     ///
     /// # Errors
     /// [`Failure`]: nothing is lost; try again after a pause.
@@ -68,8 +68,8 @@ impl Control {
             return Ok(Next::Over);
         }
         let Some(vm) = vm.filter(|vm| vm.task == Some(id)) else {
-            // Its VM is gone, or was taken over. Neither is done while a task works on it, but a
-            // restored store may say so.
+            // Its VM is gone, or another task has taken it over. Neither happens while a task works
+            // on a VM, but a restored store may be in such a state.
             let problem = problems::conflict("its VM is not there any more");
             return self.end_task(&task, self.draft(), End::Failed(problem));
         };
@@ -143,14 +143,14 @@ impl Control {
             Operated::Failed(problem) => self.drop_unmade(step, Some(problem)),
             Operated::Cancelled => self.drop_unmade(step, None),
             Operated::Forgotten if step.task.operation.is_none() => self.drop_unmade(step, None),
-            // It may have been made before the host forgot.
+            // The host may have made it before it forgot the operation.
             Operated::Forgotten => {
                 self.turn(step, Work::UndoCreate { problem: None }, VmRecord::clone(&step.vm.record))
             }
         }
     }
 
-    /// The request is in the inventory since the wish was taken.
+    /// The request has been in the inventory since the task was made.
     fn make_key(&self, step: &Step) -> Result<Next, Failure> {
         if step.task.task.cancelling {
             return self.drop_vm(step, End::Cancelled);
@@ -159,7 +159,7 @@ impl Control {
             let problem = Problem::new(ErrorCode::Internal, format!("VM {} wants no key", step.vm.name));
             return self.drop_vm(step, End::Failed(problem));
         };
-        // What the host cannot do is known before a key is made for it.
+        // The host's limits are checked before a key is made.
         let datastore = {
             let index = self.inventory.read();
             index.datastores.get(&step.vm.datastore.to_string()).map(|datastore| datastore.path.clone())
@@ -229,14 +229,14 @@ impl Control {
     fn undo_create(&self, step: &Step, problem: Option<&Problem>) -> Result<Next, Failure> {
         match self.operate_unless_cancelled(step, |_| Some(OperationKind::Delete))? {
             Operated::Pending(next) => Ok(next),
-            // Nothing is left, or nothing can be done about what is: the alarm of orphans names it.
+            // Nothing is left, or the rest cannot be removed: the alarm for orphans names it.
             _ => self.drop_unmade(step, problem.cloned()),
         }
     }
 
-    /// Takes a VM out of the inventory that was not made, for this reason or because somebody did
-    /// not want it any more. The key that was made for it is taken out of use: nothing is sealed
-    /// under it, and no other VM is ever granted it.
+    /// Removes a VM that was not made from the inventory, because of this problem or a
+    /// cancellation. The key that was made for it is deactivated: nothing is sealed under it, and
+    /// no other VM is ever granted it.
     fn drop_unmade(&self, step: &Step, problem: Option<Problem>) -> Result<Next, Failure> {
         let vm = &step.vm;
         let was_made = vm.key_wish.is_some();
@@ -297,7 +297,7 @@ impl Control {
         match power {
             PowerState::Running | PowerState::Paused => self.end(step, &vm, self.draft(), End::Done),
             PowerState::Stopped | PowerState::Crashed | PowerState::Suspended => match seen {
-                // It ran, and its guest has shut down since.
+                // It was running, and its guest has shut down since.
                 Some(seen) if seen.reason_code() == "guest_shutdown" && seen.generation == vm.generation => {
                     self.end(
                         step,
@@ -376,7 +376,7 @@ impl Control {
             Operated::Failed(problem) => End::Failed(problem),
             Operated::Cancelled | Operated::Forgotten => End::Cancelled,
         };
-        // The host has what it had, or will be told with the next start.
+        // The host has the old configuration, or gets it with the next start.
         vm.hardware = before;
         self.end(step, &vm, self.draft(), end)
     }
@@ -396,7 +396,7 @@ impl Control {
         }
     }
 
-    /// Pause, suspend, resume, reset: done or not, and nothing to take back.
+    /// Pause, suspend, resume and reset: they succeed or fail, and need no rollback.
     fn simple(&self, step: &Step, kind: OperationKind) -> Result<Next, Failure> {
         match self.operate(&step.task, &step.vm, step.seat, |_| Some(kind))? {
             Operated::Pending(next) => Ok(next),
@@ -410,7 +410,7 @@ impl Control {
         }
     }
 
-    /// A dump is made or deleted. Whatever becomes of that, the VM is wanted as it was before.
+    /// Makes or deletes a dump. Whatever the result, the VM's desired state stays.
     fn dump(&self, step: &Step, kind: impl FnOnce(Box<VmSpec>) -> OperationKind) -> Result<Next, Failure> {
         let deleted = match step.task.work {
             Work::DeleteDump { number } => Some(number),
@@ -447,8 +447,8 @@ impl Control {
         self.end(step, &step.vm, draft, end)
     }
 
-    /// For what takes something back, or cannot be taken back: it goes on though the task is being
-    /// cancelled.
+    /// Runs an operation that is a rollback, or cannot be rolled back: it continues even if the
+    /// task is being cancelled.
     pub(super) fn operate_unless_cancelled(
         &self,
         step: &Step,
@@ -460,7 +460,7 @@ impl Control {
         self.operate(&task, &step.vm, step.seat, kind)
     }
 
-    /// An operation did not do what was wanted of a VM: what is wanted becomes what is.
+    /// After an operation failed, sets the VM's desired state to its actual one.
     fn as_it_is(&self, step: &Step, ended: Operated) -> Result<Next, Failure> {
         self.as_it_is_with(step, VmRecord::clone(&step.vm.record), self.draft(), ended)
     }
@@ -498,9 +498,9 @@ impl Control {
         self.end(step, &vm, draft, end)
     }
 
-    /// Before a VM is let go: what is known of it must be what its task made of it, or it would be
-    /// taken for a VM that is not as it should be. Says how long to wait if its host does not
-    /// answer.
+    /// Before a task releases its VM, its observed state must include the task's effect. Otherwise
+    /// the VM would look as if it were in the wrong state. Returns how long to wait if the host
+    /// does not answer.
     pub(super) fn look_first(&self, step: &Step) -> Result<Option<Next>, Failure> {
         match self.look_at(step.seat, step.vm.id)? {
             Look::Seen(_) => Ok(None),
@@ -511,8 +511,8 @@ impl Control {
         }
     }
 
-    /// A start came to nothing. Somebody's wish is over with it; what was started by itself is
-    /// tried again as long as that is right.
+    /// Ends a failed start. After a request, the VM is no longer wanted on; an automatic start is
+    /// repeated as long as its limit allows.
     fn not_started(&self, step: &Step, end: End) -> Result<Next, Failure> {
         let mut vm = VmRecord::clone(&step.vm.record);
         if !step.task.is_automatic() || matches!(end, End::Cancelled) {
@@ -521,12 +521,12 @@ impl Control {
         self.end(step, &vm, self.draft(), end)
     }
 
-    /// Goes on to another part of the work.
+    /// Moves to another stage of the work.
     pub(super) fn turn(&self, step: &Step, work: Work, vm: VmRecord) -> Result<Next, Failure> {
         self.turn_with(step, work, vm, self.draft())
     }
 
-    /// The same, with what else changes.
+    /// As [`turn`](Self::turn), with other changes in the same transaction.
     pub(super) fn turn_with(
         &self,
         step: &Step,
@@ -544,7 +544,7 @@ impl Control {
         Ok(Next::Again)
     }
 
-    /// Takes the VM out of the inventory with the end of the task.
+    /// Removes the VM from the inventory when the task ends.
     fn drop_vm(&self, step: &Step, end: End) -> Result<Next, Failure> {
         self.drop_vm_with(step, self.draft(), end)
     }
@@ -558,7 +558,7 @@ impl Control {
         self.end_task(&step.task, draft, end)
     }
 
-    /// Ends the task and frees the VM.
+    /// Ends the task and releases the VM.
     pub(super) fn end(&self, step: &Step, vm: &VmRecord, draft: Draft, end: End) -> Result<Next, Failure> {
         let free = VmRecord { task: None, ..vm.clone() };
         self.end_task(&step.task, draft.replace(&step.vm, &free), end)
@@ -591,7 +591,7 @@ impl Control {
     }
 }
 
-/// Writes down which volumes a VM has. One that is another's is refused.
+/// Records the VM's volumes. Refuses a volume that belongs to another VM.
 pub(super) fn keep_volumes(
     index: &Index,
     vm: &mut VmRecord,
@@ -606,7 +606,7 @@ pub(super) fn keep_volumes(
             }
             (disk.volume, disk.pinned) = (Some(facts.volume), true);
             disk.least_generation = disk.least_generation.max(facts.generation);
-            // While it moves, which of its keys it is under is not to be relied on.
+            // During a move, the volume may be under either key.
             if let DiskSealing::Under { kek, next: None, .. } = &mut disk.sealing {
                 *kek = facts.kek.or(*kek);
             }
@@ -627,7 +627,7 @@ pub(super) fn keep_volumes(
     Ok(draft)
 }
 
-/// What has been done, for the history.
+/// Returns the text of the event for a completed task.
 pub(super) fn done(kind: TaskKind, name: &str) -> String {
     match kind {
         TaskKind::VmCreate => format!("VM {name} was made"),

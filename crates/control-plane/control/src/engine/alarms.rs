@@ -1,6 +1,5 @@
-//! What is wrong now. Alarms follow from what is: each review works out which there should be,
-//! raises those that are new and clears those that are over, each with its event, in one
-//! transaction.
+//! Alarms. Each review derives the alarms from the present state, raises the new ones and clears
+//! those that are over, each with its event, in one transaction.
 
 use std::collections::BTreeMap;
 
@@ -19,23 +18,23 @@ use super::{Control, HostSeat};
 use crate::inventory::{Failure, Index, Row};
 use crate::records::{DatastoreRecord, ObservedRecord, Record, VmRecord, alarm_id};
 
-/// How long before its end a certificate or a key is named, in seconds: 30 days.
+/// How long before its expiry a certificate or key raises an alarm, in seconds: 30 days.
 const EXPIRY_NOTICE_S: u64 = 30 * 86_400;
-/// The age of a key server's backup at which it counts as none, in seconds: 30 days.
+/// The age from which a key server's backup no longer counts, in seconds: 30 days.
 const BACKUP_AGE_MAX_S: u64 = 30 * 86_400;
-/// The part of a datastore that should be free: a twentieth.
+/// The fraction of a datastore that should be free: a twentieth.
 const FREE_PART: u64 = 20;
-/// Alarms that change in one transaction: each is two entries.
+/// The most alarms that change in one transaction; each is two entries.
 const CHANGED_AT_A_TIME: usize = 50;
 
 /// The certificate of the API.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// Until when it is good, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     pub expires_unix_seconds: u64,
 }
 
-/// Alarms that there should be.
+/// The alarms that should be raised.
 #[derive(Default)]
 struct Wanted(BTreeMap<String, Alarm>);
 
@@ -55,17 +54,17 @@ impl Wanted {
 }
 
 impl Control {
-    /// The certificate to keep an eye on.
+    /// Sets the certificate whose expiry raises an alarm.
     pub fn watch_certificate(&self, certificate: Certificate) {
         *self.certificate.lock() = Some(certificate);
     }
 
-    /// Key providers as they were when they were asked last.
+    /// Returns the key providers with their last known state.
     pub fn providers(&self) -> Vec<KeyProvider> {
         self.providers.lock().clone()
     }
 
-    /// Asks key providers how they are; blocks as long as they do.
+    /// Asks the key providers for their state. Blocks until they answer.
     pub fn ask_providers(&self) {
         let providers = self.keys.providers();
         *self.providers.lock() = providers;
@@ -168,7 +167,7 @@ impl Control {
         }
     }
 
-    /// Keys of VMs that end soon or are gone.
+    /// Raises alarms for keys of VMs that expire soon or are gone.
     fn review_keys(&self, wanted: &mut Wanted, now: u64) {
         let mut users = Vec::new();
         {
@@ -283,8 +282,8 @@ impl Control {
     }
 
     fn review_disks(&self, vm: &VmRecord, seen: &ObservedRecord, wanted: &mut Wanted) {
-        // What waits for room has an alarm of its own, a VM that is off has no disks, and of a host
-        // that does not answer nothing is known.
+        // A VM that waits for space has another alarm, a VM that is off has no disks, and nothing
+        // is known about a host that does not answer.
         let answers = self.seat(vm.host).is_some_and(HostSeat::is_up);
         if !answers || !seen.power.is_on() || seen.reason_code() == "no_space" {
             return;
@@ -373,12 +372,11 @@ impl Control {
     }
 }
 
-/// A disk of a VM. An alarm's identity is its kind and its object, so that of a VM is the worst of
-/// its disks.
+/// A disk of a VM in trouble. An alarm is identified by its kind and object, so a VM's alarm is
+/// about its worst disk.
 struct DiskTrouble {
     disk: String,
-    /// How long it has completed nothing, in milliseconds, or what most of its requests take, in
-    /// nanoseconds.
+    /// How long it has completed nothing, in milliseconds, or its latency, in nanoseconds.
     by: u64,
 }
 
@@ -388,7 +386,7 @@ fn worst(worst: &mut Option<DiskTrouble>, disk: &str, by: u64) {
     }
 }
 
-/// What leaks is named once; VMs that run are left alone.
+/// Raises one alarm for all leaks. Running VMs are not touched.
 fn review_crypto_safe(seat: &HostSeat, told: &protocol::CryptoSafe, wanted: &mut Wanted) {
     let (severity, consequence) = match told.state {
         protocol::CryptoSafeState::PendingIncapable => {

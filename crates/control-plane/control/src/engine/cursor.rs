@@ -1,21 +1,21 @@
-//! Cursors: where the next page of a list begins, in a form that callers can only hand back.
+//! Cursors: the start of a list's next page, in a form that callers only pass back.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use strongroom_api::limits::CURSOR_MAX_BYTES;
 use strongroom_api::{ErrorCode, Problem};
 
-/// Between the list's name and the key. Neither has it.
+/// Separates the list's name from the key. Neither contains it.
 const SEPARATOR: char = '\0';
 
-/// The cursor that goes on after the entry with this key, in the list of this name.
+/// Returns the cursor for the entries after this key in this list.
 pub fn after(list: &str, key: &str) -> String {
     Base64UrlUnpadded::encode_string(format!("{list}{SEPARATOR}{key}").as_bytes())
 }
 
-/// The key of the last entry of the page before.
+/// Returns the key of the last entry of the previous page.
 ///
 /// # Errors
-/// [`ErrorCode::BadCursor`] for what is no cursor of this list.
+/// [`ErrorCode::BadCursor`] if it is not a cursor of this list.
 pub fn read(list: &str, asked: Option<&str>) -> Result<Option<String>, Problem> {
     let Some(cursor) = asked else { return Ok(None) };
     let key = (cursor.len() <= CURSOR_MAX_BYTES)
@@ -26,7 +26,7 @@ pub fn read(list: &str, asked: Option<&str>) -> Result<Option<String>, Problem> 
     key.map(Some).ok_or_else(bad)
 }
 
-/// The problem of a cursor that no page of the list has given.
+/// The problem for a cursor that no page of the list has returned.
 pub fn bad() -> Problem {
     Problem::new(ErrorCode::BadCursor, "cursor: this is not the `next` of a page of this list")
         .next("leave `cursor` out, and read the list from its beginning")

@@ -1,4 +1,4 @@
-//! Disks of VMs come, go and grow, while a VM runs or is off.
+//! Adds, removes and grows disks of VMs, running or off.
 //!
 //! ```text
 //! add     wish -> the host has it -> inventory: the VM has it         what fails is taken back by the host first
@@ -6,9 +6,9 @@
 //! resize  wish -> the host has it larger -> inventory: the size
 //! ```
 //!
-//! What is wished for stands in the task from the beginning, and the VM is what the host last said
-//! was done. The host takes each change again, and goes by its effect; so whoever is killed, the
-//! task goes on.
+//! The task has the request from the beginning, and the VM's record has the state that the host
+//! last reported. The host accepts each change again and goes by its effect, so the task continues
+//! after any process was killed.
 
 use std::path::Path;
 
@@ -29,14 +29,14 @@ use crate::inventory::{Draft, Failure};
 use crate::problems;
 use crate::records::{DiskRecord, DiskSealing, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
-/// How often a host may fail, by the death of a VM's supervisor say, before somebody is told.
+/// How often a host may fail, for example by the death of a VM's supervisor, before the task fails.
 const FAILURES_MAX: u32 = 5;
 
 impl Control {
-    /// Wishes that a VM has one more disk.
+    /// Requests another disk for a VM.
     ///
     /// # Errors
-    /// [`Problem`], as all of these.
+    /// [`Problem`], as for all methods here.
     pub fn add_disk(&self, caller: &Caller, named: &str, wish: &AddDisk) -> Result<Task, Problem> {
         let wanted = |vm: &VmRecord| {
             let Some(name) = vm.hardware.free_name(wish.kind) else {
@@ -49,7 +49,7 @@ impl Control {
                 );
                 return Err(problems::conflict(message).next("make a VM with a disk"));
             };
-            // Under the key of what the VM keeps beside its disks.
+            // The disk gets the key of the VM's own volumes.
             let sealed = vm.hardware.disks.iter().find(|disk| disk.sealing != DiskSealing::Clear);
             let disk = DiskRecord {
                 name,
@@ -72,7 +72,7 @@ impl Control {
         self.disk_wish(caller, named, TaskKind::VmAddDisk, |vm| wanted(vm).map(|(work, _)| work))
     }
 
-    /// Wishes that a disk of a VM is gone, and its volume.
+    /// Requests the removal of a disk of a VM, and of its volume.
     pub fn remove_disk(&self, caller: &Caller, named: &str, disk: &str) -> Result<Task, Problem> {
         self.disk_wish(caller, named, TaskKind::VmRemoveDisk, |vm| {
             let found = disk_of(vm, disk)?;
@@ -94,7 +94,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a disk of a VM is larger.
+    /// Requests a larger size for a disk of a VM.
     pub fn resize_disk(
         &self,
         caller: &Caller,
@@ -117,9 +117,9 @@ impl Control {
         self.disk_wish(caller, named, TaskKind::VmResizeDisk, |vm| wanted(vm).map(|(work, _)| work))
     }
 
-    /// Asks a VM's host whether its datastore can hold what is wanted of its disks: a person hears
-    /// it now, and not from a task. What cannot be asked, or is refused for other reasons, is for
-    /// the wish itself.
+    /// Asks a VM's host whether its datastore has room for the disks, so that the caller gets the
+    /// error at once, and not from the task. If the host does not answer, or refuses for other
+    /// reasons, the task itself reports it.
     fn has_room(
         &self,
         caller: &Caller,
@@ -159,7 +159,7 @@ impl Control {
         })
     }
 
-    /// What fails may be there in part, so it is taken back.
+    /// A failed addition may be half done, so it is undone.
     pub(super) fn add_the_disk(
         &self,
         step: &Step,
@@ -201,7 +201,8 @@ impl Control {
         }
     }
 
-    /// A disk of which something is left stays the VM's, so that it can be seen and taken out.
+    /// If a part of the disk cannot be removed, the VM keeps the disk, so that it is visible and
+    /// can be removed later.
     pub(super) fn undo_add_disk(
         &self,
         step: &Step,
@@ -310,8 +311,8 @@ impl Control {
         self.end(step, &step.vm, self.draft(), end)
     }
 
-    /// Whoever did it may have been killed: it is asked once more, with new grants, which a
-    /// supervisor that takes over may wait for.
+    /// The supervisor that did it may have been killed. The operation is repeated with new grants,
+    /// for which a new supervisor may be waiting.
     fn tries_once_more(
         &self,
         step: &Step,
@@ -319,7 +320,7 @@ impl Control {
         again: Work,
         failures: u32,
     ) -> Result<Option<Next>, Failure> {
-        // A supervisor that took over may have taken the grants for itself.
+        // A supervisor that took over may have used the grants itself.
         let may_pass = matches!(problem.code, ErrorCode::HostFailed | ErrorCode::KeyUnavailable);
         if !may_pass || failures >= FAILURES_MAX || step.task.task.cancelling {
             return Ok(None);
@@ -332,12 +333,12 @@ impl Control {
     }
 }
 
-/// A VM of which nothing but its disks can be missing on a host.
+/// The VM reduced to its disks, so that the host cannot lack anything else.
 fn disks_alone(spec: VmSpec) -> VmSpec {
     VmSpec { memory_bytes: MemorySize::MIN, nics: Vec::new(), kernel: None, cdrom: None, ..spec }
 }
 
-/// A change of a VM that is as the inventory has it.
+/// A change to a VM as it is in the inventory.
 fn change_disk(step: &Step, datastore: &Path, change: DiskChange) -> Option<OperationKind> {
     Some(OperationKind::ChangeDisk { spec: Box::new(step.vm.told(datastore)?), change })
 }

@@ -1,4 +1,4 @@
-//! Images come into disks: of a VM that is there, or before a VM or a disk is made.
+//! Fills disks with images: disks of an existing VM, or those of a new VM or disk.
 //!
 //! ```text
 //! import       wish -> the host takes the image that came with the ticket -> the disk is filled
@@ -6,9 +6,9 @@
 //!                                                   `-> no image, a bad one, a full disk, cancelled: all is taken back
 //! ```
 //!
-//! A VM that was asked for with an image is there with it or not at all. Who brings the image may
-//! be killed at any moment, so it is the control plane that waits for it, and takes back what it
-//! has made when none comes.
+//! A VM that was requested with an image exists with it or not at all. The client that brings the
+//! image may be killed at any moment, so the control plane waits for the image, and undoes its work
+//! if none arrives.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,30 +26,30 @@ use crate::inventory::{Draft, Failure};
 use crate::problems;
 use crate::records::{DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
-/// How long an image may take to come, in milliseconds: it comes as an open file, so this is for a
-/// client that is slow to ask.
+/// How long it waits for an image, in milliseconds. The image arrives as an open file, so this only
+/// allows for a slow client.
 const IMAGE_WITHIN_MS: u64 = 60_000;
 
-/// What came of filling a disk: what the VM is then, and what is forgotten of it.
+/// The outcome of filling a disk: the VM's new record, and a draft that forgets the old volume.
 enum Filled {
     Pending(Next),
     Done(VmRecord, Draft),
     Failed(VmRecord, Draft, Problem),
-    /// The host did not do it, and the disk is as it was, or has no volume.
+    /// The host did not fill it. The disk is unchanged, or has lost its volume.
     Not(VmRecord, Draft, Operated),
 }
 
 /// An image that was sent to the host.
 #[derive(Clone, Copy)]
 pub(super) struct SentImage<'a> {
-    /// With which ticket.
+    /// The ticket of the upload.
     pub ticket: &'a TicketId,
     pub format: ImageFormat,
 }
 
 impl Control {
-    /// Wishes that a disk is filled with an image that was sent with a ticket: one whose task waits
-    /// for it, or one of a VM that nobody works on.
+    /// Requests that a disk is filled with an image that was sent with a ticket: a disk whose task
+    /// waits for it, or a disk of an idle VM.
     ///
     /// # Errors
     /// [`Problem`].
@@ -76,7 +76,7 @@ impl Control {
         })
     }
 
-    /// The task that waits for this image goes on; nothing if none does.
+    /// Continues the task that waits for this image; `None` if no task does.
     fn image_has_come(
         &self,
         caller: &Caller,
@@ -122,7 +122,7 @@ impl Control {
         Ok(gone_on)
     }
 
-    /// Goes on to the next disk that is to be filled. If there is none, all is done.
+    /// Moves to the next disk that must be filled, or completes the task.
     pub(super) fn fill_next(
         &self,
         step: &Step,
@@ -183,7 +183,7 @@ impl Control {
         }
     }
 
-    /// A disk of a VM that is there.
+    /// Fills a disk of an existing VM.
     pub(super) fn import(&self, step: &Step, disk: &DiskName, image: SentImage<'_>) -> Result<Next, Failure> {
         match self.put_in(step, disk, image)? {
             Filled::Pending(next) => Ok(next),
@@ -193,7 +193,7 @@ impl Control {
         }
     }
 
-    /// Has the host fill a disk: another volume takes its place.
+    /// Makes the host fill a disk, which replaces its volume.
     fn put_in(
         &self,
         step: &Step,
@@ -225,7 +225,7 @@ impl Control {
                 })
             }
             ended => {
-                // It may have failed after the former volume was gone.
+                // It may have failed after the old volume was deleted.
                 let there = self.datastore_path(&vm).and_then(|datastore| {
                     let directory = Path::new(&datastore).join(vm.name.as_str());
                     step.seat.host.volume(&directory, disk).ok()
@@ -240,7 +240,7 @@ impl Control {
         }
     }
 
-    /// Nobody asked for an empty disk, nor for a VM with one.
+    /// Undoes the task: an empty disk, or a VM with one, was not requested.
     fn take_back(
         &self,
         step: &Step,
@@ -266,11 +266,11 @@ impl Control {
     }
 }
 
-/// The disks of a VM that is wished for that have to be filled before it is made, in the order in
-/// which their images are awaited.
+/// Returns the disks that must be filled before the requested VM is complete, in the order in which
+/// their images are awaited.
 ///
 /// # Errors
-/// [`Problem`] if one of them is not filled with images.
+/// [`Problem`] if one of them cannot be filled with an image.
 pub(super) fn to_be_filled(wish: &CreateVm, vm: &VmRecord) -> Result<Vec<DiskName>, Problem> {
     let disks = wish.disks.iter().zip(&vm.hardware.disks).filter(|(wished, _)| wished.fill);
     let mut fill = Vec::new();

@@ -1,19 +1,19 @@
-//! What the control plane does: takes wishes into the inventory, carries them out through hosts,
-//! and looks after what is.
+//! The control plane's logic: it records requests in the inventory, carries them out through hosts,
+//! and monitors the result.
 //!
-//! Nothing here keeps state that matters: a [`Control`] that is dropped at any moment and made anew
-//! from the same store goes on where it was. The rules that make it so:
-//! 1. A wish is one transaction: the record, the task, the event, the `Idempotency-Key`.
-//! 2. What is asked of a host or a key provider is in the store before, with the id that it is
-//!    asked by, and is asked again by the same id.
-//! 3. One task at a time works on a VM: its id is in the VM's record.
-//! 4. A start's generation is in the store before anybody hears of it.
+//! No state that matters is kept here: a [`Control`] that is dropped at any moment and recreated
+//! from the same store continues. These rules ensure it:
+//! 1. A request is one transaction: the record, the task, the event, the `Idempotency-Key`.
+//! 2. A request to a host or a key provider is in the store before it is sent, with its id, and is
+//!    repeated with the same id.
+//! 3. Only one task at a time works on a VM: the VM's record has its id.
+//! 4. A start's generation is in the store before it is sent to anyone.
 //!
-//! - [`wishes`]: what callers ask for. [`advance`]: one step of a task. [`operate`]: an operation
-//!   of a host.
-//! - [`fill`]: images come into disks. [`observe`]: what hosts say. [`settle`]: a VM that is not as
-//!   it should be. [`alarms`]: what is wrong.
-//! - [`schedule`]: which task is due when.
+//! - [`wishes`]: callers' requests. [`advance`]: one step of a task. [`operate`]: an operation of a
+//!   host.
+//! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
+//!   wrong state. [`alarms`]: present troubles.
+//! - [`schedule`]: the order of tasks.
 
 mod advance;
 mod alarms;
@@ -58,11 +58,11 @@ pub use schedule::Schedule;
 pub(crate) use statistics::Sample;
 pub use wishes::{Caller, RequestKey};
 
-/// How often a race is run again before it is given up. Each time somebody else's change was made.
+/// How often a lost race is repeated. Each time, another change has succeeded.
 const RACES_MAX: usize = 32;
-/// The pause before what cannot be had now is asked for again.
+/// The pause before an unavailable resource is requested again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
-/// The pause before an operation is looked at again, if no change of the host tells earlier.
+/// The pause before an operation is polled again, unless a change of the host comes first.
 const POLL_PAUSE: Duration = Duration::from_secs(5);
 
 /// The time of day, in milliseconds since 1970.
@@ -70,29 +70,30 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The control plane without its server.
 pub struct Control {
-    /// What is known.
+    /// The inventory.
     pub inventory: Inventory,
     hosts: Vec<HostSeat>,
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
     clock: Clock,
-    /// When which task is due.
+    /// The schedule of tasks.
     pub schedule: Schedule,
-    /// How far operations are. Too quick for the store, and found out again after a restart.
+    /// The progress of operations. It changes too fast for the store, and is read again after a
+    /// restart.
     progress: Mutex<HashMap<Uuid, Progress>>,
     certificate: Mutex<Option<Certificate>>,
     providers: Mutex<Vec<strongroom_api::key::KeyProvider>>,
 }
 
-/// A host, and what is known of it beside the inventory.
+/// A host, and its state outside the inventory.
 struct HostSeat {
     id: Uuid,
     name: Name,
     host: Arc<dyn Host>,
     seen: Mutex<observe::Seen>,
-    /// Held from a question about VMs until the answer is in the inventory, so that no older answer
-    /// replaces a newer one.
+    /// Held from a query about VMs until its answer is in the inventory, so that an older answer
+    /// never replaces a newer one.
     looking: Mutex<()>,
 }
 
@@ -133,7 +134,7 @@ impl Control {
         })
     }
 
-    /// Now, in milliseconds since 1970.
+    /// The time in milliseconds since 1970.
     pub fn now_unix_ms(&self) -> u64 {
         (self.clock)()
     }
@@ -142,7 +143,7 @@ impl Control {
         Draft::new(self.now_unix_ms())
     }
 
-    /// Writes down that something happened.
+    /// Records an event.
     ///
     /// # Errors
     /// [`Failure`].
@@ -154,7 +155,7 @@ impl Control {
         self.hosts.iter().find(|seat| seat.id == id)
     }
 
-    /// The host of a VM.
+    /// Returns the host of a VM.
     fn seat_of(&self, vm: &VmRecord) -> Result<&HostSeat, Problem> {
         self.seat(vm.host).ok_or_else(|| problems::host_unknown(vm.name.as_str()))
     }
@@ -167,12 +168,12 @@ impl Control {
         }
     }
 
-    /// How far a task's operation is.
+    /// Returns the progress of a task's operation.
     pub fn progress(&self, task: Uuid) -> Option<Progress> {
         self.progress.lock().get(&task).copied()
     }
 
-    /// Does something that may lose a race, until it does not.
+    /// Repeats an attempt until it does not lose a race.
     fn race<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Problem> {
         for _ in 0..RACES_MAX {
             match attempt() {
@@ -188,9 +189,9 @@ impl Control {
 
 /// Why an attempt ended.
 enum Stop {
-    /// The inventory.
+    /// The inventory failed.
     Failure(Failure),
-    /// The caller's wish is impossible.
+    /// The request cannot be fulfilled.
     Problem(Problem),
 }
 
@@ -206,7 +207,7 @@ impl From<Problem> for Stop {
     }
 }
 
-/// The id of a host by its name; a new one if it was never seen.
+/// Returns the id of a host by its name; a new one for an unknown host.
 fn host_id(inventory: &Inventory, name: &Name, now_unix_ms: u64) -> Result<Uuid, Failure> {
     loop {
         if let Some(known) = inventory.read().hosts.iter().find(|host| host.name == *name) {
@@ -221,8 +222,7 @@ fn host_id(inventory: &Inventory, name: &Name, now_unix_ms: u64) -> Result<Uuid,
     }
 }
 
-/// The system's time of day, in milliseconds since 1970; zero on a machine whose clock stands
-/// before.
+/// The system's time in milliseconds since 1970; zero if the clock is set before 1970.
 pub fn unix_ms_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! What hosts say of their VMs and of themselves, taken over into the inventory when it changes.
+//! Merges the hosts' reports about their VMs and themselves into the inventory when they change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -15,30 +15,30 @@ use crate::host::HostError;
 use crate::inventory::{Draft, Failure};
 use crate::records::ObservedRecord;
 
-/// VMs that are taken over in one transaction: each is a condition and two entries at most.
+/// The most VMs that are merged in one transaction; each is a condition and at most two entries.
 const TAKEN_AT_A_TIME: usize = 50;
-/// How old what is known of a host may be, in milliseconds: free memory and space change without a
-/// notice.
+/// The age at which a host's state is read again, in milliseconds: free memory and space change
+/// without notice.
 const STATE_AGE_MAX_MS: u64 = 5_000;
 
-/// What is known of a host beside the inventory: gone with the process, and asked for again.
+/// The state of a host outside the inventory. It is lost with the process, and read again.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// Up to which change, of which run of hostd.
+    /// The last change that was read, with its epoch.
     read: Option<(Epoch, u64)>,
-    /// Itself, as it answered last.
+    /// The host's last answer about itself.
     pub state: Option<protocol::Host>,
     state_at_unix_ms: u64,
     /// Why it does not answer, and since when, in milliseconds since 1970.
     pub down: Option<(String, u64)>,
-    /// All VMs that it has, known to the inventory or not.
+    /// All of its VMs, in the inventory or not.
     pub vms: BTreeMap<VmId, Vec<Present>>,
-    /// When grants were last brought to a VM, in milliseconds since 1970.
+    /// When grants were last sent to a VM, in milliseconds since 1970.
     pub supplied_unix_ms: HashMap<VmId, u64>,
 }
 
 impl Seen {
-    /// Whether it answers and has told all its VMs.
+    /// Whether the host answers and has reported all its VMs.
     pub fn is_complete(&self) -> bool {
         self.down.is_none() && self.read.is_some()
     }
@@ -70,18 +70,18 @@ impl HostSeat {
         self.looking.lock()
     }
 
-    /// Whether it answered when it was asked last.
+    /// Whether it answered the last request.
     pub(super) fn is_up(&self) -> bool {
         let seen = self.seen();
         seen.down.is_none() && seen.state.is_some()
     }
 }
 
-/// What a host says of a VM.
+/// The answer of a host about a VM.
 pub(super) enum Look {
-    /// How the VM is; `None` if the host does not have it.
+    /// The VM's state; `None` if the host does not have it.
     Seen(Option<ObservedRecord>),
-    /// The host does not answer: why, for the task's note.
+    /// The host does not answer; the reason is for the task's note.
     Unanswered(String),
 }
 
@@ -91,8 +91,7 @@ impl Control {
         self.hosts.iter().map(|seat| seat.id).collect()
     }
 
-    /// Hears what has changed at a host, for up to `wait`, and takes it over. Says whether the host
-    /// answers.
+    /// Waits up to `wait` for changes of a host, and merges them. Returns whether the host answers.
     ///
     /// # Errors
     /// [`Failure`]: what was heard is asked for again.
@@ -142,7 +141,7 @@ impl Control {
         let mut vms: Vec<ObservedVm> = Vec::new();
         for change in &changes.changes {
             match change.object {
-                // What changed twice is asked once, and is as it is now.
+                // An object that changed twice is read once.
                 ChangedObject::Vm(vm) if vms.iter().any(|seen| seen.vm == vm) => {}
                 ChangedObject::Vm(vm) => match seat.host.vm(vm)? {
                     Some(seen) => vms.push(seen),
@@ -166,7 +165,7 @@ impl Control {
         Ok(())
     }
 
-    /// Asks a host how it is.
+    /// Reads a host's state.
     pub(super) fn hear_state(&self, seat: &HostSeat) -> Result<(), HostError> {
         let state = seat.host.state()?;
         let mut seen = seat.seen();
@@ -174,8 +173,8 @@ impl Control {
         Ok(())
     }
 
-    /// Reads all of a host's VMs again, for those that are new in the inventory: what was told of
-    /// them before was of nobody. What fails here is heard later.
+    /// Reads all of a host's VMs again, for VMs that are new in the inventory: earlier reports
+    /// about them were ignored. An error is repeated later.
     pub(super) fn look_at_all(&self, seat: &HostSeat) {
         match self.hear_all(seat) {
             Ok(()) => {}
@@ -200,7 +199,7 @@ impl Control {
         Ok(())
     }
 
-    /// Asks a host how a VM is now, and takes it over.
+    /// Reads a VM's state from its host, and merges it.
     pub(super) fn look_at(&self, seat: &HostSeat, vm: VmId) -> Result<Look, Failure> {
         let _looking = seat.looking();
         match seat.host.vm(vm) {
@@ -217,10 +216,11 @@ impl Control {
         }
     }
 
-    /// Writes down what is new, with its events.
+    /// Records the news, with its events.
     fn take_over(&self, vms: &[ObservedVm]) -> Result<(), Failure> {
         for some in vms.chunks(TAKEN_AT_A_TIME) {
-            // A VM that goes away meanwhile makes the rest of its chunk wait for the next try.
+            // A VM that is removed meanwhile makes the transaction of its chunk fail, and the chunk
+            // is tried again.
             for _ in 0..super::RACES_MAX {
                 match self.inventory.commit(self.taken_over(some)) {
                     Err(Failure::Raced) => self.inventory.catch_up()?,
@@ -291,14 +291,14 @@ impl Control {
         }
     }
 
-    /// How a VM is, as far as anybody knows.
+    /// Returns the last known state of a VM.
     pub fn power(&self, vm: &crate::records::VmRecord) -> PowerState {
         let up = self.seat(vm.host).is_some_and(HostSeat::is_up);
         let index = self.inventory.read();
         self.power_in(&index, vm, up)
     }
 
-    /// As [`power`](Self::power), for who holds the index.
+    /// As [`power`](Self::power), for a caller that holds the index.
     pub(super) fn power_in(
         &self,
         index: &crate::inventory::Index,
@@ -310,8 +310,8 @@ impl Control {
     }
 }
 
-/// The volumes whose worker died since this was known of a VM. A start counts anew, and so does a
-/// supervisor that takes over.
+/// Returns the volumes whose worker has died since the last report. A new start or supervisor
+/// counts from zero.
 fn died_since<'a>(
     told: &'a ObservedVm,
     before: Option<&ObservedRecord>,
@@ -324,7 +324,7 @@ fn died_since<'a>(
     })
 }
 
-/// Why nothing was heard.
+/// Why there was no answer.
 enum Heard {
     Host(HostError),
     Failure(Failure),

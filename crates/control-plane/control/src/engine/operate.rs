@@ -1,4 +1,4 @@
-//! An operation of a host, from a task's point of view.
+//! A host's operation from the point of view of its task.
 
 use std::path::Path;
 
@@ -16,33 +16,33 @@ use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::{TaskRecord, VmRecord};
 
-/// How far an operation is.
+/// The state of an operation.
 pub(super) enum Operated {
-    /// Not at its end.
+    /// In progress.
     Pending(Next),
     /// Done.
     Done(Option<OperationOutcome>),
-    /// Refused, or failed.
+    /// Refused or failed.
     Failed(Problem),
-    /// Ended because the task is being cancelled. The host did nothing.
+    /// Cancelled with the task. The host did nothing.
     Cancelled,
-    /// The task is being cancelled, and the host knows of no such operation: it was never asked, or
-    /// has forgotten.
+    /// The task is being cancelled, and the host does not know the operation: it never received it,
+    /// or has forgotten it.
     Forgotten,
 }
 
-/// How a host took a request for an operation.
+/// A host's answer to the request for an operation.
 enum Asked {
-    /// The operation is under way.
+    /// The operation is in progress.
     Accepted(Operation),
-    /// There will be none, or not yet.
+    /// The operation was refused, or is delayed.
     Ended(Operated),
 }
 
 impl Control {
-    /// Has a host do something, or finds out how far it is. The operation's id is in the inventory
-    /// before the host hears of it, so asking again is no second operation; a host that was
-    /// restarted meanwhile goes by the effect.
+    /// Makes a host carry out an operation, or reads its state. The operation's id is in the
+    /// inventory before the host receives it, so a repetition is not a second operation; a host
+    /// that was restarted meanwhile goes by the effect.
     pub(super) fn operate(
         &self,
         task: &Row<TaskRecord>,
@@ -78,7 +78,7 @@ impl Control {
             return self.wait_for_host(task, seat, &error);
         }
         if task.task.note.is_some() && !state.state.is_final() {
-            // What it waited for has come.
+            // The resource that it waited for is available.
             let mut going = TaskRecord { waits_for_key: false, ..TaskRecord::clone(&task.record) };
             going.task.note = None;
             self.inventory.commit(self.draft().replace(task, &going))?;
@@ -87,7 +87,7 @@ impl Control {
         Ok(self.judge(task, seat, state))
     }
 
-    /// Asks for the operation.
+    /// Requests the operation.
     fn ask(
         &self,
         task: &Row<TaskRecord>,
@@ -104,7 +104,7 @@ impl Control {
         };
         let keys = keys_taken(&kind, vm);
         let mut grants = Vec::new();
-        // Each is good for one key once.
+        // Each grant is for one key, once.
         for _ in 0..keys.len() {
             match self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys) {
                 Ok(more) => grants.extend(more),
@@ -157,12 +157,12 @@ impl Control {
         Ok(Operated::Pending(Next::Wait(RETRY_PAUSE)))
     }
 
-    /// Says what a task waits for, if it did not say so already.
+    /// Sets a task's note about what it waits for, if it has changed.
     pub(super) fn note(&self, task: &Row<TaskRecord>, note: String) -> Result<(), Failure> {
         self.say(task, note, false)
     }
 
-    /// Says that it waits for a key: there is an alarm for that.
+    /// Sets the note of a task that waits for a key, for which there is an alarm.
     pub(super) fn note_key(&self, task: &Row<TaskRecord>, note: String) -> Result<(), Failure> {
         self.say(task, note, true)
     }
@@ -177,14 +177,14 @@ impl Control {
         self.inventory.commit(draft.replace(task, &noted))
     }
 
-    /// Where a VM's datastore is on its host.
+    /// Returns the path of a VM's datastore on its host.
     pub(super) fn datastore_path(&self, vm: &VmRecord) -> Option<String> {
         let index = self.inventory.read();
         index.datastores.get(&vm.datastore.to_string()).map(|datastore| datastore.path.clone())
     }
 }
 
-/// The keys that an operation takes.
+/// Returns the keys that an operation needs.
 fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_types::ProviderKey> {
     match kind {
         OperationKind::Create { .. }

@@ -1,5 +1,4 @@
-//! From a wish for a VM to its record: where it goes, what its policy demands, and what is not
-//! said.
+//! Makes a VM's record from a request: chooses its host, applies its policy, and fills in defaults.
 
 use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
@@ -15,7 +14,7 @@ use crate::problems;
 use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
 
 impl Control {
-    /// The record of a VM that is wished for.
+    /// Makes the record of the requested VM.
     pub(super) fn place(&self, index: &Index, wish: &CreateVm, task: Uuid) -> Result<VmRecord, Problem> {
         let datastore = find_datastore(index, wish.datastore.as_deref())?;
         let policy = find_policy(index, wish.policy.as_deref())?;
@@ -75,7 +74,7 @@ impl Control {
         Ok(vm)
     }
 
-    /// Whether a VM's policy lets it run on its host as that is now.
+    /// Checks that a VM's policy allows its host in the host's present state.
     pub(super) fn check_host(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
         let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
         let Some(policy) = policy.filter(|policy| policy.rules.crypto_safe_hosts) else { return Ok(()) };
@@ -94,8 +93,8 @@ impl Control {
             .next("`strongroom doctor` on that host says what is missing"))
     }
 
-    /// The network interfaces that are asked for; where nothing is said of any, one on the network
-    /// `user`, if the host has what that takes.
+    /// Returns the requested network interfaces; by default one on the network `user`, if the host
+    /// supports it.
     fn networks(&self, host: Uuid, wish: &CreateVm) -> Result<Vec<Nic>, Problem> {
         let Some(nics) = &wish.nics else {
             let user = Nic { backend: NicBackend::User {}, mac: None };
@@ -105,7 +104,7 @@ impl Control {
         Ok(nics.clone())
     }
 
-    /// Whether a host can connect these network interfaces.
+    /// Checks that a host can connect these network interfaces.
     pub(super) fn check_networks(&self, host: Uuid, nics: &[Nic]) -> Result<(), Problem> {
         let wants_user = nics.iter().any(|nic| nic.backend == NicBackend::User {});
         if !wants_user || !self.lacks_user_network(host) {
@@ -117,7 +116,7 @@ impl Control {
             .next("install it there (Debian: passt), or choose a bridge, or no network card: `--net none`"))
     }
 
-    /// Whether it is known of a host that a card on the network `user` would reach nothing there.
+    /// Whether the host is known to lack support for the network `user`.
     fn lacks_user_network(&self, host: Uuid) -> bool {
         let Some(seat) = self.seat(host) else { return false };
         let seen = seat.seen();
@@ -125,7 +124,7 @@ impl Control {
         programs.is_some_and(|programs| programs.passt.is_none())
     }
 
-    /// Under which key its disks will be, and the wish for one that has to be made.
+    /// Returns the sealing of its disks, and the request for a new key if one must be made.
     fn sealing(
         &self,
         wish: &EncryptionWish,
@@ -150,11 +149,11 @@ impl Control {
         Ok((DiskSealing::under(ProviderKey { provider, key, wrapped: None }, None), None))
     }
 
-    /// Refuses the name of a key provider that is not there: a VM would wait for its key forever.
+    /// Refuses an unknown key provider: a VM would wait for its key for ever.
     pub(super) fn must_be_provider(&self, name: &Name) -> Result<(), Problem> {
         let is_known = || self.providers().iter().any(|known| known.name == name.as_str());
         if !is_known() {
-            // It may have been added since they were asked last.
+            // It may have been added since the last query.
             self.ask_providers();
         }
         if is_known() { Ok(()) } else { Err(problems::not_found(ObjectKind::KeyProvider, name.as_str())) }
@@ -174,7 +173,7 @@ impl Control {
     }
 }
 
-/// The datastore of this name or id; the only one if none is named.
+/// Returns the datastore with this name or id; the only one if none is named.
 pub(super) fn find_datastore<'index>(
     index: &'index Index,
     named: Option<&str>,
@@ -219,7 +218,7 @@ fn check_rules(
     Ok(())
 }
 
-/// Whether a VM can be: as the API's limits say, and as hosts say.
+/// Checks a VM against the limits of the API and of hosts.
 pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
     let hardware = &vm.hardware;
     let keeps = hardware.tpm || hardware.seed || hardware.firmware == Firmware::Uefi;
@@ -236,7 +235,7 @@ pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
     }
 }
 
-/// Tags are made with a disk's key, and a swap disk is another one at each start.
+/// Tags need an encrypted data disk: their key is the disk's, and a swap disk is new at each start.
 fn check_integrity(disks: &[DiskRecord]) -> Result<(), Problem> {
     for disk in disks.iter().filter(|disk| disk.integrity) {
         if disk.kind == DiskKind::Swap {
@@ -252,20 +251,21 @@ fn check_integrity(disks: &[DiskRecord]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What a VM's host is asked about it, with a stand-in for a key that is not there yet.
+/// Returns the configuration for a host's check, with a placeholder for a key that does not exist
+/// yet.
 pub(super) fn told_without_key(vm: &VmRecord, datastore: &str) -> Option<protocol::VmSpec> {
     let mut known = vm.clone();
     for disk in &mut known.hardware.disks {
         if disk.sealing == DiskSealing::Awaited {
             disk.sealing = DiskSealing::Clear;
-            // Its key is to come, and with it the one of its tags.
+            // Without the key there are no tags yet.
             disk.integrity = false;
         }
     }
     known.told(std::path::Path::new(datastore))
 }
 
-/// Interfaces with addresses: those that have none are given one.
+/// Gives each interface without an address one.
 pub(super) fn addressed(nics: &[Nic]) -> Result<Vec<Nic>, Problem> {
     let address = |nic: &Nic| {
         if nic.mac.is_some() {

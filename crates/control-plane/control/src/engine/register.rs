@@ -1,9 +1,7 @@
-//! VMs that are there and not in the inventory: what a datastore holds, registration of one, and of
-//! all.
+//! VMs that exist outside the inventory: lists a datastore's content, and registers one VM or all.
 //!
-//! Nothing is taken from a datastore that decides about protection on its own: a registered VM says
-//! in the inventory which of its disks are sealed and under which key from then on, and an event
-//! says so.
+//! The content of a datastore never decides about protection by itself: the inventory records which
+//! disks of a registered VM are sealed and under which key, and an event reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +27,7 @@ use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::{DatastoreRecord, Hardware, VmRecord};
 
-/// A VM directory with the volumes in it.
+/// A VM directory, with the volumes in it.
 struct Candidate {
     vm: VmId,
     present: Present,
@@ -37,7 +35,7 @@ struct Candidate {
 }
 
 impl Control {
-    /// What lies in a datastore, and how it stands to the inventory.
+    /// Returns the content of a datastore, compared with the inventory.
     ///
     /// # Errors
     /// [`Problem`].
@@ -93,7 +91,7 @@ impl Control {
         }
     }
 
-    /// Takes a VM into the inventory.
+    /// Registers a VM.
     ///
     /// # Errors
     /// [`Problem`].
@@ -121,8 +119,8 @@ impl Control {
         Ok(task)
     }
 
-    /// Registers every VM of a datastore that can be: the way back to an inventory that was lost.
-    /// Says how many.
+    /// Registers every VM of a datastore that can be registered, to recover a lost inventory.
+    /// Returns their number in the task.
     ///
     /// # Errors
     /// [`Problem`].
@@ -144,7 +142,7 @@ impl Control {
             *places.entry(*vm).or_default() += 1;
         }
         let next = AtomicUsize::new(0);
-        // Several at a time: the store makes what waits durable together.
+        // Several at a time, since the store makes waiting transactions durable together.
         let register_some = || {
             let mut refused = Vec::new();
             while let Some((vm, place)) = present.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -171,7 +169,7 @@ impl Control {
         self.wish(caller, |_, id| {
             let object = datastore_object(&datastore);
             let mut draft = self.draft();
-            // The rest is in the datastore's contents.
+            // The datastore's contents show the others.
             for (directory, reason) in refused.iter().take(REFUSALS_TOLD) {
                 let message = format!("{directory} was not registered: {reason}");
                 draft = draft.event("datastore.refused", &object, message, Some(id));
@@ -214,7 +212,7 @@ impl Control {
         }
         let mut volumes = candidate.volumes.clone();
         if is_attested {
-            // Those are the VM's, whatever lies there now.
+            // The attested volumes are the VM's, whatever is in the datastore now.
             let pinned = |disk: &DiskName| spec.disk(disk).and_then(|disk| disk.volume);
             for facts in &mut volumes {
                 facts.volume = pinned(&facts.disk).unwrap_or(facts.volume);
@@ -269,8 +267,8 @@ impl Control {
         })
     }
 
-    /// What speaks against an encrypted VM being what its supervisor made it. Nobody can say that
-    /// of another one.
+    /// Returns the objections to an encrypted VM as its supervisor made it. An unencrypted VM
+    /// cannot be judged.
     fn doubts(
         &self,
         datastore: &DatastoreRecord,
@@ -284,7 +282,7 @@ impl Control {
         let seat = self.seat_of_datastore(datastore)?;
         let generation = VmGeneration(candidate.present.generation);
         let mut grants = Vec::new();
-        // Each is good for one key once.
+        // Each grant is for one key, once.
         for _ in 0..keys.len() {
             match self.keys.grant(candidate.vm, generation, seat.name.as_str(), &keys) {
                 Ok(more) => grants.extend(more),
@@ -322,13 +320,13 @@ impl Control {
         })
     }
 
-    /// The VM directories of a datastore, as its host has them now.
+    /// Returns the VM directories of a datastore, as its host finds them now.
     fn present_in(
         &self,
         seat: &HostSeat,
         datastore: &DatastoreRecord,
     ) -> Result<Vec<(VmId, Present)>, Problem> {
-        // Somebody may have put VMs there, or taken them away.
+        // Other programs may have added or removed VMs.
         let request = DatastoreRequest { path: datastore.path.clone().into() };
         seat.host.look_through(&request).map_err(|error| problems::host(seat.name.as_str(), &error))?;
         let all = seat.host.vms().map_err(|error| problems::host(seat.name.as_str(), &error))?;
@@ -338,9 +336,9 @@ impl Control {
     }
 }
 
-/// How many VMs of a datastore are registered at a time.
+/// How many VMs of a datastore are registered in parallel.
 const REGISTRARS: usize = 16;
-/// Most refusals that are told as events of one rebuild.
+/// The most refusals of one rebuild that become events.
 const REFUSALS_TOLD: usize = 50;
 
 fn directory_name(place: &Present) -> String {
@@ -354,7 +352,7 @@ fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Pr
             place.directory.display()
         )));
     };
-    // One for swap has a volume only while the VM runs.
+    // A swap disk has a volume only while the VM runs.
     let data = spec.disks.iter().filter(|disk| disk.kind == protocol::DiskKind::Data);
     let volumes = data.map(|disk| {
         let volume = seat.host.volume(&place.directory, &disk.name);

@@ -1,12 +1,12 @@
-//! A VM moves to another key.
+//! Moves a VM to another key.
 //!
 //! ```text
 //! wish -> the key is made, unseen -> inventory: each disk has a next key -> host moves every volume -> inventory: that key alone
 //!      -> the keys it has left are taken out of use
 //! ```
 //!
-//! From the second step on, both keys are granted to whoever starts the VM, so nothing is lost by
-//! whatever fails: rotating once more goes on with the key that there is.
+//! From the second step on, starts of the VM are granted both keys, so no failure loses anything:
+//! another rotation continues with the existing new key.
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{Lifecycle, PowerState, RotateKey};
@@ -24,13 +24,13 @@ use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::{AUTOMATIC, TaskRecord, VmRecord, Work};
 
-/// Most VMs whose keys are asked after at once.
+/// The most VMs whose keys are queried at once.
 const KEYS_AT_A_TIME: usize = 64;
-/// How often a host may fail before somebody is told.
+/// How often a host may fail before the task fails.
 const FAILURES_MAX: u32 = 5;
 
 impl Control {
-    /// Wishes that a VM moves to a new key.
+    /// Requests a move to a new key for a VM.
     ///
     /// # Errors
     /// [`Problem`].
@@ -60,7 +60,7 @@ impl Control {
         })
     }
 
-    /// Wishes so for every VM whose key's time is over. Says for how many.
+    /// Requests the same for every VM whose key has expired. Returns their number.
     pub fn rotate_due_keys(&self) -> usize {
         let now = self.now_unix_ms() / 1000;
         let mut vms = Vec::new();
@@ -91,7 +91,7 @@ impl Control {
         begun.count()
     }
 
-    /// The request is in the inventory since the wish was taken.
+    /// The request has been in the inventory since the task was made.
     pub(super) fn make_next_key(
         &self,
         step: &Step,
@@ -128,7 +128,7 @@ impl Control {
         }
     }
 
-    /// What fails leaves both keys known, and the VM can be started with what is.
+    /// After a failure both keys are known, and the VM can be started.
     pub(super) fn move_to_next_key(&self, step: &Step) -> Result<Next, Failure> {
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
             Some(OperationKind::Rekey { spec: Box::new(step.vm.told(datastore)?) })
@@ -162,8 +162,8 @@ impl Control {
         self.turn(step, Work::RetireKeys { keys }, vm)
     }
 
-    /// Whoever did it may have been killed, or a volume have been busy: it is asked once more, with
-    /// new grants.
+    /// The supervisor that did it may have been killed, or a volume may have been in use. The
+    /// operation is repeated with new grants.
     fn tries_again(&self, step: &Step, problem: &Problem) -> Result<bool, Failure> {
         let mut task = TaskRecord::clone(&step.task.record);
         match &mut task.work {
@@ -178,7 +178,7 @@ impl Control {
         Ok(true)
     }
 
-    /// A key that is left active does no harm but that its time runs, so nobody waits for this.
+    /// A key that cannot be deactivated is harmless and expires in time, so this is not repeated.
     pub(super) fn retire(&self, step: &Step, keys: &[ProviderKey]) -> Result<Next, Failure> {
         let vm = &step.vm;
         let mut draft = self.draft();

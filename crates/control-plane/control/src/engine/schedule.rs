@@ -1,4 +1,4 @@
-//! Which task is due when. A task is worked on by one thread at a time.
+//! The schedule of tasks. Only one thread at a time works on a task.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
-/// Tasks with the times at which they are to be looked at.
+/// Tasks with the times at which they are due.
 #[derive(Default)]
 pub struct Schedule {
     state: Mutex<State>,
@@ -17,13 +17,13 @@ pub struct Schedule {
 struct State {
     waiting: BTreeSet<(Instant, Uuid)>,
     times: HashMap<Uuid, Instant>,
-    /// Tasks that a thread works on; with `true`, something has happened since.
+    /// Tasks that a thread is working on; `true` means that something has happened since.
     taken: HashMap<Uuid, bool>,
     ended: bool,
 }
 
 impl Schedule {
-    /// Something has happened to a task: it is due now.
+    /// Makes a task due now, because something has happened to it.
     pub fn wake(&self, task: Uuid) {
         let mut state = self.state.lock();
         match state.taken.get_mut(&task) {
@@ -34,8 +34,8 @@ impl Schedule {
         self.due.notify_one();
     }
 
-    /// The next task that is due; waits for it. Nothing once it has [ended](Self::end). Hand it
-    /// back with [`release`](Self::release) or [`forget`](Self::forget).
+    /// Waits for the next task that is due, and returns it; `None` after the [end](Self::end). The
+    /// caller returns it with [`release`](Self::release) or [`forget`](Self::forget).
     pub fn take(&self) -> Option<Uuid> {
         let mut state = self.state.lock();
         loop {
@@ -57,7 +57,8 @@ impl Schedule {
         }
     }
 
-    /// Hands a task back: it is due after a pause, or at once if something has happened meanwhile.
+    /// Returns a task, which is due again after a pause, or at once if something has happened
+    /// meanwhile.
     pub fn release(&self, task: Uuid, pause: Duration) {
         let mut state = self.state.lock();
         let again = state.taken.remove(&task).unwrap_or(false);
@@ -67,12 +68,12 @@ impl Schedule {
         self.due.notify_one();
     }
 
-    /// Hands a task back that is over.
+    /// Returns a task that has ended.
     pub fn forget(&self, task: Uuid) {
         self.state.lock().taken.remove(&task);
     }
 
-    /// Ends all who wait.
+    /// Ends all waiting threads.
     pub fn end(&self) {
         self.state.lock().ended = true;
         self.due.notify_all();

@@ -1,9 +1,9 @@
-//! VMs that nobody works on and that are not as somebody wants them.
+//! Idle VMs that are not in their desired state.
 //!
-//! After a crash, a power cut or a restored inventory, what is wanted stands in the inventory and
-//! what is stands with the host. A VM that should run and does not is started again; one that its
-//! guest has shut down is wanted off from then on; one that runs though nobody here wanted it is
-//! taken as wanted: the control plane never ends a guest by itself.
+//! After a crash, a power cut or a restored inventory, the inventory has the desired state of a VM,
+//! and its host the actual one. A VM that should run and does not is restarted. A VM whose guest
+//! has shut down is no longer wanted on. A VM that runs without a request becomes wanted on: the
+//! control plane never stops a guest by itself.
 
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
@@ -15,27 +15,27 @@ use crate::inventory::{Failure, Index, Row};
 use crate::keys::KeyProblem;
 use crate::records::{AUTOMATIC, ObservedRecord, TaskRecord, VmRecord, Work};
 
-/// How often a VM is started by itself within [`RESTARTS_WINDOW_MS`]; then a person has to look.
+/// How often a VM is restarted within [`RESTARTS_WINDOW_MS`] before a person must look at it.
 pub(super) const RESTARTS_MAX: usize = 3;
 /// Ten minutes.
 const RESTARTS_WINDOW_MS: u64 = 10 * 60 * 1000;
-/// The pause before grants are brought again, in milliseconds.
+/// The pause before grants are sent again, in milliseconds.
 const SUPPLY_PAUSE_MS: u64 = 2_000;
 
-/// What is right for a VM.
+/// The right step for a VM.
 enum Verdict {
-    /// It is as it should be, or somebody has to look.
+    /// None: it is in its desired state, or a person must look at it.
     Leave,
-    /// What is wanted becomes what is.
+    /// The desired state becomes the actual one.
     Want(DesiredPower, &'static str),
-    /// It is to be started.
+    /// It must be started.
     Start,
-    /// It waits for leave to use its keys.
+    /// It waits for grants.
     Supply,
 }
 
 impl Control {
-    /// Looks at every VM that nobody works on.
+    /// Handles every idle VM.
     ///
     /// # Errors
     /// [`Failure`]: the rest is looked at next time.
@@ -67,7 +67,7 @@ impl Control {
                 }
             };
             match settled {
-                // Somebody works on it now.
+                // A task works on it now.
                 Ok(()) | Err(Failure::Raced) => {}
                 Err(failure) => return Err(failure),
             }
@@ -106,7 +106,7 @@ impl Control {
         }
     }
 
-    /// Whether a VM that should run and does not is started by itself.
+    /// Whether a VM that should run and does not may be restarted automatically.
     pub(super) fn may_start_again(&self, index: &Index, vm: &VmRecord, seen: &ObservedRecord) -> bool {
         let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
         let rule = policy.and_then(|policy| policy.rules.restart).unwrap_or(vm.restart);
@@ -115,7 +115,7 @@ impl Control {
             && self.counted(vm).len() < RESTARTS_MAX
     }
 
-    /// The automatic starts that still count.
+    /// The automatic restarts within the window.
     fn counted(&self, vm: &VmRecord) -> Vec<u64> {
         let now = self.now_unix_ms();
         let counts = |at: &u64| at.saturating_add(RESTARTS_WINDOW_MS) > now;
@@ -175,8 +175,7 @@ impl Control {
         Ok(())
     }
 
-    /// Brings leave to use keys to a VM that waits for it. What is lost on the way is brought
-    /// again.
+    /// Sends grants to a VM that waits for them. Lost grants are sent again.
     fn supply(&self, vm: &VmRecord, seen: &ObservedRecord) {
         let Some(seat) = self.seat(vm.host) else { return };
         if !due(seat, vm, self.now_unix_ms()) {
@@ -187,7 +186,7 @@ impl Control {
         let generation = strongroom_host::protocol::VmGeneration(seen.generation);
         let grants = match self.keys.grant(vm.id, generation, seat.name.as_str(), &keys) {
             Ok(grants) if !grants.is_empty() => grants,
-            // No leave is needed; hostd asks by itself.
+            // No grant is needed; the supervisor fetches the key itself.
             Ok(_) => return,
             Err(KeyProblem::Unavailable(reason) | KeyProblem::Refused(reason)) => {
                 tracing::debug!(vm = %vm.name, %reason, "no leave for the keys that a VM waits for");
@@ -205,8 +204,8 @@ impl Control {
         }
     }
 
-    /// Brings grants to a VM whose start waits for them: a task works on it, so
-    /// [`settle`](Self::settle) lets it be.
+    /// Sends grants to a VM whose start waits for them. A task works on it, so
+    /// [`settle`](Self::settle) skips it.
     pub(super) fn supply_waiting(&self, vm: &VmRecord, seen: &ObservedRecord) {
         if seen.waiting_for.iter().any(|waiting| waiting.grant_wanted) {
             self.supply(vm, seen);

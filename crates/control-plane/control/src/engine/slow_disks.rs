@@ -1,36 +1,36 @@
-//! When a disk is slow, and when it stands still: what is worth waking somebody up for, and when
-//! that is over.
+//! Decides when a slow or stalled disk is worth an alarm, and when the alarm is over.
 
 use strongroom_statistics::{Histogram, Operation, Snapshot};
 
-/// What is judged as one, in milliseconds: one slow request in a quiet minute is no news.
+/// The period that is judged as a whole, in milliseconds: one slow request in a quiet minute is not
+/// news.
 const PERIOD_MS: u64 = 60_000;
-/// So many slow periods, one after the other, raise the alarm, and so many good ones clear it.
+/// The number of consecutive slow periods that raise the alarm, and of good ones that clear it.
 const PERIODS: u32 = 5;
-/// Fewer requests in a period say nothing of its disk.
+/// With fewer requests, a period is not judged.
 const REQUESTS_MIN: u64 = 50;
-/// A period is good when its latency keeps below this part of the threshold: between the two an
-/// alarm stays as it is.
+/// A period is good if its latency is below this part of the threshold. Between the two, an alarm
+/// stays as it is.
 const GOOD_PERCENT: u64 = 80;
-/// No completion for so long, with requests in flight, in milliseconds.
+/// A disk counts as stalled if it has completed nothing for this long with requests in flight, in
+/// milliseconds.
 pub const STALLED_MS: u64 = 30_000;
 
-/// How a disk fared in its last periods.
+/// The recent performance of a disk.
 #[derive(Debug, Default)]
 pub struct DiskWatch {
-    /// What there was when the present period began.
+    /// The time and counters at the beginning of the present period.
     begun: Option<(u64, Snapshot)>,
-    /// Slow periods in a row, and good ones.
+    /// The number of consecutive slow periods, and of good ones.
     slow: u32,
     good: u32,
-    /// The latency that 99 of 100 requests kept below in the last period that was too slow, while
-    /// the alarm stands.
+    /// The 99th percentile latency in the last slow period, while the alarm stands.
     alarm: Option<u64>,
 }
 
 impl DiskWatch {
-    /// Takes a snapshot in; `threshold_ns` is what 99 of 100 requests should keep below, and `None`
-    /// if nobody wants to know.
+    /// Adds a snapshot. `threshold_ns` is the latency that 99 of 100 requests should keep below;
+    /// `None` turns the alarm off.
     pub fn see(&mut self, now_ms: u64, snapshot: &Snapshot, threshold_ns: Option<u64>) {
         let Some(threshold_ns) = threshold_ns else {
             *self = Self::default();
@@ -43,7 +43,7 @@ impl DiskWatch {
         match now_ms.checked_sub(*begun_ms) {
             Some(passed) if passed < PERIOD_MS => return,
             Some(_) => {}
-            // A clock that was set back begins a period anew.
+            // A clock that was set back restarts the period.
             None => {
                 self.begun = Some((now_ms, snapshot.clone()));
                 return;
@@ -59,7 +59,7 @@ impl DiskWatch {
                     self.alarm = Some(p99_ns);
                 }
             }
-            // A disk that nobody uses is not slow.
+            // An idle disk is not slow.
             Some(p99_ns) if p99_ns > threshold_ns / 100 * GOOD_PERCENT => (self.slow, self.good) = (0, 0),
             _ => {
                 (self.slow, self.good) = (0, self.good.saturating_add(1));
@@ -70,13 +70,13 @@ impl DiskWatch {
         }
     }
 
-    /// The latency that 99 of 100 requests kept below lately, in nanoseconds, if that is too much.
+    /// The 99th percentile latency while it is too high, in nanoseconds.
     pub fn slow_ns(&self) -> Option<u64> {
         self.alarm
     }
 }
 
-/// Of reads and writes: a flush, a discard or a zeroing takes as long as it takes.
+/// The latency of reads and writes. Flushes, discards and zeroings may take long.
 fn latency_of(snapshot: &Snapshot) -> Histogram {
     let mut latency = snapshot.of(Operation::Read).latency.clone();
     latency.merge(&snapshot.of(Operation::Write).latency);
@@ -89,7 +89,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A disk that does so many requests of this latency in each period; whether the alarm stands
+    /// Feeds periods with this many requests of this latency. Returns whether the alarm stands
     /// after each.
     fn periods(
         watch: &mut DiskWatch,
@@ -100,7 +100,7 @@ mod tests {
         let mut alarms = Vec::new();
         for (requests, latency_ms) in done {
             (0..*requests).for_each(|_| snapshot.read.latency.record(latency_ms * MS));
-            // Samples come more often than periods end.
+            // Samples are more frequent than periods.
             for _ in 0..6 {
                 *now_ms += PERIOD_MS / 6;
                 watch.see(*now_ms, snapshot, Some(100 * MS));
@@ -116,10 +116,10 @@ mod tests {
         watch.see(now_ms, &snapshot, Some(100 * MS));
         let mut after = |done: &[(u64, u64)]| periods(&mut watch, &mut snapshot, &mut now_ms, done);
         assert_eq!(after(&[(100, 200); 4]), [false; 4]);
-        // One good minute, and it begins anew; a few requests say nothing.
+        // One good minute restarts the count; a few requests do not count.
         assert_eq!(after(&[(100, 1), (100, 200), (100, 200), (10, 5000), (100, 200)]), [false; 5]);
         assert_eq!(after(&[(100, 200); 5]), [false, false, false, true, true]);
-        // Neither slow nor good: as it is, for as long as it takes.
+        // Neither slow nor good: the alarm stays, however long it takes.
         assert_eq!(after(&[(100, 85); 20]), [true; 20]);
         assert_eq!(after(&[(100, 1), (100, 1), (100, 200), (100, 1)]), [true; 4]);
         assert_eq!(after(&[(100, 1), (0, 0), (100, 1), (100, 1)]), [true, true, true, false]);

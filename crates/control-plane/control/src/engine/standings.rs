@@ -1,6 +1,6 @@
-//! How the keys of VMs stood when they were last asked for.
+//! Caches the states of VMs' keys.
 //!
-//! Alarms are reviewed every few seconds, and a review of ten thousand VMs must not ask for ten
+//! Alarms are reviewed every few seconds, and a review of ten thousand VMs must not query ten
 //! thousand keys each time.
 
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use strongroom_types::ProviderKey;
 
 use crate::keys::VmKeys;
 
-/// How long an answer is believed, in milliseconds: as late as this an alarm may be.
+/// The lifetime of an answer, in milliseconds. An alarm can be this late.
 const BELIEVED_FOR_MS: u64 = 60_000;
-/// Keys in one question.
+/// The most keys in one query.
 const KEYS_AT_A_TIME: usize = 256;
 
-/// What providers have said.
+/// The providers' answers.
 #[derive(Debug, Default)]
 pub struct Standings(Mutex<HashMap<ProviderKey, Known>>);
 
@@ -27,7 +27,7 @@ struct Known {
 }
 
 impl Standings {
-    /// How these keys stand, each of them. The others are forgotten.
+    /// Returns the state of each of these keys, and forgets all others.
     pub fn of(
         &self,
         keys: &dyn VmKeys,
@@ -36,8 +36,7 @@ impl Standings {
     ) -> HashMap<ProviderKey, KeyStanding> {
         let before = std::mem::take(&mut *self.0.lock());
         let is_fresh = |known: &Known| {
-            // What could not be asked is asked again at once. A clock that was set back makes
-            // nothing last.
+            // A failed query is repeated at once. After the clock was set back, no answer is valid.
             let age_ms = now_unix_ms.checked_sub(known.asked_unix_ms);
             known.standing.state != KeyState::Unavailable && age_ms.is_some_and(|age| age < BELIEVED_FOR_MS)
         };
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
     use crate::keys::KeyProblem;
 
-    /// Counts how many keys are asked for, and says this of each.
+    /// Counts the queried keys, and returns this state for each.
     struct Counted(AtomicUsize, KeyState);
 
     impl VmKeys for Counted {

@@ -1,5 +1,5 @@
-//! What guests asked of their disks: asked of hosts now and then for metrics and alarms, and at
-//! once for whoever looks at a VM.
+//! Disk counters of guests: sampled from hosts for metrics and alarms, and read directly when a
+//! client looks at a VM.
 
 use std::collections::BTreeMap;
 
@@ -16,28 +16,27 @@ use super::{Control, HostSeat};
 use crate::host::HostError;
 use crate::problems;
 
-/// What 99 of 100 requests to a disk should keep below where no policy says otherwise, in
-/// milliseconds: a disk on a busy network stays below it, and a guest whose disk does not is
-/// noticed by its users.
+/// The default latency that 99 of 100 requests to a disk should keep below, in milliseconds. A disk
+/// on a busy network keeps below it, and users notice a guest whose disk does not.
 const LATENCY_P99_MS: u32 = 500;
 
-/// What was sampled last, by host.
+/// The last samples, by host.
 #[derive(Debug, Default)]
 pub(super) struct Samples(Mutex<BTreeMap<Uuid, BTreeMap<VmId, Vec<Sample>>>>);
 
-/// A disk, as it was sampled last.
+/// The last sample of a disk.
 #[derive(Debug)]
 pub(crate) struct Sample {
     /// Its name.
     pub disk: String,
-    /// So much was counted.
+    /// Its counters.
     pub snapshot: Snapshot,
-    /// How it fared lately.
+    /// Its recent performance.
     pub watch: DiskWatch,
 }
 
 impl Samples {
-    /// Each disk of a VM.
+    /// Visits each disk of a VM.
     pub(super) fn of_vm(&self, host: Uuid, vm: VmId, mut each: impl FnMut(&Sample)) {
         let all = self.0.lock();
         let samples = all.get(&host).and_then(|vms| vms.get(&vm));
@@ -46,7 +45,7 @@ impl Samples {
 }
 
 impl Control {
-    /// What a VM's guest asked of its disks; its host is asked.
+    /// Reads a VM's disk counters from its host.
     ///
     /// # Errors
     /// [`Problem`].
@@ -56,7 +55,7 @@ impl Control {
         let none = VmStats { vm: vm.id, disks: Vec::new() };
         let Some(seat) = self.seat(vm.host) else { return Ok(none) };
         match seat.host.statistics(vm.id) {
-            // What is not there yet has been asked for nothing.
+            // A VM that the host does not have yet has no counters.
             Ok(told) => Ok(told.as_ref().map_or(none, told_of_vm)),
             Err(error @ HostError::Unreachable(_)) => {
                 Err(Problem::new(ErrorCode::HostUnavailable, format!("host {}: {error}", seat.name)))
@@ -68,8 +67,8 @@ impl Control {
         }
     }
 
-    /// Asks each host what guests asked of their disks, and takes it in. Of one that does not
-    /// answer, what it said last stays, and nobody is told of it until it answers again.
+    /// Samples the counters of all hosts. Those of a host that does not answer are kept, but not
+    /// shown until it answers again.
     pub fn sample(&self) {
         for seat in &self.hosts {
             match seat.host.all_statistics() {
@@ -85,7 +84,7 @@ impl Control {
         let now_ms = self.now_unix_ms();
         let thresholds: BTreeMap<VmId, Option<u64>> =
             told.iter().filter_map(|told| Some((told.vm, self.latency_threshold(told.vm)?))).collect();
-        // Whoever looks meanwhile sees either the former samples or the new ones.
+        // Readers see either all of the old samples or all of the new ones.
         let mut all = self.samples.0.lock();
         let mut before = all.remove(&seat.id).unwrap_or_default();
         let mut samples = BTreeMap::new();
@@ -104,8 +103,8 @@ impl Control {
         all.insert(seat.id, samples);
     }
 
-    /// What 99 of 100 requests to a VM's disks should keep below, if anybody wants to know; `None`
-    /// for a VM that is not known.
+    /// The latency threshold of a VM's disks, `Some(None)` if its policy turns the alarm off;
+    /// `None` for an unknown VM.
     fn latency_threshold(&self, vm: VmId) -> Option<Option<u64>> {
         let index = self.inventory.read();
         let policy = index.vm(vm)?.policy.and_then(|policy| index.policies.get(&policy.to_string()));
@@ -113,7 +112,7 @@ impl Control {
         Some((wanted_ms > 0).then(|| u64::from(wanted_ms) * 1_000_000))
     }
 
-    /// Each disk that was sampled last, with the name of its VM; of hosts that answer.
+    /// Visits each sampled disk of the hosts that answer, with the name of its VM.
     pub(crate) fn each_sample(&self, mut each: impl FnMut(&str, &Sample)) {
         let index = self.inventory.read();
         let samples = self.samples.0.lock();

@@ -1,4 +1,4 @@
-//! What is asked of hosts and key providers on the spot: tickets, and how a VM's keys stand.
+//! Direct requests to hosts and key providers: tickets, and the state of a VM's keys.
 
 use std::path::Path;
 
@@ -14,17 +14,17 @@ use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::VmRecord;
 
-/// Whether something is done only if it is on the audit log.
+/// Whether an action requires an entry in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MustRecord {
-    /// If the VM is encrypted.
+    /// It does for an encrypted VM.
     OfEncrypted,
-    /// A try is enough.
+    /// It does not; the entry is only attempted.
     Never,
 }
 
 impl Control {
-    /// A ticket for a connection to a guest. It is handed through and kept nowhere.
+    /// Requests a ticket for a connection to a guest. It is passed on, and not stored.
     ///
     /// # Errors
     /// [`Problem`].
@@ -60,7 +60,7 @@ impl Control {
         let told = seat.host.ticket(vm.id, &request);
         let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;
         if let Some(kind) = kind {
-            // In the history before anybody can use it.
+            // The event is recorded before the ticket can be used.
             let message = format!("{what}, by {}", caller.name);
             let event = || self.draft().event(kind, &vm.object(), message.clone(), None);
             self.race(|| Ok(self.inventory.commit(event())?))?;
@@ -73,7 +73,7 @@ impl Control {
         })
     }
 
-    /// Has the key server put on its audit log that somebody gets at what the guest keeps.
+    /// Makes the key server record in its audit log that someone accesses guest data.
     pub(super) fn put_on_record(
         &self,
         caller: &Caller,
@@ -96,7 +96,7 @@ impl Control {
         }
     }
 
-    /// What its host is asked for a copy of one of its disks.
+    /// The request to the host for a copy of a disk.
     fn export_request(
         &self,
         vm: &VmRecord,
@@ -113,14 +113,14 @@ impl Control {
         Ok(TicketRequest::Export { spec, disk, format: image_format(format), grants })
     }
 
-    /// What its host is asked for a check of one of its disks.
+    /// The request to the host for a check of a disk.
     fn check_request(&self, vm: &VmRecord, disk: &Name, data: bool) -> Result<TicketRequest, Problem> {
         let disk = self.disk_of_one_off(vm, disk)?;
         let (spec, grants) = (self.told(vm)?, self.log_grants(vm)?);
         Ok(TicketRequest::Check { spec, disk, reads_blocks: data, grants })
     }
 
-    /// A disk that keeps data, of a VM that is off.
+    /// Returns a data disk of a VM that is off.
     fn disk_of_one_off(&self, vm: &VmRecord, disk: &Name) -> Result<DiskName, Problem> {
         let named = vm.hardware.disks.iter().filter(|one| one.kind == DiskKind::Data).map(|one| &one.name);
         let mut found = named.filter(|name| name.as_str() == disk.as_str());
@@ -134,14 +134,14 @@ impl Control {
         Ok(disk)
     }
 
-    /// What its host is told of a VM whose volumes are opened.
+    /// Returns the configuration for a host that opens the VM's volumes.
     fn told(&self, vm: &VmRecord) -> Result<Box<VmSpec>, Problem> {
         let datastore = self.datastore_path(vm).ok_or_else(|| problems::datastore_unknown(vm))?;
         vm.told(Path::new(&datastore)).map(Box::new).ok_or_else(|| problems::key_never_made(vm))
     }
 
-    /// Leave for its host to fetch the key of a VM that is off: its console's log and its dumps are
-    /// under it.
+    /// Returns grants for the key of a VM that is off, which encrypts its console log and its
+    /// dumps.
     fn log_grants(&self, vm: &VmRecord) -> Result<Vec<Grant>, Problem> {
         let on = self.inventory.read().observed(vm.id).is_some_and(|seen| seen.power.is_on());
         let keys = vm.hardware.keys();
@@ -157,7 +157,7 @@ impl Control {
         })
     }
 
-    /// How the keys of a VM stand: its providers are asked.
+    /// Queries the providers for the states of a VM's keys.
     ///
     /// # Errors
     /// [`Problem`].
@@ -182,7 +182,7 @@ impl Control {
     }
 }
 
-/// The event of a ticket that lets guest data out: its kind, and what happens.
+/// The event of a ticket for guest data: its kind, and its text.
 fn use_of(wanted: &TicketUse, vm: &str) -> (Option<&'static str>, String) {
     let (kind, what) = match wanted {
         TicketUse::Console { read_only: false } => {
@@ -194,10 +194,10 @@ fn use_of(wanted: &TicketUse, vm: &str) -> (Option<&'static str>, String) {
         TicketUse::ConsoleLog {} => ("vm.console_opened", format!("the console's log of VM {vm} is opened")),
         TicketUse::Vnc {} => ("vm.screen_opened", format!("the screen of VM {vm} is opened")),
         TicketUse::Dump { number } => ("vm.dump_opened", format!("dump {number} of VM {vm} is opened")),
-        // It lets nothing out but whether the disk is sound.
+        // A check reveals only whether the disk is intact.
         TicketUse::Check { disk, .. } => return (None, format!("{disk} of VM {vm} is checked")),
         TicketUse::Export { disk, .. } => ("vm.disk_exported", format!("{disk} of VM {vm} is exported")),
-        // The import that follows is among the events.
+        // The import that follows has an event of its own.
         TicketUse::Upload { disk } => return (None, format!("an image is brought for {disk} of VM {vm}")),
     };
     (Some(kind), what)

@@ -25,7 +25,7 @@ impl Control {
     /// A page of VMs.
     ///
     /// # Errors
-    /// [`Problem`] for a name that is none, or a wrong cursor.
+    /// [`Problem`] for an invalid name or cursor.
     pub fn list_vms(&self, query: &VmListQuery) -> Result<Page<VmSummary>, Problem> {
         let limit = limit(query.limit)?;
         let list = match query.sort {
@@ -58,10 +58,10 @@ impl Control {
         })
     }
 
-    /// A VM, whole.
+    /// A VM with all of its details.
     ///
     /// # Errors
-    /// [`Problem`] if there is none.
+    /// [`Problem`] if the VM does not exist.
     pub fn show_vm(&self, named: &str) -> Result<VmView, Problem> {
         let up = self.hosts_up();
         let index = self.inventory.read();
@@ -123,7 +123,7 @@ impl Control {
     /// The dumps of a VM's guest.
     ///
     /// # Errors
-    /// [`Problem`] if there is no such VM.
+    /// [`Problem`] if the VM does not exist.
     pub fn list_dumps(&self, named: &str) -> Result<Vec<Dump>, Problem> {
         let index = self.inventory.read();
         let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
@@ -181,7 +181,7 @@ impl Control {
         })
     }
 
-    /// Hosts that answer.
+    /// The hosts that answer.
     fn hosts_up(&self) -> Vec<Uuid> {
         self.hosts.iter().filter(|seat| seat.is_up()).map(|seat| seat.id).collect()
     }
@@ -193,10 +193,10 @@ impl Control {
         index.datastores.iter().map(|datastore| self.datastore_view(&index, datastore, &states)).collect()
     }
 
-    /// One of them.
+    /// One datastore.
     ///
     /// # Errors
-    /// [`Problem`] if there is none.
+    /// [`Problem`] if it does not exist.
     pub fn show_datastore(&self, named: &str) -> Result<Datastore, Problem> {
         let states: Vec<_> = self.hosts.iter().map(|seat| (seat.id, seat.seen().state.clone())).collect();
         let index = self.inventory.read();
@@ -244,10 +244,10 @@ impl Control {
         self.hosts.iter().map(host_view).collect()
     }
 
-    /// One of them.
+    /// One host.
     ///
     /// # Errors
-    /// [`Problem`] if there is none.
+    /// [`Problem`] if it does not exist.
     pub fn show_host(&self, named: &str) -> Result<Host, Problem> {
         self.find_seat(Some(named)).map(host_view)
     }
@@ -258,10 +258,10 @@ impl Control {
         index.policies.iter().map(|policy| policy_view(&index, policy)).collect()
     }
 
-    /// One of them.
+    /// One policy.
     ///
     /// # Errors
-    /// [`Problem`] if there is none.
+    /// [`Problem`] if it does not exist.
     pub fn show_policy(&self, named: &str) -> Result<Policy, Problem> {
         let index = self.inventory.read();
         let found = by_name_or_id(&index.policies, named);
@@ -273,7 +273,7 @@ impl Control {
     /// A page of tasks, newest first.
     ///
     /// # Errors
-    /// [`Problem`] for a wrong cursor.
+    /// [`Problem`] for an invalid cursor.
     pub fn list_tasks(&self, query: &TaskListQuery) -> Result<Page<Task>, Problem> {
         let limit = limit(query.limit)?;
         let cursor = cursor::read("tasks", query.cursor.as_deref())?;
@@ -300,7 +300,7 @@ impl Control {
     /// A task.
     ///
     /// # Errors
-    /// [`Problem`] if there is none.
+    /// [`Problem`] if it does not exist.
     pub fn show_task(&self, id: Uuid) -> Result<Task, Problem> {
         let index = self.inventory.read();
         let task = index.task(id).map(|task| self.shown(task));
@@ -316,7 +316,7 @@ fn vm_key(key: &ProviderKey) -> VmKey {
     VmKey { provider: key.provider.to_string(), key: key.key.to_string() }
 }
 
-/// Which VMs a list has.
+/// Selects the VMs of a list.
 struct Filter<'query> {
     name: Option<&'query str>,
     datastore: Option<strongroom_types::DatastoreId>,
@@ -335,13 +335,13 @@ impl Filter<'_> {
     }
 }
 
-/// Whether a part is in a text, in letters of either case. Names are ASCII.
+/// Whether a text contains a part, ignoring case. Names are ASCII.
 fn contains(text: &str, part: &str) -> bool {
     part.is_empty()
         || text.as_bytes().windows(part.len()).any(|here| here.eq_ignore_ascii_case(part.as_bytes()))
 }
 
-/// How many entries a page has.
+/// Returns the number of entries in a page.
 pub fn limit(asked: Option<u32>) -> Result<usize, Problem> {
     match asked.unwrap_or(PAGE_DEFAULT) {
         limit @ 1..=PAGE_MAX => Ok(limit as usize),
@@ -349,10 +349,10 @@ pub fn limit(asked: Option<u32>) -> Result<usize, Problem> {
     }
 }
 
-/// A page of a short list, which is put in the order of its keys. `list` is its name in cursors.
+/// Returns a page of a short list, sorted by its keys. `list` is the list's name in cursors.
 ///
 /// # Errors
-/// [`Problem`] for a wrong cursor or limit.
+/// [`Problem`] for an invalid cursor or limit.
 pub fn page_of<T>(
     list: &str,
     all: Vec<T>,

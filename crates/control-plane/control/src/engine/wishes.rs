@@ -1,5 +1,5 @@
-//! What callers ask for. Each wish is judged against the inventory and becomes one transaction:
-//! what is wanted, the task that will see to it, the event, and the request's key.
+//! Callers' requests. Each is checked against the inventory and becomes one transaction: the
+//! desired state, the task that will reach it, the event, and the request's key.
 
 use std::path::Path;
 
@@ -24,19 +24,19 @@ use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DatastoreRecord, PolicyRecord, RequestRecord, TaskRecord, VmRecord, Work};
 
-/// Most tasks that are open at a time: twice the VMs of a large site.
+/// The most open tasks: twice the VMs of a large site.
 const OPEN_TASKS_MAX: usize = 16 * 1024;
 
-/// Who asks.
+/// The caller of an operation.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// The name of the token.
     pub name: String,
-    /// What makes a repeated request the same one.
+    /// Identifies a repeated request.
     pub request: Option<RequestKey>,
 }
 
-/// An `Idempotency-Key` with what it was sent with.
+/// An `Idempotency-Key`, with the request that it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestKey {
     /// SHA-256 of the caller's name and the key, in hexadecimal.
@@ -46,12 +46,12 @@ pub struct RequestKey {
 }
 
 impl Control {
-    /// Wishes for a VM.
+    /// Requests a VM.
     ///
     /// # Errors
-    /// [`Problem`], as all of these.
+    /// [`Problem`], as for all methods here.
     pub fn create_vm(&self, caller: &Caller, wish: &CreateVm) -> Result<Task, Problem> {
-        // Right after the start nobody has asked yet. Then, and where there is none, it is worth
+        // Right after a start, or without a provider, the list is empty; asking them is then worth
         // the wait.
         if self.providers().is_empty() {
             self.ask_providers();
@@ -70,7 +70,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a VM runs.
+    /// Requests that a VM is started.
     pub fn start_vm(&self, caller: &Caller, named: &str, how: &StartVm) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmStart, |vm, power| match power {
             PowerState::Running | PowerState::Paused | PowerState::Starting | PowerState::KeyUnavailable => {
@@ -86,7 +86,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a VM is off.
+    /// Requests that a VM is stopped.
     pub fn stop_vm(&self, caller: &Caller, named: &str, how: &StopVm) -> Result<Task, Problem> {
         let timeout_s = stop_timeout(how)?;
         self.vm_wish(caller, named, TaskKind::VmStop, |vm, _| {
@@ -95,7 +95,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a VM is stopped and started.
+    /// Requests that a VM is stopped and started.
     pub fn restart_vm(&self, caller: &Caller, named: &str, how: &StopVm) -> Result<Task, Problem> {
         let timeout_s = stop_timeout(how)?;
         self.vm_wish(caller, named, TaskKind::VmRestart, |vm, _| {
@@ -105,7 +105,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a VM stands still.
+    /// Requests that a VM is paused.
     pub fn pause_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmPause, |vm, power| {
             if !matches!(power, PowerState::Running | PowerState::Unknown) {
@@ -116,7 +116,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a VM's memory is sealed, and that it is off.
+    /// Requests that a VM is suspended: its memory is sealed, and it is stopped.
     pub fn suspend_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmSuspend, |vm, power| {
             if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
@@ -127,7 +127,7 @@ impl Control {
         })
     }
 
-    /// Wishes for a dump of a VM's guest.
+    /// Requests a dump of a VM's guest.
     pub fn dump_vm(&self, caller: &Caller, named: &str, wish: &DumpVm) -> Result<Task, Problem> {
         let fits = |label: &String| {
             (1..=DUMP_LABEL_BYTES_MAX).contains(&label.len()) && !label.chars().any(char::is_control)
@@ -144,7 +144,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a dump is gone.
+    /// Requests the deletion of a dump.
     pub fn delete_dump(&self, caller: &Caller, named: &str, number: u32) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
@@ -156,7 +156,7 @@ impl Control {
         })
     }
 
-    /// Wishes that it goes on.
+    /// Requests that a VM is resumed.
     pub fn resume_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmResume, |vm, power| {
             if !matches!(power, PowerState::Paused | PowerState::Unknown) {
@@ -168,7 +168,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a VM is reset.
+    /// Requests that a VM is reset.
     pub fn reset_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmReset, |vm, power| {
             if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
@@ -178,8 +178,7 @@ impl Control {
         })
     }
 
-    /// Wishes for other hardware of a VM that is off. `version` is the one that the caller has
-    /// read.
+    /// Requests other hardware for a VM that is off. `version` is the one that the caller has read.
     pub fn set_vm(
         &self,
         caller: &Caller,
@@ -214,7 +213,7 @@ impl Control {
         })
     }
 
-    /// Wishes that a VM and its volumes are gone.
+    /// Requests the deletion of a VM and its volumes.
     pub fn delete_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmDelete, |vm, power| {
             if power.is_on() && power != PowerState::Unknown {
@@ -226,7 +225,7 @@ impl Control {
         })
     }
 
-    /// Takes a VM out of the inventory; its files stay.
+    /// Removes a VM from the inventory; its files stay.
     pub fn unregister_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
@@ -240,12 +239,12 @@ impl Control {
         })
     }
 
-    /// Takes a datastore into the inventory. Its host is asked first, and marks it.
+    /// Adds a datastore to the inventory. Its host first checks and marks it.
     pub fn add_datastore(&self, caller: &Caller, wish: &AddDatastore) -> Result<Task, Problem> {
         if let Some(known) = self.known_request(caller)? {
             return Ok(known);
         }
-        // Before the host marks the directory.
+        // Checked before the host marks the directory.
         if by_name_or_id(&self.inventory.read().datastores, wish.name.as_str()).is_some() {
             return Err(problems::name_taken(ObjectKind::Datastore, wish.name.as_str()));
         }
@@ -263,8 +262,8 @@ impl Control {
                 format!("{} cannot be a datastore: {why}", wish.path),
             ));
         };
-        // Before it is in the inventory, or it would be missed there. What fails here is asked for
-        // again soon.
+        // The host's state is read before the datastore is in the inventory, which would otherwise
+        // show it as missing. An error is repeated soon.
         if let Err(error) = self.hear_state(seat) {
             tracing::debug!(host = %seat.name, %error, "the host's state could not be read again");
         }
@@ -283,8 +282,8 @@ impl Control {
         })
     }
 
-    /// Refuses the directory of a datastore that is known. What lies there now may be another
-    /// disk's, with another mark, and its VMs would be taken for those of the one that is away.
+    /// Refuses the directory of a known datastore. Another disk with another mark may be mounted
+    /// there now, and its VMs would be mistaken for those of the absent one.
     fn is_nobodys_path(&self, seat: &super::HostSeat, wish: &AddDatastore) -> Result<(), Problem> {
         let index = self.inventory.read();
         let is_there = |known: &&Row<DatastoreRecord>| {
@@ -299,7 +298,7 @@ impl Control {
         )))
     }
 
-    /// Takes a datastore without VMs out of the inventory; its files stay.
+    /// Removes a datastore without VMs from the inventory; its files stay.
     pub fn remove_datastore(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.wish(caller, |index, task| {
             let datastore = by_name_or_id(&index.datastores, named)
@@ -339,7 +338,7 @@ impl Control {
         })
     }
 
-    /// Deletes a policy that holds for no VM.
+    /// Deletes a policy that no VM is under.
     pub fn delete_policy(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.wish(caller, |index, task| {
             let policy = by_name_or_id(&index.policies, named)
@@ -357,7 +356,7 @@ impl Control {
         })
     }
 
-    /// Asks for the end of a task. It ends when what it does can be left.
+    /// Requests the cancellation of a task. It ends as soon as its work can be stopped.
     pub fn cancel_task(&self, id: Uuid) -> Result<Task, Problem> {
         let cancelled = self.race(|| {
             let index = self.inventory.read();
@@ -380,8 +379,7 @@ impl Control {
         Ok(cancelled)
     }
 
-    /// A wish of a VM that nobody works on. `change` makes of it what is wanted, and says what has
-    /// to be done.
+    /// A request about an idle VM. `change` sets the VM's desired state, and returns the work.
     pub(super) fn vm_wish(
         &self,
         caller: &Caller,
@@ -400,8 +398,8 @@ impl Control {
         })
     }
 
-    /// Makes a wish true, again if somebody else was quicker. A request that was answered before is
-    /// answered the same.
+    /// Commits a request, and repeats it after a lost race. A repeated request gets its earlier
+    /// answer.
     pub(super) fn wish(
         &self,
         caller: &Caller,
@@ -444,13 +442,13 @@ impl Control {
         Ok(task)
     }
 
-    /// With the request that this task is the answer to.
+    /// Adds the request that this task answers.
     pub(super) fn noted(&self, draft: Draft, caller: &Caller, task: Uuid) -> Draft {
         let Some(RequestKey { key, fingerprint }) = caller.request.clone() else { return draft };
         draft.create(&RequestRecord { key, fingerprint, task, at_unix_ms: self.now_unix_ms() })
     }
 
-    /// The task that a request was answered with before.
+    /// Returns the task that answered an earlier request with the same key.
     pub(super) fn known_request(&self, caller: &Caller) -> Result<Option<Task>, Problem> {
         let Some(request) = &caller.request else { return Ok(None) };
         let index = self.inventory.read();
@@ -491,7 +489,7 @@ impl Control {
         }
     }
 
-    /// A task that is done with the transaction that makes it.
+    /// A task that is complete with the transaction that makes it.
     pub(super) fn task_done(
         &self,
         id: Uuid,
@@ -504,7 +502,7 @@ impl Control {
         record
     }
 
-    /// The host of this name or id; the only one if none is named.
+    /// Returns the host with this name or id; the only one if none is named.
     pub(super) fn find_seat(&self, named: Option<&str>) -> Result<&super::HostSeat, Problem> {
         let Some(named) = named else {
             return match self.hosts.as_slice() {
@@ -528,7 +526,7 @@ impl Control {
     }
 }
 
-/// The VM's dump of this number.
+/// Returns the VM's dump with this number.
 pub(super) fn dump_of<'index>(
     index: &'index Index,
     vm: &VmRecord,
@@ -544,7 +542,7 @@ pub(super) fn dump_of<'index>(
     })
 }
 
-/// The VM of this name or id, if nobody works on it.
+/// Returns the VM with this name or id, if no task works on it.
 fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRecord>, Problem> {
     let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
     let Some(task) = vm.task else { return Ok(vm) };
@@ -553,7 +551,7 @@ fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRe
         .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
 }
 
-/// Not of a VM that is off.
+/// The problem of an operation that needs a running VM.
 fn must_run(vm: &VmRecord, power: PowerState, deed: &str) -> Problem {
     state(vm, power, &format!("only one that runs can be {deed}"))
         .next(format!("`strongroom vm start {}` starts it", vm.name))
@@ -567,7 +565,7 @@ pub(super) fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {
     problems::conflict(format!("VM {} is {}: {why}", vm.name, power.as_str()))
 }
 
-/// A format, as hosts call it.
+/// Converts a format for hosts.
 pub(super) fn image_format(format: strongroom_api::vm::ImageFormat) -> ImageFormat {
     match format {
         strongroom_api::vm::ImageFormat::Auto => ImageFormat::Auto,
@@ -608,13 +606,13 @@ pub(super) fn policy_object(policy: &PolicyRecord) -> ObjectRef {
     ObjectRef { kind: ObjectKind::Policy, id: Some(policy.id), name: policy.name.to_string() }
 }
 
-/// A name from a text that was found, not asked for.
+/// Makes a name from a text that was found, not requested.
 pub(super) fn name_of(text: &str) -> Result<Name, Problem> {
     Name::new(text).map_err(|error| problems::invalid(format!("{text:?} is no name: {error}")))
 }
 
-/// What a task does with what a guest keeps, if it does, and whether it must be on record. What is
-/// removed gives nobody anything, and a key server that is lost keeps nobody from that.
+/// How a task uses guest data, if it does, and whether that must be recorded. A removal reveals
+/// nothing, so the loss of a key server does not prevent it.
 pub(super) fn use_of(kind: TaskKind) -> Option<(&'static str, MustRecord)> {
     Some(match kind {
         TaskKind::VmDump => ("a dump", MustRecord::OfEncrypted),

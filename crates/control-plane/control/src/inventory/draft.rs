@@ -1,4 +1,4 @@
-//! A change of the inventory that is not made yet.
+//! An uncommitted change of the inventory.
 
 use strongroom_api::ObjectRef;
 use strongroom_api::event::Event;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{Failure, Row};
 use crate::records::{Named, Record};
 
-/// Records to be made, replaced and removed, and the events that become true with that.
+/// Records to create, replace and remove, with the events of the change.
 #[must_use]
 pub struct Draft {
     transaction: Transaction,
@@ -18,18 +18,18 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// One that changes nothing yet, at this time.
+    /// An empty draft at this time.
     pub fn new(now_unix_ms: u64) -> Self {
         Self { transaction: Transaction::new(), events: Vec::new(), failed: None, at_unix_ms: now_unix_ms }
     }
 
-    /// Makes a record that must not be there.
+    /// Creates a record that must not exist.
     pub fn create<R: Record>(self, record: &R) -> Self {
         let key = record.key();
         self.put(record).when(key, Is::Absent)
     }
 
-    /// Makes a record whose name must be free too.
+    /// Creates a record whose name must be free, too.
     pub fn create_named<R: Named>(self, record: &R) -> Self {
         let (name, id) = (record.name_key(), record.id());
         let mut draft = self.create(record).when(name.clone(), Is::Absent);
@@ -37,12 +37,12 @@ impl Draft {
         draft
     }
 
-    /// Puts a changed record in the place of the one that was read.
+    /// Replaces the record that was read.
     pub fn replace<R: Record>(self, read: &Row<R>, record: &R) -> Self {
         self.put(record).when(record.key(), Is::ModifiedAt(read.revision))
     }
 
-    /// Puts a record there, whatever was there before.
+    /// Creates or replaces a record.
     pub fn put<R: Record>(mut self, record: &R) -> Self {
         match serde_json::to_vec(record) {
             Ok(value) => self.transaction = self.transaction.put(record.key(), value),
@@ -67,19 +67,19 @@ impl Draft {
         draft
     }
 
-    /// Removes a record of this kind and id, if it is there.
+    /// Removes a record of this kind and id, if it exists.
     pub fn discard<R: Record>(mut self, id: &str) -> Self {
         self.transaction = self.transaction.delete(format!("{}{id}", R::PREFIX));
         self
     }
 
-    /// Demands that a record is as it was read.
+    /// Requires that a record is unchanged since it was read.
     pub fn unchanged<R: Record>(self, read: &Row<R>) -> Self {
         let (key, revision) = (read.key(), read.revision);
         self.when(key, Is::ModifiedAt(revision))
     }
 
-    /// Demands that a record is still there, however it is.
+    /// Requires that a record still exists, changed or not.
     pub fn present<R: Record>(self, read: &Row<R>) -> Self {
         let key = read.key();
         self.when(key, Is::Present)
@@ -103,7 +103,7 @@ impl Draft {
         self.transaction.operations.is_empty() && self.events.is_empty() && self.failed.is_none()
     }
 
-    /// How many entries it changes.
+    /// The number of entries that it changes.
     pub fn len(&self) -> usize {
         self.transaction.operations.len() + self.events.len()
     }
@@ -113,7 +113,7 @@ impl Draft {
         self
     }
 
-    /// The transaction, its events numbered from `next` on, which is moved behind them.
+    /// Makes the transaction. Its events are numbered from `next` on, which is advanced.
     pub(super) fn into_transaction(self, next: &mut u64) -> Result<Transaction, Failure> {
         let mut numbered = self;
         for event in std::mem::take(&mut numbered.events) {

@@ -1,4 +1,4 @@
-//! The inventory in memory. Lists, searches and look-ups by name are answered from here.
+//! The inventory in memory, which answers lists, searches and look-ups by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::records::{
 pub struct Index {
     /// VMs.
     pub vms: Table<VmRecord>,
-    /// What hosts said of them last.
+    /// The last reports of hosts.
     pub observed: Table<ObservedRecord>,
     /// Volumes.
     pub volumes: Table<VolumeRecord>,
@@ -31,13 +31,13 @@ pub struct Index {
     pub hosts: Table<HostRecord>,
     /// Policies.
     pub policies: Table<PolicyRecord>,
-    /// Tasks, in the order in which they were asked for.
+    /// Tasks, in the order of their requests.
     pub tasks: Table<TaskRecord>,
-    /// Alarms that are raised.
+    /// Raised alarms.
     pub alarms: Table<Alarm>,
-    /// Requests that may come again.
+    /// Recent requests, to recognise repetitions.
     pub requests: Table<RequestRecord>,
-    /// Who may ask.
+    /// The callers' tokens.
     pub tokens: Table<TokenRecord>,
     events: Table<Event>,
     vm_names: BTreeMap<String, String>,
@@ -45,7 +45,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Reads all of a snapshot.
+    /// Reads a whole snapshot.
     pub(super) fn read(snapshot: Box<dyn Snapshot>) -> Result<Self, Failure> {
         let mut index = Self::default();
         for entry in Entries::new(snapshot, KeyRange::all()) {
@@ -55,7 +55,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Takes over how one key is now. Keys of a later version are let be.
+    /// Merges the present value of one key. Ignores keys of a later version.
     pub(super) fn apply(&mut self, key: &[u8], entry: Option<&Entry>) -> Result<(), Failure> {
         let Ok(key) = std::str::from_utf8(key) else { return Ok(()) };
         let Some((kind, id)) = key.split_once('/') else { return Ok(()) };
@@ -90,42 +90,42 @@ impl Index {
         Ok(())
     }
 
-    /// The VM of this id.
+    /// The VM with this id.
     pub fn vm(&self, id: VmId) -> Option<&Row<VmRecord>> {
         self.vms.get(&id.to_string())
     }
 
-    /// The VM of this name or id.
+    /// The VM with this name or id.
     pub fn find_vm(&self, named: &str) -> Option<&Row<VmRecord>> {
         self.vm_names.get(named).and_then(|id| self.vms.get(id)).or_else(|| by_id(&self.vms, named))
     }
 
-    /// VMs by name, from `after` on.
+    /// VMs in the order of their names.
     pub fn vms_by_name(&self) -> impl DoubleEndedIterator<Item = &Row<VmRecord>> {
         self.vm_names.values().filter_map(|id| self.vms.get(id))
     }
 
-    /// What a VM's host said last.
+    /// The last report about a VM.
     pub fn observed(&self, vm: VmId) -> Option<&Row<ObservedRecord>> {
         self.observed.get(&vm.to_string())
     }
 
-    /// Whose a volume is.
+    /// The owner of a volume.
     pub fn volume(&self, volume: VolumeId) -> Option<&Row<VolumeRecord>> {
         self.volumes.get(&volume.to_string())
     }
 
-    /// The task of this id.
+    /// The task with this id.
     pub fn task(&self, id: Uuid) -> Option<&Row<TaskRecord>> {
         self.tasks.get(&id.to_string())
     }
 
-    /// Tasks that are not over.
+    /// Tasks that have not ended.
     pub fn open_tasks(&self) -> impl Iterator<Item = &Row<TaskRecord>> {
         self.open_tasks.iter().filter_map(|id| self.tasks.get(id))
     }
 
-    /// How many tasks are not over.
+    /// The number of tasks that have not ended.
     pub fn open_tasks_count(&self) -> usize {
         self.open_tasks.len()
     }
@@ -135,7 +135,7 @@ impl Index {
         &self.events
     }
 
-    /// Keys of up to `most` records that are older than is kept.
+    /// The keys of up to `most` records that are past their retention.
     pub(super) fn outdated(&self, now_unix_ms: u64, most: usize) -> Vec<String> {
         let events = self.events.iter().take(self.events.len().saturating_sub(EVENTS_KEPT));
         let ended = self.tasks.len() - self.open_tasks.len();
@@ -154,17 +154,17 @@ impl Index {
     }
 }
 
-/// The record of an id in any of its forms.
+/// The record with an id in any of its spellings.
 pub fn by_id<'table, R: Record>(table: &'table Table<R>, id: &str) -> Option<&'table Row<R>> {
     table.get(&Uuid::parse_str(id).ok()?.to_string())
 }
 
-/// The record of this name or id. For kinds of which there are few.
+/// The record with this name or id, for kinds with few records.
 pub fn by_name_or_id<'table, R: Named>(table: &'table Table<R>, named: &str) -> Option<&'table Row<R>> {
     table.iter().find(|row| row.name() == named).or_else(|| by_id(table, named))
 }
 
-/// Takes over how a record is now; hands back how it was.
+/// Merges the present value of a record. Returns the old one.
 fn change<R: Record>(
     table: &mut Table<R>,
     key: &str,

@@ -1,14 +1,14 @@
-//! The inventory: the store, and an index of it in memory that answers questions.
+//! The inventory: the store, and an index of it in memory that answers queries.
 //!
-//! Everything that changes is a [`Draft`]: records with the revision at which they were read, and
-//! the events that become true with them, in one transaction. Whoever lost a race reads again
-//! ([`Failure::Raced`]). The index is fed by a watch of the store and by nothing else, so it can
-//! show only what is durable.
+//! Every change is a [`Draft`]: records with the revision at which they were read, and the events
+//! of the change, in one transaction. A caller that loses a race reads again ([`Failure::Raced`]).
+//! The index is fed only by a watch of the store, so it shows only durable data.
 //!
 //! # Numbers of events
-//! An event's number is given under a lock under which its transaction is handed to the store,
-//! which judges transactions in that order: so numbers are in the order of revisions, and who has
-//! read up to a number misses nothing. A number whose transaction lost a race is left out.
+//! An event's number is assigned under a lock that is held until its transaction is handed to the
+//! store. The store judges transactions in that order, so numbers are in the order of revisions,
+//! and a reader of all events up to a number has missed none. The number of a transaction that
+//! loses a race is skipped.
 
 mod draft;
 mod index;
@@ -26,36 +26,36 @@ pub use draft::Draft;
 pub use index::{Index, by_id, by_name_or_id};
 pub use table::{Row, Table};
 
-/// Events that are kept: days of a busy site, and a few megabytes of memory.
+/// The number of events that are kept: days of a busy site, and a few megabytes of memory.
 pub const EVENTS_KEPT: usize = 10_000;
-/// Ended tasks that are kept.
+/// The number of ended tasks that are kept.
 pub const TASKS_KEPT: usize = 5_000;
 /// How long an `Idempotency-Key` is remembered, in milliseconds: a day, longer than any client
-/// tries.
+/// retries.
 pub const REQUESTS_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
-/// Requests that are remembered at most.
+/// The most requests that are remembered.
 pub const REQUESTS_KEPT: usize = 20_000;
-/// Records that are taken away in one transaction.
+/// The most records that are removed in one transaction.
 const PRUNED_AT_A_TIME: usize = 100;
 
-/// Why something is not in the inventory now.
+/// Why the inventory cannot be read or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// What was read has changed meanwhile, or what should not be there is. Read again.
+    /// A record has changed since it was read, or already exists. The caller should read again.
     #[error("it was changed by somebody else at the same time")]
     Raced,
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What is in the store is not understood.
+    /// A record of the store is invalid.
     #[error("the record {key} of the inventory is not understood: {reason}")]
     Damaged {
         /// Its key.
         key: String,
-        /// What is wrong with it.
+        /// The error in it.
         reason: String,
     },
-    /// Of a later version of this program.
+    /// The store has the format of a later version.
     #[error("the inventory has format {0}, and this program knows {FORMAT}")]
     UnknownFormat(u32),
 }
@@ -64,16 +64,16 @@ pub enum Failure {
 pub struct Inventory {
     store: Arc<dyn Store>,
     index: RwLock<Index>,
-    /// Held while changes are taken over into the index.
+    /// Held while changes are merged into the index.
     feed: Mutex<Box<dyn Watch>>,
-    /// The number of the next event; held while a transaction with events is handed over.
+    /// The number of the next event; locked while a transaction with events is handed to the store.
     next_event: Mutex<u64>,
-    /// Tells whoever waits for something new: the revision that the index is at.
+    /// Announces the index's revision to waiting tasks.
     changed: tokio::sync::watch::Sender<u64>,
 }
 
 impl Inventory {
-    /// Reads all there is. An empty store is made an inventory.
+    /// Reads the store. An empty store becomes an empty inventory.
     ///
     /// # Errors
     /// [`Failure`].
@@ -90,7 +90,7 @@ impl Inventory {
             }
             None => {
                 let meta = serde_json::json!({ "format": FORMAT }).to_string();
-                // Whoever was quicker has written the same.
+                // If another process was faster, it has written the same.
                 let _ = store.commit(Transaction::new().when(META_KEY, Is::Absent).put(META_KEY, meta))?;
             }
         }
@@ -108,17 +108,18 @@ impl Inventory {
         })
     }
 
-    /// The index, to be read. It stands still meanwhile: hold it for one answer.
+    /// Locks the index for reading. It does not change meanwhile, so hold the lock only for one
+    /// answer.
     pub fn read(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read()
     }
 
-    /// Whoever is to be told that there is something new.
+    /// Subscribes to changes of the index.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Whether the store can be read and takes transactions.
+    /// Checks that the store can be read and accepts transactions.
     ///
     /// # Errors
     /// [`Failure`].
@@ -132,10 +133,10 @@ impl Inventory {
         self.store.counters()
     }
 
-    /// Makes a draft true, durably; blocks. When it returns, the index shows it.
+    /// Commits a draft durably; blocks. When it returns, the index has the change.
     ///
     /// # Errors
-    /// [`Failure`]. With [`StoreError::Uncertain`] it may be true all the same.
+    /// [`Failure`]. After [`StoreError::Uncertain`] the change may have been made all the same.
     pub fn commit(&self, draft: Draft) -> Result<(), Failure> {
         if draft.is_empty() {
             return Ok(());
@@ -152,7 +153,7 @@ impl Inventory {
         }
     }
 
-    /// Takes over what the store has and the index has not.
+    /// Merges the store's new changes into the index.
     ///
     /// # Errors
     /// [`Failure`].
@@ -190,7 +191,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// Takes away what is older than is kept.
+    /// Removes records that are past their retention.
     ///
     /// # Errors
     /// [`Failure`].

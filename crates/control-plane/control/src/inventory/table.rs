@@ -1,4 +1,4 @@
-//! All records of a kind, in memory.
+//! All records of one kind, in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use crate::records::Record;
 /// A record with the revision that wrote it.
 #[derive(Debug)]
 pub struct Row<R> {
-    /// It.
+    /// The record.
     pub record: Arc<R>,
-    /// Which revision wrote it: what a change of it is made on.
+    /// The revision that wrote it. A change of the record is conditional on it.
     pub revision: Revision,
 }
 
@@ -30,7 +30,7 @@ impl<R> std::ops::Deref for Row<R> {
     }
 }
 
-/// All records of a kind, in the order of their keys.
+/// All records of one kind, in the order of their keys.
 pub struct Table<R> {
     rows: BTreeMap<String, Row<R>>,
 }
@@ -42,33 +42,33 @@ impl<R> Default for Table<R> {
 }
 
 impl<R: Record> Table<R> {
-    /// The one of this id.
+    /// The record with this id.
     pub fn get(&self, id: &str) -> Option<&Row<R>> {
         self.rows.get(id)
     }
 
-    /// Whether there is one.
+    /// Whether it has a record with this id.
     pub fn contains(&self, id: &str) -> bool {
         self.rows.contains_key(id)
     }
 
-    /// All of them.
+    /// All records.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Row<R>> {
         self.rows.values()
     }
 
-    /// Those after an id.
+    /// The records after an id.
     pub fn after(&self, id: &str) -> impl DoubleEndedIterator<Item = &Row<R>> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.rows.range::<str, _>((Excluded(id), Unbounded)).map(|(_, row)| row)
     }
 
-    /// The last one.
+    /// The last record.
     pub fn last(&self) -> Option<&Row<R>> {
         self.rows.values().next_back()
     }
 
-    /// How many there are.
+    /// The number of records.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -78,12 +78,12 @@ impl<R: Record> Table<R> {
         self.rows.is_empty()
     }
 
-    /// Puts one in; hands back the one that was there.
+    /// Inserts a record. Returns the old one.
     pub(super) fn insert(&mut self, row: Row<R>) -> Option<Row<R>> {
         self.rows.insert(row.record.id(), row)
     }
 
-    /// Takes one out.
+    /// Removes a record.
     pub(super) fn remove(&mut self, id: &str) -> Option<Row<R>> {
         self.rows.remove(id)
     }

@@ -20,50 +20,49 @@ use crate::server::{self, TlsError};
 pub use state::StateError;
 pub(crate) use state::write_private;
 
-/// Where the API is served unless somebody says otherwise. This machine alone.
+/// The default address of the API: reachable from this machine only.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:5690";
 
-/// What a control plane needs.
+/// The configuration of a control plane.
 pub struct ControlConfig {
-    /// Its state: `<home>/control`. Made if it is not there.
+    /// Its state directory, `<home>/control`. Created if it does not exist.
     pub directory: PathBuf,
-    /// Where the API is served.
+    /// The address of the API.
     pub listen: SocketAddr,
-    /// Names and addresses that the API's certificate is for, beside those of this machine's
-    /// loopback.
+    /// Names and addresses for the API's certificate, beside this machine's loopback.
     pub certificate_names: Vec<String>,
     /// The hosts.
     pub hosts: Vec<(Name, Arc<dyn Host>)>,
-    /// Who has keys made and signs grants.
+    /// Requests keys and signs grants.
     pub keys: Arc<dyn VmKeys>,
 }
 
-/// Why a control plane does not serve.
+/// Why a control plane cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Its state directory.
+    /// The state directory failed.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The inventory.
+    /// The inventory failed.
     #[error("the inventory cannot be opened: {0}")]
     Inventory(#[from] Failure),
-    /// The API's certificate.
+    /// The API's certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The port.
+    /// The port cannot be opened.
     #[error("cannot listen on {address}: {error}; is another control plane running there?")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The error.
         error: std::io::Error,
     },
-    /// A thread.
+    /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// A control plane that listens and does not serve yet.
+/// A control plane that listens, but does not serve yet.
 pub struct ControlProcess {
     control: Arc<Control>,
     listener: TcpListener,
@@ -72,15 +71,15 @@ pub struct ControlProcess {
 }
 
 impl ControlProcess {
-    /// Opens the state and listens. The first time it makes the state, with a token in `token` and
-    /// a certificate in `api.crt`.
+    /// Opens the state and listens. The first call creates the state, with a token in `token` and a
+    /// certificate in `api.crt`.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn bind(config: ControlConfig) -> Result<Self, ControlError> {
         let ControlConfig { directory, listen, certificate_names, hosts, keys } = config;
         let clock: Clock = Arc::new(unix_ms_now);
-        // The store reads its file whole, and providers are asked.
+        // The store reads its whole file, and providers are queried.
         let opened = tokio::task::spawn_blocking(move || {
             let store = state::open(&directory)?;
             let tls = server::ApiTls::open(&directory, &certificate_names)?;
@@ -97,23 +96,23 @@ impl ControlProcess {
         Ok(Self { control: Arc::new(control), listener, address, tls })
     }
 
-    /// Where the API is served: as it was told, or the kernel's choice where the port was 0.
+    /// The address of the API; with port 0, the kernel has chosen the port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// SHA-256 of the API's certificate, for clients to pin: lower-case hexadecimal.
+    /// SHA-256 of the API's certificate in lower-case hexadecimal, for clients to pin.
     pub fn fingerprint(&self) -> String {
         self.tls.fingerprint()
     }
 
-    /// What it does, for whoever runs it within another program.
+    /// The control plane's logic, for a program that embeds it.
     pub fn control(&self) -> Arc<Control> {
         Arc::clone(&self.control)
     }
 
-    /// Serves until `stop` is ready, then ends in order: requests under way are answered, and tasks
-    /// go on at the next start.
+    /// Serves until `stop` completes, and then ends in order: requests in progress are answered,
+    /// and tasks continue at the next start.
     ///
     /// # Errors
     /// [`ControlError::Thread`].
@@ -123,13 +122,13 @@ impl ControlProcess {
         tracing::info!(address = %self.address, fingerprint = %tls.fingerprint(), "the control plane serves");
         server::serve(listener, tls.config(), Arc::clone(&control), stop).await;
         control.schedule.end();
-        // Threads wait for hosts and the store, whose calls end.
+        // The threads wait for calls to hosts and the store, which have timeouts.
         let _ = tokio::task::spawn_blocking(move || threads.end()).await;
         Ok(())
     }
 }
 
-/// Runs a control plane until `stop` is ready.
+/// Runs a control plane until `stop` completes.
 ///
 /// # Errors
 /// [`ControlError`].

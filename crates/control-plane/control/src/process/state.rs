@@ -16,35 +16,35 @@ use crate::server::token_sha256;
 
 /// The store's file.
 const STORE: &str = "store.redb";
-/// The first token, for its owner alone.
+/// The first token, readable only by its owner.
 const TOKEN: &str = "token";
-/// What a token begins with, so that one that got lost is found by those who look for them.
+/// The prefix of tokens, so that secret scanners find a leaked one.
 const TOKEN_PREFIX: &str = "strongroom-token-";
-/// Random bytes of a token: nobody guesses it.
+/// The random bytes of a token, which make it impossible to guess.
 const TOKEN_BYTES: usize = 32;
 /// The name of the first token.
 const TOKEN_NAME: &str = "admin";
 
-/// Why a state directory is of no use.
+/// Why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A file of it.
+    /// A file failed.
     #[error("{path}: {error}")]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The inventory.
+    /// The inventory failed.
     #[error(transparent)]
     Inventory(#[from] Failure),
 }
 
-/// Opens the store of a state directory, and makes both if they are not there.
+/// Opens the store of a state directory, and creates both if they do not exist.
 pub(super) fn open(directory: &Path) -> Result<Arc<dyn Store>, StateError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(at(directory))?;
     let path = directory.join(STORE);
@@ -56,8 +56,8 @@ pub(super) fn open(directory: &Path) -> Result<Arc<dyn Store>, StateError> {
     Ok(Arc::new(engine))
 }
 
-/// Makes a token if there is none. The file is durable before the inventory knows the token, so a
-/// crash in between leaves a file that is written anew, and never an inventory whose token nobody
+/// Makes a token if there is none. The file is durable before the inventory has the token. A crash
+/// in between leaves a file that is replaced later, but never an inventory with a token that no one
 /// has.
 pub(super) fn first_token(directory: &Path, control: &Control) -> Result<(), StateError> {
     if !control.inventory.read().tokens.is_empty() {
@@ -77,7 +77,7 @@ pub(super) fn first_token(directory: &Path, control: &Control) -> Result<(), Sta
     Ok(())
 }
 
-/// Writes a file for its owner alone, durably and in one step.
+/// Writes a file that only its owner can read, durably and atomically.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let mut staged = path.as_os_str().to_owned();

@@ -1,5 +1,5 @@
-//! The threads that do what the inventory wants. All of them block: for the store's device, for
-//! hosts, for key providers.
+//! The threads of the control plane. All of them block: on the store's device, on hosts, or on key
+//! providers.
 
 use std::io;
 use std::sync::Arc;
@@ -12,22 +12,20 @@ use uuid::Uuid;
 use crate::engine::{Control, Next};
 use crate::inventory::Failure;
 
-/// Tasks that are worked on at once. A step is short: waiting is the schedule's, and hosts have
+/// The number of tasks in progress. A step is short: the schedule does the waiting, and hosts have
 /// queues of their own.
 const WORKERS: usize = 16;
-/// Steps of a task before another one has its turn.
+/// The most steps of a task before another one gets its turn.
 const STEPS_MAX: usize = 32;
-/// How long a host's changes are waited for. An end of the process waits no longer than this.
+/// How long a request for a host's changes waits, and at most the end of the process.
 const CHANGES_WAIT: Duration = Duration::from_secs(2);
-/// The pause before a host that does not answer is asked again, and a task after the store has
-/// failed.
+/// The pause after an error of a host, or of the store in a task.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
-/// How often alarms are reviewed.
+/// The interval between reviews of alarms.
 const REVIEW_PAUSE: Duration = Duration::from_secs(5);
-/// How often hosts are asked what guests asked of their disks: as old may a metric be, or an alarm
-/// late.
+/// The interval between samples of disk counters. A metric can be this old, and an alarm this late.
 const SAMPLE_PAUSE: Duration = Duration::from_secs(10);
-/// How often key providers are asked how they are, and old history is taken away.
+/// The interval between queries of key providers, and between removals of old history.
 const PROVIDERS_PAUSE: Duration = Duration::from_secs(30);
 
 /// The threads of a control plane.
@@ -44,7 +42,7 @@ struct End {
 }
 
 impl End {
-    /// Waits for the end, for this long. True if it has come.
+    /// Waits for the end for this long. Returns whether it has come.
     fn within(&self, wait: Duration) -> bool {
         let mut told = self.told.lock();
         self.changed.wait_while_for(&mut told, |told| !*told, wait);
@@ -53,7 +51,7 @@ impl End {
 }
 
 impl Threads {
-    /// Starts them.
+    /// Starts the threads.
     pub fn start(control: &Arc<Control>) -> io::Result<Self> {
         let mut threads = Self { end: Arc::default(), handles: Vec::new(), control: Arc::clone(control) };
         for number in 0..WORKERS {
@@ -74,7 +72,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Ends them and waits for it.
+    /// Ends the threads, and waits for them.
     pub fn end(mut self) {
         self.tell();
         for handle in std::mem::take(&mut self.handles) {
@@ -122,7 +120,7 @@ fn advance(control: &Control, task: Uuid) -> Next {
     Next::Again
 }
 
-/// Hears what a host says.
+/// Follows a host's changes.
 fn watch(control: &Control, host: Uuid, end: &End) {
     while !end.within(Duration::ZERO) {
         let heard = control.observe(host, CHANGES_WAIT).and_then(|up| {
@@ -143,14 +141,14 @@ fn watch(control: &Control, host: Uuid, end: &End) {
     }
 }
 
-/// Asks what guests asked of their disks.
+/// Samples disk counters.
 fn sample(control: &Control, end: &End) {
     while !end.within(SAMPLE_PAUSE) {
         control.sample();
     }
 }
 
-/// Looks after alarms, key providers and history.
+/// Reviews alarms and key providers, and prunes history.
 fn review(control: &Control, end: &End) {
     let mut asked: Option<Instant> = None;
     loop {

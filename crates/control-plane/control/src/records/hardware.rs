@@ -1,4 +1,4 @@
-//! What a VM is made of, as the inventory keeps it, and how a host is told of it.
+//! The hardware of a VM in the inventory, and its conversion for hosts.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use strongroom_vm::{
     Board, Cpus, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
 };
 
-/// What the disk for cloud-init is called; no other disk is.
+/// The name of the cloud-init disk, which no other disk may have.
 pub const SEED: &str = "seed";
 
-/// What a VM is made of.
+/// The hardware of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hardware {
     /// The main board and what is on it.
@@ -29,14 +29,14 @@ pub struct Hardware {
     pub memory: MemorySize,
     /// Disks.
     pub disks: Vec<DiskRecord>,
-    /// Network interfaces; each has its address.
+    /// Network interfaces, each with an address.
     pub nics: Vec<Nic>,
     /// Whether there is a TPM.
     pub tpm: bool,
-    /// Whether there is a disk for cloud-init.
+    /// Whether there is a cloud-init disk.
     #[serde(default)]
     pub seed: bool,
-    /// What is booted.
+    /// What it boots.
     pub boot: Boot,
     /// The CD-ROM drive.
     #[serde(default)]
@@ -53,60 +53,61 @@ pub struct DiskRecord {
     pub name: DiskName,
     /// Its size.
     pub size: VolumeSize,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default)]
     pub kind: DiskKind,
-    /// How the guest gets at it.
+    /// How it is attached to the guest.
     pub frontend: DiskFrontend,
-    /// Under which key it is. Nothing in a datastore decides this.
+    /// Its key. Nothing in a datastore decides this.
     pub sealing: DiskSealing,
-    /// Its volume, once that is there.
+    /// Its volume, once it exists.
     #[serde(default)]
     pub volume: Option<VolumeId>,
-    /// Whether that is the one volume to be opened. The former release kept the id of a volume that
-    /// an import had replaced, so what it has written is shown, and pinned only when the host has
-    /// told the volume anew.
+    /// Whether no other volume may be opened. The previous release kept the id of a volume that an
+    /// import had replaced. Its ids are only shown, and become pinned when the host reports the
+    /// volume again.
     #[serde(default)]
     pub pinned: bool,
-    /// The least generation of its descriptor: an older one was put back.
+    /// The least generation of its descriptor. An older one means that an old descriptor was put
+    /// back.
     #[serde(default)]
     pub least_generation: u64,
-    /// Whether it takes all its space at once.
+    /// Whether all of its space is allocated at once.
     #[serde(default)]
     pub thick: bool,
-    /// Whether it has a tag of every block.
+    /// Whether each block has a tag.
     #[serde(default)]
     pub integrity: bool,
 }
 
-/// Under which key a disk is.
+/// The key of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskSealing {
-    /// Under none, because a person said so.
+    /// None, explicitly.
     Clear,
-    /// Under one that is not there yet. Such a disk is not told to a host.
+    /// A key that does not exist yet. Such a disk is not sent to a host.
     Awaited,
-    /// Under this one; with `kek`, no other will do.
+    /// This key; with `kek`, no other is accepted.
     Under {
-        /// Where it is.
+        /// The key's place.
         key: ProviderKey,
-        /// The id that it has in descriptors.
+        /// The key's id in descriptors.
         #[serde(default)]
         kek: Option<KekId>,
-        /// The key that the VM is moving to; its volume is under either.
+        /// The key that the VM is moving to; the volume is under either.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<ProviderKey>,
     },
 }
 
 impl DiskSealing {
-    /// Under this key, and moving to no other.
+    /// Under this key, with no move in progress.
     pub const fn under(key: ProviderKey, kek: Option<KekId>) -> Self {
         Self::Under { key, kek, next: None }
     }
 
-    /// The key that it is moving to.
+    /// The key that the disk is moving to.
     pub fn next(&self) -> Option<&ProviderKey> {
         match self {
             Self::Under { next, .. } => next.as_ref(),
@@ -114,7 +115,7 @@ impl DiskSealing {
         }
     }
 
-    /// Where the key is.
+    /// The key's place.
     pub fn key(&self) -> Option<&ProviderKey> {
         match self {
             Self::Under { key, .. } => Some(key),
@@ -134,7 +135,7 @@ impl DiskSealing {
 }
 
 impl DiskRecord {
-    /// What a host is told of it; nothing while its key is awaited.
+    /// Converts it for a host; `None` while its key does not exist.
     pub fn told(&self) -> Option<protocol::Disk> {
         Some(protocol::Disk {
             name: self.name.clone(),
@@ -151,12 +152,12 @@ impl DiskRecord {
 }
 
 impl Hardware {
-    /// The disk of this name.
+    /// The disk with this name.
     pub fn disk(&self, name: &str) -> Option<&DiskRecord> {
         self.disks.iter().find(|disk| disk.name.as_str() == name)
     }
 
-    /// The name of the next disk of a kind: the first that is free.
+    /// The name of the next disk of a kind: the first free one.
     pub fn free_name(&self, kind: DiskKind) -> Option<DiskName> {
         let prefix = match kind {
             DiskKind::Data => "disk",
@@ -166,19 +167,19 @@ impl Hardware {
         names.find(|name| self.disk(name).is_none())?.parse().ok()
     }
 
-    /// The volumes that are known, its own ones too.
+    /// The ids of all known volumes, including the VM's own.
     pub fn volumes(&self) -> impl Iterator<Item = VolumeId> {
         let own = self.own_volumes.iter().map(|own| own.volume);
         self.disks.iter().filter_map(|disk| disk.volume).chain(own)
     }
 
-    /// The volume of this name, a disk's or one of the VM's own.
+    /// The id of the volume with this name, a disk's or one of the VM's own.
     pub fn volume(&self, name: &DiskName) -> Option<VolumeId> {
         let own = self.own_volumes.iter().find(|own| own.name == *name).map(|own| own.volume);
         self.disk(name.as_str()).and_then(|disk| disk.volume).or(own)
     }
 
-    /// Forgets which volume has this name, because another one is about to take its place.
+    /// Forgets the volume with this name, because another is about to replace it.
     pub fn forget_volume(&mut self, name: &DiskName) {
         self.own_volumes.retain(|own| own.name != *name);
         for disk in self.disks.iter_mut().filter(|disk| disk.name == *name) {
@@ -186,13 +187,12 @@ impl Hardware {
         }
     }
 
-    /// Size of all disks, in bytes.
+    /// The sum of the disks' sizes, in bytes.
     pub fn disk_bytes(&self) -> u64 {
         self.disks.iter().map(|disk| disk.size.bytes()).sum()
     }
 
-    /// What an image can be put into, if it has something of that name: a disk that keeps data, or
-    /// the seed.
+    /// Returns the disk or seed with this name, if an image can be written to it.
     pub fn fillable(&self, name: &str) -> Option<DiskName> {
         if self.seed && name == SEED {
             return name.parse().ok();
@@ -201,7 +201,7 @@ impl Hardware {
         found.map(|disk| disk.name.clone())
     }
 
-    /// Whether some disk is sealed.
+    /// Whether a disk is encrypted.
     pub fn encrypted(&self) -> bool {
         self.disks.iter().any(|disk| disk.sealing != DiskSealing::Clear)
     }
@@ -211,8 +211,8 @@ impl Hardware {
         self.disks.iter().filter(|disk| disk.sealing == DiskSealing::Clear)
     }
 
-    /// What could lead the data of encrypted disks out, should somebody else than the VM's owner
-    /// have decided it.
+    /// Returns the ways in which data of encrypted disks could leak, if an attacker has chosen the
+    /// configuration.
     pub fn ways_out(&self) -> Vec<String> {
         let mut ways = Vec::new();
         if !self.encrypted() {
@@ -240,7 +240,7 @@ impl Hardware {
         ways
     }
 
-    /// The keys that its disks are under, or are moving to, each once; first that of the VM's own
+    /// The keys that its disks are under or are moving to, each once; first that of the VM's own
     /// volumes.
     pub fn keys(&self) -> Vec<ProviderKey> {
         let mut keys: Vec<ProviderKey> = Vec::new();
@@ -258,7 +258,7 @@ impl Hardware {
         self.disks.iter().find_map(|disk| disk.sealing.next())
     }
 
-    /// Every sealed disk is to move to this key.
+    /// Makes this the next key of every encrypted disk.
     pub fn move_to(&mut self, to: &ProviderKey) {
         for disk in &mut self.disks {
             if let DiskSealing::Under { key, next, .. } = &mut disk.sealing {
@@ -267,7 +267,7 @@ impl Hardware {
         }
     }
 
-    /// Every sealed disk has moved. Says which keys they have left.
+    /// Completes the move of every encrypted disk. Returns the keys that they have left.
     pub fn moved(&mut self) -> Vec<ProviderKey> {
         let mut left = Vec::new();
         for disk in &mut self.disks {
@@ -284,7 +284,7 @@ impl Hardware {
         left
     }
 
-    /// What a host is told; nothing while a key is awaited.
+    /// Converts it for a host; `None` while a key does not exist.
     pub fn told(
         &self,
         id: strongroom_types::VmId,
@@ -310,10 +310,10 @@ impl Hardware {
         })
     }
 
-    /// What a VM's directory says that it is.
+    /// Converts the configuration in a VM's directory.
     ///
     /// # Errors
-    /// What in it is no hardware.
+    /// The part that cannot be converted.
     pub fn found(spec: &protocol::VmSpec) -> Result<Self, String> {
         spec.cpus.check().map_err(|error| error.to_string())?;
         let disk = |disk: &protocol::Disk| DiskRecord {
@@ -349,7 +349,7 @@ impl Hardware {
     }
 }
 
-/// Nothing of one without an address, which no VM of the inventory has.
+/// `None` for an interface without an address, which no VM of the inventory has.
 fn nic_told(nic: &Nic) -> Option<strongroom_vm::Nic> {
     Some(strongroom_vm::Nic { mac: nic.mac?, network: (&nic.backend).into() })
 }

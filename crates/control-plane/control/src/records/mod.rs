@@ -1,6 +1,6 @@
-//! What the inventory keeps, record by record, and under which key.
+//! The records of the inventory, with their keys in the store.
 //!
-//! One record is one entry of the store: JSON, so that a later version may add fields and an
+//! Each record is one entry of the store, in JSON, so that a later version can add fields and an
 //! earlier one ignores them.
 //!
 //! | key | value | who writes it |
@@ -36,15 +36,15 @@ pub use task::{AUTOMATIC, TaskRecord, Whole, Work};
 use uuid::Uuid;
 pub use vm::{KeyWish, ObservedRecord, VmRecord};
 
-/// The format of everything here.
+/// The format of all records.
 pub const FORMAT: u32 = 1;
 
 /// The key of [`Meta`].
 pub const META_KEY: &str = "meta";
 
-/// What is kept under a key of its own.
+/// A record with a key of its own.
 pub trait Record: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// What the keys of its kind begin with, with the slash.
+    /// The prefix of the keys of its kind, including the slash.
     const PREFIX: &'static str;
 
     /// The rest of its key.
@@ -56,9 +56,9 @@ pub trait Record: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-/// A record that people name. Its name's key holds its id.
+/// A record with a name. The key of its name holds its id.
 pub trait Named: Record {
-    /// What the keys of names begin with, with the slash.
+    /// The prefix of the keys of names, including the slash.
     const NAME_PREFIX: &'static str;
 
     /// Its name.
@@ -70,34 +70,34 @@ pub trait Named: Record {
     }
 }
 
-/// What the store is.
+/// The store's own record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Meta {
     /// [`FORMAT`].
     pub format: u32,
 }
 
-/// Whose a volume is.
+/// The owner of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// The volume.
     pub volume: VolumeId,
     /// Its VM.
     pub vm: VmId,
-    /// What it is there.
+    /// The disk's name.
     pub disk: DiskName,
 }
 
 /// A datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatastoreRecord {
-    /// The id that it bears.
+    /// The id in its mark.
     pub id: DatastoreId,
     /// Its name.
     pub name: Name,
     /// Its directory on the host.
     pub path: String,
-    /// The host that has it.
+    /// The host that mounts it.
     pub host: Uuid,
 }
 
@@ -117,38 +117,38 @@ pub struct PolicyRecord {
     pub id: Uuid,
     /// Its name.
     pub name: Name,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
-    /// What it says.
+    /// Its rules.
     pub rules: PolicyRules,
 }
 
-/// A request that bore an `Idempotency-Key`.
+/// A request with an `Idempotency-Key`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestRecord {
     /// SHA-256 of the caller's name and the key, in hexadecimal.
     pub key: String,
     /// SHA-256 of method, path and body, in hexadecimal.
     pub fingerprint: String,
-    /// The task that it was answered with.
+    /// The task that answered it.
     pub task: Uuid,
-    /// When, in milliseconds since 1970.
+    /// When it was made, in milliseconds since 1970.
     pub at_unix_ms: u64,
 }
 
-/// Who may ask.
+/// A caller's token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
-    /// SHA-256 of the token, in hexadecimal. The token itself is kept nowhere here.
+    /// SHA-256 of the token, in hexadecimal. The token itself is not stored.
     pub sha256: String,
-    /// Whose it is.
+    /// The name of its holder.
     pub name: String,
     /// When it was made, in seconds since 1970.
     pub created_unix_seconds: u64,
 }
 
-/// The rest of an event's key: as many digits as the greatest number has, so that keys are in the
-/// order of numbers.
+/// The rest of an event's key, with as many digits as the greatest number has, so that keys sort by
+/// number.
 pub fn event_id(number: u64) -> String {
     format!("{number:020}")
 }
@@ -194,7 +194,7 @@ named!(DatastoreRecord, "datastore-name/");
 named!(HostRecord, "host-name/");
 named!(PolicyRecord, "policy-name/");
 
-/// The rest of an alarm's key: one of a kind for each object.
+/// The rest of an alarm's key: one for each kind and object.
 pub fn alarm_id(alarm: &Alarm) -> String {
     let object = alarm.object.id.map_or_else(|| alarm.object.name.clone(), |id| id.to_string());
     format!("{}/{}/{object}", alarm.kind.as_str(), alarm.object.kind)

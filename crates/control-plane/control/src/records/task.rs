@@ -1,4 +1,4 @@
-//! A task, and how far its work is.
+//! A task, with the stage of its work.
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
@@ -8,175 +8,176 @@ use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId, VolumeSize
 
 use super::hardware::{DiskRecord, Hardware};
 
-/// A task with what it takes to go on with it after a crash.
+/// A task, with the data to continue it after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRecord {
-    /// As it is shown.
+    /// The task as callers see it.
     pub task: Task,
-    /// On which VM; none for what is done at once.
+    /// The VM; absent for a task that is complete at once.
     #[serde(default)]
     pub vm: Option<VmId>,
-    /// What is to be done.
+    /// The work and its stage.
     pub work: Work,
-    /// The host's operation that is under way: in here before the host hears of it.
+    /// The host's operation in progress. It is recorded before the host receives it.
     #[serde(default)]
     pub operation: Option<OperationId>,
-    /// Whether it is a key that its note says it waits for.
+    /// Whether its note is about a missing key.
     #[serde(default)]
     pub waits_for_key: bool,
 }
 
-/// What is to be done, and which part of it.
+/// The work of a task, and its stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "work", rename_all = "snake_case")]
 pub enum Work {
-    /// Nothing more: it was done with the transaction that made the task.
+    /// None: the transaction that made the task has completed it.
     Nothing,
-    /// Have a key made, then the volumes.
+    /// Have a key made, and then the volumes.
     Create {
-        /// The disks that are to be filled with images before it is done.
+        /// The disks that must be filled with images.
         #[serde(default)]
         fill: Vec<DiskName>,
     },
-    /// Wait for the image of a disk that is there, and belongs to nothing without its image.
+    /// Wait for the image of a new disk.
     AwaitImage {
-        /// The disks that are still to be filled; the image of the first is awaited.
+        /// The disks that must still be filled; the image of the first is awaited.
         fill: Vec<DiskName>,
-        /// Until then, in milliseconds since 1970.
+        /// The end of the wait, in milliseconds since 1970.
         until_unix_ms: u64,
-        /// What is taken back if it does not come.
+        /// What is undone if no image arrives.
         whole: Whole,
     },
-    /// Fill a disk with the image that has come, and wait for the next one.
+    /// Fill a disk with the image that has arrived, and wait for the next one.
     Fill {
-        /// Which.
+        /// The disk.
         disk: DiskName,
-        /// The ticket that the image came with.
+        /// The ticket of the upload.
         ticket: TicketId,
-        /// How it is written.
+        /// The image's format.
         format: ImageFormat,
-        /// The disks that come after it.
+        /// The disks that are filled after it.
         fill: Vec<DiskName>,
-        /// What is taken back if it fails.
+        /// What is undone if it fails.
         whole: Whole,
     },
-    /// Take away what a creation that failed or was abandoned may have left on the host.
+    /// Remove the remains of a failed or cancelled creation from the host.
     UndoCreate {
-        /// Why it failed; nothing if somebody did not want it any more.
+        /// Why it failed; absent if it was cancelled.
         #[serde(default)]
         problem: Option<Problem>,
     },
-    /// Start it, then wait until it runs, which may take until a key can be had.
+    /// Start the VM, and wait until it runs. This can take until a key is available.
     Start {
-        /// Without the memory that it was suspended with.
+        /// Discards the memory of a suspended VM.
         #[serde(default)]
         discard_memory: bool,
-        /// With its processors standing still.
+        /// Starts with paused CPUs.
         #[serde(default)]
         paused: bool,
     },
-    /// It was started and has to run.
+    /// Wait until the started VM runs.
     AwaitRunning,
-    /// Cut off what was started, since nobody waits for it any more.
+    /// Stop the started VM by force, because the task was cancelled.
     UndoStart,
-    /// Stop it.
+    /// Stop the VM.
     Stop {
-        /// At once.
+        /// By force, at once.
         force: bool,
-        /// How long the guest has, in seconds.
+        /// How long the guest has to shut down, in seconds.
         timeout_s: u32,
-        /// Start it afterwards.
+        /// Whether it is started again.
         then_start: bool,
     },
-    /// Halt it.
+    /// Pause the VM.
     Pause,
-    /// Seal its memory, and end it.
+    /// Seal the VM's memory, and stop it.
     Suspend,
-    /// Dump its guest.
+    /// Dump the guest's memory.
     Dump {
-        /// What somebody calls it.
+        /// The dump's label.
         #[serde(default)]
         label: Option<String>,
     },
     /// Delete a dump.
     DeleteDump {
-        /// Which.
+        /// The dump's number.
         number: u32,
     },
-    /// Let it go on.
+    /// Resume the VM.
     Resume,
-    /// Reset it.
+    /// Reset the VM.
     Reset,
-    /// Tell the host of its new hardware.
+    /// Send the new hardware to the host.
     Configure {
-        /// What it is until then, and again if the host refuses.
+        /// The old hardware, for the case that the host refuses.
         before: Box<Hardware>,
     },
     /// Fill a disk.
     ImportDisk {
-        /// Which.
+        /// The disk.
         disk: DiskName,
-        /// The ticket that the image came with.
+        /// The ticket of the upload.
         ticket: TicketId,
-        /// How it is written.
+        /// The image's format.
         format: ImageFormat,
     },
-    /// Add a disk, which the VM has when that is done.
+    /// Add a disk, which the VM's record has when it is done.
     AddDisk {
-        /// What it is to be.
+        /// The new disk.
         disk: Box<DiskRecord>,
-        /// Whether it is to be filled with an image before it is done.
+        /// Whether it must be filled with an image.
         #[serde(default)]
         fill: bool,
-        /// How often the host could not.
+        /// How often the host has failed.
         #[serde(default)]
         failures: u32,
     },
-    /// Take away what came of a disk that was not added.
+    /// Remove the remains of a disk that was not added.
     UndoAddDisk {
-        /// Which.
+        /// The disk.
         disk: Box<DiskRecord>,
-        /// Why it was not; nothing if somebody did not want it any more.
+        /// Why it failed; absent if it was cancelled.
         #[serde(default)]
         problem: Option<Problem>,
     },
-    /// Take a disk out, which the VM has until that is done.
+    /// Remove a disk, which the VM's record has until it is done.
     RemoveDisk {
-        /// Which.
+        /// The disk.
         disk: DiskName,
-        /// How often the host could not.
+        /// How often the host has failed.
         #[serde(default)]
         failures: u32,
     },
-    /// Make a disk larger.
+    /// Grow a disk.
     ResizeDisk {
-        /// Which.
+        /// The disk.
         disk: DiskName,
         /// Its new size.
         size: VolumeSize,
-        /// How often the host could not.
+        /// How often the host has failed.
         #[serde(default)]
         failures: u32,
     },
-    /// Move it to another key: have that made, unless it is there, then have every volume moved.
+    /// Move the VM to another key: have the key made, unless it exists, and then every volume
+    /// moved.
     RotateKey {
-        /// By whom the key is made.
+        /// The provider of the new key.
         provider: ProviderName,
-        /// Which request.
+        /// The id of the request for the key.
         request: KeyRequestId,
-        /// The key, once it is there.
+        /// The new key, once it exists.
         #[serde(default)]
         to: Option<ProviderKey>,
-        /// How often the host could not do all of it.
+        /// How often the host has failed to move all volumes.
         #[serde(default)]
         failures: u32,
     },
-    /// It has moved: take out of use what nothing needs any more.
+    /// After the move, deactivate keys that nothing needs any more.
     RetireKeys {
-        /// The keys that it has left.
+        /// The keys that the VM has left.
         keys: Vec<ProviderKey>,
     },
-    /// Delete it.
+    /// Delete the VM.
     Delete,
 }
 
@@ -190,18 +191,18 @@ impl Work {
     }
 }
 
-/// What a disk that is being filled is a part of.
+/// The object that a disk is filled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whole {
-    /// A VM that is being made.
+    /// A VM that is being created.
     Vm,
-    /// A VM that gets this one disk.
+    /// A disk that is being added.
     Disk,
 }
 
 impl TaskRecord {
-    /// Whether somebody started this VM rather than the control plane itself.
+    /// Whether the control plane itself made the task, rather than a caller.
     pub fn is_automatic(&self) -> bool {
         self.task.by == AUTOMATIC
     }
@@ -212,5 +213,5 @@ impl TaskRecord {
     }
 }
 
-/// Who asks for what is done by itself.
+/// The caller's name for automatic tasks.
 pub const AUTOMATIC: &str = "strongroom";

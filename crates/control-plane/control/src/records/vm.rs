@@ -1,4 +1,4 @@
-//! A VM: what is wanted of it, and what its host says.
+//! A VM: its desired state, and its host's last report.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,108 +14,109 @@ use uuid::Uuid;
 
 use super::hardware::Hardware;
 
-/// What is wanted of a VM. It is here before anything is done for it.
+/// The desired state of a VM. It is recorded before anything is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRecord {
     /// Its id.
     pub id: VmId,
     /// Its name.
     pub name: Name,
-    /// Where it lies.
+    /// Its datastore.
     pub datastore: DatastoreId,
-    /// The host that has it.
+    /// Its host.
     pub host: Uuid,
     /// Its policy.
     #[serde(default)]
     pub policy: Option<Uuid>,
-    /// What it is made of.
+    /// Its hardware.
     pub hardware: Hardware,
-    /// A key that is to be made for it.
+    /// The request for its key.
     #[serde(default)]
     pub key_wish: Option<KeyWish>,
-    /// Where it is between being wished for and being gone.
+    /// The stage of its life in the inventory.
     pub lifecycle: Lifecycle,
-    /// What somebody wants of it.
+    /// Its desired power state.
     pub desired: DesiredPower,
-    /// Whether it is started again by itself.
+    /// Whether it is restarted automatically.
     pub restart: RestartPolicy,
-    /// Its last start. It only grows, and a start is in here before a host or a key server hears of
-    /// it.
+    /// The number of its last start. It only grows, and is recorded before a host or a key server
+    /// receives it.
     pub generation: u64,
-    /// The task that works on it: one at a time.
+    /// The one task that works on it.
     #[serde(default)]
     pub task: Option<Uuid>,
-    /// When it was made or registered.
+    /// When it was created or registered.
     pub created_unix_seconds: u64,
-    /// When it was last started by itself, in milliseconds since 1970; those that still count.
+    /// The recent automatic restarts within the window, in milliseconds since 1970.
     #[serde(default)]
     pub restarts_unix_ms: Vec<u64>,
 }
 
-/// A key that is to be made. The request is written down before it is asked, and asked again after
-/// a crash: it never makes two keys.
+/// A request for a key. It is recorded before it is sent, and repeated after a crash, so it never
+/// makes two keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyWish {
-    /// By whom.
+    /// The provider.
     pub provider: ProviderName,
-    /// Which request.
+    /// The id of the request.
     pub request: KeyRequestId,
 }
 
 impl VmRecord {
-    /// How answers name it.
+    /// Its reference in answers.
     pub fn object(&self) -> ObjectRef {
         let id = Uuid::from_bytes(*self.id.as_bytes());
         ObjectRef { kind: ObjectKind::Vm, id: Some(id), name: self.name.to_string() }
     }
 
-    /// Its last start, as the protocol has it.
+    /// The number of its last start, for the protocol.
     pub fn generation(&self) -> VmGeneration {
         VmGeneration(self.generation)
     }
 
-    /// What its host is told of it; nothing while a key is awaited.
+    /// Converts it for its host; `None` while a key does not exist.
     pub fn told(&self, datastore: &Path) -> Option<VmSpec> {
-        // A name of the API is one of the protocol: the same characters, the same length.
+        // A name of the API is valid in the protocol: the same characters, the same length.
         let name = self.name.as_str().parse().ok()?;
         let spec = self.hardware.told(self.id, name, PathBuf::from(datastore))?;
         Some(VmSpec { policy: self.policy, ..spec })
     }
 }
 
-/// What its host said last of a VM.
+/// The last report of a VM's host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedRecord {
-    /// Which.
+    /// The VM.
     pub vm: VmId,
-    /// Whether it runs.
+    /// Its power state.
     pub power: PowerState,
-    /// Which start the host speaks of.
+    /// The number of the start.
     pub generation: u64,
-    /// Since when, in seconds since 1970.
+    /// When that state began, in seconds since 1970.
     pub since_unix_seconds: u64,
-    /// Why.
+    /// The reason for that state.
     #[serde(default)]
     pub reason: Option<VmReason>,
-    /// Keys that it waits for.
+    /// The keys that it waits for.
     #[serde(default)]
     pub waiting_for: Vec<WaitingFor>,
-    /// The memory with which it goes on.
+    /// The saved memory.
     #[serde(default)]
     pub suspended: Option<SuspendedMemory>,
     /// The dumps of its guest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<Dump>,
-    /// How many supervisors of this start of the VM have died.
+    /// The number of supervisors of this start that have died.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub supervisor_deaths: u64,
     /// Whether its TPM has ended while it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tpm_lost: bool,
-    /// Whether its guest reaches nothing since its network has ended.
+    /// Whether its guest is disconnected because its network has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub network_lost: bool,
-    /// How often the worker of a disk died in this start of the VM, where one has.
+    /// How often each disk's worker has died in this start of the VM; disks without deaths are
+    /// absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub worker_restarts: BTreeMap<String, u64>,
 }
@@ -126,7 +127,7 @@ const fn is_none_yet(count: &u64) -> bool {
 }
 
 impl ObservedRecord {
-    /// What the host says, without what changes all the time.
+    /// Takes a report, without the fields that change all the time.
     pub fn of(seen: &ObservedVm) -> Self {
         use strongroom_host::protocol::PowerState as Told;
         let power = match seen.power {
@@ -150,14 +151,14 @@ impl ObservedRecord {
             suspended: seen.suspended.clone(),
             dumps: seen.dumps.clone().unwrap_or_default(),
             supervisor_deaths: seen.supervisor_deaths,
-            // A supervisor of a former version says it with the reason alone.
+            // A supervisor of an earlier version only sets the reason.
             tpm_lost: seen.tpm_lost || seen.reason.as_ref().is_some_and(|reason| reason.code == "tpm_lost"),
             network_lost: seen.network_lost,
             worker_restarts: restarts.map(|volume| (volume.disk.to_string(), volume.restarts)).collect(),
         }
     }
 
-    /// The reason's code; empty if there is none.
+    /// The reason's code; empty without a reason.
     pub fn reason_code(&self) -> &str {
         self.reason.as_ref().map_or("", |reason| reason.code.as_str())
     }

@@ -1,5 +1,5 @@
-//! What of a request an operation gets: who asks, what for, and with which words. What does not fit
-//! is refused here.
+//! Extracts an operation's inputs from a request: the caller, the path, the query, the body.
+//! Refuses what does not fit.
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::body::{Body, Bytes};
@@ -24,17 +24,18 @@ use super::token::Asker;
 use crate::engine::{Caller, RequestKey};
 use crate::problems;
 
-/// Bytes of a body that is too long that are read all the same.
+/// How much of a body that is too long is read and dropped, in bytes.
 const DROPPED_MAX_BYTES: usize = 8 * BODY_MAX_BYTES;
 
-/// A wish: who has it, and its body. A body that is not there, or is `null`, counts as `{}`.
+/// A request that changes something: its caller, and its body. A missing or `null` body counts as
+/// `{}`.
 pub(super) struct Wish<T> {
     pub caller: Caller,
     pub body: T,
     pub headers: HeaderMap,
 }
 
-/// The words after the question mark.
+/// The query.
 pub(super) struct Asked<T>(pub T);
 
 /// A part of the path.
@@ -75,7 +76,7 @@ impl<S: Send + Sync, T: DeserializeOwned + IntoParams> FromRequestParts<S> for A
     }
 }
 
-/// Refuses a query, for the operations that read none.
+/// Refuses a query, for operations without one.
 pub(super) async fn without_query(request: Request, next: Next) -> Result<Response, Refusal> {
     query::refuse(request.uri())?;
     Ok(next.run(request).await)
@@ -90,8 +91,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T
     }
 }
 
-/// A path with a word that is not of the kind that belongs there, in the house's words instead of a
-/// parser's.
+/// The problem for a path with an invalid part, in our words rather than a parser's.
 fn unnamed(error: &PathRejection) -> Problem {
     let message = match error {
         PathRejection::FailedToDeserializePathParams(failed) => match failed.kind() {
@@ -108,8 +108,8 @@ fn unnamed(error: &PathRejection) -> Problem {
     Problem::new(ErrorCode::Malformed, message).next("/openapi.json says what belongs into the path")
 }
 
-/// The body. Of one that is too long some more is read and dropped: whoever is answered before he
-/// has said all may never hear the answer.
+/// Reads the body. More of a body that is too long is read and dropped: a client that is answered
+/// before it has sent everything may never see the answer.
 async fn whole(mut body: Body) -> Result<Bytes, Problem> {
     let (mut kept, mut read_bytes) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
@@ -129,7 +129,7 @@ async fn whole(mut body: Body) -> Result<Bytes, Problem> {
     Ok(Bytes::from(kept))
 }
 
-/// The version that a caller demands, of `If-Match: "7"`.
+/// The version that a caller requires with `If-Match: "7"`.
 pub(super) fn version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let Some(value) = headers.get(axum::http::header::IF_MATCH) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim().trim_matches('"');
@@ -160,7 +160,7 @@ fn request_key(
     }))
 }
 
-/// SHA-256 over parts, each with its length before it, so that no two lists are taken for one.
+/// SHA-256 over parts, each with its length before it, so that different lists cannot collide.
 fn digest(parts: &[&[u8]]) -> String {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -192,7 +192,7 @@ mod tests {
         assert_ne!(ada.key, bob.key);
         assert_eq!((&ada.key, &ada.fingerprint), (&of("ada", "{}").key, &bob.fingerprint));
         assert_ne!(ada.fingerprint, of("ada", "{ }").fingerprint);
-        // What is the caller's and what is the key's is not to be confused.
+        // The boundary between caller and key counts.
         headers.insert(IDEMPOTENCY_KEY_HEADER, "bc".parse().unwrap());
         let one = request_key("a", &headers, &Method::POST, &uri, &Bytes::new()).unwrap().unwrap();
         headers.insert(IDEMPOTENCY_KEY_HEADER, "c".parse().unwrap());

@@ -1,4 +1,4 @@
-//! The OpenAPI document: made from the operations and their types once, and served as it is.
+//! The OpenAPI document: generated once from the operations and their types.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -9,10 +9,10 @@ use strongroom_api::{ErrorCode, IDEMPOTENCY_KEY_HEADER, Method, OPERATIONS, Oper
 
 use super::examples::Examples;
 
-/// Operations that want no token.
+/// Operations without a token.
 const OPEN: [&str; 3] = ["openapi", "healthz", "readyz"];
 
-/// What a reader of the document needs before the first operation.
+/// The introduction of the document.
 const DESCRIPTION: &str = "Virtual machines whose disks nobody but they can read.\n\n\
 Every operation but `openapi`, `healthz` and `readyz` takes a bearer token: `Authorization: Bearer TOKEN`. What changes \
 something answers 202 with a task; `GET /v1/tasks/{task}?wait_s=60` waits for its end.\n\n\
@@ -20,7 +20,7 @@ Guest data does not pass here. `POST /v1/vms/{vm}/tickets` gives a ticket for on
 to the unix socket in the ticket's `socket`, send `{\"format\":1,\"ticket\":\"TICKET\"}` and a line feed, and read one line, \
 which says what follows or why not. A ticket is good once, for 30 seconds. docs/API.md has an example for each use.";
 
-/// Tags and what their operations are about.
+/// Tags, with the subjects of their operations.
 const TAGS: [(&str, &str); 8] = [
     ("vm", "Virtual machines: their lives, disks, dumps and keys."),
     ("datastore", "Directories that VMs' volumes are in."),
@@ -34,7 +34,7 @@ const TAGS: [(&str, &str); 8] = [
 
 /// The document.
 fn document(api: utoipa::openapi::OpenApi) -> Value {
-    // A document that does not serialise would have no operations, which a test would see.
+    // A document that cannot be serialised would have no operations, which a test would notice.
     let mut document = serde_json::to_value(api).unwrap_or(Value::Null);
     flatten(&mut document["components"]["schemas"]);
     document["info"] = json!({
@@ -113,7 +113,7 @@ fn complete_answers(operation: &mut Value, which: &Operation) {
             "content": { "application/json": { "schema": { "$ref": "#/components/schemas/ErrorBody" } } },
         })
     };
-    // In place of those that the operations name themselves: all that there are.
+    // These replace the errors that the operations list themselves.
     answers.retain(|status, _| status.starts_with('2'));
     let mut refusals: BTreeMap<u16, Vec<String>> = BTreeMap::new();
     for code in ErrorCode::ALL.into_iter().filter(|code| may_answer(*code, which, has_query)) {
@@ -140,14 +140,15 @@ fn complete_answers(operation: &mut Value, which: &Operation) {
     }
 }
 
-/// Whether an operation may answer with a code. No wildcard: a new code is thought of here.
+/// Whether an operation may answer with a code. There is no wildcard arm, so that each new code is
+/// considered here.
 fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
     use ErrorCode as Code;
     let (is_open, is_change) = (OPEN.contains(&operation.id), operation.method != Method::Get);
-    // What a host or a key provider is asked before it is answered.
+    // A host or a key provider is asked before the answer.
     let asks_others = is_change || ["vm_key_status", "vm_stats", "datastore_scan"].contains(&operation.id);
     match code {
-        // A query where none belongs.
+        // Any operation refuses a query that it does not take.
         Code::Malformed => true,
         Code::Unauthorized | Code::TooMany | Code::Timeout => !is_open,
         Code::NotFound => operation.path.contains('{') || is_change || has_query,
@@ -172,17 +173,17 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
         | Code::Cancelled => asks_others,
         Code::Unavailable => !is_open || operation.id == "readyz",
         Code::Internal => !["openapi", "healthz"].contains(&operation.id),
-        // Of requests that are no operation's; and what this version does not know.
+        // The first two are not answers of an operation, and this version never sends the last.
         Code::NoSuchPath | Code::MethodNotAllowed | Code::Unknown => false,
     }
 }
 
-/// Gives the body of the request, and of each answer, the example of its type.
+/// Adds the examples of the types of the request body and of each answer.
 fn add_examples(operation: &mut Value, examples: &Examples) {
     let with_example = |contents: &mut Map<String, Value>| {
         for content in contents.values_mut() {
             let schema = &content["schema"];
-            // A body that may be left out is its type or nothing.
+            // An optional body is its type or nothing.
             let choices = schema["oneOf"].as_array().map_or(std::slice::from_ref(schema), Vec::as_slice);
             let named = choices.iter().find_map(|choice| choice["$ref"].as_str()).unwrap_or_default();
             if let Some(example) = named.rsplit('/').next().and_then(|name| examples.of(name)) {
@@ -199,7 +200,7 @@ fn add_examples(operation: &mut Value, examples: &Examples) {
 
 static TEXT: OnceLock<String> = OnceLock::new();
 
-/// Keeps the document of the router that is served.
+/// Stores the document of the served router.
 pub(super) fn keep(api: utoipa::openapi::OpenApi) {
     let _ = TEXT.set(document(api).to_string());
 }

@@ -1,5 +1,4 @@
-//! An example of each type that a request or an answer is made of, by the name of its schema.
-//! `examples.json` has them.
+//! An example of each type of request or answer, by the name of its schema, from `examples.json`.
 
 use serde_json::{Value, json};
 
@@ -9,13 +8,13 @@ const TEXT: &str = include_str!("examples.json");
 pub struct Examples(Value);
 
 impl Examples {
-    /// All of them.
+    /// Reads all examples.
     pub fn read() -> Self {
-        // A file that is not JSON has no examples, which a test would see.
+        // An invalid file would have no examples, which a test would notice.
         Self(serde_json::from_str(TEXT).unwrap_or(Value::Null))
     }
 
-    /// That of a schema; of a page, one with its only entry.
+    /// The example of a schema; for a page, a page with that entry.
     pub fn of(&self, schema: &str) -> Option<Value> {
         match schema.strip_prefix("Page_") {
             Some(item) => self.0.get(item).map(|item| json!({ "items": [item], "total": 1 })),
@@ -32,7 +31,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads an example as its type, which has to say all of it again.
+    /// Checks that an example has exactly the fields of its type.
     fn is_whole<T: DeserializeOwned + Serialize>(examples: &Examples, name: &str) {
         let example = examples.of(name).unwrap_or_else(|| panic!("there is no example of {name}"));
         let read: T =

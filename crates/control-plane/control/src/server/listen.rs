@@ -1,4 +1,4 @@
-//! Connections: TLS, limits, and an end in order.
+//! Connections: TLS, limits, and an orderly end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use super::problem::Refusal;
 use super::{Api, document, routes};
 use crate::engine::Control;
 
-/// Most connections at a time. One is known from its first request with a token on; those that
-/// never show one cannot keep others out.
+/// The most connections. One counts as known from its first request with a token on; connections
+/// without one cannot exclude others.
 const PLACES: Limits = Limits { strangers: 128, known: 512, of_one: 384 };
-/// Time for a TLS handshake.
+/// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for a request, from its head to its answer's head: a wait for a task, and some more.
+/// Timeout of a request, from its head to the answer's head: more than the longest wait for a task.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
-/// A console's requests follow each other on one connection.
+/// A console sends its requests one after another on a connection.
 const HTTP: HttpLimits = HttpLimits {
     head_bytes: 16 * 1024,
     head_lines: 64,
     head_within: Duration::from_secs(60),
     keeps_alive: true,
 };
-/// How long an end waits for requests under way.
+/// How long the end waits for requests in progress.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The place of a connection, which a request with a token makes its holder's.
+/// The place of a connection. A request with a token assigns it to the token's holder.
 pub(super) type ConnectionPlace = Arc<Place<String>>;
 
-/// Serves the API until `stop` is ready, then finishes what is under way.
+/// Serves the API until `stop` completes, and then finishes requests in progress.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
@@ -74,7 +74,7 @@ pub async fn serve(
     connections.drain(SHUTDOWN_TIMEOUT).await;
 }
 
-/// The operations with what stands before them.
+/// The operations, with their middleware.
 fn router(api: &Api) -> Router {
     let (router, openapi) = routes::router(api).split_for_parts();
     document::keep(openapi);
@@ -87,7 +87,7 @@ fn router(api: &Api) -> Router {
         .with_state(api.clone())
 }
 
-/// Each answer: in time, counted, and not kept by anybody on its way.
+/// Applies to each answer: it is in time, is counted, and is not cached on its way.
 async fn answer(State(api): State<Api>, request: Request, next: Next) -> Response {
     let answered = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     let mut response = answered.unwrap_or_else(|_| {
@@ -108,7 +108,7 @@ async fn connection(
     place: &ConnectionPlace,
     mut ending: watch::Receiver<bool>,
 ) {
-    // A console of small answers: none waits for the one before.
+    // Answers are small, and none should wait for the previous one.
     let _ = stream.set_nodelay(true);
     let stream = match shake_hands(&acceptor, stream, HANDSHAKE_TIMEOUT).await {
         Ok(stream) => stream,

@@ -1,4 +1,4 @@
-//! Numbers for Prometheus: names, states and counts. docs/METRICS.md lists them.
+//! Metrics for Prometheus: names, states and counts. docs/METRICS.md lists them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,11 +9,11 @@ use strongroom_statistics::{ErrorKind, Operation, Snapshot};
 use super::Api;
 use crate::engine::Sample;
 
-/// The disks of which there are series, so that a scrape has an end: some eighty for each. Others
-/// are counted.
+/// The most disks with series, which bounds a scrape: a disk has about eighty. The others are only
+/// counted.
 const SERIES_OF_DISKS: usize = 2000;
-/// The bounds of a histogram's buckets, as powers of two of nanoseconds: from 65 us to 17 s, each
-/// four times the one before.
+/// The bounds of a histogram's buckets, as powers of two of nanoseconds: from 65 µs to 17 s, each
+/// four times the previous one.
 const BOUNDS: [u32; 10] = [16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
 /// Answers by the first digit of their status.
@@ -31,12 +31,12 @@ impl Counts {
     }
 }
 
-/// All of them, in text format 0.0.4.
+/// All metrics, in text format 0.0.4.
 pub(super) fn text(api: &Api) -> String {
     let mut text = String::with_capacity(4096);
     let control = &api.control;
     let mut family = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
-        // A string takes all that is written.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "# HELP strongroom_{name} {help}\n# TYPE strongroom_{name} {kind}");
         for (labels, value) in values {
             let _ = writeln!(text, "strongroom_{name}{labels} {value}");
@@ -111,7 +111,7 @@ impl Disks {
         }
         self.disks += 1;
         let (snapshot, labels) = (&sample.snapshot, format!("vm=\"{vm}\",disk=\"{}\"", sample.disk));
-        // A string takes all that is written.
+        // Writing to a string cannot fail.
         for operation in Operation::ALL {
             self.add_operation(
                 snapshot,

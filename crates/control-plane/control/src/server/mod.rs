@@ -1,9 +1,10 @@
-//! The REST server: HTTP/1.1 over TLS. Each thing a stranger can take has a limit.
+//! The REST server: HTTP/1.1 over TLS. Every resource that a client without a token can use has a
+//! limit.
 //!
-//! - [`routes`]: the operations, each a line of work with the engine. [`document`]: the OpenAPI
-//!   document made from them.
-//! - [`ask`]: what of a request an operation gets, and what is refused before. [`token`]: who asks.
-//! - [`stream`]: events as they happen. [`metrics`]: numbers for Prometheus.
+//! - [`routes`]: the operations, each a short call of the engine. [`document`]: the OpenAPI
+//!   document that is generated from them.
+//! - [`ask`]: extracts and checks an operation's inputs. [`token`]: identifies the caller.
+//! - [`stream`]: live events. [`metrics`]: metrics for Prometheus.
 
 mod ask;
 mod document;
@@ -27,7 +28,7 @@ pub use listen::serve;
 pub use tls::{ApiTls, TlsError};
 pub use token::token_sha256;
 
-/// What every operation gets.
+/// The context of every operation.
 #[derive(Clone)]
 pub(crate) struct Api {
     control: Arc<Control>,

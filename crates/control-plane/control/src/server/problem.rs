@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use strongroom_api::{ErrorBody, ErrorCode, Problem};
 
-/// An operation that was not done.
+/// A refused operation.
 #[derive(Debug)]
 pub(super) struct Refusal(pub Problem);
 

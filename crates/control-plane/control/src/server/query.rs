@@ -1,5 +1,5 @@
-//! The words after the question mark: read as the document describes them, and refused in words of
-//! the house where they are not of that kind.
+//! Reads queries as the document describes them, and refuses others in our words rather than a
+//! parser's.
 
 use axum::extract::Query;
 use axum::http::Uri;
@@ -9,10 +9,10 @@ use strongroom_api::{ErrorCode, Problem};
 use utoipa::IntoParams;
 use utoipa::openapi::path::ParameterIn;
 
-/// What a query asks for.
+/// Reads a query.
 ///
 /// # Errors
-/// `malformed`, with the word that does not belong there, and what would.
+/// `malformed`, with the invalid part, and what would be valid.
 pub(super) fn read<T: DeserializeOwned + IntoParams>(uri: &Uri) -> Result<T, Problem> {
     match Query::<T>::try_from_uri(uri) {
         Ok(Query(query)) => Ok(query),
@@ -20,7 +20,7 @@ pub(super) fn read<T: DeserializeOwned + IntoParams>(uri: &Uri) -> Result<T, Pro
     }
 }
 
-/// Refuses a query where none belongs.
+/// Refuses a query, for operations without one.
 ///
 /// # Errors
 /// `malformed`.
@@ -61,7 +61,7 @@ fn malformed(message: String) -> Problem {
     Problem::new(ErrorCode::Malformed, message).next("/openapi.json says what the operation takes")
 }
 
-/// A parameter, as the document describes it.
+/// A parameter of the document.
 struct Parameter {
     name: String,
     schema: Value,
@@ -77,7 +77,7 @@ impl Parameter {
         all.map(of).collect()
     }
 
-    /// What its value is to be.
+    /// A description of its valid values.
     fn described(&self) -> String {
         let schema = &self.schema;
         let number = |name: &str| schema[name].as_u64();
@@ -102,7 +102,7 @@ impl Parameter {
     }
 }
 
-/// The words that a value is one of, wherever the schema has them.
+/// The words of an enumeration, wherever the schema has them.
 fn words_of(schema: &Value) -> Option<Vec<&str>> {
     if let Some(words) = schema["enum"].as_array() {
         return Some(words.iter().filter_map(Value::as_str).collect());

@@ -1,4 +1,4 @@
-//! Events as they happen: server-sent events (WHATWG HTML, 9.2).
+//! Live events: server-sent events (WHATWG HTML, 9.2).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,14 +14,12 @@ use tokio::sync::mpsc;
 use super::Api;
 use crate::records::event_id;
 
-/// Events that are read at a time, and what waits for a slow reader: nothing is kept for it but
-/// this.
+/// The size of a batch of events. A slow reader has at most one batch queued.
 const EVENTS_AT_A_TIME: usize = 64;
-/// How often something is sent to a reader for whom nothing happens, so that both ends know that
-/// the other is there.
+/// How often something is sent on an idle stream, so that both ends notice a lost connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
-/// A stream of the events after `after`, or of those that happen from now on.
+/// A stream of the events after `after`, or of future events.
 pub(super) fn events(api: &Api, after: Option<u64>) -> Response {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(tell(api.clone(), after, sender));
@@ -29,7 +27,7 @@ pub(super) fn events(api: &Api, after: Option<u64>) -> Response {
     (headers, Body::new(Chunks(receiver))).into_response()
 }
 
-/// Ends when the reader goes away, or the server ends.
+/// Sends events until the reader disconnects or the server ends.
 async fn tell(mut api: Api, after: Option<u64>, sender: mpsc::Sender<Bytes>) {
     let mut changes = api.control.inventory.changes();
     let last = api.control.inventory.read().events().last().map_or(0, |event| event.id);
@@ -59,7 +57,7 @@ async fn tell(mut api: Api, after: Option<u64>, sender: mpsc::Sender<Bytes>) {
     }
 }
 
-/// What is sent first if events after the one that the reader had last are not kept any more.
+/// The first message if events after the reader's last one are no longer kept.
 fn reset(api: &Api, told: u64) -> Option<String> {
     let index = api.control.inventory.read();
     let oldest = index.events().iter().next()?.id;
@@ -74,13 +72,13 @@ fn after_number(api: &Api, told: u64) -> Vec<Event> {
     later.take(EVENTS_AT_A_TIME).map(|event| Event::clone(&event.record)).collect()
 }
 
-/// JSON has no line ends in it, so one line of data is enough.
+/// JSON contains no line ends, so one line of data is enough.
 fn shown(event: &Event) -> String {
     let data = serde_json::to_string(event).unwrap_or_default();
     format!("id: {}\nevent: {}\ndata: {data}\n\n", event.id, event.kind)
 }
 
-/// A body of what comes through a channel.
+/// A body that is fed through a channel.
 struct Chunks(mpsc::Receiver<Bytes>);
 
 impl hyper::body::Body for Chunks {

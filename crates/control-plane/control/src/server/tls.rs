@@ -19,32 +19,32 @@ use crate::process::write_private;
 
 /// The certificate, PEM.
 const CERTIFICATE: &str = "api.crt";
-/// Its key, PEM, for its owner alone.
+/// Its key, PEM, readable only by its owner.
 const KEY: &str = "api.key";
-/// How long a certificate is good: two years. An alarm tells of its end 30 days before.
+/// The lifetime of a certificate: two years. An alarm is raised 30 days before its expiry.
 const LIFETIME: Duration = Duration::from_secs(2 * 365 * 86_400);
-/// How far its beginning lies back: other machines' clocks are slow.
+/// How far its start is backdated, because other machines' clocks may be slow.
 const BACKDATED: Duration = Duration::from_secs(3600);
 
-/// Why there is no TLS.
+/// Why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file.
+    /// A file failed.
     #[error("{path}: {error}")]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// What is in the files.
+    /// The content of the files is invalid.
     #[error(
         "the API's certificate in {path} cannot be used: {reason}; remove api.crt and api.key to have a new one made"
     )]
     Unusable {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
 }
@@ -57,7 +57,7 @@ pub struct ApiTls {
 }
 
 impl ApiTls {
-    /// Reads them from the state directory, and makes them if they are not there, for these names
+    /// Reads both from the state directory. Creates them if they do not exist, for these names
     /// beside the loopback's.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl ApiTls {
         Ok(Self { config: Arc::new(config), certificate, expires_unix_seconds })
     }
 
-    /// For the server.
+    /// The configuration for the server.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
@@ -99,13 +99,13 @@ impl ApiTls {
         hex::encode(digest::digest(&digest::SHA256, &self.certificate).as_ref())
     }
 
-    /// What an alarm has to know of it.
+    /// The certificate, for the alarm about its expiry.
     pub fn certificate(&self) -> Certificate {
         Certificate { expires_unix_seconds: self.expires_unix_seconds }
     }
 }
 
-/// The key first: a certificate without its key is made anew.
+/// Writes the key first: a certificate without its key would be made anew.
 fn make(certificate_path: &Path, key_path: &Path, names: &[String]) -> Result<(), TlsError> {
     let unusable = |error: rcgen::Error| TlsError::Unusable {
         path: certificate_path.to_owned(),

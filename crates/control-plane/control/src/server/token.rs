@@ -1,5 +1,5 @@
-//! Who asks: a bearer token (RFC 6750). Of a token only SHA-256 is kept, and compared in constant
-//! time.
+//! Identifies callers by bearer tokens (RFC 6750). Only the SHA-256 of a token is stored, and it is
+//! compared in constant time.
 
 use aws_lc_rs::digest;
 use axum::extract::{Request, State};
@@ -15,17 +15,17 @@ use super::listen::ConnectionPlace;
 use super::problem::Refusal;
 use crate::inventory::Index;
 
-/// What is kept of a token: SHA-256 in lower-case hexadecimal. A token has 256 random bits, so
-/// nothing slower is needed.
+/// The stored form of a token: SHA-256 in lower-case hexadecimal. A token has 256 random bits, so a
+/// slow hash is not needed.
 pub fn token_sha256(token: &str) -> String {
     hex::encode(digest::digest(&digest::SHA256, token.as_bytes()).as_ref())
 }
 
-/// Who asks, for the operations behind.
+/// The caller, for the operations.
 #[derive(Clone, Debug)]
 pub(super) struct Asker(pub String);
 
-/// Lets a request with a known token through.
+/// Admits requests with a known token.
 pub(super) async fn require(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = shown
@@ -51,7 +51,7 @@ pub(super) async fn require(State(api): State<Api>, mut request: Request, next: 
     }
 }
 
-/// Whose token it is. All are compared, whichever it is.
+/// Returns the holder of a token. Compares with every stored token, in constant time.
 fn holder(index: &Index, token: &str) -> Option<String> {
     let shown = token_sha256(token);
     let mut found = 0u32;

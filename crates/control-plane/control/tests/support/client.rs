@@ -1,4 +1,4 @@
-//! A client of the API: HTTP/1.1 over TLS, with the certificate that is pinned.
+//! A client of the API: HTTP/1.1 over TLS, with a pinned certificate.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
@@ -40,7 +40,7 @@ impl Answer {
 }
 
 impl Client {
-    /// One that trusts what lies in the state directory.
+    /// A client that trusts the certificate in the state directory.
     pub fn new(address: SocketAddr, directory: &Path) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(directory.join("api.crt")).unwrap()).unwrap();
@@ -68,7 +68,7 @@ impl Client {
         self.ask("POST", path, &[], Some(&body.to_string()))
     }
 
-    /// A request with its token.
+    /// Sends a request with its token.
     pub fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Answer {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
         if !self.token.is_empty() {
@@ -87,8 +87,7 @@ impl Client {
         self.raw(&[head.as_bytes(), body.unwrap_or_default().as_bytes()].concat())
     }
 
-    /// Whatever bytes these are. A connection that was closed before an answer is answered with
-    /// status 0.
+    /// Sends these bytes. Returns status 0 if the connection was closed without an answer.
     pub fn raw(&mut self, request: &[u8]) -> Answer {
         let mut tls = self.connection.take().unwrap_or_else(|| self.connect());
         let written = tls.write_all(request).and_then(|()| tls.flush());
@@ -122,7 +121,7 @@ impl Client {
         Answer { status, body: String::from_utf8_lossy(&bytes[head_end..]).into_owned() }
     }
 
-    /// Waits for the end of the task that an answer has accepted.
+    /// Waits for the end of the accepted task.
     pub fn done(&mut self, answer: &Answer) -> Value {
         assert_eq!(answer.status, 202, "{}", answer.body);
         let id = answer.json()["id"].as_str().unwrap().to_owned();
@@ -131,7 +130,7 @@ impl Client {
         task
     }
 
-    /// The first events of a stream: text until `enough` says so.
+    /// Reads a stream until `enough` returns true for its text.
     pub fn stream(&self, path: &str, headers: &str, enough: impl Fn(&str) -> bool) -> String {
         let mut tls = self.connect();
         let request = format!(

@@ -1,5 +1,5 @@
-//! Kills at a chosen moment. A burnt fuse lets nothing through any more, so whoever goes on with
-//! errors in its hands changes nothing: it is as dead as a process without a processor.
+//! Kills at a chosen moment. A burnt fuse lets no action through, so code that still runs gets
+//! errors and changes nothing: it is as dead as a process that is never scheduled again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,13 +10,12 @@ use strongroom_store::{
 };
 use strongroom_types::pending;
 
-/// Counts down with each act outside.
+/// Counts down with each external action.
 #[derive(Default)]
 pub struct Fuse(AtomicI64);
 
 impl Fuse {
-    /// One that burns with the act of this number. Each act has two moments: before it and after
-    /// it.
+    /// Sets the moment at which it burns. Each action has two moments: before it and after it.
     pub fn set(&self, moments: i64) {
         self.0.store(moments, Ordering::SeqCst);
     }
@@ -26,7 +25,7 @@ impl Fuse {
         self.0.load(Ordering::SeqCst) <= 0
     }
 
-    /// Passes one moment. False if it is over.
+    /// Passes one moment. Returns `false` if the fuse is burnt.
     pub fn passes(&self) -> bool {
         self.0.fetch_sub(1, Ordering::SeqCst) > 1
     }
@@ -56,7 +55,7 @@ impl Store for FusedStore {
         if self.fuse.passes() {
             return done;
         }
-        // It is durable, and nobody hears of it.
+        // The change is durable, but the answer is lost.
         let _ = done.wait();
         dead()
     }

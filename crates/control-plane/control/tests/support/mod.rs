@@ -1,6 +1,5 @@
-//! What tests of the control plane stand on: a host and key providers in memory, a store that
-//! forgets nothing, and a fuse that kills the control plane between any two things that it does
-//! outside.
+//! The environment of the control plane's tests: a host and key providers in memory, a store that
+//! forgets nothing, and a fuse that kills the control plane between any two external actions.
 #![allow(
     dead_code,
     unused_imports,

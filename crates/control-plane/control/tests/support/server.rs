@@ -1,4 +1,4 @@
-//! A control plane that serves, with a host in memory.
+//! A serving control plane, with a host in memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Server {
         Client::new(self.address, &self.directory)
     }
 
-    /// Ends it in order; what lies in the directory stays.
+    /// Ends it in order; its directory stays.
     pub fn stop(mut self) {
         self.end();
     }

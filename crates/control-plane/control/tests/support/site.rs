@@ -1,4 +1,4 @@
-//! A site: one host and its key providers, which live on whatever becomes of the control plane.
+//! A site: one host and its key providers, which survive the control plane.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ use uuid::Uuid;
 
 use super::fuse::{Fuse, FusedStore};
 
-/// The rounds after which a site that does not come to rest never will.
+/// A site that has not come to rest after this many rounds never will.
 const ROUNDS_MAX: usize = 300;
 
-/// Everything but the control plane.
+/// Everything except the control plane.
 pub struct Site {
     pub fuse: Arc<Fuse>,
     pub store: Arc<dyn Store>,
@@ -57,7 +57,7 @@ impl Site {
         }
     }
 
-    /// A control plane, as after a start; the one before is dead.
+    /// Starts a control plane; the previous one is dead.
     pub fn control(&self) -> Option<Control> {
         let store = Arc::new(FusedStore { store: Arc::clone(&self.store), fuse: Arc::clone(&self.fuse) });
         let clock = Arc::clone(&self.clock_ms);
@@ -84,7 +84,7 @@ pub fn create(name: &str, encrypted: bool) -> CreateVm {
     serde_json::from_value(wish).unwrap()
 }
 
-/// Lets everybody work until nothing is left to do. False if the control plane died.
+/// Lets all parts work until nothing is left to do. Returns `false` if the control plane died.
 pub fn settle_down(site: &Site, control: &Control) -> bool {
     for _ in 0..ROUNDS_MAX {
         let before = site.store.snapshot().unwrap().revision();
@@ -137,21 +137,22 @@ pub struct HostInside {
     pub free_bytes: u64,
     pub memory_bytes: u64,
     pub crypto_safe: CryptoSafe,
-    /// What guests asked of their disks.
+    /// The guests' disk counters.
     pub statistics: BTreeMap<VmId, VmStatistics>,
     pub programs: Option<Programs>,
-    /// What it should never have been asked for.
+    /// Requests that it should never have received.
     pub violations: Vec<String>,
-    /// So many moves to another key fail.
+    /// The number of moves to another key that fail.
     pub rekeys_that_fail: u32,
-    /// With which codes changes of disks fail that are no removals; the last first.
+    /// The error codes of failing disk changes other than removals; the last comes first.
     pub disk_changes_that_fail: Vec<&'static str>,
-    /// With which code a question whether a VM can be made is refused.
+    /// The error code with which it refuses to check a VM.
     pub refuses: Option<&'static str>,
-    /// With which codes imports fail; the last first.
+    /// The error codes of failing imports; the last comes first.
     pub imports_that_fail: Vec<&'static str>,
     pub down: bool,
-    /// Whether it works as soon as it is asked, and whoever waits for changes waits.
+    /// Whether it carries out requests at once, and blocks requests for changes until there are
+    /// some.
     pub by_itself: bool,
 }
 
@@ -167,7 +168,7 @@ pub struct FakeVm {
     pub tpm_lost: bool,
     pub network_lost: bool,
     pub dumps: Vec<Dump>,
-    /// What its supervisor has attested.
+    /// The configuration that its supervisor has attested.
     pub attested: Option<VmSpec>,
 }
 
@@ -462,12 +463,12 @@ impl FakeHost {
         self.state.lock()
     }
 
-    /// Does what was asked. Says whether there was something.
+    /// Carries out requests. Returns whether there were any.
     pub fn work(&self) -> bool {
         self.lock().work()
     }
 
-    /// hostd is killed and started: VMs run on, and no operation is known.
+    /// Kills and restarts hostd: VMs keep running, and operations are forgotten.
     pub fn restart(&self) {
         let mut inside = self.lock();
         inside.epoch = Epoch(Uuid::new_v4());
@@ -488,7 +489,7 @@ impl FakeHost {
         }
     }
 
-    /// A guest does something by itself.
+    /// Lets a guest do something by itself.
     pub fn guest(&self, name: &str, act: impl Fn(&mut FakeVm)) {
         let mut inside = self.lock();
         let found = inside.vms.iter_mut().find(|(_, vm)| vm.spec.name.as_str() == name);
@@ -499,7 +500,7 @@ impl FakeHost {
         self.changed.notify_all();
     }
 
-    /// One call: before and after it the control plane may die.
+    /// One call. The control plane may die before and after it.
     fn call<T>(&self, act: impl FnOnce(&mut HostInside) -> Result<T, HostError>) -> Result<T, HostError> {
         let dead = || HostError::Unreachable("dead".to_owned());
         if !self.fuse.passes() {
@@ -674,15 +675,15 @@ pub struct FakeKeys {
 
 #[derive(Default)]
 pub struct KeysInside {
-    /// Keys by the request that made them.
+    /// Keys by their requests.
     pub made: BTreeMap<KeyRequestId, (VmId, ProviderKey)>,
     grants: u64,
     pub unavailable: bool,
     pub expires_unix_seconds: Option<u64>,
     pub last_backup_unix_seconds: Option<u64>,
-    /// Keys that were taken out of use.
+    /// Deactivated keys.
     pub retired: BTreeSet<String>,
-    /// What is on the audit log of uses of guest data.
+    /// The audit log's entries about uses of guest data.
     pub uses: Vec<String>,
 }
 

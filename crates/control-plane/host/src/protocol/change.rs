@@ -1,25 +1,25 @@
-//! What has changed since somebody last asked.
+//! Changes since a client's last request.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
 
 use super::names::OperationId;
 
-/// One run of hostd. Numbers of changes are of one epoch; after a restart there is another one, and
-/// all is to be read again.
+/// One run of hostd. Change numbers belong to an epoch; after a restart, with a new epoch, a client
+/// reads everything again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub uuid::Uuid);
 
-/// What has changed. It says what to look at, not how that is: the same thing that changes often is
-/// there once.
+/// What has changed. It names the changed objects, not their new state. An object that changes
+/// often is listed once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
-    /// Of these numbers.
+    /// The epoch of the numbers.
     pub epoch: Epoch,
-    /// The last one: ask for those after it.
+    /// The number of the last change: the next request asks for those after it.
     pub number: u64,
-    /// Whether some after the number that was asked for are not known any more: read everything.
+    /// Whether hostd no longer has some of the requested changes. The client then reads everything.
     pub read_all: bool,
     /// The changes, oldest first.
     pub changes: Vec<Change>,
@@ -28,14 +28,14 @@ pub struct Changes {
 /// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Its number, from 1, growing.
+    /// Its number, counted from 1.
     pub number: u64,
-    /// What has changed.
+    /// The changed object.
     #[serde(flatten)]
     pub object: ChangedObject,
 }
 
-/// What has changed.
+/// An object that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangedObject {

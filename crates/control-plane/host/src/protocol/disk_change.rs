@@ -1,4 +1,4 @@
-//! A disk of a VM that comes, goes or grows.
+//! Adding, removing and growing a disk of a VM.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VolumeSize;
@@ -7,24 +7,24 @@ use strongroom_vm::DiskName;
 use super::problem::Problem;
 use super::spec::{Disk, VmSpec};
 
-/// What becomes of a disk, whether the VM runs or is off. What is so already is left as it is, so
-/// that it can be asked again.
+/// A change of a disk, for a running VM or one that is off. A part that is already done is left as
+/// it is, so that a request can be repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DiskChange {
-    /// There is one more, after all others.
+    /// Adds a disk after all others.
     Add {
-        /// Which.
+        /// The new disk.
         disk: Box<Disk>,
     },
-    /// It is gone, and its volume with it.
+    /// Removes a disk, and deletes its volume.
     Remove {
-        /// Which.
+        /// The disk.
         disk: DiskName,
     },
-    /// It has this size, and no less.
+    /// Grows a disk to this size. A smaller size is refused.
     Resize {
-        /// Which.
+        /// The disk.
         disk: DiskName,
         /// Its new size, in bytes.
         size_bytes: VolumeSize,
@@ -32,7 +32,7 @@ pub enum DiskChange {
 }
 
 impl DiskChange {
-    /// Which disk.
+    /// The name of the disk.
     pub fn disk(&self) -> &DiskName {
         match self {
             Self::Add { disk } => &disk.name,
@@ -40,10 +40,10 @@ impl DiskChange {
         }
     }
 
-    /// What the VM is with it.
+    /// Returns the VM's configuration after the change.
     ///
     /// # Errors
-    /// If it is none then.
+    /// If that configuration is invalid.
     pub fn applied_to(&self, spec: &VmSpec) -> Result<VmSpec, Problem> {
         let mut changed = spec.clone();
         let at = changed.disks.iter().position(|disk| disk.name == *self.disk());

@@ -1,4 +1,4 @@
-//! Dumps of guests, as they are spoken of. Nothing of what is in them is here.
+//! Descriptions of guest dumps, without their content.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VolumeId;
@@ -10,29 +10,29 @@ use super::problem::Problem;
 /// it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dump {
-    /// Its number, which no other dump of the VM gets.
+    /// Its number, unique among the dumps of the VM.
     pub number: u32,
     /// The volume that holds it.
     pub volume: VolumeId,
-    /// The core file, in bytes.
+    /// The size of the core file, in bytes.
     pub bytes: u64,
-    /// What it takes sealed, in bytes: pages of zeroes take nothing.
+    /// The bytes that it takes sealed; pages of zeroes take none.
     pub sealed_bytes: u64,
     /// When it was made: seconds since 1970-01-01 00:00 UTC.
     pub at_unix_seconds: u64,
-    /// What somebody called it.
+    /// Its label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// What made it: asked for again, it is not made again.
+    /// The operation that made it. A repeated request does not make it again.
     pub operation: OperationId,
 }
 
-/// What follows the last chunk of a dump that is given to a client.
+/// The end of a dump's stream, after its last chunk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuestEnd {
-    /// All of it was verified and given.
+    /// The whole dump was verified and sent.
     Done,
-    /// It is not what was written, or cannot be read.
+    /// The dump is damaged, or cannot be read.
     Error(Problem),
 }

@@ -1,4 +1,4 @@
-//! A grant on its way through hostd.
+//! Grants that pass through hostd.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use strongroom_types::ProviderKeyId;
 use zeroize::Zeroizing;
 
-/// The longest grant, in bytes: some thousand of keys would be, and a VM has a handful.
+/// The longest grant, in bytes: enough for about a thousand keys. A VM has a handful.
 const GRANT_BYTES_MAX: usize = 16 << 10;
 
-/// A key server's signed leave for this host to fetch some keys, in one request. hostd hands it on
-/// and does not look into it.
+/// A key server's signed permit for this host to fetch certain keys, in one request. hostd forwards
+/// it without decoding it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// What the key server is shown; base64 in JSON.
+    /// The grant as the key server takes it; base64 in JSON.
     #[serde(serialize_with = "write", deserialize_with = "read")]
     pub bytes: Zeroizing<Vec<u8>>,
-    /// The keys that it names.
+    /// The keys that it covers.
     pub keys: Vec<ProviderKeyId>,
-    /// Until when it is good: seconds since 1970-01-01 00:00 UTC.
+    /// When it expires: seconds since 1970-01-01 00:00 UTC.
     pub expires_unix_seconds: u64,
 }
 

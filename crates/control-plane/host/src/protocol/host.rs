@@ -1,4 +1,4 @@
-//! How a host is.
+//! The state of a host.
 
 use std::path::PathBuf;
 
@@ -14,113 +14,113 @@ pub struct Host {
     pub name: String,
     /// The version of hostd.
     pub version: String,
-    /// Of this run of hostd.
+    /// The epoch of this run of hostd.
     pub epoch: Epoch,
     /// The processors that hostd may use.
     pub cpus: u32,
-    /// All memory, in bytes.
+    /// Total memory, in bytes.
     pub memory_bytes: u64,
-    /// Memory that can be had without taking it from anyone, in bytes.
+    /// Available memory, in bytes: what a process can get without swapping.
     pub memory_available_bytes: u64,
-    /// How processors and memory lie.
+    /// Its processors and memory nodes.
     pub topology: Topology,
-    /// What guests run on.
+    /// The accelerator for guests.
     pub accelerator: Accelerator,
-    /// What VMs are started with; nothing of a hostd that does not say.
+    /// The programs that VMs are started with; absent from a hostd that does not report them.
     #[serde(default)]
     pub programs: Option<Programs>,
-    /// Where kernels, initial ram disks and CD-ROM images may be.
+    /// The directories that may hold kernels, initial ram disks and CD-ROM images.
     #[serde(default)]
     pub boot_directories: Vec<PathBuf>,
-    /// Where volumes are.
+    /// Its datastores.
     pub datastores: Vec<Datastore>,
-    /// Whether what is in memory stays there.
+    /// Whether memory can reach a disk.
     pub crypto_safe: CryptoSafe,
-    /// VMs that are not off.
+    /// The number of VMs that are not off.
     pub vms_running: u32,
-    /// Operations that are being done.
+    /// The number of operations in progress.
     pub operations_running: u32,
-    /// Operations that wait for their turn.
+    /// The number of operations in the queue.
     pub operations_queued: u32,
 }
 
-/// The programs and the firmware that VMs are started with; nothing for what is not installed.
+/// The programs and the firmware that VMs are started with; one that is not installed is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Programs {
     /// QEMU.
     pub qemu: Option<QemuFound>,
-    /// UEFI's code.
+    /// The code image of UEFI.
     pub uefi: Option<PathBuf>,
-    /// What connects guests by the network `user`.
+    /// passt, which connects guests to the network `user`.
     pub passt: Option<PathBuf>,
-    /// What emulates TPMs.
+    /// swtpm, which emulates TPMs.
     pub swtpm: Option<PathBuf>,
 }
 
-/// QEMU, as it was found.
+/// The installed QEMU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QemuFound {
-    /// The program.
+    /// Its path.
     pub path: PathBuf,
     /// Its version, as `7.2`.
     pub version: String,
 }
 
-/// How processors and memory lie.
+/// The processors and memory nodes of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
-    /// Sockets.
+    /// The number of sockets.
     pub sockets: u32,
-    /// Cores of all sockets.
+    /// The number of cores in all sockets.
     pub cores: u32,
-    /// Threads of all cores.
+    /// The number of threads in all cores.
     pub threads: u32,
     /// Memory of each NUMA node, in bytes.
     pub node_memory_bytes: Vec<u64>,
 }
 
-/// What guests run on.
+/// The accelerator for guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accelerator {
-    /// The processors.
+    /// KVM.
     Kvm,
-    /// An emulation of them, which is slow.
+    /// Emulation, which is slow.
     Tcg,
 }
 
-/// A place for volumes.
+/// A directory for volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Datastore {
     /// Its directory.
     pub path: PathBuf,
-    /// Which it is; unknown while it is not there.
+    /// Its id; unknown while it is missing.
     pub id: Option<DatastoreId>,
-    /// All space, in bytes.
+    /// The size of its file system, in bytes.
     pub total_bytes: u64,
-    /// Space that volumes can still take, in bytes.
+    /// Free space for volumes, in bytes.
     pub free_bytes: u64,
     /// Whether it can be used.
     pub state: DatastoreState,
-    /// Why not.
+    /// The reason if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Whether a datastore can be used.
+/// The state of a datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DatastoreState {
-    /// It can.
+    /// It can be used.
     Ready,
-    /// It can be read, and nothing new fits.
+    /// It can be read, but is full.
     Full,
-    /// It is not there, or is another one than it was.
+    /// It is missing, or another datastore is in its place.
     Missing,
 }
 
-/// What is to be used as a datastore. It is marked with an id, if it has none, and its directory
-/// made, if only that is missing.
+/// A request to use a directory as a datastore. It gets an id if it has none, and is created if
+/// only its last component is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatastoreRequest {
@@ -128,28 +128,28 @@ pub struct DatastoreRequest {
     pub path: PathBuf,
 }
 
-/// Whether what is in the host's memory stays there.
+/// Whether secrets in the host's memory stay off its disks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CryptoSafe {
-    /// Whether.
+    /// The state.
     pub state: CryptoSafeState,
-    /// Why not.
+    /// The reasons, unless it is safe.
     pub reasons: Vec<String>,
-    /// Whether VMs with encrypted disks are refused where it does not.
+    /// Whether this host refuses VMs with encrypted disks unless it is safe.
     #[serde(default)]
     pub required: bool,
 }
 
-/// Whether a host may run VMs that must stay secret.
+/// Whether a host may run VMs whose memory must not reach a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CryptoSafeState {
-    /// It cannot: something writes memory out.
+    /// It may not: something on it writes memory to a disk.
     Incapable,
-    /// It could, and was not told to.
+    /// It could, but is not configured to.
     Prepared,
-    /// It does.
+    /// It may.
     Safe,
-    /// It was, and something has changed: VMs that run go on, none is started.
+    /// It was safe, and has changed: running VMs go on, but none is started.
     PendingIncapable,
 }

@@ -1,4 +1,4 @@
-//! The protocol of hostd: HTTP/1.1 with JSON on a unix socket, asked by the control plane.
+//! The protocol of hostd: HTTP/1.1 with JSON on a unix socket. The control plane is the client.
 //!
 //! | request | answer |
 //! |---|---|
@@ -16,16 +16,15 @@
 //! | `PUT /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: used from now on |
 //! | `POST /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: looked through once more |
 //!
-//! A refusal has a status of 400 and more, and a [`Problem`] as its body.
+//! A refusal has a status of 400 or more, and a [`Problem`] as its body.
 //!
-//! - Either side may be killed at any moment, so everything can be asked again. An operation is
-//!   known by its id for as long as hostd runs, and by its effect afterwards: creating what is
-//!   there as it should be, starting the generation that runs, stopping what is stopped, dumping
-//!   what this operation has dumped, deleting what is gone succeed.
-//! - Nothing here is secret. Grants are of no use but to this host, and are kept out of logs all
-//!   the same.
-//! - What an answer has that a reader does not know is for a newer reader; what a request has so is
-//!   refused.
+//! - Either side may be killed at any moment, so every request can be repeated. An operation is
+//!   known by its id as long as hostd runs, and by its effect afterwards. These succeed again:
+//!   creating what already exists as requested, starting the generation that runs, stopping a
+//!   stopped VM, making a dump that this operation has made, and deleting what is gone.
+//! - Nothing here is secret. Grants are useless on another host, and are kept out of logs all the
+//!   same.
+//! - An unknown field of an answer is ignored; an unknown field of a request is refused.
 
 mod change;
 mod disk_change;
@@ -64,7 +63,7 @@ pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
 pub use spec::{Disk, DiskKey, KnownVolume, SpecError, VmSpec};
 pub use statistics::{DiskStatistics, VmStatistics};
-/// What VMs are made of, as `strongroom_vm` says it.
+/// The parts of a VM, as `strongroom_vm` defines them.
 pub use strongroom_vm::{
     Board, Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, Network,
     Nic, VmName,
@@ -73,13 +72,13 @@ pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,
 };
 
-/// The format of everything here; a path's `v1`.
+/// The version of the whole protocol: the `v1` in its paths.
 pub const FORMAT: u32 = 1;
 
-/// The longest body of a request, in bytes: the longest VM with the longest grants is far below.
+/// The longest request body, in bytes: far above the largest VM with the longest grants.
 pub const REQUEST_BYTES_MAX: usize = 128 << 10;
 
-/// The longest body of an answer, in bytes: all VMs of a full host.
+/// The longest answer body, in bytes: all VMs of a full host.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// The longest that a request for changes waits, in seconds.

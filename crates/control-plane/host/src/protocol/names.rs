@@ -1,4 +1,5 @@
-//! What operations and starts of VMs are called. VMs and disks have their names of `strongroom_vm`.
+//! Ids of operations, and numbers of starts. The names of VMs and disks are those of
+//! `strongroom_vm`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +7,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use strongroom_types::{IdError, parse_id};
 
-/// Names one operation, by whoever asks for it: asked again with the same id, it is the same
-/// operation.
+/// The id of an operation, chosen by the client: a request with the same id is the same operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OperationId(uuid::Uuid);
 
 impl OperationId {
-    /// A new one.
+    /// Makes a random id.
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4())
     }
@@ -39,9 +39,9 @@ impl FromStr for OperationId {
     }
 }
 
-/// Which start of a VM this is. The control plane counts them from 1, for life; a host starts none
-/// that is not above the last one, so that no order of before starts a VM again. Grants name it
-/// too.
+/// The number of a VM's start. The control plane counts from 1 for the life of the VM. A host only
+/// starts a generation above the last one, so that an old order cannot start a VM again. Grants
+/// name it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VmGeneration(pub u64);

@@ -1,4 +1,4 @@
-//! How a VM is, as hostd sees it.
+//! The state of VMs as hostd sees it.
 
 use std::path::PathBuf;
 
@@ -11,68 +11,68 @@ use super::dump::Dump;
 use super::names::VmGeneration;
 use super::spec::VmSpec;
 
-/// All VMs of a host: those whose directories are in its datastores, and those that run.
+/// All VMs of a host: those with a directory in one of its datastores, and those that run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservedVms {
     /// The epoch of `number`.
     pub epoch: Epoch,
-    /// The last change that is in here; ask for those after it.
+    /// The last change that the list includes; the client asks for later ones.
     pub number: u64,
     /// The VMs, by id.
     pub vms: Vec<ObservedVm>,
 }
 
-/// How a VM is.
+/// The state of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservedVm {
-    /// Which.
+    /// Its id.
     pub vm: VmId,
     /// Its name.
     pub name: VmName,
     /// Its directory.
     pub directory: PathBuf,
-    /// The last start that this host knows of; 0 if it never was started.
+    /// The last start that this host knows of; 0 if it was never started.
     pub generation: VmGeneration,
-    /// Whether it runs.
+    /// Its power state.
     pub power: PowerState,
-    /// Since when: seconds since 1970-01-01 00:00 UTC.
+    /// When that state began: seconds since 1970-01-01 00:00 UTC.
     pub since_unix_seconds: u64,
-    /// What answers for it.
+    /// The process id of its supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervisor_pid: Option<u32>,
-    /// How many of those that answered for this start of it have died.
+    /// The number of supervisors of this start that have died.
     #[serde(default)]
     pub supervisor_deaths: u64,
-    /// What it runs in.
+    /// The process id of its QEMU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qemu_pid: Option<u32>,
-    /// Whether its TPM has ended, and its guest sees one that fails.
+    /// Whether its swtpm has ended, so that its guest sees a failed TPM.
     #[serde(default)]
     pub tpm_lost: bool,
-    /// Whether what its network `user` goes through has ended, and its guest reaches nothing.
+    /// Whether the process behind its network `user` has ended, so that its guest is disconnected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub network_lost: bool,
     /// Its volumes; empty while it is off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<ObservedVolume>,
-    /// Why it is as it is, where there is something to say.
+    /// The reason for its state, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<VmReason>,
-    /// Keys that it needs and does not have.
+    /// The keys that it needs and does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<WaitingFor>,
-    /// The memory with which it goes on at its next start.
+    /// The saved memory that its next start resumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<SuspendedMemory>,
-    /// The dumps of its guest; nothing if whoever tells of it knows of no dumps.
+    /// The dumps of its guest; absent if the sender does not support dumps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dumps: Option<Vec<Dump>>,
-    /// What its directory says that it is.
+    /// The configuration in its directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Box<VmSpec>>,
 }
 
-/// The memory of a VM that was suspended, sealed in its own volume `memory`.
+/// The saved memory of a suspended VM, sealed in its own volume `memory`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuspendedMemory {
     /// The volume that holds it.
@@ -83,43 +83,43 @@ pub struct SuspendedMemory {
     pub at_unix_seconds: u64,
 }
 
-/// Whether a VM runs.
+/// The power state of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PowerState {
     /// Off, as it should be.
     Stopped,
-    /// Its volumes are opened, and QEMU is started.
+    /// Its volumes are being opened, or its QEMU is being started.
     Starting,
     /// Its processors run.
     Running,
-    /// They are halted.
+    /// Its processors are paused.
     Paused,
-    /// Its guest was asked to end, or it is cut off.
+    /// Its guest was asked to shut down, or it is being stopped by force.
     Stopping,
-    /// Off, and nobody asked for it.
+    /// Off, without a request.
     Crashed,
-    /// Off, with its memory sealed: its next start goes on with it.
+    /// Off, with its memory sealed: its next start resumes it.
     Suspended,
-    /// It was started and waits for a key; it goes on by itself.
+    /// It was started and waits for a key. It continues automatically.
     KeyUnavailable,
 }
 
 impl PowerState {
-    /// Whether nothing of it runs.
+    /// Whether none of its processes runs.
     pub fn is_off(self) -> bool {
         matches!(self, Self::Stopped | Self::Crashed | Self::Suspended)
     }
 }
 
-/// Why a VM is as it is.
+/// The reason for a VM's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmReason {
-    /// A stable name for programs; of [`OffReason`] for a VM that is off, else `paused_by_request`,
-    /// `no_space`, `io_error`, `guest_panicked`, `suspending`, `dumping`, `key_unavailable`,
-    /// `worker_down`, `adopting`, `tpm_lost`.
+    /// A stable name for programs: the code of an [`OffReason`] for a VM that is off, otherwise
+    /// `paused_by_request`, `no_space`, `io_error`, `guest_panicked`, `suspending`, `dumping`,
+    /// `key_unavailable`, `worker_down`, `adopting` or `tpm_lost`.
     pub code: String,
-    /// A sentence.
+    /// A sentence for people.
     pub message: String,
 }
 
@@ -131,26 +131,26 @@ pub enum OffReason {
     NeverStarted,
     /// Its guest shut down.
     GuestShutdown,
-    /// Somebody asked for it.
+    /// It was stopped on request.
     Stopped,
-    /// It was cut off: somebody asked for it, or the guest did not end in time.
+    /// It was stopped by force, on request or because the guest did not shut down in time.
     ForcedOff,
-    /// It could not be started.
+    /// Its start failed.
     StartFailed,
     /// QEMU ended by itself, or was killed.
     QemuDied,
-    /// A volume could not be served any more.
+    /// A volume could no longer be served.
     VolumeLost,
-    /// A key was revoked, and its provider is set up so that this ends what uses it.
+    /// A key was revoked, and its provider is configured to end VMs that use a revoked key.
     KeyRevoked,
-    /// Its memory was sealed, and it goes on with it at its next start.
+    /// Its memory was sealed, and its next start resumes it.
     Suspended,
-    /// Its supervisor died, and so did QEMU: the host lost power, or somebody killed them.
+    /// Its supervisor and QEMU both died: the host lost power, or they were killed.
     HostLost,
 }
 
 impl OffReason {
-    /// Its name in JSON.
+    /// Its code in JSON.
     pub fn code(self) -> &'static str {
         match self {
             Self::NeverStarted => "never_started",
@@ -166,7 +166,7 @@ impl OffReason {
         }
     }
 
-    /// What the VM is then.
+    /// The power state that follows from it.
     pub fn power(self) -> PowerState {
         match self {
             Self::NeverStarted | Self::GuestShutdown | Self::Stopped | Self::ForcedOff => PowerState::Stopped,
@@ -181,58 +181,58 @@ impl OffReason {
 /// A key that a VM needs and does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingFor {
-    /// Which.
+    /// The key.
     pub key: ProviderKey,
-    /// Why it cannot be had.
+    /// Why the key is unavailable.
     pub reason: String,
-    /// Whether there is no grant left to ask with: bring one
-    /// ([`SupplyGrants`](super::OperationKind::SupplyGrants)).
+    /// Whether it has no grant left to fetch the key with.
+    /// [`SupplyGrants`](super::OperationKind::SupplyGrants) brings one.
     pub grant_wanted: bool,
 }
 
-/// How a volume of a running VM is.
+/// The state of a running VM's volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservedVolume {
     /// The disk.
     pub disk: DiskName,
-    /// Whether it is served.
+    /// Its state.
     pub state: VolumeState,
-    /// What serves it.
+    /// The process id of its worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_pid: Option<u32>,
-    /// How often a worker died and another one took its place.
+    /// How often a worker died and was replaced.
     #[serde(default)]
     pub restarts: u64,
     /// How the last worker that died ended, as in `was killed by signal 9`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_end: Option<String>,
-    /// Requests that the device failed.
+    /// The number of requests that the device failed.
     #[serde(default)]
     pub device_errors: u64,
-    /// The KEK that it is under; none for a clear one.
+    /// The KEK that it is under; absent for a clear volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kek: Option<KekId>,
-    /// How that one stands.
+    /// The state of that KEK's lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseStatus>,
 }
 
-/// Whether a volume is served.
+/// The state of a served volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeState {
-    /// Not yet.
+    /// It is not served yet.
     Opening,
-    /// It is.
+    /// It is served.
     Serving,
     /// Requests of the guest wait for room in the datastore.
     Parked,
-    /// A flush failed, and none succeeds until the VM is started anew.
+    /// A flush failed. All later flushes fail until the VM is restarted.
     FlushFailed,
-    /// Its worker died, and another one is on its way.
+    /// Its worker died, and another is starting.
     Restarting,
-    /// Its worker died, and the key for another one cannot be had.
+    /// Its worker died, and the key for another is unavailable.
     KeyUnavailable,
-    /// Not any more.
+    /// It is no longer served.
     Closed,
 }

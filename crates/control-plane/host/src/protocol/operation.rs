@@ -1,4 +1,4 @@
-//! What is done to a VM, and how far that is.
+//! Operations on VMs, and their progress.
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{KekId, ProviderKey, VmId, VolumeId};
@@ -12,135 +12,135 @@ use super::problem::Problem;
 use super::spec::VmSpec;
 use super::ticket::TicketId;
 
-/// What is to be done to a VM. Operations on one VM are done in the order in which they came; of
-/// all VMs, at most 16 at once.
+/// A request for an operation on a VM. Operations on one VM run in the order in which they arrived;
+/// at most 16 run at once on the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperationRequest {
-    /// Which operation this is: asked again with the same id, it is not done again.
+    /// The id of the operation. A repeated request with the same id does not run it again.
     pub operation: OperationId,
-    /// Which start of the VM it is meant for. [`Start`](OperationKind::Start) begins it; others but
-    /// [`Create`](OperationKind::Create), [`Delete`](OperationKind::Delete),
-    /// [`Configure`](OperationKind::Configure) and [`DeleteDump`](OperationKind::DeleteDump), which
-    /// do not look at it, are refused if another one runs.
+    /// The start of the VM that it is meant for. [`Start`](OperationKind::Start) begins this
+    /// generation. [`Create`](OperationKind::Create), [`Delete`](OperationKind::Delete),
+    /// [`Configure`](OperationKind::Configure) and [`DeleteDump`](OperationKind::DeleteDump) ignore
+    /// it. All others are refused if another generation runs.
     pub generation: VmGeneration,
-    /// What it is.
+    /// The operation.
     pub kind: OperationKind,
-    /// Leave to fetch the keys that it takes; a grant is good once.
+    /// Grants for the keys that it needs; each grant can be used once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<Grant>,
 }
 
-/// What is done to a VM.
+/// The operations on a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum OperationKind {
-    /// Makes the VM's directory and its volumes; all of it, or nothing that has its name. Takes the
-    /// keys of its disks.
+    /// Makes the VM's directory and its volumes, or nothing under the VM's name. Needs the keys of
+    /// its disks.
     Create {
-        /// What it is.
+        /// The VM.
         spec: Box<VmSpec>,
     },
     /// Deletes the directory and all volumes of a VM that is off.
     Delete,
-    /// Starts it, with this configuration, which its directory keeps from now on. Takes the keys of
-    /// its disks. Done when its guest runs; if a key cannot be had, done at once, and the VM is
-    /// [`KeyUnavailable`](super::PowerState::KeyUnavailable) until it can.
+    /// Starts the VM with this configuration, which is also stored in its directory. Needs the keys
+    /// of its disks. The operation is done when the guest runs. If a key is unavailable, it is done
+    /// at once, and the VM is [`KeyUnavailable`](super::PowerState::KeyUnavailable) until the key
+    /// is available.
     ///
-    /// One that is [`Suspended`](super::PowerState::Suspended) goes on with its memory, all of
-    /// which is verified first.
+    /// A [`Suspended`](super::PowerState::Suspended) VM resumes its memory, all of which is
+    /// verified first.
     Start {
-        /// What it is.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// How.
+        /// The options.
         #[serde(default)]
         how: StartOptions,
     },
-    /// Saves its memory and its devices' state, sealed, and ends it: its next start goes on with
-    /// them. If it fails, the guest goes on.
+    /// Saves the VM's memory and device state, sealed, and stops it; its next start resumes them.
+    /// If this fails, the guest continues.
     Suspend,
-    /// Dumps the memory of its guest, which stands still meanwhile, as a core file into a sealed
-    /// volume of its own. If it fails, nothing is left of that.
+    /// Dumps the guest's memory as a core file into a sealed volume of its own. The guest is paused
+    /// meanwhile. A failed dump leaves nothing behind.
     Dump {
-        /// What somebody calls it.
+        /// The dump's label.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         label: Option<String>,
     },
     /// Deletes a dump, whether the VM runs or not.
     DeleteDump {
-        /// What the VM is.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which.
+        /// The dump's number.
         number: u32,
     },
-    /// Ends it: its guest is asked to, and after `timeout_s` it is cut off.
+    /// Asks the guest to shut down, and stops the VM by force after `timeout_s`.
     Stop {
-        /// Cuts it off at once.
+        /// Stops the VM by force at once.
         force: bool,
-        /// How long the guest may take, in seconds.
+        /// How long the guest has to shut down, in seconds.
         timeout_s: u32,
     },
-    /// Halts its processors.
+    /// Pauses the processors.
     Pause,
-    /// Has them go on.
+    /// Resumes the processors.
     Resume,
-    /// As the reset button does.
+    /// Resets the VM, as a reset button does.
     Reset,
-    /// Writes another configuration for its next start. Disks that are new are made, and take their
-    /// keys; none is removed.
+    /// Replaces the configuration for the next start. New disks are made, and need their keys; no
+    /// disk is removed.
     Configure {
-        /// What it will be.
+        /// The new configuration.
         spec: Box<VmSpec>,
     },
     /// Fills a disk of a VM that is off with an image that a client sent to the guest socket with a
-    /// ticket ([`TicketRequest::Upload`](super::TicketRequest::Upload)). Takes the disk's key. What
-    /// the disk held is lost, even if it fails.
+    /// ticket ([`TicketRequest::Upload`](super::TicketRequest::Upload)). Needs the disk's key. The
+    /// old content is lost, even if the import fails.
     ImportDisk {
-        /// What the VM is.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which disk.
+        /// The disk.
         disk: DiskName,
         /// The ticket.
         ticket: TicketId,
-        /// What is in the image.
+        /// The image's format.
         format: ImageFormat,
     },
-    /// Moves all of a VM's volumes, running or off, from the keys that they are under to the one
-    /// that the configuration says is [next](super::DiskKey::Provider::next). No data is copied.
-    /// Takes the keys of both sides. What fails, or is killed, leaves each volume under a key that
-    /// the configuration names; asked again, it goes on.
+    /// Moves all of a VM's volumes, running or off, from their present keys to the
+    /// [next](super::DiskKey::Provider::next) one of the configuration. No data is copied. Needs
+    /// the old and the new keys. If it fails or is killed, each volume is under a key that the
+    /// configuration names, and a repeated request continues.
     Rekey {
-        /// What it is, with the next key.
+        /// The VM, with its next key.
         spec: Box<VmSpec>,
     },
-    /// Adds a disk to a VM, takes one out or makes one larger, running or off; not of one that is
-    /// suspended. Takes the VM's keys. What is taken out of a VM that runs is asked of its guest,
-    /// which has a minute, and its volume is deleted. What fails half done is said so by its
-    /// effect: asked again, it goes on; and a disk that was added in part can be taken out.
+    /// Adds, removes or grows a disk of a VM, running or off, but not suspended. Needs the VM's
+    /// keys. A running guest has a minute to release a disk that is removed; then its volume is
+    /// deleted. A failure can leave the change half done: a repeated request continues it, and a
+    /// partly added disk can be removed.
     ChangeDisk {
-        /// What the VM is before.
+        /// The VM before the change.
         spec: Box<VmSpec>,
-        /// What becomes of which.
+        /// The change.
         change: DiskChange,
     },
     /// Brings grants to a VM that [waits for a key](super::ObservedVm::waiting_for).
     SupplyGrants,
 }
 
-/// How a VM is started.
+/// Options of a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartOptions {
-    /// Loses the memory that it was suspended with, and boots.
+    /// Discards the memory of a suspended VM, and boots.
     #[serde(default)]
     pub discard_memory: bool,
-    /// Leaves its processors standing still, as if somebody had paused it before its first
-    /// instruction.
+    /// Pauses the VM before its first instruction.
     #[serde(default)]
     pub paused: bool,
 }
 
 impl OperationKind {
-    /// What it is called.
+    /// The operation's name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Create { .. } => "create",
@@ -161,8 +161,8 @@ impl OperationKind {
         }
     }
 
-    /// The configuration that comes with whatever opens or makes a volume. What lies in the
-    /// datastore decides nothing about that.
+    /// The configuration, for operations that open or make volumes. The datastore's own copy
+    /// decides nothing about that.
     pub fn spec(&self) -> Option<&VmSpec> {
         match self {
             Self::Create { spec }
@@ -184,80 +184,80 @@ impl OperationKind {
     }
 }
 
-/// How an image is written.
+/// The format of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageFormat {
-    /// As its first bytes say. What starts as no format known is raw.
+    /// Detected from the first bytes; an unrecognised image is raw.
     #[default]
     Auto,
-    /// Byte for byte.
+    /// The bytes of the disk.
     Raw,
-    /// QEMU's.
+    /// QEMU's format.
     Qcow2,
-    /// VMware's.
+    /// VMware's format.
     Vmdk,
-    /// Hyper-V's.
+    /// Hyper-V's format.
     Vhdx,
 }
 
-/// An operation, as far as it is.
+/// The state of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// Which.
+    /// Its id.
     pub operation: OperationId,
-    /// On which VM.
+    /// The VM.
     pub vm: VmId,
     /// [`OperationKind::name`].
     pub kind: String,
-    /// How far it is.
+    /// Its state.
     pub state: OperationState,
-    /// How much of it is done, where that can be told.
+    /// Its progress, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Problem>,
-    /// What came of it.
+    /// Its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<OperationOutcome>,
 }
 
-/// How far an operation is.
+/// The stages of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationState {
-    /// It waits for its turn.
+    /// It is queued.
     Queued,
-    /// It is being done.
+    /// It is in progress.
     Running,
     /// Done.
     Done,
-    /// Not done; nor half done, but where its kind says so.
+    /// It failed, and has no effect, unless its kind says otherwise.
     Failed,
-    /// Not done, because somebody asked to end it.
+    /// It was cancelled on request.
     Cancelled,
 }
 
 impl OperationState {
-    /// Whether nothing more becomes of it.
+    /// Whether the operation has ended.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)
     }
 }
 
-/// How much is done.
+/// The progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// So much.
+    /// The units done.
     pub done: u64,
-    /// Of so much; 0 while that is not known.
+    /// The units in total; 0 while that is unknown.
     pub total: u64,
-    /// Of what.
+    /// The unit.
     pub unit: ProgressUnit,
 }
 
-/// What progress is counted in.
+/// The unit of a progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressUnit {
@@ -267,21 +267,21 @@ pub enum ProgressUnit {
     Volumes,
 }
 
-/// What came of an operation, for the control plane to keep.
+/// The result of an operation, for the control plane to keep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// Of `create`, `configure`, `rekey` and `change_disk`: the VM's volumes; of `import_disk`: the
-    /// one that was filled.
+    /// After `create`, `configure`, `rekey` and `change_disk`: the VM's volumes. After
+    /// `import_disk`: the filled volume.
     Volumes(Vec<VolumeFacts>),
-    /// Of `start`: it waits for a key.
+    /// After `start`: the key that the VM waits for.
     KeyUnavailable(ProviderKey),
-    /// Of `dump`: it.
+    /// After `dump`: the dump.
     Dump(Dump),
 }
 
 impl OperationOutcome {
-    /// The volumes of an outcome that has some.
+    /// Returns the volumes of an outcome, if it has any.
     pub fn into_volumes(outcome: Option<Self>) -> Vec<VolumeFacts> {
         match outcome {
             Some(Self::Volumes(volumes)) => volumes,
@@ -290,15 +290,15 @@ impl OperationOutcome {
     }
 }
 
-/// A volume, as its descriptor has it.
+/// A volume's descriptor, as far as the control plane keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeFacts {
-    /// The disk, or the volume of the VM's own.
+    /// The name of the disk, or of the VM's own volume.
     pub disk: DiskName,
-    /// Its volume, for life.
+    /// The volume's id, for life.
     pub volume: VolumeId,
-    /// The KEK that it is under; none for a clear one. To be expected at each start from now on.
+    /// The KEK that it is under; absent for a clear volume. Later starts expect this one.
     pub kek: Option<KekId>,
-    /// The generation of its descriptor: the least that is to be expected.
+    /// The generation of its descriptor: the least that later starts accept.
     pub generation: u64,
 }

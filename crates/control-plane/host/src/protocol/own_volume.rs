@@ -1,43 +1,43 @@
-//! What a VM's directory has beside its disks.
+//! Contents of a VM's directory other than its disks.
 
 use std::path::PathBuf;
 
 use super::spec::{DiskKey, KnownVolume, VmSpec};
 use strongroom_vm::{DiskName, Firmware};
 
-/// Where swtpm keeps a TPM's state, sealed with the key that [`OwnVolume::Vtpm`] holds. A
-/// directory, and no volume.
+/// The directory in which swtpm keeps a TPM's state, sealed with the key that [`OwnVolume::Vtpm`]
+/// holds. It is not a volume.
 pub use strongroom_datastore::file::TPM_STATE;
 
-/// How the names of dumps begin.
+/// The prefix of dumps' names.
 const DUMP_PREFIX: &str = "dump-";
-/// How the name ends of one that is being made.
+/// The suffix of an unfinished dump's name.
 pub const DUMP_MAKING: &str = ".making";
-/// How the name ends of a volume that does not have its first content yet.
+/// The suffix of the name of a volume whose first content is not written yet.
 pub const FILLING: &str = ".filling";
-/// What no disk is called, beside dumps.
+/// Names that no disk may have, besides dumps' names.
 const RESERVED: [&str; 7] = ["vm.json", "nvram", "vtpm", TPM_STATE, "seed", "console", "memory"];
 
-/// A volume of a VM that is none of its disks. It is an ordinary volume, under the key of the VM's
-/// first encrypted disk, so whatever is done to all volumes is done to it.
+/// A volume of a VM that is not one of its disks. It is an ordinary volume, under the key of the
+/// VM's first encrypted disk, so every operation on all volumes includes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnVolume {
     /// UEFI's variables.
     Nvram,
-    /// The key of a TPM's state, and which state is the last.
+    /// The key of a TPM's state, and the latest version of that state.
     Vtpm,
-    /// What cloud-init reads.
+    /// The cloud-init disk.
     Seed,
-    /// What the guest said on its console.
+    /// The console log.
     Console,
-    /// The memory of a guest that was suspended.
+    /// The memory of a suspended guest.
     Memory,
-    /// The memory of a guest that was dumped, by number.
+    /// A dump of the guest's memory, by number.
     Dump(u32),
 }
 
 impl OwnVolume {
-    /// Its name, which no disk has.
+    /// Its name, which no disk may have.
     pub fn name(self) -> String {
         match self {
             Self::Nvram => "nvram".to_owned(),
@@ -49,7 +49,7 @@ impl OwnVolume {
         }
     }
 
-    /// The one of that name.
+    /// Returns the volume with this name.
     pub fn named(name: &str) -> Option<Self> {
         let fixed = [Self::Nvram, Self::Vtpm, Self::Seed, Self::Console, Self::Memory];
         let dump = || {
@@ -60,7 +60,7 @@ impl OwnVolume {
     }
 }
 
-/// Whether no disk may have this name.
+/// Whether a disk may not have this name.
 pub fn is_reserved(name: &DiskName) -> bool {
     RESERVED.contains(&name.as_str()) || name.as_str().starts_with(DUMP_PREFIX)
 }
@@ -71,13 +71,13 @@ impl VmSpec {
         self.directory().join(which.name())
     }
 
-    /// What the control plane knows of one of the VM's own volumes.
+    /// Returns the entry of one of the VM's own volumes that the control plane knows.
     pub fn known_volume(&self, which: OwnVolume) -> Option<&KnownVolume> {
         let name = which.name();
         self.own_volumes.iter().find(|known| known.name.as_str() == name)
     }
 
-    /// The VM's own volumes that are made with it, and stay as long as it does.
+    /// The VM's own volumes that exist as long as the VM does.
     pub fn lasting_volumes(&self) -> impl Iterator<Item = OwnVolume> {
         let lasting = [
             (OwnVolume::Nvram, self.firmware == Firmware::Uefi),
@@ -87,18 +87,18 @@ impl VmSpec {
         lasting.into_iter().filter(|(_, has)| *has).map(|(which, _)| which)
     }
 
-    /// Where a dump is made, beside its place, which it gets when all of it is there.
+    /// The temporary path of an unfinished dump. It is renamed when it is complete.
     pub fn dump_making_path(&self, number: u32) -> PathBuf {
         self.directory().join(format!("{}{DUMP_MAKING}", OwnVolume::Dump(number).name()))
     }
 
-    /// Where swtpm keeps the state of the VM's TPM.
+    /// The directory in which swtpm keeps the state of the VM's TPM.
     pub fn tpm_state_path(&self) -> PathBuf {
         self.directory().join(TPM_STATE)
     }
 
-    /// What the VM's own volumes are under: the key of its first encrypted disk. Of a VM without
-    /// one a person said that it is not to be encrypted.
+    /// The key of the VM's own volumes: that of its first encrypted disk. A VM without one was
+    /// explicitly created unencrypted.
     pub fn own_key(&self) -> &DiskKey {
         let encrypted = self.disks.iter().find(|disk| disk.key.provider_key().is_some());
         encrypted.map_or(&DiskKey::Unencrypted, |disk| &disk.key)

@@ -1,24 +1,24 @@
-//! Why something is not done.
+//! Errors.
 
 use serde::{Deserialize, Serialize};
 
-/// Why something is not done, for a program and for a person. The body of every answer with a
-/// status of 400 and more is `{"error": {...}}`.
+/// An error, for a program and for a person. The body of every answer with a status of 400 or more
+/// is `{"error": {...}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// A stable name for programs.
     pub code: String,
-    /// What is wrong, as a sentence without its full stop.
+    /// The error, as a sentence without its full stop.
     pub message: String,
-    /// What can be done about it.
+    /// The next step, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
 }
 
-/// A [`Problem`] as a body.
+/// A [`Problem`] as an answer's body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProblemBody {
-    /// It.
+    /// The problem.
     pub error: Problem,
 }
 
@@ -28,7 +28,7 @@ impl Problem {
         Self { code: code.to_owned(), message: message.into(), next_step: None }
     }
 
-    /// The same, with what can be done about it.
+    /// Adds a next step.
     #[must_use]
     pub fn with_next_step(self, next_step: impl Into<String>) -> Self {
         Self { next_step: Some(next_step.into()), ..self }

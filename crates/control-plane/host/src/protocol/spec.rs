@@ -1,5 +1,4 @@
-//! What a VM is: its clear configuration, as the control plane decides it and its directory keeps
-//! it.
+//! The clear configuration of a VM. The control plane decides it, and the VM's directory keeps it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,11 +21,11 @@ use super::problem::Problem;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmSpec {
-    /// The VM, for life.
+    /// The VM's id, for life.
     pub id: VmId,
-    /// What people call it, and its directory in the datastore.
+    /// Its name, which is also its directory in the datastore.
     pub name: VmName,
-    /// The datastore's directory: an absolute path that hostd was told of before.
+    /// The datastore's directory: an absolute path that hostd already uses as a datastore.
     pub datastore: PathBuf,
     /// The main board and what is on it.
     #[serde(flatten)]
@@ -37,7 +36,7 @@ pub struct VmSpec {
     /// Its memory, in bytes.
     #[serde(deserialize_with = "rounded_memory")]
     pub memory_bytes: MemorySize,
-    /// What it starts with.
+    /// Its firmware.
     #[serde(default)]
     pub firmware: Firmware,
     /// Its disks, in the order of booting.
@@ -46,25 +45,25 @@ pub struct VmSpec {
     /// Its network interfaces.
     #[serde(default)]
     pub nics: Vec<Nic>,
-    /// A TPM 2.0 of its own, whose state is sealed under the key of the first disk.
+    /// Whether it has a TPM 2.0, whose state is sealed under the key of the first disk.
     #[serde(default)]
     pub tpm: bool,
-    /// A disk for cloud-init (NoCloud) after all others, `seed`, which its guest can only read. It
-    /// is filled like a disk ([`ImportDisk`](super::OperationKind::ImportDisk)).
+    /// Whether it has a cloud-init disk (NoCloud), `seed`, after all others. The guest can only
+    /// read it. It is filled like a disk ([`ImportDisk`](super::OperationKind::ImportDisk)).
     #[serde(default)]
     pub seed: bool,
     /// Starts a kernel without firmware's boot loader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<DirectKernel>,
-    /// What is in its CD-ROM drive, from which it boots before its disks; no drive without. A file
-    /// of the host's, taken as a kernel's is.
+    /// The image in its CD-ROM drive, which boots before its disks; without an image it has no
+    /// drive. The file is the host's, under the same rules as a kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdrom: Option<PathBuf>,
-    /// The policy that it is under, which the control plane has. Here only so that it is known
-    /// again when the VM is registered.
+    /// The id of its policy, which the control plane holds. It is here so that a registration of
+    /// the VM finds the policy again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Uuid>,
-    /// Those of its own volumes that are known.
+    /// Its own volumes, as far as they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_volumes: Vec<KnownVolume>,
 }
@@ -73,75 +72,76 @@ pub struct VmSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// Its name, and its volume's.
+    /// Its name, and the name of its volume.
     pub name: DiskName,
     /// The size that the guest sees, in bytes.
     pub size_bytes: VolumeSize,
-    /// Its key, or that it has none.
+    /// Its key, or that it is not encrypted.
     pub key: DiskKey,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default)]
     pub kind: DiskKind,
-    /// How QEMU reaches it.
+    /// How QEMU accesses it.
     #[serde(default)]
     pub frontend: DiskFrontend,
-    /// Takes all its space at once.
+    /// Whether all of its space is allocated at once.
     #[serde(default)]
     pub thick: bool,
-    /// Keeps a tag of every block, by which damage is noticed; encrypted disks only.
+    /// Whether each block has a tag that reveals damage; only for encrypted disks.
     #[serde(default)]
     pub integrity: bool,
-    /// The least generation of the volume's descriptor that the control plane knows of: an older
-    /// one was put back.
+    /// The least generation of the volume's descriptor that the control plane accepts. An older one
+    /// means that an old descriptor was put back.
     #[serde(default)]
     pub least_generation: u64,
-    /// Its volume, once it was made: no other one is opened in its place.
+    /// The id of its volume, once it exists. Another volume is not opened in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeId>,
 }
 
-/// A volume of a VM's own that the control plane knows: no other one is opened in its place.
+/// One of a VM's own volumes that the control plane knows. Another volume is not opened in its
+/// place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownVolume {
     /// Its name in the VM's directory.
     pub name: DiskName,
-    /// It, for life.
+    /// Its id, for life.
     pub volume: VolumeId,
     /// The least generation of its descriptor.
     pub least_generation: u64,
 }
 
-/// Under which key a disk is, which nothing in the datastore decides.
+/// The key of a disk. Nothing in the datastore decides this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskKey {
-    /// Under a provider's. With `kek`, no other key than the one of this id will do, whatever the
-    /// descriptor says.
+    /// Encrypted under a provider's key. With `kek`, only the key with this id is accepted,
+    /// whatever the descriptor says.
     Provider {
-        /// Where its provider has it.
+        /// The key's place at its provider.
         key: ProviderKey,
-        /// The id that it has in descriptors; known once the volume was made
+        /// The key's id in descriptors; known once the volume exists
         /// ([`VolumeFacts`](super::VolumeFacts)).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kek: Option<KekId>,
         /// The key that the VM is moving to ([`Rekey`](super::OperationKind::Rekey)). While it is
-        /// said, the volume is under the one, the other, or both, and what is new is under this
-        /// one.
+        /// set, the volume is under the old key, the new one, or both, and new volumes are under
+        /// the new one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<ProviderKey>,
     },
-    /// Not encrypted, because a person said so.
+    /// Explicitly not encrypted.
     Unencrypted,
 }
 
 impl DiskKey {
-    /// A provider's, which no volume is moving away from.
+    /// A provider's key, with no move to another in progress.
     pub const fn provider(key: ProviderKey, kek: Option<KekId>) -> Self {
         Self::Provider { key, kek, next: None }
     }
 
-    /// What something new is sealed under.
+    /// Returns the key for new volumes.
     pub fn for_new(&self) -> Option<&ProviderKey> {
         match self {
             Self::Provider { key, next, .. } => Some(next.as_ref().unwrap_or(key)),
@@ -149,7 +149,7 @@ impl DiskKey {
         }
     }
 
-    /// Where the key is, if there is one.
+    /// Returns the key's place, if there is a key.
     pub fn provider_key(&self) -> Option<&ProviderKey> {
         match self {
             Self::Provider { key, .. } => Some(key),
@@ -158,13 +158,13 @@ impl DiskKey {
     }
 }
 
-/// Why a configuration is none.
+/// Why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {reason}")]
 pub struct SpecError {
-    /// Which part of it.
+    /// The invalid field.
     pub field: String,
-    /// What is wrong, and what would be right.
+    /// The error, and what would be valid.
     pub reason: String,
 }
 
@@ -179,18 +179,18 @@ impl VmSpec {
         self.directory().join(disk.as_str())
     }
 
-    /// The files of the host that it starts from.
+    /// The files of the host that it boots from.
     pub fn boot_files(&self) -> impl Iterator<Item = &Path> {
         let kernel = self.kernel.iter().flat_map(|kernel| [Some(&kernel.kernel), kernel.initrd.as_ref()]);
         kernel.flatten().chain(&self.cdrom).map(PathBuf::as_path)
     }
 
-    /// The disk of that name.
+    /// Returns the disk with this name.
     pub fn disk(&self, name: &DiskName) -> Option<&Disk> {
         self.disks.iter().find(|disk| disk.name == *name)
     }
 
-    /// Says of each sealed disk that it is moving to this key, unless it is under it.
+    /// Sets this key as the next key of each encrypted disk that is not under it yet.
     pub fn move_to(&mut self, to: &ProviderKey) {
         for disk in &mut self.disks {
             if let DiskKey::Provider { key, next, .. } = &mut disk.key {
@@ -199,7 +199,8 @@ impl VmSpec {
         }
     }
 
-    /// The key that its volumes are moving to, and those that they come from; nothing if they stay.
+    /// Returns the key that its volumes are moving to, and their present keys; `None` if no move is
+    /// in progress.
     pub fn moving(&self) -> Option<(&ProviderKey, Vec<&ProviderKey>)> {
         let mut to = None;
         let mut from: Vec<&ProviderKey> = Vec::new();
@@ -214,12 +215,12 @@ impl VmSpec {
         Some((to?, from))
     }
 
-    /// Whether something of it is sealed.
+    /// Whether it has an encrypted disk.
     pub fn is_encrypted(&self) -> bool {
         self.disks.iter().any(|disk| disk.key.provider_key().is_some())
     }
 
-    /// With what is known of its volumes now, as the control plane keeps it.
+    /// Adds facts about its volumes, as the control plane keeps them.
     #[must_use]
     pub fn with_facts(mut self, facts: &[VolumeFacts]) -> Self {
         for facts in facts {
@@ -228,7 +229,7 @@ impl VmSpec {
                 Some(disk) => {
                     (disk.volume, disk.least_generation) =
                         (Some(volume), disk.least_generation.max(generation));
-                    // While it moves, which of its keys it is under is not to be relied on.
+                    // During a move, the volume may be under either key.
                     if let DiskKey::Provider { kek: known, next: None, .. } = &mut disk.key {
                         *known = kek.or(*known);
                     }
@@ -244,7 +245,7 @@ impl VmSpec {
         self
     }
 
-    /// Which of its volumes are known, and how old their descriptors may be.
+    /// Returns its known volumes, with the least generations of their descriptors.
     pub fn known_volumes(&self) -> Vec<KnownVolume> {
         let disks = self.disks.iter().filter_map(|disk| {
             let (name, least_generation) = (disk.name.clone(), disk.least_generation);
@@ -253,7 +254,7 @@ impl VmSpec {
         disks.chain(self.own_volumes.iter().cloned()).collect()
     }
 
-    /// Notes that a disk's descriptor has reached this generation: no older one is accepted from
+    /// Records that a disk's descriptor has reached this generation. Older ones are refused from
     /// now on.
     pub fn raise_generation(&mut self, disk: &DiskName, generation: u64) {
         for known in self.disks.iter_mut().filter(|known| known.name == *disk) {
@@ -261,11 +262,11 @@ impl VmSpec {
         }
     }
 
-    /// Takes over what somebody else knows of its volumes. What is known already stays: a volume is
-    /// the same for life, and generations only rise. A disk that it does not have is left out.
+    /// Merges facts about its volumes from another source. Known facts stay: a volume's id never
+    /// changes, and generations only rise. Disks that the configuration does not have are ignored.
     ///
     /// # Errors
-    /// If a volume is known as another one; then it is as it was.
+    /// If a volume is known under another id. The configuration is then unchanged.
     pub fn learn(&mut self, known: &[KnownVolume]) -> Result<(), Problem> {
         let mut learned = self.clone();
         for known in known {
@@ -292,10 +293,10 @@ impl VmSpec {
         Ok(())
     }
 
-    /// Whether a VM can be made of it, as far as that can be told without looking at a host.
+    /// Checks everything that does not depend on a host.
     ///
     /// # Errors
-    /// The first part that is wrong.
+    /// The first invalid field.
     pub fn check(&self) -> Result<(), SpecError> {
         in_field("datastore", check_host_path(&self.datastore))?;
         in_field("cpus", self.cpus.check())?;
@@ -348,7 +349,7 @@ fn in_field<E: ToString>(field: &'static str, checked: Result<(), E>) -> Result<
 
 #[cfg(test)]
 impl VmSpec {
-    /// One with one disk.
+    /// A configuration with one disk.
     pub(crate) fn for_tests(name: &str, sealed: bool) -> Self {
         let key = r#"{"provider":{"key":{"provider":"local","key":"4711","wrapped":null}}}"#;
         let key = if sealed { key } else { r#""unencrypted""# };

@@ -1,25 +1,25 @@
-//! What the guests of VMs asked of their disks.
+//! Disk counters of VMs.
 
 use serde::{Deserialize, Serialize};
 use strongroom_statistics::Snapshot;
 use strongroom_types::VmId;
 use strongroom_vm::DiskName;
 
-/// What a VM's guest asked of its disks since they are served: the counters begin anew at each
-/// start of the VM, and when its supervisor died and another one took over.
+/// The counters of a VM's disks. They are reset at each start of the VM, and when another
+/// supervisor takes over from one that died.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmStatistics {
-    /// Which VM.
+    /// The VM.
     pub vm: VmId,
-    /// Its disks, and those of the VM's own volumes that its guest reaches; empty while it is off.
+    /// Its disks, and its own volumes that its guest reaches; empty while it is off.
     pub disks: Vec<DiskStatistics>,
 }
 
-/// What was asked of one disk.
+/// The counters of one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskStatistics {
-    /// Which.
+    /// The disk.
     pub disk: DiskName,
-    /// So much.
+    /// The counters.
     pub snapshot: Snapshot,
 }

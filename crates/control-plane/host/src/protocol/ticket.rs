@@ -1,13 +1,14 @@
-//! Tickets: the leave to speak with a guest, once and soon.
+//! Tickets: short-lived permits for one connection to a guest.
 //!
-//! The control plane asks for a ticket and gives it to its client, which shows it on hostd's guest
-//! socket. So the guest's data never passes the control plane, and the client needs no other right
-//! than the ticket.
+//! The control plane requests a ticket and gives it to its client, which presents it on hostd's
+//! guest socket. So the guest's data never passes through the control plane, and the client needs
+//! no other right than the ticket.
 //!
 //! On the guest socket (`<run>/hostd/guest.sock`, a stream) the client sends one line, a
-//! [`GuestHello`], and gets one, a [`GuestWelcome`] or `{"error": ...}`. After a welcome the stream
-//! is the guest's console or VNC server, or a dump. With an upload, the image's open file comes
-//! beside the first byte of the line (`SCM_RIGHTS`): hostd opens no path that a client names.
+//! [`GuestHello`], and receives one, a [`GuestWelcome`] or `{"error": ...}`. After a welcome the
+//! stream is the guest's console or VNC server, or a dump. With an upload, the client sends the
+//! image's open file with the first byte of the line (`SCM_RIGHTS`): hostd opens no path that a
+//! client names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,16 +24,16 @@ use super::operation::ImageFormat;
 use super::problem::Problem;
 use super::spec::VmSpec;
 
-/// The bytes of a ticket: nobody guesses it in the seconds that it is good.
+/// The length of a ticket: it cannot be guessed in the seconds before it expires.
 const TICKET_BYTES: usize = 16;
 
-/// A ticket, as 32 hexadecimal digits. Whoever has it may use it: it is not shown in logs.
+/// A ticket, as 32 hexadecimal digits. Anyone who has it can use it, so it is kept out of logs.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TicketId([u8; TICKET_BYTES]);
 
 impl TicketId {
-    /// The ticket of these bytes, which are to be random.
+    /// The ticket with these bytes, which must be random.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -68,71 +69,72 @@ impl fmt::Debug for TicketId {
     }
 }
 
-/// What a ticket is wanted for.
+/// The purpose of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum TicketRequest {
-    /// The serial console of a VM that runs.
+    /// The serial console of a running VM.
     Console {
-        /// To read only: there are many readers and one writer.
+        /// Only to read: a console can have many readers and one writer.
         #[serde(default)]
         read_only: bool,
     },
-    /// What it said on its serial console, also of a VM that is off.
+    /// The recorded output of its serial console, also of a VM that is off.
     ConsoleLog {
-        /// What the VM is.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Leave to fetch its key, should it be off.
+        /// Grants for its key, in case it is off.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
     /// A dump of its guest, also of a VM that is off.
     Dump {
-        /// What the VM is.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which.
+        /// The dump's number.
         number: u32,
-        /// Leave to fetch its key, should it be off.
+        /// Grants for its key, in case it is off.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
     /// A check of one of its disks while it is off.
     Check {
-        /// What the VM is.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which disk.
+        /// The disk.
         disk: DiskName,
-        /// Its blocks too, and not its descriptor and files alone.
+        /// Checks its blocks as well as its descriptor and files.
         reads_blocks: bool,
-        /// Leave to fetch its key.
+        /// Grants for its key.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
-    /// One of its disks, copied into a file while it is off. The file comes as that of an upload
-    /// does; it is new, and open to be read and written.
+    /// A copy of one of its disks into a file while it is off. The client sends the file as for an
+    /// upload; it is new, and open for reading and writing.
     Export {
-        /// What the VM is.
+        /// The VM.
         spec: Box<VmSpec>,
-        /// Which disk.
+        /// The disk.
         disk: DiskName,
-        /// What is written.
+        /// The format of the copy.
         format: ImageFormat,
-        /// Leave to fetch its key.
+        /// Grants for its key.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
-    /// Its screen, by VNC.
+    /// Its screen, over VNC.
     Vnc,
-    /// An image for a disk. Shown with the image's file, the ticket is then named in
-    /// [`ImportDisk`](super::OperationKind::ImportDisk); the file is kept until then, for a minute.
+    /// An image for a disk. The client presents the ticket with the image's file, and an
+    /// [`ImportDisk`](super::OperationKind::ImportDisk) then names the ticket. The file is kept for
+    /// a minute.
     Upload {
-        /// Which disk.
+        /// The disk.
         disk: DiskName,
     },
 }
 
 impl TicketRequest {
-    /// The configuration that comes with whatever opens a volume.
+    /// The configuration, for tickets that open a volume.
     pub fn spec(&self) -> Option<&VmSpec> {
         match self {
             Self::ConsoleLog { spec, .. }
@@ -147,89 +149,89 @@ impl TicketRequest {
 /// A ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
-    /// It.
+    /// The ticket itself.
     pub ticket: TicketId,
-    /// Until when it is good: seconds since 1970-01-01 00:00 UTC.
+    /// When it expires: seconds since 1970-01-01 00:00 UTC.
     pub expires_unix_seconds: u64,
-    /// The socket where it is good.
+    /// The socket that accepts it.
     pub socket: std::path::PathBuf,
 }
 
-/// What a client says first on the guest socket.
+/// A client's first line on the guest socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestHello {
     /// The format: [`FORMAT`](super::FORMAT).
     pub format: u32,
-    /// What it was given.
+    /// The ticket.
     pub ticket: TicketId,
 }
 
-/// What it is answered.
+/// The answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuestWelcome {
-    /// The console follows: what it said last, and what it says.
+    /// The console follows: first its last output, then its present output.
     Console {
-        /// Whether what is sent reaches the guest. Not if another one writes.
+        /// Whether the client's input reaches the guest. It does not if another client writes.
         writer: bool,
     },
-    /// What was said on the console follows, and then the end.
+    /// The console log follows, and then the end of the stream.
     ConsoleLog,
-    /// The dump follows in chunks: how many bytes it has (32 bits, little-endian), and these. All
-    /// chunks are the packed content of the dump (`strongroom_streams::Unpacker`), each part of
-    /// which was verified before. One without bytes is the last, and after it comes a line, a
-    /// [`GuestEnd`](super::GuestEnd): without that, the dump has broken off.
+    /// The dump follows in chunks, each with its length before it (32 bits, little-endian).
+    /// Together the chunks are the packed content of the dump (`strongroom_streams::Unpacker`),
+    /// each part of which was verified before it was sent. An empty chunk is the last, and a line
+    /// follows it, a [`GuestEnd`](super::GuestEnd). A stream without that line is incomplete.
     Dump(Box<Dump>),
-    /// The disk is checked. Lines follow, each a [`CheckNews`]; without the last one the check has
-    /// broken off.
+    /// The disk is checked. Lines follow, each a [`CheckNews`]; a stream without the last line is
+    /// incomplete.
     Check {
         /// The disk's size, in bytes.
         size_bytes: u64,
     },
-    /// The disk is copied into the file. Lines follow, each an [`ExportNews`]; without the last one
-    /// the copy has broken off.
+    /// The disk is copied into the file. Lines follow, each an [`ExportNews`]; a stream without the
+    /// last line is incomplete.
     Export {
         /// The disk's size, in bytes.
         size_bytes: u64,
     },
     /// The VNC server follows.
     Vnc,
-    /// The image was taken.
+    /// The image was received.
     Upload,
 }
 
-/// How a copy of a disk goes.
+/// A line about the copy of a disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportNews {
-    /// So much of the disk is behind.
+    /// The progress of the copy.
     Copied {
-        /// Of the disk's size.
+        /// The bytes of the disk that are copied.
         bytes: u64,
     },
-    /// The last line: all of it is written and durable, or why not.
+    /// The last line: the copy is complete and durable, or the reason that it is not.
     End(GuestEnd),
 }
 
-/// How a check of a disk goes.
+/// A line about the check of a disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckNews {
-    /// So much of the disk is behind.
+    /// The progress of the check.
     Read {
-        /// Of the disk's size.
+        /// The bytes of the disk that are checked.
         bytes: u64,
     },
     /// The last line.
     End(CheckEnd),
 }
 
-/// How a check of a disk ended.
+/// The end of a disk's check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckEnd {
-    /// The disk was checked, and this was found.
+    /// The disk was checked. The report has the findings.
     Done(CheckReport),
     /// It could not be checked.
     Error(Problem),

@@ -7,25 +7,25 @@
 //!              while encrypted VMs run
 //! ```
 //!
-//! A *leak* is something by which memory comes to a disk in the clear ([`super::memory`]). A host
-//! of which it is required starts no VM with an encrypted disk while it has one; VMs that run are
-//! left alone, whatever happens to the host.
+//! A *leak* is anything that can write memory to a disk in the clear ([`super::memory`]). Under the
+//! rule `required`, a host with a leak starts no VM with an encrypted disk. Running VMs are never
+//! stopped, whatever happens to the host.
 
 use serde::{Deserialize, Serialize};
 use strongroom_host::protocol::{CryptoSafe, CryptoSafeState, Problem, VmSpec};
 
 use super::{Finding, Root, memory};
 
-/// What the host's owner asks of it: in `host.json`.
+/// The rule in `host.json` for VMs with encrypted disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CryptoSafeRule {
-    /// No VM with an encrypted disk starts unless memory stays in memory. What was sealed at rest
-    /// would otherwise lie about in swap: so it is what is usual.
+    /// No VM with an encrypted disk starts unless its memory cannot reach a disk. This is the
+    /// default: otherwise, data that is encrypted at rest could end up in swap.
     #[default]
     Required,
-    /// VMs start, and what is wrong is told. For machines for trying things out, and for disks that
-    /// seal themselves, which nobody can see from outside.
+    /// VMs start, and leaks are reported. For test machines, and for self-encrypting disks, which
+    /// cannot be detected from outside.
     Advised,
 }
 
@@ -39,7 +39,7 @@ impl CryptoSafeRule {
     }
 }
 
-/// How a host is.
+/// Returns the host's state under this rule.
 pub fn judge(root: &Root, rule: CryptoSafeRule, encrypted_vms_run: bool) -> CryptoSafe {
     state_of(memory::reasons(&memory::leaks(root)), rule, encrypted_vms_run)
 }
@@ -55,10 +55,10 @@ fn state_of(reasons: Vec<String>, rule: CryptoSafeRule, encrypted_vms_run: bool)
     CryptoSafe { state, reasons, required }
 }
 
-/// Refuses a VM with an encrypted disk where its memory would not stay in memory.
+/// Refuses a VM with an encrypted disk if its memory could reach a disk.
 ///
 /// # Errors
-/// What is wrong, and how to mend it.
+/// The leaks, with the next step for each.
 pub fn may_start(root: &Root, rule: CryptoSafeRule, spec: &VmSpec) -> Result<(), Problem> {
     if rule == CryptoSafeRule::Advised || !spec.is_encrypted() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Bridges and tap devices: whether they are there, and whether the host gives them to VMs.
+//! Bridges and tap devices: whether they exist, and whether the configuration lets VMs use them.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use strongroom_host::protocol::{Network, Problem};
 
 use super::Root;
 
-/// Whether a network card can be on this network of the host. `allowed` is what its configuration
-/// names, if it does.
+/// Checks whether a network card can use this network of the host. `allowed` is the list in the
+/// host's configuration, if it has one.
 ///
 /// # Errors
-/// `no_such_interface` for a bridge or a tap device that is not there, `interface_not_allowed` for
-/// one that the host does not give to VMs.
+/// `no_such_interface` if the bridge or tap device does not exist; `interface_not_allowed` if VMs
+/// may not use it.
 pub fn check(root: &Root, allowed: Option<&[String]>, network: &Network) -> Result<(), Problem> {
-    // The mark is what sysfs has of interfaces of this kind alone.
+    // `mark` is the sysfs entry that only interfaces of this kind have.
     let (device, kind, mark, command) = match network {
         Network::User => return Ok(()),
         Network::Tap { device } => (device, "tap device", "tun_flags", "ip tuntap add dev NAME mode tap"),
@@ -76,7 +76,8 @@ mod tests {
             assert_eq!(problem.code, "no_such_interface");
             assert!(problem.message.contains(says), "{problem}");
         }
-        // A device that is not there is no hint at what is: what is not given to VMs is said first.
+        // Permission is checked before existence, so that an error does not reveal which devices
+        // exist.
         for (allowed, network) in
             [(&["tap0"][..], bridge), (&["br0"][..], tap), (&[][..], r#"{"tap":{"device":"tap7"}}"#)]
         {

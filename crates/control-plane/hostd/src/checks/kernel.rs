@@ -1,4 +1,4 @@
-//! What the data path and the sandbox of VMs take of the kernel.
+//! Kernel features that the data path and the sandbox of VMs need.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::{Finding, Root};
 
-/// Memory that the processes of one volume lock: keys, and buffers where there is no cgroup without
-/// swap, in bytes.
+/// The memory that the processes of one volume lock, in bytes: keys, and buffers unless their
+/// cgroup has no swap.
 const MEMLOCK_BYTES_MIN: u64 = 8 << 20;
 
-/// All of them.
+/// All of these checks.
 pub fn findings(root: &Root) -> Vec<Finding> {
     vec![io_uring(root), namespaces(root), cgroups(root), locked_memory(), huge_pages(root), landlock(root)]
 }
 
-/// Without it there is no data path.
+/// The data path needs io_uring.
 fn io_uring(root: &Root) -> Finding {
     const CHECK: &str = "io_uring";
     let why = "disks of VMs are read and written through io_uring alone";
@@ -27,7 +27,7 @@ fn io_uring(root: &Root) -> Finding {
             Finding::refused(CHECK, "io_uring is switched off for users without rights", why, next)
         }
         Some(_) => Finding::ok(CHECK, "io_uring is on"),
-        // Before 6.6 it has no switch; 5.1 was the first with it.
+        // io_uring is in 5.1 and later; its switch is in 6.6 and later.
         None => Finding::ok(CHECK, "this kernel has no switch for io_uring"),
     }
 }

@@ -1,5 +1,5 @@
-//! What takes the memory of guests and keys to a disk: swap, crash dumps of the kernel,
-//! hibernation. And two things that people take for it: piped core dumps, and merged memory.
+//! Ways in which the memory of guests and keys can reach a disk: swap, crash dumps of the kernel,
+//! hibernation. Also two that are often suspected: piped core dumps, and merged memory.
 
 use std::path::Path;
 
@@ -8,25 +8,25 @@ use super::{Finding, Root, Verdict};
 
 const WHY: &str = "memory of guests and keys can come to a disk, where whoever gets at the disk later reads them without any key";
 
-/// All of them.
+/// All of these checks.
 pub fn findings(root: &Root) -> Vec<Finding> {
     let mut findings = leaks(root);
     findings.extend([core_dumps(root), merged_memory(root)]);
     findings
 }
 
-/// Those that decide whether this machine is crypto-safe.
+/// The checks that decide whether this machine is crypto-safe.
 pub(super) fn leaks(root: &Root) -> Vec<Finding> {
     vec![swap(root), crash_dumps(root), hibernation(root)]
 }
 
-/// A device or file that memory is swapped out to.
+/// The devices and files that memory is swapped out to.
 fn swaps(root: &Root) -> Option<Vec<(String, Sealing)>> {
     let told = root.read("/proc/swaps")?;
     let swap = |line: &str| {
         let (name, kind) = (line.split_whitespace().next()?, line.split_whitespace().nth(1)?);
-        // A path with a space in it is told with its octal number, and such a file is as clear as
-        // what it lies on.
+        // The kernel writes a space in a path as an octal number. A swap file is encrypted if its
+        // file system is.
         let path = Path::new(name);
         let under = match kind {
             "file" => support(root, path),
@@ -71,7 +71,7 @@ fn crash_dumps(root: &Root) -> Finding {
         let found = "a kernel for crash dumps is loaded: one that crashes writes all memory out";
         return Finding::refused(CHECK, found, WHY, next);
     }
-    // Debian's says in its settings whether it will be at the next boot; Fedora's is a unit.
+    // Debian enables it for the next boot in a settings file, Fedora by a unit.
     let debian = root.read("/etc/default/kdump-tools").is_some_and(|settings| {
         settings
             .lines()
@@ -146,7 +146,7 @@ fn merged_memory(root: &Root) -> Finding {
     Finding::ok("ksm", found)
 }
 
-/// What is wrong, of findings, as reasons.
+/// The failed findings, as reasons.
 pub(super) fn reasons(findings: &[Finding]) -> Vec<String> {
     let refused = findings.iter().filter(|finding| finding.verdict == Verdict::Refused);
     refused.map(|finding| finding.found.clone()).collect()
@@ -193,7 +193,7 @@ mod tests {
     fn a_loaded_crash_kernel_is_refused_and_one_for_the_next_boot_is_told() {
         let verdict = |files: &[(&str, &str)]| crash_dumps(&tree(files).1).verdict;
         assert_eq!(verdict(&[]), Verdict::Ok);
-        // A tree is gone with its directory, so it is kept here.
+        // The tree is removed when its directory is dropped, so the directory is kept here.
         let (_kept, root) = tree(&[("/sys/kernel/kexec_crash_loaded", "1\n")]);
         assert_eq!(crash_dumps(&root).verdict, Verdict::Refused);
         let settings = ("/etc/default/kdump-tools", "# USE_KDUMP=0\nUSE_KDUMP=1\n");

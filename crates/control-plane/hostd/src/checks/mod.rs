@@ -1,16 +1,15 @@
-//! Whether this machine is fit for what it is to do: what is looked at, what was found, why it
-//! matters, what to do about it.
+//! Checks of this machine. Each finding states what was checked, what was found, why it matters,
+//! and the next step.
 //!
-//! - [`memory`]: what takes memory of guests and keys to a disk. It decides, by [`crypto_safe`],
-//!   whether VMs with encrypted disks start.
-//! - [`kernel`], [`programs`], [`place`]: what else VMs take. hostd does without some of it; a
-//!   person should know.
-//! - [`vms`]: what each VM of this host takes for its next start.
-//! - [`storage`]: what a directory lies on, layer by layer.
+//! - [`memory`]: ways in which memory of guests and keys can reach a disk. Through [`crypto_safe`],
+//!   these decide whether VMs with encrypted disks start.
+//! - [`kernel`], [`programs`], [`place`]: other requirements of VMs. hostd can run without some of
+//!   them, but an operator should know.
+//! - [`vms`]: the requirements of each VM of this host for its next start.
+//! - [`storage`]: the layers of devices below a directory.
 //!
-//! Everything that the kernel tells is read below a [`Root`], which tests replace by a tree of
-//! their own. Nothing here changes anything, and nothing needs hostd: `strongroom doctor` asks
-//! before there is one.
+//! Files of the kernel are read below a [`Root`], which tests replace by a tree of their own. The
+//! checks change nothing and need no hostd: `strongroom doctor` runs them before hostd is set up.
 
 pub mod crypto_safe;
 pub mod interfaces;
@@ -25,40 +24,40 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The longest file of the kernel's that is read, in bytes: more than any of those here has.
+/// The longest file that is read from the kernel, in bytes: more than any of those read here.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// How a machine is in one respect.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was looked at: a stable name for programs.
+    /// The name of the check, stable for programs.
     pub check: String,
-    /// Whether it is as it should be.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was found: a sentence without its full stop.
+    /// The fact that was found: a sentence without its full stop.
     pub found: String,
-    /// Why it matters, where it is not as it should be.
+    /// Why it matters, unless the verdict is [`Verdict::Ok`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What to do about it.
+    /// The next step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
 }
 
-/// Whether something is as it should be.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is.
+    /// As it should be.
     Ok,
-    /// Something is worse for it, or will be.
+    /// Something works less well because of it, or will.
     Warning,
-    /// Something is not done because of it, or should not be.
+    /// hostd refuses something because of it, or an operator should not do something.
     Refused,
 }
 
 impl Finding {
-    /// Something is as it should be.
+    /// A finding with [`Verdict::Ok`].
     pub fn ok(check: &str, found: impl Into<String>) -> Self {
         Self {
             check: check.to_owned(),
@@ -69,7 +68,7 @@ impl Finding {
         }
     }
 
-    /// Something is worse for it.
+    /// A finding with [`Verdict::Warning`].
     pub fn warning(
         check: &str,
         found: impl Into<String>,
@@ -80,7 +79,7 @@ impl Finding {
         Self { verdict: Verdict::Warning, why, next_step, ..Self::ok(check, found) }
     }
 
-    /// Something is not done because of it.
+    /// A finding with [`Verdict::Refused`].
     pub fn refused(
         check: &str,
         found: impl Into<String>,
@@ -91,46 +90,46 @@ impl Finding {
     }
 }
 
-/// Where the kernel's files are: `/`, or a directory with a tree like it.
+/// The root of the kernel's files: `/`, or a directory with a similar tree.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
 impl Root {
-    /// This machine's.
+    /// The root of this machine.
     pub fn machine() -> Self {
         Self::at("/")
     }
 
-    /// A tree of its own.
+    /// The tree in this directory.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
     }
 
-    /// Where an absolute path is below this root.
+    /// Returns an absolute path below this root.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// What is in a file, without space around it; nothing if it cannot be read.
+    /// Returns a file's text, trimmed; `None` if it cannot be read.
     pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         read(&self.path(path))
     }
 
-    /// Whether something is there.
+    /// Whether the path exists.
     pub fn has(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
     }
 }
 
-/// What is in a file, without space around it. Files of the kernel say that they are empty, so they
-/// are read to their end.
+/// Returns a file's text, trimmed. Files of the kernel report a length of 0, so they are read to
+/// their end.
 fn read(path: &Path) -> Option<String> {
     let content = strongroom_files::read(path, FILE_BYTES_MAX).ok()?;
     Some(String::from_utf8_lossy(&content).trim().to_owned())
 }
 
-/// Everything that can be told of this machine without a home and without hostd.
+/// The checks of this machine that need neither a home directory nor hostd.
 pub fn of_machine(root: &Root) -> Vec<Finding> {
     let mut findings = memory::findings(root);
     findings.extend(kernel::findings(root));
@@ -141,7 +140,7 @@ pub fn of_machine(root: &Root) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// A tree with these files.
+    /// Makes a tree with these files.
     pub(in crate::checks) fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::at(directory.path());
@@ -153,7 +152,7 @@ mod tests {
         (directory, root)
     }
 
-    /// Links of a tree: where, and to what below the root.
+    /// Makes symbolic links in a tree, each from a path to a path below the root.
     pub(in crate::checks) fn link(root: &Root, links: &[(&str, &str)]) {
         for (at, to) in links {
             let at = root.path(at);

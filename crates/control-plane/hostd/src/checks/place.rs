@@ -1,15 +1,16 @@
-//! Where things are kept, and when it is.
+//! The place where Strongroom keeps its files, and the clock.
 
 use std::path::Path;
 
 use super::{Finding, Root};
 
-/// Below this, in bytes, a home has no room for a while of audit log and inventory.
+/// With less free space than this, in bytes, a home directory soon has no room for the audit log
+/// and the inventory.
 const HOME_FREE_BYTES_MIN: u64 = 1 << 30;
-/// 2025-01-01 00:00 UTC: it was later when this was written.
+/// 2025-01-01 00:00 UTC. A clock before this is wrong.
 const LATER_THAN_UNIX_SECONDS: u64 = 1_735_689_600;
 
-/// The clock: certificates, grants and cryptoperiods go by it.
+/// The clock, on which certificates, grants and cryptoperiods depend.
 pub fn clock(root: &Root) -> Finding {
     const CHECK: &str = "clock";
     let why = "certificates and grants are good for a time: grants allow 30 s of difference";
@@ -19,7 +20,7 @@ pub fn clock(root: &Root) -> Finding {
     if now < LATER_THAN_UNIX_SECONDS {
         return Finding::refused(CHECK, "the clock is years behind", why, next);
     }
-    // systemd-timesyncd's mark; chrony and ntpd have files of their own that come and go with them.
+    // The mark of systemd-timesyncd; chrony and ntpd have files that exist as long as they run.
     let kept = ["/run/systemd/timesync/synchronized", "/run/chrony/chronyd.pid", "/run/ntpd.pid"];
     if kept.iter().any(|path| root.has(path)) {
         return Finding::ok(CHECK, "the clock is kept by NTP");
@@ -27,7 +28,7 @@ pub fn clock(root: &Root) -> Finding {
     Finding::warning(CHECK, "nothing is known to keep the clock right", why, next)
 }
 
-/// Free space of a directory, which may not be there yet.
+/// Free space for a directory, which may not exist yet.
 pub fn space(directory: &Path) -> Finding {
     const CHECK: &str = "space";
     let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);

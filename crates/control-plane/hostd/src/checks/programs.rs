@@ -1,4 +1,4 @@
-//! The programs of others that VMs take: whether they are here, and of which version.
+//! The external programs that VMs need: whether they are installed, and in which version.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use strongroom_hypervisor::qemu::QemuProgram;
 
 use super::Finding;
 
-/// A program that something takes.
+/// A program that some feature needs.
 struct Wanted {
     check: &'static str,
     path: &'static str,
     package: &'static str,
-    /// What is not there without it.
+    /// The feature that is missing without it.
     why: &'static str,
 }
 
@@ -45,8 +45,8 @@ const WANTED: [Wanted; 5] = [
     },
 ];
 
-/// All of them. Each program is asked its version; QEMU is asked, with a guest that ends at once,
-/// whether KVM works.
+/// All of these checks. Each program is asked for its version. QEMU runs a guest that ends at once,
+/// to test whether KVM works.
 pub fn findings(qemu: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     match QemuProgram::probe(qemu) {
@@ -110,7 +110,7 @@ fn look(wanted: &Wanted) -> Finding {
     }
 }
 
-/// The first line of what a program says to `--version`, which `ip` takes as `-Version` alone.
+/// The first line of a program's `--version` output; `ip` only takes `-Version`.
 fn version(path: &str) -> Option<String> {
     let question = if path.ends_with("/ip") { "-Version" } else { "--version" };
     let output = Command::new(path).arg(question).env_clear().stdin(Stdio::null()).output().ok()?;

@@ -1,5 +1,5 @@
-//! What a directory or a device lies on, layer by layer: mounts (proc_pid_mountinfo(5)) and block
-//! devices (sysfs).
+//! The layers below a directory or a device: mounts (proc_pid_mountinfo(5)) and block devices
+//! (sysfs).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,25 +7,25 @@ use std::path::{Path, PathBuf};
 
 use super::{Root, read};
 
-/// The most layers that are looked through: more than device mapper, RAID, loop devices and file
-/// systems are stacked in earnest.
+/// The most layers that are followed: more than real stacks of device mapper, RAID, loop devices
+/// and file systems have.
 const LAYERS_MAX: usize = 16;
 
-/// What something lies on.
+/// The storage below a path or device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
     /// Memory.
     Memory,
     /// A block device of this machine.
     Device(BlockDevice),
-    /// Another machine, by its name or address.
+    /// Another machine.
     Network {
-        /// How it is reached: `nfs4`, `iscsi`, ...
+        /// The protocol: `nfs4`, `iscsi`, ...
         kind: String,
         /// Its name or address.
         address: String,
     },
-    /// Something that cannot be looked through: what it is called.
+    /// Storage that cannot be inspected, by its name.
     Other(String),
 }
 
@@ -37,21 +37,21 @@ pub struct BlockDevice {
     directory: PathBuf,
 }
 
-/// Whether what is written to something can be read from a disk.
+/// Whether data that is written to some storage can be read from a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sealing {
-    /// It never leaves memory.
+    /// The data never leaves memory.
     Memory,
-    /// It is sealed by dm-crypt first.
+    /// dm-crypt encrypts the data first.
     Sealed,
-    /// It can, from what is called so.
+    /// The data is readable, from the device with this name.
     Clear(String),
 }
 
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
+    /// Its mount point.
     pub point: PathBuf,
     number: String,
     kind: String,
@@ -59,10 +59,11 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// The one that a path is in. The path is absolute and has no links in it.
+    /// Returns the mount that a path is in. The path must be absolute and without symbolic links.
     pub fn of(root: &Root, path: &Path) -> Option<Self> {
         let mounts = root.read("/proc/self/mountinfo")?;
-        // Of several at one place the last one is seen; of places the deepest.
+        // The last of several mounts at one point is the visible one, and the deepest mount point
+        // counts.
         mounts
             .lines()
             .filter_map(Self::parse)
@@ -81,14 +82,14 @@ impl Mount {
         Some(Self { point, number, kind, source })
     }
 
-    /// What it lies on.
+    /// Returns the storage below it.
     pub fn support(&self, root: &Root) -> Support {
         let network =
             |address: &str| Support::Network { kind: self.kind.clone(), address: address.to_owned() };
         match self.kind.as_str() {
             "tmpfs" | "ramfs" | "rootfs" => Support::Memory,
             "nfs" | "nfs4" | "ceph" | "fuse.sshfs" | "fuse.glusterfs" => {
-                // `host:/path`, `[fd00::1]:/path`, `user@host:/path`; a monitor of Ceph may have a
+                // `host:/path`, `[fd00::1]:/path`, `user@host:/path`; a Ceph monitor may have a
                 // port.
                 let host = self.source.rsplit_once(":/").map_or(self.source.as_str(), |(host, _)| host);
                 let host = host.rsplit('@').next().unwrap_or(host);
@@ -103,20 +104,20 @@ impl Mount {
     }
 
     fn device(&self, root: &Root) -> Option<BlockDevice> {
-        // btrfs has numbers of no device; it says a device as its source.
+        // The device number of btrfs belongs to no device; its source names one.
         let by_number = root.path("/sys/dev/block").join(&self.number);
         BlockDevice::at(&by_number).or_else(|| BlockDevice::of_path(root, Path::new(&self.source)))
     }
 }
 
-/// What a path lies on. The path is absolute and has no links in it.
+/// Returns the storage below a path. The path must be absolute and without symbolic links.
 pub fn support(root: &Root, path: &Path) -> Support {
     Mount::of(root, path)
         .map_or_else(|| Support::Other(path.display().to_string()), |mount| mount.support(root))
 }
 
 impl BlockDevice {
-    /// The one behind a special file.
+    /// Returns the device behind a special file.
     pub fn of_path(root: &Root, path: &Path) -> Option<Self> {
         let named = |path: &Path| Some(root.path("/sys/class/block").join(path.file_name()?));
         let real = std::fs::canonicalize(root.path(path)).unwrap_or_else(|_| path.to_owned());
@@ -129,12 +130,12 @@ impl BlockDevice {
         Some(Self { name, directory })
     }
 
-    /// What an attribute of it is.
+    /// Returns one of its attributes.
     pub fn attribute(&self, name: &str) -> Option<String> {
         read(&self.directory.join(name))
     }
 
-    /// What it lies on; nothing for one that is a disk itself.
+    /// Returns the storage below it; empty for a physical disk.
     pub fn supports(&self, root: &Root) -> Vec<Support> {
         if let Some(file) = self.attribute("loop/backing_file") {
             return vec![support(root, Path::new(&file))];
@@ -149,7 +150,7 @@ impl BlockDevice {
         below
     }
 
-    /// The address of the machine that has it, of a disk behind iSCSI.
+    /// The address of the iSCSI target behind it, if it is an iSCSI disk.
     fn iscsi_target(&self, root: &Root) -> Option<Support> {
         let mut components = self.directory.components();
         let session = components
@@ -158,8 +159,7 @@ impl BlockDevice {
         Some(Support::Network { kind: "iscsi".to_owned(), address: root.read(connection)? })
     }
 
-    /// Whether dm-crypt is what it is made of. Not so its relatives, which only check what they
-    /// read.
+    /// Whether it is a dm-crypt device. Related targets, which only check data, do not count.
     fn is_crypt(&self) -> bool {
         let made_of = self.attribute("dm/uuid").unwrap_or_default();
         let checks_alone = ["CRYPT-VERITY-", "CRYPT-INTEGRITY-", "CRYPT-SUBDEV-"];
@@ -168,7 +168,7 @@ impl BlockDevice {
 }
 
 impl Support {
-    /// Whether what is written there can be read from a disk.
+    /// Whether data that is written to it can be read from a disk.
     pub fn sealing(&self, root: &Root) -> Sealing {
         self.sealing_within(root, LAYERS_MAX)
     }
@@ -181,7 +181,7 @@ impl Support {
             Self::Device(device) => device,
         };
         if device.name.starts_with("zram") {
-            // Pages that do not compress, or are idle, go there.
+            // zram writes incompressible and idle pages to its backing device.
             return match device.attribute("backing_dev").filter(|backing| backing != "none") {
                 Some(backing) => match BlockDevice::of_path(root, Path::new(&backing)) {
                     Some(backing) if layers > 0 => Self::Device(backing).sealing_within(root, layers - 1),
@@ -202,11 +202,11 @@ impl Support {
             return clear();
         }
         let mut sealings = below.iter().map(|support| support.sealing_within(root, layers - 1));
-        // Of several parts one that is clear is enough.
+        // One clear part is enough.
         if sealings.all(|sealing| !matches!(sealing, Sealing::Clear(_))) { Sealing::Sealed } else { clear() }
     }
 
-    /// It, and everything that it lies on, the nearest first.
+    /// Returns the device and everything below it, nearest first.
     pub fn layers(&self, root: &Root) -> Vec<Self> {
         let mut found = vec![self.clone()];
         let mut next = 0;
@@ -223,7 +223,8 @@ impl Support {
     }
 }
 
-/// A field of mountinfo: spaces and their like are octal numbers after a backslash.
+/// Decodes a field of mountinfo, in which spaces and similar characters are octal numbers after a
+/// backslash.
 fn unescaped(field: &str) -> PathBuf {
     let bytes = field.as_bytes();
     let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
@@ -305,7 +306,7 @@ mod tests {
             Support::Device(BlockDevice::of_path(&root, Path::new(device)).unwrap()).sealing(&root)
         };
         assert_eq!(sealing("/dev/dm-0"), Sealing::Sealed);
-        // A logical volume on it, by the name that btrfs knows.
+        // A logical volume on it, under the name that btrfs reports.
         assert_eq!(support(&root, Path::new("/srv/vm store")).sealing(&root), Sealing::Sealed);
         assert_eq!(sealing("/dev/vda1"), Sealing::Clear("vda1".to_owned()));
         assert_eq!(sealing("/dev/dm-2"), Sealing::Clear("dm-2".to_owned()));

@@ -1,5 +1,5 @@
-//! What each VM of this host takes of it for its next start, where the host does not have it: a
-//! start would fail, or its guest be without a network.
+//! Requirements of each VM of this host for its next start that the host does not meet: the start
+//! would fail, or the guest would have no network.
 
 use std::path::PathBuf;
 
@@ -10,20 +10,20 @@ use crate::daemon::boot_files;
 
 const CHECK: &str = "vms";
 
-/// What this host has for its VMs.
+/// The resources of this host for VMs.
 #[derive(Debug)]
 pub struct Stock<'host> {
-    /// What the kernel tells.
+    /// The root of the kernel's files.
     pub root: &'host Root,
-    /// What is installed.
+    /// The installed programs.
     pub programs: &'host Programs,
-    /// Where VMs may start from.
+    /// The directories that VMs may boot from.
     pub boot_directories: &'host [PathBuf],
-    /// The bridges and tap devices that network cards may be on, if it names them.
+    /// The bridges and tap devices that network cards may use, if the configuration lists them.
     pub interfaces: Option<&'host [String]>,
 }
 
-/// A finding for each VM and thing that is missing; one that all is there where nothing is.
+/// Returns a finding for each VM and missing resource, or a single one if nothing is missing.
 pub fn findings(vms: &[VmSpec], stock: &Stock<'_>) -> Vec<Finding> {
     let missing: Vec<Finding> = vms.iter().flat_map(|vm| of_vm(vm, stock)).collect();
     match (missing.is_empty(), vms.len()) {

@@ -1,10 +1,10 @@
-//! What VMs start from that is the host's: kernels, initrds, and images in CD-ROM drives.
+//! Files of the host that VMs boot from: kernels, initial ram disks, and CD-ROM images.
 //!
-//! They are in directories that the host's configuration names, so that whoever may ask for a VM
-//! reads no other file of the host by it. hostd opens them, as the user that it runs as. A kernel
-//! and its initrd it copies into the VM's run directory; a CD-ROM's image goes on to QEMU as an
-//! open file. QEMU's user can read neither the files nor their directories, and need not; and what
-//! a start uses is the file that was checked, whatever is put at its path later. The supervisor
+//! They must be in directories that the host's configuration names, so that a user who can create
+//! VMs cannot read other files of the host through them. hostd opens them as its own user. It
+//! copies a kernel and its initial ram disk into the VM's run directory, and passes a CD-ROM image
+//! to QEMU as an open file. QEMU's user needs no access to the files or their directories, and a
+//! start uses exactly the file that was checked, whatever is put at its path later. The supervisor
 //! removes the copies once QEMU has loaded them.
 
 use std::fs::File;
@@ -19,23 +19,23 @@ use strongroom_host::run_directory::VmRunDirectory;
 
 use super::config::HostConfig;
 
-/// QEMU, as another user, sees a copy alone, and not the directory that it is in.
+/// QEMU runs as another user and reads only the copy, not the directory that it is in.
 const COPY_MODE: u32 = 0o444;
 
-/// Makes the directory that is named where nobody has named another: a person who is told to put a
-/// file there finds it.
+/// Makes the default boot directory if the configuration names no other, so that it exists when an
+/// error message points there.
 ///
 /// # Errors
-/// For want of room or permission.
+/// If the file system is full or the directory is not writable.
 pub fn prepare(config: &HostConfig, home: &Path) -> io::Result<()> {
     let usual = HostConfig::usual_boot_directory(home);
     if config.boot_directories.contains(&usual) { std::fs::create_dir_all(usual) } else { Ok(()) }
 }
 
-/// Whether this host can start a VM from these files.
+/// Checks whether this host can start a VM from these files.
 ///
 /// # Errors
-/// For the first that is missing, unreadable, no regular file, or outside `directories`.
+/// The first file that is missing, unreadable, not a regular file, or outside `directories`.
 pub fn check<'file>(
     files: impl IntoIterator<Item = &'file Path>,
     directories: &[PathBuf],
@@ -43,10 +43,10 @@ pub fn check<'file>(
     files.into_iter().try_for_each(|file| open(file, directories).map(drop))
 }
 
-/// Lays copies of a VM's kernel and initrd into its run directory.
+/// Copies a VM's kernel and initial ram disk into its run directory.
 ///
 /// # Errors
-/// As [`check`], and if they do not fit into the VM's memory or into the run directory.
+/// As [`check`]; also if they do not fit into the VM's memory or into the run directory.
 pub fn copy(
     kernel: &DirectKernel,
     memory_bytes: u64,
@@ -86,16 +86,16 @@ fn copy_one(file: &Path, copy: &Path, directories: &[PathBuf], room_bytes: u64) 
     Ok(length_bytes)
 }
 
-/// Opens a file that a VM starts from, to be read.
+/// Opens a file that a VM boots from, for reading.
 ///
 /// # Errors
 /// As [`check`].
 pub fn open(file: &Path, directories: &[PathBuf]) -> Result<File, Problem> {
     if !directories.iter().any(|directory| file.starts_with(directory)) && !leads_into(file, directories) {
-        // Of files elsewhere not even this is said: whether they are there, and whose they are.
+        // For a file elsewhere, the error must not reveal whether it exists or who owns it.
         return Err(not_allowed(file, directories));
     }
-    // A FIFO would wait for somebody who writes to it.
+    // Opening a FIFO would block until it has a writer.
     let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file);
     let opened = opened.map_err(|error| unreadable(file, &error))?;
     let metadata = opened.metadata().map_err(|error| unreadable(file, &error))?;
@@ -118,12 +118,12 @@ fn not_allowed(file: &Path, directories: &[PathBuf]) -> Problem {
     Problem::new("boot_file_not_allowed", message).with_next_step(next)
 }
 
-/// Whether a path that begins elsewhere comes to one of the directories, by links.
+/// Whether a path outside the directories leads into one of them through symbolic links.
 fn leads_into(file: &Path, directories: &[PathBuf]) -> bool {
     std::fs::canonicalize(file).is_ok_and(|real| is_below(&real, directories))
 }
 
-/// Whether an open file is where this host allows such files to be, whatever links its path went
+/// Whether an open file is in one of the directories, whatever symbolic links its path went
 /// through.
 fn is_allowed(file: &File, directories: &[PathBuf]) -> bool {
     let Ok(real) = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
@@ -137,7 +137,7 @@ fn is_below(real: &Path, directories: &[PathBuf]) -> bool {
         .any(|allowed| real.starts_with(allowed))
 }
 
-/// Says who cannot read what: the user that hostd runs as, and the part of the path that stops it.
+/// Names the user that hostd runs as, and the part of the path that this user cannot read.
 fn unreadable(file: &Path, error: &io::Error) -> Problem {
     let shown = file.display();
     if error.kind() == io::ErrorKind::NotFound {
@@ -161,11 +161,11 @@ fn unreadable(file: &Path, error: &io::Error) -> Problem {
     Problem::new("boot_file_unreadable", message).with_next_step(next)
 }
 
-/// The first directory on the way to a file that cannot be entered, or the file.
+/// Returns the first directory on the path to a file that cannot be entered, or the file itself.
 fn first_unreadable(file: &Path) -> &Path {
     let mut ancestors: Vec<&Path> = file.ancestors().collect();
     ancestors.reverse();
-    // What a directory shows of its entries takes the right to enter it.
+    // A directory's entries are visible only to users who may enter it.
     let stops = ancestors.windows(2).find(|pair| pair[1].symlink_metadata().is_err());
     stops.map_or(file, |pair| pair[0])
 }

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A user without rights to what tests make.
+/// A user without access to the files that tests make.
 const OTHER_USER: u32 = 65534;
 
 struct Host {
@@ -52,7 +52,7 @@ fn only_regular_files_in_directories_for_kernels_are_taken() {
         assert_eq!(code, "boot_file_not_allowed", "{message}");
         assert!(message.contains(path.to_str().unwrap()), "{message}");
     }
-    // Of files elsewhere it is not said whether they are there.
+    // For files elsewhere, the error does not reveal whether they exist.
     let said = |name: &str| host.refused(&host.scratch.path().join(name)).1.replace(name, "");
     assert_eq!(said("outside"), said("nothing"));
     let fifo = host.scratch.path().join("boot/fifo");
@@ -68,13 +68,13 @@ fn only_regular_files_in_directories_for_kernels_are_taken() {
     assert_eq!(problem.code, "boot_file_missing");
 }
 
-/// Runs as a user who cannot read what others keep to themselves.
+/// Runs `work` as a user who cannot read other users' private files.
 fn as_other_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if rustix::process::geteuid().is_root() {
                 let uid = rustix::process::Uid::from_raw(OTHER_USER);
-                // Of this thread alone.
+                // Changes the ids of this thread only.
                 rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
             }
             work()
@@ -94,7 +94,7 @@ fn who_cannot_read_what_is_said() {
         set_mode(&host.directories[0], 0o755);
         set_mode(&kernel, 0o644);
     };
-    // Each wall on its way by itself.
+    // Each obstacle on the path alone.
     for wall in [host.scratch.path(), &host.directories[0], &kernel] {
         open_all();
         set_mode(wall, 0o000);

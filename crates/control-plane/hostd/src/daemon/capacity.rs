@@ -1,4 +1,4 @@
-//! What this host has, and how much of it is left.
+//! The resources of this host, total and free.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,8 @@ use strongroom_hypervisor::{QemuProgram, swtpm};
 
 use super::config::DatastoreConfig;
 
-/// Below this, nothing new fits, in bytes: a volume's own files, and room for what is deleted.
+/// With less free space than this, in bytes, a datastore counts as full: this leaves room for
+/// metadata and for deletions.
 const FULL_BELOW_BYTES: u64 = 64 << 20;
 
 /// The processors that this process may use.
@@ -21,7 +22,7 @@ pub fn cpus() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }
 
-/// All memory, and what can be had without taking it from anyone, in bytes.
+/// Total memory, and memory that is available without swapping, in bytes.
 pub fn memory_bytes() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     (field_kib(&text, "MemTotal:") * 1024, field_kib(&text, "MemAvailable:") * 1024)
@@ -32,7 +33,7 @@ fn field_kib(text: &str, name: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// How processors and memory lie.
+/// The processors and memory nodes.
 pub fn topology() -> Topology {
     let read = |path: &Path| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     let (mut sockets, mut cores, mut threads) = (BTreeSet::new(), BTreeSet::new(), 0);
@@ -54,19 +55,19 @@ pub fn topology() -> Topology {
     Topology { sockets: count(sockets.len()), cores: count(cores.len()), threads, node_memory_bytes }
 }
 
-/// The numbers of what is called so with a number.
+/// Returns the numbers after `prefix` in the names of a directory's entries.
 fn numbered(directory: &Path, prefix: &str) -> BTreeSet<u32> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
 }
 
-/// What guests run on: what the probe of this QEMU has found. A device that opens says little,
-/// since the kernel below may give no virtualisation.
+/// The accelerator for guests, as the probe of this QEMU found it. That `/dev/kvm` opens proves
+/// little, since the kernel may offer no virtualisation.
 pub fn accelerator(qemu: Option<&QemuProgram>) -> Accelerator {
     if qemu.is_some_and(|qemu| qemu.kvm().is_ok()) { Accelerator::Kvm } else { Accelerator::Tcg }
 }
 
-/// What VMs are started with: this QEMU, and what else is installed.
+/// The programs that VMs are started with: this QEMU, and other installed programs.
 pub fn programs(qemu: Option<&QemuProgram>) -> Programs {
     Programs {
         qemu: qemu
@@ -77,7 +78,7 @@ pub fn programs(qemu: Option<&QemuProgram>) -> Programs {
     }
 }
 
-/// How a datastore is.
+/// Returns the state of a datastore.
 pub fn datastore(config: &DatastoreConfig) -> Datastore {
     let path = config.path.clone();
     let missing = |reason: String| Datastore {
@@ -105,14 +106,14 @@ pub fn datastore(config: &DatastoreConfig) -> Datastore {
     Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason }
 }
 
-/// Whether a directory may be taken into use as a datastore. `known` is what was used at this path
-/// before.
+/// Checks whether a directory may be used as a datastore. `known` is the datastore that was used at
+/// this path before.
 ///
-/// Nothing is made here that is missing: below the mount point of a disk that is not mounted lies
-/// the root file system, and a directory made there would take VMs that belong on the disk.
+/// Creates no missing directory: the directory below the mount point of an unmounted disk is on the
+/// root file system, and would receive VMs that belong on the disk.
 ///
 /// # Errors
-/// `no_such_directory`; `not_mounted` if the path was a datastore's and bears no mark now.
+/// `no_such_directory`; `not_mounted` if the path was a datastore and has no mark now.
 pub fn may_be_used(path: &Path, known: Option<&DatastoreConfig>) -> Result<(), Problem> {
     let shown = path.display();
     match std::fs::metadata(path) {
@@ -178,7 +179,7 @@ mod tests {
         let id = strongroom_datastore::file::identify(&path).unwrap();
         let known = DatastoreConfig { path: path.clone(), id };
         may_be_used(&path, Some(&known)).unwrap();
-        // What is below the mount point when the disk is away.
+        // The directory below the mount point while the disk is not mounted.
         std::fs::remove_dir_all(&path).unwrap();
         assert_eq!(may_be_used(&path, Some(&known)).unwrap_err().code, "no_such_directory");
         std::fs::create_dir(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What has changed, numbered, for whoever waits for it.
+//! The numbered changes that clients wait for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{Change, ChangedObject, Changes, Epoch};
 use tokio::sync::watch;
 
-/// Objects whose last change is known: more than a host has VMs, and its operations of the last
-/// while.
+/// The number of objects whose last change is kept: more than a host's VMs and its recent
+/// operations.
 const KNOWN_MAX: usize = 20_000;
 
 /// The changes of one run of hostd.
@@ -24,27 +24,27 @@ struct Known {
     number: u64,
     by_number: BTreeMap<u64, ChangedObject>,
     by_object: HashMap<ChangedObject, u64>,
-    /// The last change that was forgotten.
+    /// The number of the last change that was dropped.
     forgotten: u64,
 }
 
 impl ChangeLog {
-    /// Nothing has changed yet.
+    /// An empty log.
     pub fn new() -> Self {
         Self { epoch: Epoch(uuid::Uuid::new_v4()), known: Mutex::default(), number: watch::Sender::new(0) }
     }
 
-    /// Of which run.
+    /// The epoch of this run.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The last one.
+    /// The number of the last change.
     pub fn number(&self) -> u64 {
         self.lock().number
     }
 
-    /// Something has changed.
+    /// Records a change.
     pub fn add(&self, object: ChangedObject) {
         let mut known = self.lock();
         known.number += 1;
@@ -63,10 +63,12 @@ impl ChangeLog {
         self.number.send_replace(number);
     }
 
-    /// Those after a number, as soon as there are some, and at the latest after `wait`.
+    /// Returns the changes after a number, as soon as there are some, and at the latest after
+    /// `wait`.
     pub async fn after(&self, after: u64, wait: Duration) -> Changes {
         let mut number = self.number.subscribe();
-        // Of an epoch before, a number may be above ours: all is to be read again, at once.
+        // A number of an earlier epoch may be greater than ours. The client must then read
+        // everything again, at once.
         if after <= self.number() {
             let _ = tokio::time::timeout(wait, number.wait_for(|number| *number > after)).await;
         }

@@ -1,4 +1,4 @@
-//! `host.json`: what this host is told to use.
+//! `host.json`: the configuration of this host.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,45 +10,46 @@ use crate::checks::crypto_safe::CryptoSafeRule;
 
 /// The format of the file.
 const FORMAT: u32 = 1;
-/// The longest one, in bytes.
+/// The longest file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 /// The most datastores of a host.
 pub const DATASTORES_MAX: usize = 256;
 
-/// What this host is told to use.
+/// The configuration of this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostConfig {
     format: u32,
-    /// What it is called.
+    /// The host's name.
     pub name: String,
-    /// Where volumes are.
+    /// Its datastores.
     #[serde(default)]
     pub datastores: Vec<DatastoreConfig>,
-    /// Where kernels, initial ram disks and CD-ROM images may be that VMs start from.
+    /// The directories that may hold kernels, initial ram disks and CD-ROM images of VMs.
     pub boot_directories: Vec<PathBuf>,
-    /// The bridges and tap devices that network cards may be on; where it is left out, all.
+    /// The bridges and tap devices that network cards may use; all of them if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interfaces: Option<Vec<String>>,
-    /// QEMU.
+    /// The path of QEMU.
     #[serde(default = "default_qemu")]
     pub qemu: PathBuf,
-    /// Whether VMs with encrypted disks start where memory does not stay in memory.
+    /// Whether VMs with encrypted disks start although their memory could reach a disk.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub crypto_safe: CryptoSafeRule,
 }
 
-/// A datastore that is used.
+/// A datastore in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatastoreConfig {
     /// Its directory.
     pub path: PathBuf,
-    /// The mark that it bore when it was added: what is mounted there later may be something else.
+    /// The mark in it when it was added. Another file system may be mounted there later.
     pub id: DatastoreId,
 }
 
-/// What is usual is left out: the former version, which does not know it, reads the file then.
+/// The default is left out, so that the previous version, which does not know the field, can read
+/// the file.
 fn is_usual(rule: &CryptoSafeRule) -> bool {
     *rule == CryptoSafeRule::default()
 }
@@ -58,10 +59,10 @@ fn default_qemu() -> PathBuf {
 }
 
 impl HostConfig {
-    /// What `host.json` in hostd's home says, or what is usual if there is none.
+    /// Reads `host.json` in hostd's home, or returns the defaults if there is none.
     ///
     /// # Errors
-    /// If it cannot be read or understood.
+    /// If it cannot be read or parsed.
     pub fn of_home(home: &Path) -> io::Result<Self> {
         let text = match strongroom_files::read(&file_of(home), BYTES_MAX) {
             Ok(text) => text,
@@ -76,7 +77,7 @@ impl HostConfig {
         Ok(config)
     }
 
-    /// Where boot files may be if nobody says otherwise.
+    /// The default boot directory.
     pub fn usual_boot_directory(home: &Path) -> PathBuf {
         home.join("boot")
     }
@@ -95,10 +96,10 @@ impl HostConfig {
         }
     }
 
-    /// Writes it, durably.
+    /// Writes the file durably.
     ///
     /// # Errors
-    /// For want of room or permission.
+    /// If the file system is full or the directory is not writable.
     pub fn write(&self, home: &Path) -> io::Result<()> {
         let file = file_of(home);
         std::fs::create_dir_all(strongroom_files::directory_of(&file))?;
@@ -106,7 +107,7 @@ impl HostConfig {
         strongroom_files::replace(&file, &text)
     }
 
-    /// The datastore at this path.
+    /// Returns the datastore at this path.
     pub fn datastore(&self, path: &Path) -> Option<&DatastoreConfig> {
         self.datastores.iter().find(|datastore| datastore.path == path)
     }

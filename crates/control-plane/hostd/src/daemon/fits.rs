@@ -1,9 +1,8 @@
-//! Whether a VM fits this host as it is now: what is told before a key is made or anything is
-//! written.
+//! Whether a VM fits this host at present, checked before a key is made or anything is written.
 //!
-//! - Memory is compared with all that the host has, and not with what is free: which VMs run when
-//!   is for a person to say.
-//! - Processors are not compared: a guest with more of them than the host runs, and more slowly.
+//! - Memory is compared with the host's total, not with what is free: an operator decides which VMs
+//!   run at the same time.
+//! - Processors are not compared: a guest with more of them than the host runs, but more slowly.
 
 use std::path::Path;
 
@@ -16,10 +15,10 @@ use super::capacity;
 use super::config::DatastoreConfig;
 use crate::checks::{Root, interfaces};
 
-/// Whether this host has what a VM takes.
+/// Checks whether this host has the resources for a VM.
 ///
 /// # Errors
-/// `too_much_memory`; what speaks against a network card ([`interfaces::check`]).
+/// `too_much_memory`; the errors of [`interfaces::check`] for a network card.
 pub fn check_machine(
     root: &Root,
     host_memory_bytes: u64,
@@ -38,8 +37,8 @@ pub fn check_machine(
     spec.nics.iter().try_for_each(|nic| interfaces::check(root, allowed, &nic.network))
 }
 
-/// Whether a VM's datastore is there, can hold files as large as its disks, and has room for what
-/// is to be allocated at once, of new disks and of those that grow.
+/// Checks that a VM's datastore is mounted, can hold files as large as its disks, and has room for
+/// the space that new and grown disks allocate at once.
 ///
 /// # Errors
 /// `no_such_datastore` if its disk is not mounted; `file_too_large`; `no_space`.
@@ -79,8 +78,7 @@ pub fn check_datastore(used: &DatastoreConfig, spec: &VmSpec) -> Result<(), Prob
     Ok(())
 }
 
-/// By how much a disk is larger than its volume. One that cannot be read grows by nothing that is
-/// known.
+/// The bytes by which a disk grows beyond its volume; 0 for a volume that cannot be read.
 fn growth_bytes(spec: &VmSpec, disk: &Disk) -> u64 {
     let (path, bytes) = (spec.volume_path(&disk.name), disk.size_bytes.bytes());
     if !path.exists() {
@@ -90,8 +88,8 @@ fn growth_bytes(spec: &VmSpec, disk: &Disk) -> u64 {
     has.map_or(0, |has| bytes.saturating_sub(has))
 }
 
-/// Whether the file system has files so large: a file without a name is made and given the size,
-/// which takes no space. Where that cannot be tried, the volume's own making says it.
+/// Whether the file system supports files this large: sets the size of an unnamed file, which takes
+/// no space. If that cannot be tried, the creation of the volume reports the error.
 fn can_hold(datastore: &Path, size: VolumeSize) -> bool {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(datastore, flags, Mode::RUSR | Mode::WUSR) else { return true };
@@ -136,7 +134,7 @@ mod tests {
         check_datastore(&used, &spec(scratch.path(), &disk(false))).unwrap();
         let refused = check_datastore(&used, &spec(scratch.path(), &disk(true))).unwrap_err();
         assert_eq!(refused.code, "no_space");
-        // A disk that grows takes what it grows by.
+        // A grown disk needs only the space that it grows by.
         let free = capacity::datastore(&used).free_bytes;
         let at = |size: u64| {
             let more = format!(

@@ -1,7 +1,7 @@
-//! The guest socket: consoles, screens, dumps, disks and images, for whoever shows a ticket.
+//! The guest socket: consoles, screens, dumps, disks and images, for clients that present a ticket.
 //!
-//! Nothing of a guest passes through hostd: the client's socket goes on to the supervisor of its
-//! VM. A connection has a thread until its line has come.
+//! No guest data passes through hostd: it hands the client's socket to the supervisor of the VM.
+//! Each connection has a thread until its line has been read.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -18,19 +18,19 @@ use strongroom_host::protocol::{FORMAT, GuestHello, GuestWelcome, Problem, Probl
 
 use super::{Hostd, operations};
 
-/// The longest line, in bytes.
+/// The longest line of a client, in bytes.
 const LINE_BYTES_MAX: usize = 4096;
-/// For it to come in full.
+/// How long the line may take to arrive.
 const LINE_WITHIN: Duration = Duration::from_secs(5);
-/// Connections that have not shown their ticket.
+/// The most connections that have not presented a ticket.
 const WAITING_MAX: usize = 32;
-/// How many supervisors of its VM may die while a client waits for one.
+/// How many supervisors of the VM may die while a client waits for one.
 const SUPERVISORS_MAX: u32 = 3;
 
-/// Takes connections up, on a thread of its own.
+/// Accepts connections, on a thread of its own.
 ///
 /// # Errors
-/// If there is no thread.
+/// If the thread cannot be started.
 pub fn serve(hostd: &Arc<Hostd>, listener: UnixListener) -> io::Result<()> {
     let (hostd, waiting) = (Arc::clone(hostd), Arc::new(AtomicUsize::new(0)));
     thread::Builder::new().name("guest sockets".to_owned()).spawn(move || {
@@ -39,7 +39,7 @@ pub fn serve(hostd: &Arc<Hostd>, listener: UnixListener) -> io::Result<()> {
                 return;
             }
             let Ok(stream) = stream else {
-                // Too many descriptors, which is over when some are closed.
+                // Too many open files; some will be closed soon.
                 thread::sleep(Duration::from_millis(100));
                 continue;
             };
@@ -72,7 +72,8 @@ fn take_up(hostd: &Arc<Hostd>, stream: UnixStream) {
     let _ = stream.write_all(&line);
 }
 
-/// Shows the ticket, and gives the socket to whom it is for. Who that is says the welcome.
+/// Redeems the ticket, and hands the socket to the process that serves it. That process sends the
+/// welcome.
 fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
     let bad = |reason: String| Problem::new("bad_hello", reason);
     let (line, file) =
@@ -122,7 +123,7 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
             return give(Task::Export { spec, disk, format }, grants, &to, None);
         }
         TicketRequest::Vnc => {
-            // What follows is the screen's own, which says nothing of us.
+            // The VNC protocol follows without a welcome of its own.
             welcome(&stream, &GuestWelcome::Vnc)?;
             RequestKind::Vnc
         }
@@ -132,7 +133,7 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
     let ask = || hostd.runtime.block_on(hostd.vms.link(vm)?.ask(kind.clone(), &client));
     for _ in 0..SUPERVISORS_MAX {
         match ask() {
-            // It has died since it was found, or before it could answer.
+            // The supervisor died after it was found, or before it could answer.
             Err(problem) if problem.code == "supervisor_away" => {
                 hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
             }
@@ -148,8 +149,8 @@ fn welcome(mut stream: &UnixStream, welcome: &GuestWelcome) -> Result<(), Proble
     stream.write_all(&line).map_err(|error| Problem::new("gone", error.to_string()))
 }
 
-/// An image is a file or a block device, open to be read: of anything else a read could wait for
-/// ever.
+/// An image must be a regular file or a block device, open for reading: a read from anything else
+/// could block for ever.
 fn check_image(file: OwnedFd) -> Result<OwnedFd, Problem> {
     let bad = |reason: &str| Problem::new("bad_image", reason.to_owned());
     let kind = fstat(&file).map(|found| FileType::from_raw_mode(found.st_mode));
@@ -162,7 +163,7 @@ fn check_image(file: OwnedFd) -> Result<OwnedFd, Problem> {
     }
 }
 
-/// A disk goes into a new file of the client's, which is read again where a format takes that.
+/// A disk is copied into a new file of the client's. Some formats read it back while they write.
 fn check_destination(file: OwnedFd) -> Result<OwnedFd, Problem> {
     let bad = |reason: &str| Problem::new("bad_image", reason.to_owned());
     match fstat(&file) {
@@ -176,8 +177,8 @@ fn check_destination(file: OwnedFd) -> Result<OwnedFd, Problem> {
     }
 }
 
-/// Reads one line, a byte at a time so that nothing of what follows is taken, and keeps the first
-/// file that comes with it.
+/// Reads one line, a byte at a time so that nothing after it is consumed, and keeps the first file
+/// that comes with it.
 fn read_line(stream: &UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     stream.set_read_timeout(Some(LINE_WITHIN))?;
     stream.set_write_timeout(Some(LINE_WITHIN))?;

@@ -1,4 +1,4 @@
-//! The HTTP of the control socket: from requests to [`Hostd`], and back.
+//! The HTTP interface of the control socket, between requests and [`Hostd`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,19 +25,19 @@ use tokio::sync::Semaphore;
 use super::vms::no_such_vm;
 use super::{Hostd, operations, statistics};
 
-/// Connections at once: a control plane's, and a few people's.
+/// The most connections: those of a control plane and a few people.
 const CONNECTIONS_MAX: usize = 64;
-/// A client has one request answered after the other, as long as it likes.
+/// A client may send one request after another for as long as it likes.
 const HTTP: HttpLimits = HttpLimits {
     head_bytes: 16 << 10,
     head_lines: 64,
     head_within: Duration::from_secs(10),
     keeps_alive: true,
 };
-/// For a request's body to come.
+/// How long a request's body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Answers until it is dropped.
+/// Serves requests until it is dropped.
 pub async fn serve(hostd: Arc<Hostd>, listener: UnixListener) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let router = router(hostd);
@@ -161,7 +161,7 @@ async fn look_through(State(hostd): Asked, Body(wanted): Body<DatastoreRequest>)
     Ok(Json(hostd.look_through(wanted).await?))
 }
 
-/// An answer's body.
+/// The body of an answer.
 struct Json<T>(T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
@@ -177,7 +177,7 @@ fn json(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
-/// A request that is not done.
+/// A refused request.
 struct Refused(Problem);
 
 impl From<Problem> for Refused {
@@ -210,7 +210,7 @@ fn no_such_path(uri: &Uri) -> Problem {
     Problem::new("no_such_path", format!("{} is nothing here", uri.path()))
 }
 
-/// An id in the path.
+/// An id in a path.
 struct Named<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T> {
@@ -222,7 +222,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T
     }
 }
 
-/// A request's body.
+/// The body of a request.
 struct Body<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -242,7 +242,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// From which change on is asked, and how long to wait for one.
+/// The query of a request for changes: the last number that the client knows, and how long to wait.
 struct Changed {
     after: u64,
     wait: Duration,

@@ -1,8 +1,8 @@
-//! hostd's side of a supervisor: how one is started, found, spoken to, and what is done when it is
-//! gone.
+//! hostd's side of a supervisor: starting one, finding one, sending requests to it, and replacing
+//! it after its death.
 //!
-//! Each VM that is not off has a thread that listens to its supervisor, and sees to it that there
-//! is one.
+//! Each VM that is not off has a thread that listens to its supervisor and makes sure that it has
+//! one.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -38,33 +38,33 @@ use super::boot_files;
 use super::unrecorded::kill_unrecorded;
 use super::vms::{Kept, now_unix_seconds};
 
-/// Before a supervisor that hung up and lives is spoken to again, and before one that died at once
-/// is replaced again.
+/// The pause before the next connection to a living supervisor that hung up, and before the
+/// replacement of one that died at once.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// The longest such pause.
+/// The longest pause.
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(5);
-/// A supervisor that lived for so long did not die at once.
+/// A supervisor that lived for longer than this did not die at once.
 const SETTLED: Duration = Duration::from_secs(10);
-/// How long a QEMU that nobody wrote down may take to show itself.
+/// How long an unrecorded QEMU may take to listen on its socket.
 const UNRECORDED_WITHIN: Duration = Duration::from_secs(1);
-/// What a listening thread needs, in bytes: it decodes packets, and no more.
+/// The stack of a listening thread, in bytes: it only decodes packets.
 const STACK_BYTES: usize = 512 << 10;
 
-/// How supervisors are started.
+/// The command that starts a supervisor.
 #[derive(Clone, Debug)]
 pub struct SupervisorProgram {
-    /// The program.
+    /// The path of the program.
     pub path: PathBuf,
-    /// What makes it a supervisor.
+    /// The arguments that make it a supervisor.
     pub arguments: Vec<OsString>,
 }
 
 impl SupervisorProgram {
-    /// Starts one, and tells it what to do. It has nothing of our environment, and leaves our
-    /// session itself.
+    /// Starts a supervisor and sends its task. It inherits none of hostd's environment, and leaves
+    /// hostd's session by itself.
     ///
     /// # Errors
-    /// If it cannot be started, or does not take its orders.
+    /// If it cannot be started, or does not take its task.
     pub fn start(&self, birth: &Birth, files: &[OwnedFd]) -> Result<(Wire, Child), Problem> {
         let failed = |error: &dyn std::fmt::Display| {
             Problem::new("supervisor", format!("the VM's supervisor cannot be started: {error}"))
@@ -88,7 +88,7 @@ impl SupervisorProgram {
     }
 }
 
-/// What a supervisor answers: what became of the VM's volumes, or why it was not done.
+/// A supervisor's answer: the VM's volumes after the request, or why the request failed.
 type Answered = Result<Vec<KnownVolume>, Problem>;
 
 /// A supervisor that runs a VM.
@@ -97,7 +97,7 @@ pub struct Link {
     wire: Wire,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answered>>>,
-    /// What was told before the answers to requests for statistics.
+    /// Counters that arrived before the answers to their requests.
     counted: Mutex<HashMap<u64, Box<Snapshot>>>,
 }
 
@@ -106,15 +106,15 @@ impl Link {
         Arc::new(Self { wire, next: AtomicU64::new(1), waiting: Mutex::default(), counted: Mutex::default() })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// What it answers; or that it has died.
+    /// The supervisor's error; also if it has died.
     pub async fn ask(&self, kind: RequestKind, files: &[OwnedFd]) -> Result<(), Problem> {
         self.ask_numbered(kind, files).await.map(drop)
     }
 
-    /// Asks for what changes volumes, and waits for the answer: what became of them.
+    /// Sends a request that changes volumes, and returns the volumes from the answer.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -122,10 +122,10 @@ impl Link {
         self.ask_numbered(kind, &[]).await.map(|(_, known)| known)
     }
 
-    /// Asks what a disk was asked for.
+    /// Requests the counters of a disk.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask); also of a supervisor that does not count.
+    /// As [`ask`](Self::ask); also if the supervisor has no counters.
     pub async fn ask_statistics(&self, disk: DiskName) -> Result<Snapshot, Problem> {
         let (id, _) = self.ask_numbered(RequestKind::Statistics { disk }, &[]).await?;
         let counted = self.counted.lock().remove(&id);
@@ -133,7 +133,7 @@ impl Link {
         counted.map(|snapshot| *snapshot).ok_or_else(none)
     }
 
-    /// Asks, and waits for the answer. Says which number the request has.
+    /// Sends a request, and waits for the answer. Returns the number of the request.
     async fn ask_numbered(
         &self,
         kind: RequestKind,
@@ -151,7 +151,7 @@ impl Link {
         answered.await.map_err(|_| away())?.map(|known| (id, known))
     }
 
-    /// Keeps what was told for a request that is waited for.
+    /// Keeps the counters for a request that is still waiting.
     fn told(&self, id: u64, snapshot: Box<Snapshot>) {
         let is_awaited = self.waiting.lock().contains_key(&id);
         if is_awaited {
@@ -163,7 +163,7 @@ impl Link {
         let waiting = self.waiting.lock().remove(&id);
         let is_taken = waiting.is_some_and(|waiting| waiting.send(answer).is_ok());
         if !is_taken {
-            // Nobody waits any more.
+            // The request is no longer waiting.
             self.counted.lock().remove(&id);
         }
     }
@@ -174,18 +174,18 @@ impl Link {
     }
 }
 
-/// What to do next about a VM's supervisor.
+/// The next step of a listening thread.
 enum Next {
-    /// Listen to this one, which is our child or not.
+    /// Listen to this supervisor; the child is set if this hostd started it.
     Listen(Wire, Option<Child>),
-    /// Look for one that runs.
+    /// Look for a running supervisor.
     Find,
 }
 
-/// Starts a VM. Its thread listens to its supervisor from now on.
+/// Starts a VM, and a thread that listens to its supervisor.
 ///
 /// # Errors
-/// If there is no supervisor.
+/// If the supervisor cannot be started.
 pub fn start(
     hostd: &Arc<Hostd>,
     spec: &VmSpec,
@@ -195,7 +195,7 @@ pub fn start(
 ) -> Result<(), Problem> {
     let run = hostd.run.vm(spec.id);
     let system = |error: &dyn std::fmt::Display| Problem::new("system", error.to_string());
-    // Nothing of a start before this one is of use.
+    // Nothing of an earlier start is still needed.
     run.remove().and_then(|()| run.make()).map_err(|error| system(&error))?;
     PeerSecret::make(&run.secret()).map_err(|error| system(&error))?;
     if let Some(kernel) = &spec.kernel {
@@ -211,7 +211,7 @@ pub fn start(
     listen(hostd, spec.id, run, Next::Listen(wire, Some(child)))
 }
 
-/// Takes up the VMs that a hostd before this one has started.
+/// Adopts the VMs that an earlier hostd has started.
 pub fn find_running(hostd: &Arc<Hostd>) -> io::Result<()> {
     for vm in hostd.run.vms_found()? {
         let run = hostd.run.vm(vm);
@@ -223,7 +223,8 @@ pub fn find_running(hostd: &Arc<Hostd>) -> io::Result<()> {
                 }
             }
             Ok(None) => {
-                // Its supervisor died, or has not begun yet; whichever, QEMU has not been started.
+                // Its supervisor died, or has not begun yet. In either case QEMU has not been
+                // started.
                 tracing::warn!("VM {vm}: what is left of a start that did not begin is removed");
                 run.remove()?;
             }
@@ -278,7 +279,7 @@ impl Listener {
         }
     }
 
-    /// Listens until the supervisor hangs up.
+    /// Listens until the supervisor closes the connection.
     fn hear(&self, wire: Wire) {
         let link = Link::new(wire);
         self.hostd.vms.set_link(self.vm, Some(Arc::clone(&link)));
@@ -315,7 +316,7 @@ impl Listener {
         Ok(wire)
     }
 
-    /// What is to be done now that nobody is heard; nothing if the VM is off.
+    /// Returns the next step after the connection was closed; `None` if the VM is off.
     fn aftermath(&mut self, pause: Duration) -> Option<Next> {
         let state = match StateFile::read(&self.run) {
             Ok(Some(state)) => state,
@@ -330,7 +331,7 @@ impl Listener {
             }
         };
         if state.supervisor.is_alive() {
-            // It hung up because it ends, or because we were too slow for it.
+            // The supervisor is ending, or closed the connection because hostd was too slow.
             await_end(state.supervisor, pause);
             return Some(Next::Find);
         }
@@ -359,7 +360,7 @@ impl Listener {
             None => {
                 if state.qemu.is_none() {
                     kill_unrecorded(&self.run, UNRECORDED_WITHIN);
-                    // No QEMU has hung up on it.
+                    // swtpm never had a QEMU whose disconnection would end it.
                     if let Some(swtpm) = state.swtpm {
                         let swtpm = ProcessIdentity { pid: swtpm.pid, start_ticks: swtpm.start_time_ticks };
                         let _ = swtpm.kill();
@@ -392,7 +393,7 @@ impl Listener {
         }
     }
 
-    /// A supervisor that died before it wrote who it is has begun nothing.
+    /// A supervisor that died before it recorded itself has started nothing.
     fn off_without_state(&self) -> Option<Next> {
         let observed = self.hostd.vms.get(self.vm)?;
         let message = "its supervisor died before it had begun";
@@ -417,28 +418,28 @@ impl Listener {
         self.hostd.vms.set_off(state.spec.clone(), state.generation, Some(&off), kept);
     }
 
-    /// Waits for those of our children that have ended. One that hung up before it wrote who it is,
-    /// is ended.
+    /// Waits for children that have ended. Kills one that closed the connection before it recorded
+    /// itself.
     fn reap(&mut self, supervisor: Option<ProcessIdentity>) {
         let lives = supervisor.is_some_and(ProcessIdentity::is_alive);
         self.children.retain_mut(|child| {
             if supervisor.is_none() {
                 let _ = child.kill();
             }
-            // Only the last one can be the one that lives.
+            // Only the last child can be alive.
             lives && matches!(child.try_wait(), Ok(None)) || !lives && child.wait().is_err()
         });
     }
 }
 
-/// What a VM that is off keeps of its guest, as its directory says.
+/// Returns the saved memory and dumps in the directory of a VM that is off.
 fn kept(spec: &VmSpec) -> Kept {
     let record = VmRecord::read_of(&spec.directory(), spec.id);
     let record = record.inspect_err(|error| tracing::error!("VM {}: {error}", spec.name));
     record.as_ref().map(Kept::from).unwrap_or_default()
 }
 
-/// Waits for the end of a process, for so long.
+/// Waits for the end of a process, but no longer than `within`.
 fn await_end(process: ProcessIdentity, within: Duration) {
     let Some(pidfd) = process.pidfd() else { return };
     let within = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: within.subsec_nanos().into() };

@@ -1,10 +1,10 @@
 //! hostd: the daemon of one host.
 //!
-//! It knows the VMs of the host's datastores and starts a supervisor for each that is to run; the
-//! supervisor, not hostd, holds keys and disks. So hostd can end, be killed or be upgraded at any
-//! moment, and its successor finds every VM as it is: `<run>/vms` says who runs, the datastores say
-//! what there is. What hostd itself remembers (operations, tickets, numbers of changes) is of one
-//! run, and its protocol says so.
+//! It knows the VMs of the host's datastores and starts a supervisor for each VM that should run;
+//! the supervisor, not hostd, holds keys and disks. So hostd can exit, be killed or be upgraded at
+//! any moment, and its successor finds every VM again: `<run>/vms` lists the running VMs, and the
+//! datastores hold all of them. hostd's own memory (operations, tickets, change numbers) lasts for
+//! one run, and its protocol says so.
 
 pub mod boot_files;
 pub mod capacity;
@@ -50,41 +50,42 @@ use self::tickets::Tickets;
 use self::vms::{Vms, no_such_vm};
 use crate::checks::{Root, crypto_safe};
 
-/// Whoever has to know where volumes are: what needs a key is asked for before one is destroyed.
+/// Records where volumes are: before a key is destroyed, the volumes that need it are looked up
+/// there.
 pub trait DatastoreNotes: Debug + Send + Sync {
-    /// Notes that volumes will be in this directory; durable when it returns.
+    /// Notes that volumes will be in this directory. Durable when it returns.
     ///
     /// # Errors
-    /// If it cannot be noted: then it is not used.
+    /// If it cannot be noted. hostd then does not use the directory.
     fn note(&self, path: &Path) -> io::Result<()>;
 }
 
-/// What a hostd is started with.
+/// The options of a hostd.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where hostd's own things are kept: its configuration, and what supervisors need to reach key
-    /// providers.
+    /// hostd's own directory: its configuration, and the key provider configuration for
+    /// supervisors.
     pub home: PathBuf,
-    /// Told of each datastore before it is used.
+    /// Notified of each datastore before it is used.
     pub notes: Arc<dyn DatastoreNotes>,
-    /// Where things are kept that last as long as processes.
+    /// The directory for files that last as long as processes.
     pub run: PathBuf,
-    /// How supervisors are started.
+    /// The command that starts a supervisor.
     pub supervisor: SupervisorProgram,
 }
 
-/// Why hostd does not run.
+/// Why hostd cannot run.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// Another one does.
+    /// Another hostd is running.
     #[error("another hostd runs with the run directory {0}")]
     Running(PathBuf),
-    /// The operating system.
+    /// A system call failed.
     #[error("hostd cannot {action}: {error}")]
     System {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// Why it failed.
+        /// The error.
         error: io::Error,
     },
 }
@@ -106,15 +107,16 @@ pub struct Hostd {
     changes: Arc<ChangeLog>,
     tickets: Tickets,
     runtime: Handle,
-    /// Told when there may be something to do.
+    /// Notified when there may be work.
     work: tokio::sync::Notify,
     ending: AtomicBool,
 }
 
-/// Runs until `shutdown` is ready. VMs run on.
+/// Runs until `shutdown` completes. VMs keep running.
 ///
 /// # Errors
-/// If another one runs, or it cannot listen. A datastore or a VM that cannot be read is logged.
+/// If another hostd is running, or the sockets cannot be opened. A datastore or a VM that cannot be
+/// read is only logged.
 pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result<(), DaemonError> {
     let run = HostRunDirectory::at(&options.run).map_err(system("use its run directory"))?;
     let lock = take_lock(&run)?;
@@ -161,7 +163,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
 }
 
 impl Hostd {
-    /// What there is, and what runs.
+    /// Finds existing and running VMs.
     fn look_around(self: &Arc<Self>) -> io::Result<()> {
         for datastore in self.config().datastores {
             self.vms.scan(&datastore.path);
@@ -185,7 +187,7 @@ impl Hostd {
         }
     }
 
-    /// Does operations, as many at once as may be.
+    /// Runs operations, up to the limit at once.
     async fn work_off(self: &Arc<Self>) {
         loop {
             while let Some(job) = self.queue.next() {
@@ -222,7 +224,7 @@ impl Hostd {
             TicketRequest::Check { spec, disk, .. } | TicketRequest::Export { spec, disk, .. } => {
                 spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk"))?;
             }
-            // Of a VM that is off too.
+            // Also allowed for a VM that is off.
             TicketRequest::ConsoleLog { .. } => {}
             TicketRequest::Dump { number, .. } => {
                 let dumps = now.dumps.as_deref().unwrap_or_default();
@@ -232,7 +234,7 @@ impl Hostd {
                 }
             }
             TicketRequest::Console { .. } | TicketRequest::Vnc => match self.vms.link(vm) {
-                // Who comes with it waits for the one that takes over.
+                // A client with the ticket waits for the supervisor that takes over.
                 Err(problem) if problem.code == "supervisor_away" => {}
                 found => drop(found?),
             },
@@ -244,7 +246,7 @@ impl Hostd {
     }
 
     fn observed(&self) -> ObservedVms {
-        // The number first: what changes meanwhile is told again.
+        // The number is read first, so that changes made meanwhile are reported again.
         let number = self.changes.number();
         ObservedVms { epoch: self.changes.epoch(), number, vms: self.vms.all() }
     }
@@ -290,8 +292,8 @@ impl Hostd {
         blocking(move || hostd.look_through_now(&request.path)).await?
     }
 
-    /// What came into a datastore or went from it without hostd. One that is not there, or has
-    /// another one in its place, says nothing of its VMs.
+    /// Rescans a datastore for VMs that other programs added or removed. A datastore that is
+    /// missing, or replaced by another, leaves its VMs as they are.
     fn look_through_now(&self, path: &Path) -> Result<Datastore, Problem> {
         let Some(used) = self.config().datastore(path).cloned() else {
             let message = format!("{} is no datastore of this host", path.display());
@@ -333,7 +335,7 @@ impl Hostd {
     }
 }
 
-/// Sees to it that there is one hostd.
+/// Ensures that only one hostd runs.
 fn take_lock(run: &HostRunDirectory) -> Result<std::fs::File, DaemonError> {
     let lock = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(run.lock_file());
     let lock = lock.map_err(system("take its lock"))?;
@@ -344,13 +346,13 @@ fn take_lock(run: &HostRunDirectory) -> Result<std::fs::File, DaemonError> {
     }
 }
 
-/// Listens, in place of a predecessor, for our own user and root alone.
+/// Listens, in place of a predecessor, for hostd's own user and root only.
 fn listen(path: &Path) -> io::Result<BlockingListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // The directory lets nobody else in from the beginning.
+    // The directory already excludes other users.
     let listener = BlockingListener::bind(path)?;
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
     Ok(listener)

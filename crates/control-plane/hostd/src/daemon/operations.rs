@@ -1,4 +1,4 @@
-//! How operations are done.
+//! Carries out operations.
 
 use std::os::fd::OwnedFd;
 use std::process::Child;
@@ -25,35 +25,35 @@ use super::vms::{Kept, no_such_vm};
 use super::{Hostd, boot_files, capacity, fits, link};
 use crate::checks::{Root, crypto_safe};
 
-/// What of a suspended memory is verified and loaded in a second, at least, in bytes: a slow disk's
-/// speed.
+/// The least speed at which a suspended memory is verified and loaded, in bytes per second: that of
+/// a slow disk.
 const MEMORY_BYTES_A_SECOND: u64 = 32 << 20;
-/// What a start may take until its guest runs or it is known that it waits for a key.
+/// Timeout of a start, until the guest runs or is known to wait for a key.
 const START_WITHIN: Duration = Duration::from_secs(180);
 /// How long an operation waits for a supervisor that is being replaced.
 const AWAY_MAX: Duration = Duration::from_secs(15);
-/// What a VM that is cut off may take to be off: its volumes drain.
+/// How long a forced stop may take: its volumes are drained.
 const OFF_WITHIN: Duration = Duration::from_secs(180);
-/// How often it is looked whether a job is wanted any more.
+/// How often a job checks whether it was cancelled.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How long keys may take that a supervisor has grants for, before it is given them again.
+/// How long a supervisor may take to fetch keys with its grants before it is sent them again.
 const GRANTS_WORK_WITHIN: Duration = Duration::from_secs(5);
-/// How often one operation gives its grants.
+/// How often one operation sends its grants.
 const GRANTS_GIVEN_MAX: u32 = 3;
 
-/// How long a job of a hostd that was killed may take to notice.
+/// How long a job of a killed hostd may take to notice.
 const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// What giving a console's log may take: its key is fetched, and its client reads it.
+/// Timeout of sending a console log: its key is fetched, and its client reads it.
 pub const LOG_WITHIN: Duration = Duration::from_secs(120);
 
-/// What judging a configuration may take: its keys are fetched.
+/// Timeout of a judgement of a configuration: its keys are fetched.
 const JUDGED_WITHIN: Duration = Duration::from_secs(60);
 
 type Outcome = Result<Option<OperationOutcome>, Failure>;
 
-/// Does an operation.
+/// Carries out an operation.
 pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     let vm = job.vm;
     if let Some(spec) = job.request.kind.spec() {
@@ -84,13 +84,13 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     }
 }
 
-/// Whether a VM can be made as it is wanted: asked before it has a key.
+/// Checks whether a VM can be made as requested, before it has a key.
 pub async fn check(hostd: &Arc<Hostd>, vm: VmId, spec: VmSpec) -> Result<(), Problem> {
     hostd.check_spec(vm, &spec)?;
     fits(hostd, &spec).await
 }
 
-/// Whether this host has what it takes.
+/// Checks whether this host has the resources for it.
 async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     hostd.check_boot_files(spec)?;
     let (hostd, spec) = (Arc::clone(hostd), spec.clone());
@@ -118,7 +118,7 @@ async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome 
     Ok(Some(OperationOutcome::Volumes(volumes)))
 }
 
-/// Reads what a job has written.
+/// Reads the configuration that a job has written.
 async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     let (directory, vm) = (spec.directory(), spec.id);
     let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
@@ -135,7 +135,7 @@ async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
 async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
     let places = match hostd.vms.get(vm) {
         Some(_) => vec![off(hostd, vm)?.directory],
-        // Also what a creation that was killed has left.
+        // Includes the remains of a killed creation.
         None => {
             hostd.config().datastores.iter().map(|datastore| datastore.path.join(vm.to_string())).collect()
         }
@@ -180,7 +180,7 @@ async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, how: StartOptio
     started(hostd, job, START_WITHIN + Duration::from_secs(memory_s)).await
 }
 
-/// Waits until the guest runs, or it is known why it does not.
+/// Waits until the guest runs, or the reason that it does not is known.
 async fn started(hostd: &Arc<Hostd>, job: &Arc<Job>, within: Duration) -> Outcome {
     let mut watch = hostd.vms.watch(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     let decided =
@@ -225,7 +225,7 @@ async fn stop(hostd: &Arc<Hostd>, job: &Arc<Job>, force: bool, timeout_s: u32) -
     }
 }
 
-/// Done when every volume is under the next key.
+/// Completes when every volume is under the next key.
 async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
     let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     let volumes = match (is_off(&now), spec.moving()) {
@@ -243,7 +243,7 @@ async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
     Ok(Some(OperationOutcome::Volumes(volumes)))
 }
 
-/// Done when the disk is as it is wanted, for the guest too if it runs.
+/// Completes when the disk is changed, also for the guest if the VM runs.
 async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: DiskChange) -> Outcome {
     let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     let changed = change.applied_to(&spec)?;
@@ -259,7 +259,7 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
             meant_for(job, &now)?;
             let wanted = RequestKind::ChangeDisk { change: change.clone(), known: spec.known_volumes() };
             let asked = ask_running(hostd, job, wanted).await;
-            // It may be off by now.
+            // The VM may be off by now.
             (!asked.as_ref().is_err_and(|problem| problem.code == "not_running")).then_some(asked)
         }
     };
@@ -273,7 +273,7 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
             blocking(move || facts(&changed)).await??
         }
         Some(Err(problem)) => {
-            // What was done in part is known to its directory.
+            // A partial change is recorded in the VM's directory.
             learn(hostd, &spec).await?;
             return Err(problem.into());
         }
@@ -282,7 +282,7 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
     Ok(Some(OperationOutcome::Volumes(volumes)))
 }
 
-/// Done when the memory is sealed and nothing of the VM runs.
+/// Completes when the memory is sealed and none of the VM's processes runs.
 async fn suspend(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     if now.power == PowerState::Suspended {
@@ -294,7 +294,7 @@ async fn suspend(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         sealed = &mut sealed => sealed.map(drop),
         () = job.cancelled() => {
             link_to(hostd, job.vm, AWAY_MAX).await?.ask(RequestKind::AbandonSuspension, &[]).await?;
-            // It may have been too late.
+            // The cancellation may have come too late.
             if sealed.await.is_err() {
                 return Err(Failure::Cancelled);
             }
@@ -306,7 +306,7 @@ async fn suspend(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     Ok(None)
 }
 
-/// Done when all of it is sealed and the guest goes on.
+/// Completes when the whole dump is sealed and the guest continues.
 async fn dump(hostd: &Arc<Hostd>, job: &Arc<Job>, label: Option<String>) -> Outcome {
     let made = |hostd: &Hostd| -> Option<Dump> {
         let dumps = hostd.vms.get(job.vm)?.dumps?;
@@ -331,7 +331,7 @@ async fn dump(hostd: &Arc<Hostd>, job: &Arc<Job>, label: Option<String>) -> Outc
         sealed = &mut sealed => sealed.map(drop),
         () = job.cancelled() => {
             link_to(hostd, job.vm, AWAY_MAX).await?.ask(RequestKind::AbandonDump, &[]).await?;
-            // It may have been too late.
+            // The cancellation may have come too late.
             if sealed.await.is_err() {
                 return Err(Failure::Cancelled);
             }
@@ -339,7 +339,7 @@ async fn dump(hostd: &Arc<Hostd>, job: &Arc<Job>, label: Option<String>) -> Outc
         }
     };
     sealed?;
-    // Its supervisor tells of it before it answers.
+    // The supervisor reports the dump before it answers.
     Ok(made(hostd).map(OperationOutcome::Dump))
 }
 
@@ -361,9 +361,9 @@ async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, number: u
     Ok(None)
 }
 
-/// Asks the supervisor of a VM that is on. One that has just taken over has not found QEMU yet,
-/// which the host may learn only now: it is given the job's grants, and asked once more. What
-/// became of the VM's volumes, if that was asked for.
+/// Sends a request to the supervisor of a VM that is on, with the job's grants first. A supervisor
+/// that has just taken over may not have found QEMU yet; the request is then repeated. Returns the
+/// VM's volumes, for requests that change volumes.
 async fn ask_running(
     hostd: &Arc<Hostd>,
     job: &Arc<Job>,
@@ -384,9 +384,8 @@ async fn ask_running(
     }
 }
 
-/// Gives a job's grants to the VM's supervisor. One that takes over waits for them, and has QEMU
-/// only when it has its keys: so this waits for that, and gives them to another one that takes over
-/// meanwhile, as the first may have died with them.
+/// Sends a job's grants to the VM's supervisor, and waits until it has its keys: a supervisor that
+/// takes over has QEMU only then. If it dies, its successor gets the grants as well.
 async fn give_grants(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Result<Option<ObservedVm>, Problem> {
     let (mut given, until) = (0, Instant::now() + START_WITHIN);
     loop {
@@ -411,7 +410,7 @@ async fn give_grants(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Result<Option<Observ
     }
 }
 
-/// How the VM is when it is on, or off, and on its way to neither.
+/// Waits until the VM is on or off, and not in between. Returns its state.
 async fn settled(hostd: &Arc<Hostd>, vm: VmId) -> Option<ObservedVm> {
     let mut watch = hostd.vms.watch(vm)?;
     let is_settled =
@@ -419,19 +418,19 @@ async fn settled(hostd: &Arc<Hostd>, vm: VmId) -> Option<ObservedVm> {
     tokio::time::timeout(START_WITHIN, wait_for(&mut watch, is_settled)).await.ok()?
 }
 
-/// Waits, not for long, while the VM's supervisor is being replaced, or has not found QEMU yet.
+/// Waits for a limited time while the VM's supervisor is being replaced, or has not found QEMU yet.
 pub async fn await_supervisor(hostd: &Arc<Hostd>, vm: VmId) {
     let found = async {
         if link_to(hostd, vm, AWAY_MAX).await.is_ok() {
             settled(hostd, vm).await;
         }
     };
-    // Who comes too early after that hears it.
+    // A request that comes too early after that is refused.
     let _ = tokio::time::timeout(AWAY_MAX, found).await;
 }
 
-/// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has
-/// yet to find.
+/// Returns the VM's supervisor. Waits for one that takes over, or that a new hostd has not found
+/// yet.
 async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<link::Link>, Problem> {
     let mut watch = hostd.vms.watch(vm).ok_or_else(|| no_such_vm(vm))?;
     let deadline = tokio::time::Instant::now() + within;
@@ -440,7 +439,7 @@ async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<l
             Err(problem) if problem.code == "supervisor_away" => {}
             found => return found,
         }
-        // Whatever is found says at once how the VM is.
+        // A supervisor reports the VM's state as soon as it is found.
         if !matches!(tokio::time::timeout_at(deadline, watch.changed()).await, Ok(Ok(()))) {
             return hostd.vms.link(vm);
         }
@@ -457,7 +456,7 @@ async fn await_off(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<(),
     }
 }
 
-/// How the VM is, once it is so; nothing if it is gone.
+/// Waits until the VM's state satisfies `so`, and returns the state; `None` if the VM is gone.
 async fn wait_for(
     watch: &mut watch::Receiver<ObservedVm>,
     so: impl FnMut(&ObservedVm) -> bool,
@@ -481,7 +480,7 @@ async fn ask(hostd: &Arc<Hostd>, job: &Arc<Job>, kind: RequestKind) -> Outcome {
     Ok(None)
 }
 
-/// That it runs as the start that is meant.
+/// Checks that the VM runs as the generation that the request names.
 fn meant_for(job: &Job, now: &ObservedVm) -> Result<(), Problem> {
     if now.generation == job.request.generation || is_off(now) {
         return Ok(());
@@ -505,7 +504,7 @@ fn is_off(now: &ObservedVm) -> bool {
     now.power.is_off()
 }
 
-/// Has a supervisor of its own do a job, which is ended with the operation.
+/// Has a separate supervisor do a job. The supervisor ends with the operation.
 async fn do_job(
     hostd: &Arc<Hostd>,
     job: &Arc<Job>,
@@ -525,7 +524,7 @@ async fn do_job(
         drop(birth);
         let told = hear_job(&hostd, &job, &wire, &mut child);
         if told.is_err() {
-            // What failed has ended; what was cancelled ends now.
+            // After a failure it has already ended; after a cancellation it must be killed.
             let _ = child.kill();
         }
         let _ = child.wait();
@@ -534,8 +533,8 @@ async fn do_job(
     .await?
 }
 
-/// What speaks against a configuration being what the VM's supervisor attested last. A process of
-/// its own has the keys.
+/// Returns the objections to a configuration as the one that the VM's supervisor last attested. A
+/// separate process holds the keys.
 pub async fn judge(hostd: &Arc<Hostd>, vm: VmId, request: JudgeRequest) -> Result<Judgement, Problem> {
     hostd.check_spec(vm, &request.spec)?;
     hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
@@ -547,8 +546,8 @@ pub async fn judge(hostd: &Arc<Hostd>, vm: VmId, request: JudgeRequest) -> Resul
     }
 }
 
-/// Has a supervisor of its own give something of a VM that is off to a client. What takes as long
-/// as it does has times of its own instead of `within`.
+/// Has a separate supervisor send data of a VM that is off to a client. Without `within`, the
+/// supervisor's own timeouts apply.
 pub fn give_while_off(
     hostd: &Hostd,
     vm: VmId,
@@ -561,7 +560,7 @@ pub fn give_while_off(
     told_by(hostd, task, grants, files, within).map(drop)
 }
 
-/// What a supervisor of its own says to a task that it ends with.
+/// Returns the final report of a separate supervisor for a task.
 fn told_by(
     hostd: &Hostd,
     task: Task,
@@ -620,7 +619,7 @@ fn hear_job(
     }
 }
 
-/// Does what waits for a disk on a thread that may.
+/// Runs `work`, which may block, on a thread for blocking work.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     spawn_blocking(work).await.map_err(|error| Problem::new("internal", error.to_string()))
 }
@@ -630,8 +629,8 @@ fn directory_problem(error: VmDirectoryError) -> Problem {
 }
 
 impl Hostd {
-    /// Whether the configuration is one of this VM: on a datastore of this host, and where the VM
-    /// lies if it is there.
+    /// Checks that the configuration belongs to this VM: it is on a datastore of this host, and in
+    /// the VM's present place if the VM exists.
     pub(super) fn check_spec(&self, vm: VmId, spec: &VmSpec) -> Result<(), Problem> {
         spec.check().map_err(|error| Problem::new("bad_spec", error.to_string()))?;
         if spec.id != vm {
@@ -658,8 +657,8 @@ impl Hostd {
         }
     }
 
-    /// Whether the VM's kernel and images, if it names any, may be read here. Asked before it is
-    /// made, changed or started: what is taken from its disks needs none of them.
+    /// Checks that the VM's kernel and images may be read here, before it is made, changed or
+    /// started. Operations that only read its disks do not need them.
     fn check_boot_files(&self, spec: &VmSpec) -> Result<(), Problem> {
         boot_files::check(spec.boot_files(), &self.config().boot_directories)
     }

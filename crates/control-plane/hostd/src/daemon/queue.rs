@@ -1,5 +1,4 @@
-//! The queue of operations: at most sixteen at once, one at a time for a VM, and no VM before the
-//! others twice.
+//! The queue of operations: at most sixteen at once, one at a time for each VM, and VMs take turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,22 +13,22 @@ use tokio::sync::watch;
 
 use super::changes::ChangeLog;
 
-/// Operations at once.
+/// The most operations in progress.
 pub const RUNNING_MAX: usize = 16;
-/// Operations that wait for one VM: what a control plane has to ask of one VM before the first of
-/// it is done.
+/// The most queued operations of one VM: more than a control plane requests before the first is
+/// done.
 const WAITING_PER_VM_MAX: usize = 16;
-/// Operations that wait in all.
+/// The most queued operations of all VMs.
 const WAITING_MAX: usize = 16_384;
-/// Operations that are over and still known.
+/// The most finished operations that are kept.
 const FINISHED_MAX: usize = 4096;
 
-/// An operation, and whoever waits for it.
+/// An operation, and its observers.
 #[derive(Debug)]
 pub struct Job {
-    /// On which VM.
+    /// The VM.
     pub vm: VmId,
-    /// What was asked for.
+    /// The request.
     pub request: OperationRequest,
     now: watch::Sender<Operation>,
     cancelled: watch::Sender<bool>,
@@ -49,20 +48,20 @@ impl Job {
         Self { vm, request, now: watch::Sender::new(now), cancelled: watch::Sender::new(false) }
     }
 
-    /// How far it is.
+    /// Returns its present state.
     pub fn now(&self) -> Operation {
         self.now.borrow().clone()
     }
 
-    /// Whether somebody wants it to end early.
+    /// Whether its cancellation was requested.
     pub fn is_cancelled(&self) -> bool {
         *self.cancelled.borrow()
     }
 
-    /// Returns when somebody does.
+    /// Waits until its cancellation is requested.
     pub async fn cancelled(&self) {
         let mut cancelled = self.cancelled.subscribe();
-        // It cannot fail while we have the sender.
+        // This cannot fail, since the job holds the sender.
         let _ = cancelled.wait_for(|cancelled| *cancelled).await;
     }
 
@@ -71,12 +70,12 @@ impl Job {
     }
 }
 
-/// How an operation ended that was not done.
+/// How an operation ended without success.
 #[derive(Debug)]
 pub enum Failure {
     /// It failed.
     Problem(Problem),
-    /// Somebody ended it early.
+    /// It was cancelled.
     Cancelled,
 }
 
@@ -99,23 +98,23 @@ struct Lanes {
     finished: VecDeque<OperationId>,
     waiting: HashMap<VmId, VecDeque<Arc<Job>>>,
     waiting_count: usize,
-    /// VMs that have something waiting and nothing running, in the order of their turn.
+    /// VMs with queued operations and none in progress, in turn.
     turns: VecDeque<VmId>,
     running: HashMap<VmId, Arc<Job>>,
     closed: bool,
 }
 
 impl Queue {
-    /// An empty one.
+    /// An empty queue.
     pub fn new(changes: Arc<ChangeLog>) -> Self {
         Self { lanes: Mutex::default(), changes }
     }
 
-    /// Takes an operation up, or finds it again. A forced stop goes before everything that waits
-    /// for its VM, and ends a graceful stop, a start, a suspension or a dump that runs.
+    /// Queues an operation, or finds the one with the same id. A forced stop goes to the front of
+    /// its VM's queue, and cancels a graceful stop, a start, a suspension or a dump in progress.
     ///
     /// # Errors
-    /// If too many wait; if another operation has that id.
+    /// If the queue is full, or another operation has the same id.
     pub fn submit(&self, vm: VmId, request: OperationRequest) -> Result<Operation, Problem> {
         let mut lanes = self.lock();
         if let Some(known) = lanes.known.get(&request.operation) {
@@ -162,7 +161,7 @@ impl Queue {
         Ok(job.now())
     }
 
-    /// The next operation to do, if there is a place for one. It is running from then on.
+    /// Returns the next operation if another may run, and marks it as running.
     pub fn next(&self) -> Option<Arc<Job>> {
         let mut lanes = self.lock();
         if lanes.closed || lanes.running.len() >= RUNNING_MAX {
@@ -181,12 +180,12 @@ impl Queue {
         Some(job)
     }
 
-    /// An operation that was running is over.
+    /// Ends a running operation.
     pub fn finish(&self, job: &Arc<Job>, ended: Result<Option<OperationOutcome>, Failure>) {
         let mut lanes = self.lock();
         lanes.running.remove(&job.vm);
         if lanes.waiting.contains_key(&job.vm) {
-            // Behind all others that wait for their turn.
+            // The VM goes to the end of the turns.
             lanes.turns.push_back(job.vm);
         }
         lanes.forget_oldest(job.request.operation);
@@ -200,12 +199,12 @@ impl Queue {
         });
     }
 
-    /// Says how much of an operation is done.
+    /// Sets the progress of an operation.
     pub fn progress(&self, job: &Job, progress: Progress) {
         self.change(job, |now| now.progress = Some(progress));
     }
 
-    /// The same of the operation that is being done to a VM.
+    /// Sets the progress of the operation that runs on the VM.
     pub fn progress_of(&self, vm: VmId, progress: Progress) {
         let running = self.lock().running.get(&vm).cloned();
         if let Some(job) = running {
@@ -213,12 +212,12 @@ impl Queue {
         }
     }
 
-    /// How far an operation is.
+    /// Returns the state of an operation.
     pub fn get(&self, operation: OperationId) -> Option<Operation> {
         self.lock().known.get(&operation).map(|job| job.now())
     }
 
-    /// Ends an operation early: at once if it waits, else as soon as it can.
+    /// Cancels an operation: at once if it is queued, otherwise as soon as it can stop.
     pub fn cancel(&self, operation: OperationId) -> Option<Operation> {
         let mut lanes = self.lock();
         let job = Arc::clone(lanes.known.get(&operation)?);
@@ -243,13 +242,13 @@ impl Queue {
         Some(job.now())
     }
 
-    /// How many run, and how many wait.
+    /// Returns the numbers of running and of queued operations.
     pub fn counts(&self) -> (usize, usize) {
         let lanes = self.lock();
         (lanes.running.len(), lanes.waiting_count)
     }
 
-    /// Begins no more.
+    /// Starts no more operations.
     pub fn close(&self) {
         self.lock().closed = true;
     }
@@ -298,7 +297,7 @@ mod tests {
     fn sixteen_run_at_once_one_for_a_vm_and_every_vm_has_its_turn() {
         let queue = queue();
         let vms: Vec<VmId> = (0..20).map(|_| VmId::random()).collect();
-        // The first VM has asked for much before the others came.
+        // The first VM requests many operations before the others come.
         for _ in 0..WAITING_PER_VM_MAX {
             queue.submit(vms[0], request(OperationKind::Pause)).unwrap();
         }

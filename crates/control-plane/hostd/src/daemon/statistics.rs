@@ -1,4 +1,4 @@
-//! What VMs' guests asked of their disks, asked of the VMs' supervisors.
+//! Disk counters of VMs, fetched from their supervisors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use tokio::task::JoinSet;
 use super::Hostd;
 use super::vms::no_such_vm;
 
-/// A supervisor's door answers at once; one that does not is left out.
+/// Timeout of a supervisor, which answers this request at once. One that does not is left out.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// VMs that are asked at once.
+/// The most VMs that are asked at once.
 const AT_ONCE: usize = 32;
 
-/// Of one VM; without disks if it is off.
+/// Returns the counters of one VM; without disks if it is off.
 ///
 /// # Errors
-/// If there is no such VM, or its supervisor does not count or answer.
+/// If the VM does not exist, or its supervisor has no counters or does not answer.
 pub async fn of_vm(hostd: &Arc<Hostd>, vm: VmId) -> Result<VmStatistics, Problem> {
     let observed = hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
     let mut disks = Vec::new();
@@ -30,7 +30,7 @@ pub async fn of_vm(hostd: &Arc<Hostd>, vm: VmId) -> Result<VmStatistics, Problem
             let late = || Problem::new("supervisor_away", "the VM's supervisor has not answered in time");
             match asked.map_err(|_| late())? {
                 Ok(snapshot) => disks.push(DiskStatistics { disk, snapshot }),
-                // It is being opened, or has just gone.
+                // The disk is being opened, or was just removed.
                 Err(problem) if problem.code == "not_counted" => {}
                 Err(problem) => return Err(problem),
             }
@@ -39,7 +39,7 @@ pub async fn of_vm(hostd: &Arc<Hostd>, vm: VmId) -> Result<VmStatistics, Problem
     Ok(VmStatistics { vm, disks })
 }
 
-/// Of all VMs that run and whose supervisors answer.
+/// Returns the counters of all running VMs whose supervisors answer.
 pub async fn of_all(hostd: &Arc<Hostd>) -> Vec<VmStatistics> {
     let mut running = hostd.vms.all().into_iter().filter(|vm| !vm.power.is_off()).map(|vm| vm.vm);
     let (mut asked, mut all) = (JoinSet::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Tickets, and the images that came with them.
+//! Tickets, and the images that were uploaded with them.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,14 +10,14 @@ use strongroom_types::VmId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a ticket is good.
+/// The lifetime of a ticket.
 pub const GOOD_FOR: Duration = Duration::from_secs(30);
-/// How long an image waits for the operation that takes it up.
+/// How long an image waits for its import.
 const IMAGE_KEPT_FOR: Duration = Duration::from_secs(60);
-/// Tickets at once.
+/// The most valid tickets.
 const TICKETS_MAX: usize = 1024;
 
-/// The tickets that are good.
+/// The valid tickets.
 #[derive(Debug, Default)]
 pub struct Tickets {
     good: Mutex<HashMap<TicketId, Entry>>,
@@ -33,10 +33,10 @@ struct Entry {
 }
 
 impl Tickets {
-    /// Makes one; says until when it is good.
+    /// Makes a ticket. Returns it with its expiry.
     ///
     /// # Errors
-    /// If there are too many.
+    /// If there are too many tickets.
     pub fn mint(&self, vm: VmId, request: TicketRequest) -> Result<(TicketId, SystemTime), Problem> {
         let mut good = self.lock();
         if good.len() >= TICKETS_MAX {
@@ -51,7 +51,7 @@ impl Tickets {
         Ok((ticket, SystemTime::now() + GOOD_FOR))
     }
 
-    /// Uses one for a console or a screen, once.
+    /// Redeems a ticket for a console or a screen; this works once.
     pub fn redeem(
         &self,
         ticket: &TicketId,
@@ -73,10 +73,11 @@ impl Tickets {
         good.remove(ticket).map(|entry| (entry.vm, entry.request)).ok_or_else(bad)
     }
 
-    /// The image that came with a ticket for this VM, once; waits until it comes.
+    /// Returns the image that was uploaded with a ticket for this VM, and waits for it if
+    /// necessary; this works once.
     ///
     /// # Errors
-    /// If the ticket is not good, or not for that.
+    /// If the ticket is not valid, or has another purpose.
     pub async fn image(
         &self,
         ticket: &TicketId,
@@ -86,7 +87,7 @@ impl Tickets {
         loop {
             let came = self.images.notified();
             tokio::pin!(came);
-            // From here on no coming is missed.
+            // From here on, an arriving image wakes this task.
             came.as_mut().enable();
             let until = {
                 let mut good = self.lock();
@@ -158,7 +159,7 @@ mod tests {
             tokio::time::advance(waits).await;
             assert_eq!(tickets.image(&ticket, vm, &upload).await.is_ok(), is_good, "{waits:?}");
         }
-        // Who waits for an image hears when its ticket is no good any more.
+        // A task that waits for an image gets an error when the ticket expires.
         let (ticket, _) = tickets.mint(vm, upload.clone()).unwrap();
         assert_eq!(tickets.image(&ticket, vm, &upload).await.unwrap_err().code, "bad_ticket");
     }

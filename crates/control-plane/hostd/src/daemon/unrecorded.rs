@@ -1,4 +1,4 @@
-//! A QEMU that nobody wrote down: its supervisor died in the middle of its start.
+//! Kills a QEMU that was never recorded, because its supervisor died during the start.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_hypervisor::RunDirectory;
 use strongroom_hypervisor::qemu::connect_within;
 
-/// How long the queue of a QEMU that was left may be full.
+/// How long the accept queue of such a QEMU may be full.
 const ACCEPTS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Kills what a supervisor that died in the middle of a start may have left: a QEMU that nobody
-/// wrote down. It listens, or will in a moment. Who listens as another user is none: an earlier
-/// QEMU of the VM may have left a link to another's socket there.
+/// Kills an unrecorded QEMU that a supervisor may have left when it died during a start. Such a
+/// QEMU listens on its socket, or will within `within`. A listener of another user is spared: an
+/// earlier QEMU of the VM may have left a link to some other socket there.
 pub fn kill_unrecorded(run: &VmRunDirectory, within: Duration) {
     let Ok(qemu) = RunDirectory::open(run.path()) else { return };
     if !qemu.path().exists() {
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn who_listens_behind_a_link_in_qemus_place_is_not_killed() {
         if !rustix::process::geteuid().is_root() {
-            // Only root can give the directory to a QEMU's user.
+            // Only root can make another user the owner of the directory.
             return;
         }
         let directory = tempfile::tempdir_in("/tmp").unwrap();
@@ -63,7 +63,7 @@ mod tests {
         let qemu = RunDirectory::open(run.path()).unwrap();
         std::fs::create_dir_all(qemu.path()).unwrap();
         chown(qemu.path(), Some(0x7100_0001), None).unwrap();
-        // This process would be killed for it.
+        // This process listens, and would be killed.
         let ours = directory.path().join("ours.sock");
         let _listener = UnixListener::bind(&ours).unwrap();
         symlink(&ours, qemu.qmp()).unwrap();

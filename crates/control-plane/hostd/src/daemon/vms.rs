@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use super::changes::ChangeLog;
 use super::link::Link;
 
-/// What a VM keeps of its guest while it is off, as its directory says.
+/// The data of the guest that a VM keeps while it is off, from its directory.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// The memory with which it goes on.
+    /// The saved memory.
     pub suspended: Option<SuspendedMemory>,
     /// Its dumps.
     pub dumps: Vec<Dump>,
@@ -47,13 +47,13 @@ struct Entry {
 }
 
 impl Vms {
-    /// None yet.
+    /// An empty list.
     pub fn new(changes: Arc<ChangeLog>) -> Self {
         Self { known: Mutex::default(), changes }
     }
 
-    /// Takes up the VMs that have directories in a datastore. One that cannot be read hides no
-    /// other.
+    /// Adds the VMs that have a directory in a datastore. One that cannot be read does not hide the
+    /// others.
     pub fn scan(&self, datastore: &Path) {
         let entries = match std::fs::read_dir(datastore) {
             Ok(entries) => entries,
@@ -67,7 +67,7 @@ impl Vms {
             match VmRecord::read(&entry.path()) {
                 Ok(None) => {}
                 Ok(Some(mut record)) => {
-                    // Where it is now is what counts.
+                    // The present path of the datastore counts.
                     record.spec.datastore = datastore.to_owned();
                     self.found(&entry.path(), record);
                 }
@@ -76,7 +76,7 @@ impl Vms {
         }
     }
 
-    /// Forgets VMs that are off and whose directories are not in the datastore any more.
+    /// Forgets VMs that are off and whose directories are no longer in the datastore.
     pub fn forget_missing(&self, datastore: &Path) {
         let off = |vm: &ObservedVm| matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
         let gone = |vm: &ObservedVm| {
@@ -108,44 +108,44 @@ impl Vms {
                     "VM {vm} is in {known} and in {directory}: a copy. The second one is left alone"
                 );
             }
-            // Looked through once more, a datastore says nothing new of it: it may run.
+            // A rescan says nothing new about a known VM, which may be running.
             return;
         }
         let kept = Kept::from(&record);
         self.set_off(record.spec, record.generation, None, kept);
     }
 
-    /// How a VM is.
+    /// Returns the state of a VM.
     pub fn get(&self, vm: VmId) -> Option<ObservedVm> {
         self.lock().get(&vm).map(|entry| entry.observed.borrow().clone())
     }
 
-    /// How all are, by id.
+    /// Returns the states of all VMs, by id.
     pub fn all(&self) -> Vec<ObservedVm> {
         self.lock().values().map(|entry| entry.observed.borrow().clone()).collect()
     }
 
-    /// VMs that are not off.
+    /// The number of VMs that are not off.
     pub fn running(&self) -> usize {
         self.lock().values().filter(|entry| !entry.observed.borrow().power.is_off()).count()
     }
 
-    /// Whether one with an encrypted disk is not off.
+    /// Whether a VM with an encrypted disk is not off.
     pub fn encrypted_run(&self) -> bool {
         let runs =
             |vm: &ObservedVm| !vm.power.is_off() && vm.spec.as_ref().is_some_and(|spec| spec.is_encrypted());
         self.lock().values().any(|entry| runs(&entry.observed.borrow()))
     }
 
-    /// Told whenever a VM is otherwise than before.
+    /// Subscribes to a VM's state.
     pub fn watch(&self, vm: VmId) -> Option<watch::Receiver<ObservedVm>> {
         self.lock().get(&vm).map(|entry| entry.observed.subscribe())
     }
 
-    /// What answers for a VM that is not off.
+    /// Returns the supervisor of a VM that is not off.
     ///
     /// # Errors
-    /// If it is off; if its supervisor has died and another one is on its way.
+    /// If the VM is off, or its supervisor has died and is being replaced.
     pub fn link(&self, vm: VmId) -> Result<Arc<Link>, Problem> {
         let known = self.lock();
         let entry = known.get(&vm).ok_or_else(|| no_such_vm(vm))?;
@@ -163,26 +163,26 @@ impl Vms {
         })
     }
 
-    /// What answers for it from now on; or nothing does.
+    /// Sets or clears the VM's supervisor.
     pub fn set_link(&self, vm: VmId, link: Option<Arc<Link>>) {
         if let Some(entry) = self.lock().get_mut(&vm) {
             entry.link = link;
         }
     }
 
-    /// What its supervisor says.
+    /// Records a state that the supervisor reports.
     pub fn observe(&self, vm: VmId, mut observed: ObservedVm) {
         if observed.vm != vm {
             tracing::error!("the supervisor of VM {vm} speaks of VM {}", observed.vm);
             return;
         }
-        // What is off is said when its supervisor is gone, and its place free.
+        // The VM counts as off only when its supervisor has ended and released its place.
         if observed.power.is_off() {
             return;
         }
         self.change(vm, |now| {
             observed.spec = now.spec.take();
-            // One of a former version says nothing of dumps.
+            // A supervisor of an earlier version does not report dumps.
             observed.dumps = observed.dumps.or_else(|| now.dumps.take());
             *now = observed;
         });
@@ -197,7 +197,7 @@ impl Vms {
         self.set(starting);
     }
 
-    /// Records that the VM's supervisor has died and another one takes over.
+    /// Records that the VM's supervisor has died and is being replaced.
     pub fn set_orphaned(&self, vm: VmId) {
         self.change(vm, |now| {
             now.supervisor_pid = None;
@@ -207,19 +207,19 @@ impl Vms {
         });
     }
 
-    /// Records that the VM is off, why, and what it keeps.
+    /// Records that the VM is off, the reason, and the data that it keeps.
     pub fn set_off(&self, spec: VmSpec, generation: VmGeneration, off: Option<&Off>, kept: Kept) {
         self.set(self.off_as(spec, generation, off, kept));
     }
 
-    /// It is gone.
+    /// Removes a VM.
     pub fn forget(&self, vm: VmId) {
         if self.lock().remove(&vm).is_some() {
             self.changes.add(ChangedObject::Vm(vm));
         }
     }
 
-    /// Records the configuration that the VM has, or will have at its next start.
+    /// Records the VM's configuration, or that of its next start.
     pub fn configure(&self, spec: VmSpec) {
         self.change(spec.id, |now| now.spec = Some(Box::new(spec)));
     }
@@ -242,8 +242,7 @@ impl Vms {
             (None, _) => OffReason::Stopped,
         };
         let reason = off.map_or(unsaid, |off| off.reason);
-        // A memory that could not be taken up, or whose VM was killed before it was, is there as
-        // before.
+        // A memory that could not be resumed, or whose VM was killed before it was, is still there.
         let power = if suspended.is_some() { PowerState::Suspended } else { reason.power() };
         let suspended_at = suspended.as_ref().map(|memory| memory.at_unix_seconds);
         let since = off.map(|off| off.at_unix_seconds).or(suspended_at).unwrap_or_else(now_unix_seconds);
@@ -292,12 +291,12 @@ impl Vms {
     }
 }
 
-/// There is none.
+/// The error for a missing VM.
 pub fn no_such_vm(vm: VmId) -> Problem {
     Problem::new("no_such_vm", format!("this host knows no VM {vm}"))
 }
 
-/// The time.
+/// The present time.
 pub fn now_unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,5 +1,5 @@
-//! A datastore's writer against a host: what lies there decides nothing about what is opened,
-//! written or shown.
+//! An attacker who can write to the datastore, against a host: the datastore's content does not
+//! decide what is opened, written or shown.
 
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, describe};
 use strongroom_host::protocol::{
@@ -11,10 +11,10 @@ use strongroom_types::VolumeSize;
 use super::FORCED;
 use crate::support::{Host, KeySite, boot_sector, kill};
 
-/// What must not lie in the datastore in the clear.
+/// Plain text that must not appear in the datastore.
 const MARKER: &[u8] = b"strongroom-marker-of-an-image";
 
-/// A VM under a key, as the control plane knows it once it is made.
+/// Makes a VM under a key. Returns it as the control plane knows it afterwards.
 fn sealed_vm(host: &Host, site: &KeySite, name: &str, disks: usize) -> VmSpec {
     let mut spec = host.spec(name, disks);
     for disk in &mut spec.disks {
@@ -26,13 +26,13 @@ fn sealed_vm(host: &Host, site: &KeySite, name: &str, disks: usize) -> VmSpec {
     spec
 }
 
-/// Keeps what a host has told, as the control plane does.
+/// Keeps the outcome of an operation, as the control plane does.
 fn keep(spec: &mut VmSpec, told: Option<OperationOutcome>) {
     let Some(OperationOutcome::Volumes(volumes)) = told else { panic!("{told:?}") };
     *spec = spec.clone().with_facts(&volumes);
 }
 
-/// The datastore's writer says that nothing of the VM is encrypted, and has hostd read it.
+/// The attacker records that nothing of the VM is encrypted, and makes hostd read that.
 fn call_it_clear(host: &mut Host, spec: &VmSpec) {
     let path = spec.directory().join("vm.json");
     let mut text: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -42,7 +42,7 @@ fn call_it_clear(host: &mut Host, spec: &VmSpec) {
     }
     text["spec"]["own_volumes"] = serde_json::Value::Array(Vec::new());
     std::fs::write(&path, serde_json::to_vec(&text).unwrap()).unwrap();
-    // It is read at the next start of hostd at the latest.
+    // hostd reads it at its next start at the latest.
     host.kill_hostd();
     host.start_hostd();
     let read = host.await_vm(spec, |vm| vm.spec.is_some()).spec.unwrap();
@@ -55,7 +55,7 @@ pub fn clear_configuration() {
     let mut spec = sealed_vm(&host, &site, "secret1", 1);
     call_it_clear(&mut host, &spec);
 
-    // What is written is sealed: an image, what cloud-init is told, and a disk that is added.
+    // Everything that is written is sealed: an image, cloud-init's data, and an added disk.
     let mut image = boot_sector();
     image.extend(MARKER);
     image.resize(8192, 0);
@@ -77,7 +77,7 @@ pub fn clear_configuration() {
     };
     assert!(kek(1).is_some() && kek(1) == kek(0), "{:?}", spec.disks);
 
-    // What is shown is what was sealed: a console's log that somebody has put there is none.
+    // Only sealed data is shown: a forged console log is not accepted.
     call_it_clear(&mut host, &spec);
     let forged = CreateOptions {
         size: VolumeSize::new(4 << 20).unwrap(),
@@ -92,8 +92,7 @@ pub fn clear_configuration() {
     assert!(told.contains("not encrypted") && !told.contains("console_log"), "{told}");
     std::fs::remove_dir_all(spec.directory().join("console")).unwrap();
 
-    // An installation image that is gone keeps it from being started, and nobody from what its
-    // disks hold.
+    // A missing installation image prevents a start, but not access to the VM's disks.
     let gone = VmSpec { cdrom: Some("/gone.iso".into()), ..spec.clone() };
     let export = host.export(&gone, "disk0");
     assert!(!export.contains("gone.iso"), "{export}");
@@ -102,7 +101,7 @@ pub fn clear_configuration() {
     let start = OperationKind::Start { spec: Box::new(gone), how: StartOptions::default() };
     assert!(host.refused(&spec, 1, start).message.contains("/gone.iso"));
 
-    // And the VM starts as the control plane says, not as its directory does.
+    // The VM starts as the control plane configured it, not as its directory says.
     call_it_clear(&mut host, &spec);
     let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
     assert_eq!(host.done(&spec, 1, start), None);
@@ -120,8 +119,8 @@ pub fn exchanged_volumes() {
     let other = sealed_vm(&host, &site, "secret2", 1);
     let place = |vm: &VmSpec, name: &str| vm.directory().join(name);
     let aside = spec.datastore.join("aside");
-    // Of the same VM; of another one under the same key; one of the VM's own. Each is exchanged,
-    // tried, and put back.
+    // Volumes of the same VM, of another VM under the same key, and one of the VM's own. Each pair
+    // is swapped, tried, and swapped back.
     let exchanges = [
         (place(&spec, "disk0"), place(&spec, "disk1")),
         (place(&spec, "disk0"), place(&other, "disk0")),
@@ -156,8 +155,8 @@ pub fn exchanged_volumes() {
     host.assert_nobody_left();
 }
 
-/// Descriptors of before are refused by their generation, which the control plane tells: of each
-/// volume, by whatever opens it.
+/// Old descriptors are refused because of their generation, which the control plane sends with each
+/// volume. Every operation that opens a volume checks it.
 pub fn older_descriptors() {
     let host = Host::start();
     let site = KeySite::start(&host);
@@ -200,7 +199,7 @@ pub fn older_descriptors() {
     let export = host.export(&spec, "disk0");
     assert!(export.contains("rolled_back"), "{export}");
     std::fs::write(&descriptor, newer).unwrap();
-    // One of the VM's own, as if the control plane knew of a later one.
+    // One of the VM's own volumes, as if the control plane knew a later generation.
     for own in 0..spec.own_volumes.len() {
         let mut later = spec.clone();
         later.own_volumes[own].least_generation += 1;
@@ -209,7 +208,7 @@ pub fn older_descriptors() {
     assert!(!spec.own_volumes.is_empty(), "{spec:?}");
     assert_eq!(host.done(&spec, 9, start(&spec)), None);
     host.done(&spec, 9, FORCED);
-    // Of all volumes none is moved, if one of them is an older one, another one or a clear one.
+    // If one volume is old, swapped or clear, none is moved.
     let newer = std::fs::read(&descriptor).unwrap();
     std::fs::write(&descriptor, &older).unwrap();
     let before = generations(&spec);
@@ -230,14 +229,14 @@ pub fn older_descriptors() {
     host.assert_nobody_left();
 }
 
-/// Of which generation the descriptors of a VM's disks and of its seed are.
+/// The generations of the descriptors of a VM's disks and seed.
 fn generations(spec: &VmSpec) -> Vec<u64> {
     let names = spec.known_volumes().into_iter().map(|known| known.name);
     names.map(|name| describe(&spec.volume_path(&name)).unwrap().descriptor.generation).collect()
 }
 
-/// As [`older_descriptors`], while the VM runs: what the control plane has learned since its start
-/// counts, and a supervisor that takes over knows what the one before it did.
+/// As [`older_descriptors`], while the VM runs: generations that the control plane has learned
+/// since the start count, and a supervisor that takes over knows those of its predecessor.
 pub fn older_descriptors_of_a_running_vm() {
     let mut host = Host::start();
     let site = KeySite::start(&host);
@@ -265,7 +264,7 @@ pub fn older_descriptors_of_a_running_vm() {
     keep(&mut spec, resized);
     assert_eq!(spec.disks[1].least_generation, before + 1);
 
-    // What was put there is not told of as the disk's, nor taken for a size that it has.
+    // The old descriptor is not reported as the disk's, and its size is not used.
     let newer = std::fs::read(&descriptor).unwrap();
     std::fs::write(&descriptor, &older).unwrap();
     assert!(host.refused(&spec, 1, rekey(&spec)).message.contains("it was rolled back"));
@@ -276,7 +275,7 @@ pub fn older_descriptors_of_a_running_vm() {
     assert!(host.refused(&spec, 1, add).message.contains("it was rolled back"));
     std::fs::write(&descriptor, &newer).unwrap();
 
-    // The control plane knows more than the supervisor: what is served is an older one.
+    // The control plane knows a later generation than the supervisor: the served volume is old.
     let later = |disk: usize| {
         let mut later = spec.clone();
         later.disks[disk].least_generation += 1;
@@ -288,7 +287,7 @@ pub fn older_descriptors_of_a_running_vm() {
     assert_eq!(generations(&spec), before, "none was moved");
     host.done(&spec, 1, FORCED);
 
-    // A supervisor dies, and the next one is shown what was there before the last change.
+    // A supervisor dies, and its successor finds a descriptor from before the last change.
     let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
     host.done(&spec, 2, start);
     let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
@@ -305,8 +304,8 @@ pub fn older_descriptors_of_a_running_vm() {
     host.assert_nobody_left();
 }
 
-/// A configuration is what its supervisor attested, or something is said against it: every leaf of
-/// `vm.json` edited.
+/// Every value of the attested configuration is edited, one at a time. Each edit raises an
+/// objection.
 pub fn edited_configuration() {
     let mut host = Host::start();
     let site = KeySite::start(&host);
@@ -321,7 +320,7 @@ pub fn edited_configuration() {
     let attested: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let mut edits = 0;
     for pointer in leaves(&attested["spec"], "/spec") {
-        // Where it lies is not part of it, and what it is called is looked at first.
+        // Its path is not attested, and its name is checked earlier.
         if ["/spec/datastore", "/spec/id", "/spec/name"].contains(&pointer.as_str()) {
             continue;
         }
@@ -356,7 +355,7 @@ pub fn edited_configuration() {
     exchanged["attestation"] = theirs["attestation"].clone();
     std::fs::write(&path, serde_json::to_vec(&exchanged).unwrap()).unwrap();
     assert!(host.judged(&spec)[0].contains("not authentic"));
-    // As it was, it still is; and a start, which writes it anew, attests it.
+    // The original file is still valid; a start writes it anew, with an attestation.
     std::fs::write(&path, serde_json::to_vec(&attested).unwrap()).unwrap();
     assert_eq!(host.judged(&spec), [""; 0]);
     let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
@@ -369,7 +368,7 @@ pub fn edited_configuration() {
     host.assert_nobody_left();
 }
 
-/// JSON pointers to everything in a value that has no parts.
+/// Returns JSON pointers to all scalar values.
 fn leaves(value: &serde_json::Value, at: &str) -> Vec<String> {
     match value {
         serde_json::Value::Object(parts) => {

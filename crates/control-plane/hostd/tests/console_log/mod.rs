@@ -1,11 +1,11 @@
-//! What a guest says on its console is kept, and is in no file in the clear.
+//! A guest's console output is kept, and is in no file in the clear.
 
 use strongroom_host::protocol::{DiskKey, OperationKind, OperationOutcome, PowerState, StartOptions};
 
 use super::FORCED;
 use crate::support::{Host, KeySite, boot_sector, kill, until};
 
-/// What the guest says: it says again what it hears.
+/// The guest's output: it echoes its input.
 const MARKER: &str = "strongroom-marker-on-a-console";
 
 pub fn kept() {
@@ -27,7 +27,7 @@ pub fn kept() {
     console.await_text(MARKER);
     until("it is kept", || host.console_log(&spec).contains(MARKER).then_some(()));
 
-    // Another supervisor goes on with it.
+    // Another supervisor continues the log.
     let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
     kill(running.supervisor_pid.unwrap());
     let adopted = host.await_vm(&spec, |vm| {

@@ -1,4 +1,4 @@
-//! What somebody does who can write the datastore.
+//! The attacks of someone who can write to the datastore.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -11,9 +11,9 @@ use rand::rngs::StdRng;
 
 use super::site::{BLOCK, CHOSEN, Site, copy, copy_file};
 
-/// Numbers that something is made of that counts.
+/// Numbers that are likely to break arithmetic.
 const NUMBERS: [u64; 6] = [0, 1, u64::MAX, i64::MAX as u64, 1 << 32, (1 << 46) + 4096];
-/// What a volume's directory may have in it by and by.
+/// Names that a volume's directory may contain at some time.
 const PLACES: [&str; 6] =
     ["descriptor.new", "descriptor.spare-0", "control", "vm.json.new", "stranger", "log-x"];
 
@@ -79,18 +79,18 @@ pub enum Attack {
     },
 }
 
-/// What becomes of a value of JSON text.
+/// An edit of a JSON value.
 #[derive(Clone, Copy, Debug)]
 pub enum Edit {
     Number(u64),
     Removed,
     Text,
     Null,
-    /// The value beside it.
+    /// Replaces it by the value beside it.
     Neighbour,
 }
 
-/// Some attacks, often of one kind of file.
+/// Draws some attacks, often on one kind of file.
 pub fn draw(site: &Site, random: &mut StdRng) -> Vec<Attack> {
     let entries = site.entries();
     let count = [1, 1, 1, 2, 3][random.random_range(0..5)];
@@ -106,7 +106,7 @@ fn one(site: &Site, entries: &[PathBuf], random: &mut StdRng) -> Attack {
     let directories: Vec<PathBuf> = entries.iter().filter(|path| path.is_dir()).cloned().collect();
     let file = pick(random, &files).clone();
     let length = fs::metadata(&file).map_or(0, |metadata| metadata.len());
-    // Where something counts: in the beginning, or on a block's boundary.
+    // Where a format has its fields: at the beginning, or at a block boundary.
     let at = match random.random_range(0..3) {
         0 => random.random_range(0..length.max(1)),
         1 => random.random_range(0..length.clamp(1, 256)),
@@ -187,7 +187,7 @@ fn pick_place(directories: &[PathBuf], random: &mut StdRng) -> PathBuf {
     pick(random, directories).join(PLACES[random.random_range(0..PLACES.len())])
 }
 
-/// `layer`, `log`, `descriptor`, …: what a file is, by its name.
+/// The kind of a file by its name: `layer`, `log`, `descriptor`, ….
 pub fn kind_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.split('-').next().unwrap_or_default().to_owned()
@@ -220,7 +220,7 @@ impl Attack {
         }
     }
 
-    /// An earlier attack may have made this one impossible: then it does nothing.
+    /// Does nothing if an earlier attack has made this one impossible.
     pub fn carry_out(&self, site: &Site) {
         let is_plain = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
         let is_there = |path: &Path| path.symlink_metadata().is_ok();
@@ -248,7 +248,7 @@ impl Attack {
             }
             Self::Longer { file, by } if is_plain(file) => {
                 let opened = OpenOptions::new().write(true).open(file).unwrap();
-                // Some file systems have none so long.
+                // Some file systems do not support such long files.
                 let _ = opened.set_len(fs::metadata(file).unwrap().len() + by);
             }
             Self::Removed { path } => remove(path),
@@ -286,14 +286,14 @@ impl Attack {
             }
             Self::Socket { path } if can_be_made(path) => {
                 remove(path);
-                // Too long a path is no socket's.
+                // Too long a path cannot be a socket's.
                 let _ = UnixListener::bind(path);
             }
             _ => {}
         }
     }
 
-    /// The paths that it has to do with.
+    /// The paths that it involves.
     pub fn touches(&self) -> Vec<&Path> {
         match self {
             Self::Flipped { file, .. }
@@ -326,7 +326,7 @@ fn put(from: &Path, to: &Path) {
     }
 }
 
-/// Changes one value of a file of JSON.
+/// Changes one value of a JSON file.
 fn edit(file: &Path, pointer: usize, with: Edit) {
     let Ok(mut text) = serde_json::from_slice::<serde_json::Value>(&fs::read(file).unwrap()) else { return };
     let mut pointers = Vec::new();
@@ -351,7 +351,7 @@ fn edit(file: &Path, pointer: usize, with: Edit) {
     File::create(file).unwrap().write_all(&serde_json::to_vec(&text).unwrap()).unwrap();
 }
 
-/// JSON pointers to all values, those with parts too.
+/// Returns JSON pointers to all values, including objects and arrays.
 fn values(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     match value {

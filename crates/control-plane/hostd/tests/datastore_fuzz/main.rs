@@ -1,25 +1,23 @@
-//! Whoever writes the datastore, played by a fuzzer: every file of a VM and of its volumes is
-//! edited, exchanged, put back to an earlier state, linked, blanked, cut, made longer, or removed,
-//! and then the product is asked to do what it is asked every day. Each time it refuses, or what
-//! comes out is what `docs/THREAT_MODEL.md` says:
+//! A fuzzer plays an attacker who can write to the datastore: every file of a VM and of its volumes
+//! is edited, swapped, put back to an earlier state, linked, blanked, cut, extended, or removed.
+//! Then the product does its everyday operations. Each operation either refuses, or keeps the
+//! promises in `docs/THREAT_MODEL.md`:
 //!
-//! - nothing that a guest writes, or has written, is in any file in the clear
-//!   (`operations::Round::watch`);
+//! - no file has data in the clear that a guest writes or has written (`operations::Round::watch`);
 //! - no plain text of the attacker's choice, and none of another volume, is read from a disk;
-//! - what has tags (`--integrity`, streams) reads as it was once, or does not read;
-//! - no volume takes another one's place, and none an older descriptor's
+//! - data with tags (`--integrity`, streams) reads as some earlier content, or fails to read;
+//! - no volume takes another one's place, and no old descriptor a newer one's
 //!   (`operations::Volume::open`);
-//! - nothing outside of the datastore is changed, and nothing behind a symbolic link;
-//! - a configuration that is not what its supervisor attested is doubted;
-//! - nothing panics, and everything ends.
+//! - nothing outside the datastore, and nothing behind a symbolic link, is changed;
+//! - a configuration that its supervisor did not attest raises an objection;
+//! - nothing panics, and every operation ends.
 //!
-//! What is not promised is let pass, each at a place that names it: `operations` has `Left` for
-//! that.
+//! Each deviation without a promise is let pass at one place, which `operations` marks with `Left`.
 //!
-//! `cargo test -p strongroom-hostd --test datastore_fuzz -- --nocapture` does some rounds and
-//! prints what came of them; `make attacks` does 10,000. `ATTACK_ROUNDS` and `ATTACK_SEED` say how
-//! many, and the first one's seed, which a failure prints: that round alone is
-//! `ATTACK_ROUNDS=1 ATTACK_SEED=n`.
+//! `cargo test -p strongroom-hostd --test datastore_fuzz -- --nocapture` runs a few rounds and
+//! prints their outcomes; `make attacks` runs 10,000. `ATTACK_ROUNDS` sets the number of rounds,
+//! and `ATTACK_SEED` the first seed. A failure prints its seed: `ATTACK_ROUNDS=1 ATTACK_SEED=n`
+//! repeats that round alone.
 
 #![allow(
     clippy::unwrap_used,
@@ -44,10 +42,10 @@ use attacks::Attack;
 use operations::Round;
 use site::Site;
 
-/// Longer than any round takes, on however busy a machine: what has not ended by then hangs.
+/// Longer than any round takes, even on a busy machine: a round that has not ended by then hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 const ROUNDS: u64 = 60;
-/// What the process may have in memory at most, whatever lies in the datastore.
+/// The most memory that the process may use, whatever is in the datastore.
 const MEMORY_MIB_MAX: u64 = 1024;
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -55,7 +53,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
         .map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// What came of all rounds.
+/// The outcomes of all rounds.
 #[derive(Default)]
 struct Count {
     attacks: BTreeMap<&'static str, u64>,
@@ -107,11 +105,10 @@ fn whatever_the_datastores_writer_does_is_refused_or_as_the_model_says() {
     }
 }
 
-/// What was said, for whoever has to see it again.
+/// The log of a round, for a person who reproduces a failure.
 pub type Said = Mutex<Vec<String>>;
 
-/// One round: some attacks, and then the product at work. What attacks there were, and what came of
-/// them.
+/// Runs one round: some attacks, and then the operations. Returns the attacks and the outcomes.
 fn attack(site: &Site, seed: u64, said: &Said) -> Result<(Vec<&'static str>, Vec<String>), String> {
     let mut random = StdRng::seed_from_u64(seed);
     site.lay_out();

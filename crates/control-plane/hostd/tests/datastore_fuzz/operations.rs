@@ -1,4 +1,4 @@
-//! What the product is asked to do over an attacked datastore, and what has to come of it.
+//! The operations of the product on an attacked datastore, and the promises that they must keep.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ use super::Said;
 use super::attacks::Attack;
 use super::site::{BLOCK, CHOSEN, Kind, Made, Site, fingerprint, owner_of, walk};
 
-/// What a guest writes in this round: it is nobody else's, and is nowhere in the clear.
+/// A guest's text of this round: no one else writes it, and it must be nowhere in the clear.
 const SECRET: &[u8; 16] = b"a guest's secret";
 
 pub struct Round<'a> {
@@ -67,7 +67,7 @@ impl<'a> Round<'a> {
         self.outcomes.push(what.to_owned());
     }
 
-    /// Everything that is asked in a round. An error says which promise is broken.
+    /// Runs all operations of a round. An error names the broken promise.
     pub fn work(&mut self, random: &mut StdRng) -> Result<(), String> {
         self.look();
         for number in self.chosen(random) {
@@ -82,7 +82,7 @@ impl<'a> Round<'a> {
         if random.random_ratio(1, 3) {
             let spec = &self.site.vms[random.random_range(0..self.site.vms.len())];
             self.say(format!("VM {} is made and deleted", spec.name));
-            // Asked for again, it is there, or its name is taken.
+            // A repeated creation finds the VM, or its name taken.
             let made = StagedVm::begin(spec).map(drop);
             self.came(if made.is_ok() { "a VM is there" } else { "a VM is refused" });
             let record = VmRecord::read(&spec.directory());
@@ -98,7 +98,7 @@ impl<'a> Round<'a> {
         self.watch()
     }
 
-    /// The volumes that were attacked, and one more.
+    /// The attacked volumes, and one more.
     fn chosen(&self, random: &mut StdRng) -> Vec<usize> {
         let touched = |made: &Made| {
             let mut paths = self.attacks.iter().flat_map(Attack::touches);
@@ -114,7 +114,7 @@ impl<'a> Round<'a> {
         chosen
     }
 
-    /// What a person asks for without keys.
+    /// Operations without keys.
     fn look(&mut self) {
         let datastore = self.site.datastore();
         self.say("the datastore is listed".to_owned());
@@ -152,7 +152,8 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// As hostd does: the volume that the control plane knows, and no older.
+    /// Opens a volume as hostd does: only the volume that the control plane knows, and no older
+    /// descriptor.
     fn open(&self, made: &Made, protection: Protection<'_>, access: Access) -> Result<DiskAccess, String> {
         let (lock_wait, least_generation) = (Duration::ZERO, made.generation);
         let options = OpenOptions { protection, access, lock_wait, least_generation };
@@ -166,8 +167,8 @@ impl<'a> Round<'a> {
         DiskAccess::open(&*disk.map_err(|_| "stack".to_owned())?).map_err(|_| "access".to_owned())
     }
 
-    /// Nothing that the attacker chose, nothing of another volume's; with tags, nothing that was
-    /// not there once.
+    /// Checks that a disk has no text of the attacker's choice and none of another volume; with
+    /// tags, only content that it once had.
     fn read(&mut self, made: &Made, mut disk: DiskAccess) -> Result<(), String> {
         let size_bytes = disk.size_bytes();
         if !made.contents.iter().any(|content| content.len() as u64 == size_bytes) {
@@ -222,7 +223,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// What a person does to a volume.
+    /// Operations that change a volume.
     fn change(&mut self, made: &Made, protection: Protection<'_>, random: &mut StdRng) {
         let (path, lock_wait, least_generation) = (&made.path, Duration::ZERO, made.generation);
         let what = random.random_range(0..8);
@@ -250,7 +251,7 @@ impl<'a> Round<'a> {
         self.came(if changed.is_ok() { "a volume is changed" } else { "a change is refused" });
     }
 
-    /// Records are authentic, or are said to be damaged.
+    /// Checks that a stream's records are authentic, or reported as damaged.
     fn read_stream(&mut self, made: &Made, protection: Protection<'_>) -> Result<(), String> {
         let Ok(disk) = self.open(made, protection, Access::ReadWrite) else { return Ok(()) };
         let mut heard: Vec<Vec<u8>> = Vec::new();
@@ -278,7 +279,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What is not attested is doubted.
+    /// Checks that a configuration that is not attested raises an objection.
     fn judge(&mut self, spec: &VmSpec) -> Result<(), String> {
         let Ok(Some(record)) = VmRecord::read(&spec.directory()) else {
             self.came("a configuration is refused");
@@ -300,24 +301,24 @@ impl<'a> Round<'a> {
             return Ok(());
         }
         self.came("a configuration is vouched for");
-        // Left: where a VM's directory is, is not attested: so one VM's may lie in the place of
-        // another's, as itself.
+        // Left: the path of a VM's directory is not attested, so one VM can be in another's place,
+        // as itself.
         match self.site.vms.contains(&found) {
             true => Ok(()),
             false => Err(format!("VM {} is vouched for, and is not what was attested: {found:?}", spec.name)),
         }
     }
 
-    /// Nothing of a guest's is in the clear, and nothing outside is touched.
+    /// Checks that no guest data is in the clear, and nothing outside is changed.
     fn watch(&self) -> Result<(), String> {
-        // Left: who can give a file of the same file system a second name in the datastore can have
-        // it written, as ciphertext.
+        // Left: an attacker who can hard-link a file of the same file system into the datastore can
+        // have it overwritten with ciphertext.
         if fingerprint(&self.site.outside()) != self.outside {
             return Err("something outside of the datastore was changed".to_owned());
         }
         let mut clear = None;
         walk(&self.site.datastore(), &mut |path| {
-            // Some are made as long as a file can be: what is in them comes first.
+            // Attacks extend some files to the maximum; their content is at the beginning.
             let Ok(metadata) = path.symlink_metadata() else { return };
             if !metadata.is_file() || clear.is_some() {
                 return;

@@ -1,5 +1,5 @@
-//! What is attacked: VMs and volumes of every kind, made by the product, as they are and as they
-//! were before; and what lies outside of the datastore.
+//! The target of the attacks: VMs and volumes of every kind, made by the product, in their present
+//! and an earlier state; and files outside the datastore.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,9 +22,9 @@ use strongroom_vm_supervisor::attestation::tag;
 use strongroom_vm_supervisor::own_volume::OpenOwnVolume;
 use strongroom_worker::{DiskAccess, assemble, assemble_destaged};
 
-/// How every line of a guest's begins.
+/// The beginning of every line that a guest writes.
 const GENUINE: &[u8] = b"gen:";
-/// What the attacker writes where he can.
+/// The text that the attacker writes where he can.
 pub const CHOSEN: &[u8; 16] = b"attacker's words";
 pub const BLOCK: usize = 4096;
 const DISK_BLOCKS: usize = 24;
@@ -39,20 +39,20 @@ pub struct Made {
     pub volume: VolumeId,
     pub generation: u64,
     pub kind: Kind,
-    /// All that it ever held, the last at the end.
+    /// All of its contents, the latest last.
     pub contents: Vec<Vec<u8>>,
-    /// Of a stream: all that was put into it.
+    /// For a stream: all data that was put into it.
     pub said: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Disk,
-    /// Each of whose blocks has a tag.
+    /// Each block has a tag.
     Tagged,
     Console,
     Dump,
-    /// Which a person said is not to be encrypted.
+    /// Explicitly not encrypted.
     Clear,
 }
 
@@ -74,7 +74,7 @@ fn kek(fill: u8, name: &str) -> Kek {
         .unwrap()
 }
 
-/// What a guest writes into a volume at a time: nobody else's text.
+/// The text that a guest writes into a volume at one time; no other volume or version has it.
 fn text(volume: &Path, version: u8, blocks: usize) -> Vec<u8> {
     let name = volume.file_name().unwrap().to_string_lossy().into_owned();
     let vm = volume.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned();
@@ -86,7 +86,7 @@ fn text(volume: &Path, version: u8, blocks: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whose line it is, if these 16 bytes begin one.
+/// Returns the volume whose line begins with these 16 bytes, if any.
 pub fn owner_of(piece: &[u8]) -> Option<&[u8]> {
     let whole = piece.starts_with(GENUINE) && piece.iter().take(16).all(u8::is_ascii_graphic);
     let end = piece.iter().enumerate().filter(|(_, byte)| **byte == b'/').nth(1)?.0;
@@ -132,17 +132,17 @@ impl Site {
         self.path("ds")
     }
 
-    /// Nothing there is ever changed.
+    /// A directory that must never change.
     pub fn outside(&self) -> PathBuf {
         self.path("outside")
     }
 
-    /// The same file, as it was before the last start.
+    /// The same file before the last start.
     pub fn older(&self, path: &Path) -> PathBuf {
         self.path("older").join(path.strip_prefix(self.datastore()).unwrap())
     }
 
-    /// Everything as it was made.
+    /// Restores everything as it was made.
     pub fn lay_out(&self) {
         std::fs::remove_dir_all(self.datastore()).unwrap();
         copy(&self.path("made"), &self.datastore());
@@ -233,7 +233,7 @@ impl Site {
         });
     }
 
-    /// What links lead to: files, and a volume that the VM's key opens.
+    /// The targets of links: files, and a volume that the VM's key opens.
     fn make_outside(&self) {
         std::fs::write(self.outside().join("canary"), [0xCA; 3 * BLOCK]).unwrap();
         let options = CreateOptions {
@@ -295,8 +295,8 @@ impl Site {
         }
     }
 
-    /// What has happened since: guests have written, one disk is larger, one has layers, and one
-    /// has a log in use.
+    /// The later state: guests have written, one disk has grown, one has layers, and one has a log
+    /// in use.
     fn make_second_content(&mut self) {
         let mut contents = Vec::new();
         for made in &self.volumes {
@@ -334,7 +334,7 @@ impl Site {
                 volume.grow(size, protection()).unwrap();
                 content.resize((DISK_BLOCKS + 1) * BLOCK, 0);
             }
-            // Nobody empties the log of the first disk.
+            // The log of the first disk is never emptied.
             let disk =
                 if name == "disk0" { assemble(volume).unwrap() } else { assemble_destaged(volume).unwrap() };
             let mut disk = DiskAccess::open(&*disk).unwrap();
@@ -386,7 +386,7 @@ impl Site {
     }
 }
 
-/// Everything below a directory; links are not followed.
+/// Visits everything below a directory without following links.
 pub fn walk(directory: &Path, visit: &mut impl FnMut(&Path)) {
     for entry in std::fs::read_dir(directory).unwrap().flatten() {
         visit(&entry.path());
@@ -421,7 +421,7 @@ pub fn copy_file(from: &Path, to: &Path) {
     }
 }
 
-/// Facts about all that is there, to be compared.
+/// Returns facts about every entry, for comparison.
 pub fn fingerprint(place: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     walk(place, &mut |path| {

@@ -1,4 +1,4 @@
-//! A host in a directory, and its hostd in a process of its own.
+//! A host in a directory, with its hostd in a process of its own.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::MaybeUninit;
@@ -29,10 +29,10 @@ use strongroom_types::{VmId, VolumeSize};
 use strongroom_vm_supervisor::{self as supervisor, Programs};
 use tokio::runtime::Runtime;
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// There is nobody to tell.
+/// Notes are not needed in these tests.
 #[derive(Debug)]
 struct Unnoted;
 
@@ -42,7 +42,7 @@ impl DatastoreNotes for Unnoted {
     }
 }
 
-/// This program: a test, or one of the processes of a host.
+/// The entry point of this program: a test, or one of the processes of a host.
 pub fn run(trials: Vec<Trial>) -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let called = arguments.next().unwrap_or_default();
@@ -82,8 +82,7 @@ pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     })
 }
 
-/// A disk whose guest says `ready` on the serial port, says again what it hears, and switches
-/// itself off at a `q`.
+/// A disk whose guest prints `ready` on the serial port, echoes its input, and powers off at a `q`.
 pub fn boot_sector() -> Vec<u8> {
     let code: &[u8] = &[
         0x31, 0xc0, 0x8e, 0xd8, // ds = 0
@@ -109,7 +108,7 @@ pub fn kill(pid: u32) {
     until("it is gone", || (!identity.is_alive()).then_some(()));
 }
 
-/// Waits until there is something.
+/// Waits until `look` returns a value.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + SOON;
     loop {
@@ -136,7 +135,7 @@ impl Host {
         let mut host = Self { scratch, hostd: None, client, runtime };
         std::fs::create_dir(host.path("home")).unwrap();
         std::fs::create_dir(host.path("ds")).unwrap();
-        // The machine that tests run on may well have swap.
+        // The machine that runs the tests may well have swap.
         let boot = host.path("home/boot");
         let config =
             format!(r#"{{"format":1,"name":"host1","boot_directories":[{boot:?}],"crypto_safe":"advised"}}"#);
@@ -146,13 +145,13 @@ impl Host {
         host
     }
 
-    /// Has it use its datastore, and look through it.
+    /// Makes hostd use its datastore, and scan it.
     pub fn add_datastore(&self) {
         let request = strongroom_host::protocol::DatastoreRequest { path: self.path("ds") };
         self.runtime.block_on(self.client.add_datastore(&request)).unwrap();
     }
 
-    /// Has the datastore looked through for VMs that came or went.
+    /// Makes hostd rescan the datastore.
     pub fn look_through(&self) {
         let request = strongroom_host::protocol::DatastoreRequest { path: self.path("ds") };
         self.runtime.block_on(self.client.look_through(&request)).unwrap();
@@ -179,7 +178,7 @@ impl Host {
         hostd.wait().unwrap();
     }
 
-    /// A small VM, whose first disk it boots from.
+    /// A small VM, which boots from its first disk.
     pub fn spec(&self, name: &str, disks: usize) -> VmSpec {
         let disk = |number| Disk {
             name: format!("disk{number}").parse().unwrap(),
@@ -211,7 +210,7 @@ impl Host {
         }
     }
 
-    /// A VM under a key of a provider that nobody reaches.
+    /// A VM under a key of an unreachable provider.
     pub fn encrypted_vm(&self, name: &str) -> VmSpec {
         let mut spec = self.spec(name, 1);
         let key =
@@ -230,7 +229,7 @@ impl Host {
         create(&staged.path().join("disk0"), &options).unwrap();
         VmRecord::new(spec.clone(), None).write(staged.path()).unwrap();
         staged.take_name().unwrap();
-        // It is found when the datastore is looked through again.
+        // The next scan of the datastore finds it.
         self.add_datastore();
         spec
     }
@@ -271,13 +270,13 @@ impl Host {
         self.ended(spec, generation, kind).error.unwrap()
     }
 
-    /// What speaks against a configuration.
+    /// The objections to a configuration.
     pub fn judged(&self, spec: &VmSpec) -> Vec<String> {
         let request = JudgeRequest { spec: Box::new(spec.clone()), grants: Vec::new() };
         self.runtime.block_on(self.client.judge(&request)).unwrap().doubts
     }
 
-    /// What a VM's directory says that it is.
+    /// The configuration in a VM's directory.
     pub fn read(&self, spec: &VmSpec) -> VmSpec {
         VmRecord::read_of(&spec.directory(), spec.id).unwrap().spec
     }
@@ -290,7 +289,7 @@ impl Host {
         self.runtime.block_on(self.client.host()).unwrap()
     }
 
-    /// How the VM is, once it is so. Changes are waited for.
+    /// Waits until the VM's state satisfies `so`, through hostd's changes.
     pub fn await_vm(&self, spec: &VmSpec, so: impl Fn(&ObservedVm) -> bool) -> ObservedVm {
         let deadline = Instant::now() + SOON;
         loop {
@@ -331,7 +330,7 @@ impl Host {
         self.import_into(spec, spec.disks[0].name.as_str(), image);
     }
 
-    /// Fills a volume of the VM; says which one it is now.
+    /// Fills a volume of the VM. Returns the facts about it.
     pub fn import_into(&self, spec: &VmSpec, disk: &str, image: &[u8]) -> Option<OperationOutcome> {
         let (operation, _client) = self.begin_import(spec, disk, image, ImageFormat::Raw);
         let ended = self.await_operation(operation);
@@ -339,7 +338,7 @@ impl Host {
         ended.outcome
     }
 
-    /// The same, which the client that is given has sent the image for.
+    /// Begins an import. The client that is returned has sent the image.
     pub fn begin_import(
         &self,
         spec: &VmSpec,
@@ -362,7 +361,7 @@ impl Host {
         (request.operation, stream)
     }
 
-    /// All that a client hears that shows a ticket for this.
+    /// All that a client receives that presents a ticket for this request.
     pub fn told_for(&self, spec: &VmSpec, request: TicketRequest) -> String {
         let ticket = self.ticket(spec, request).unwrap();
         let mut told = String::new();
@@ -370,12 +369,12 @@ impl Host {
         told
     }
 
-    /// All that a client hears whose file a disk is copied into.
+    /// All that a client receives from an export of a disk.
     pub fn export(&self, spec: &VmSpec, disk: &str) -> String {
         self.export_as(spec, disk, ImageFormat::Raw).0
     }
 
-    /// The same, and the file.
+    /// As [`export`](Self::export), with the exported file.
     pub fn export_as(&self, spec: &VmSpec, disk: &str, format: ImageFormat) -> (String, std::fs::File) {
         let disk = disk.parse().unwrap();
         let request =
@@ -387,7 +386,7 @@ impl Host {
         (told, file)
     }
 
-    /// The process of its hostd.
+    /// The process id of its hostd.
     pub fn hostd_pid(&self) -> u32 {
         self.hostd.as_ref().unwrap().id()
     }
@@ -407,7 +406,7 @@ impl Host {
         Console { stream }
     }
 
-    /// What is kept of what the guest said.
+    /// The recorded console output of the guest.
     pub fn console_log(&self, spec: &VmSpec) -> String {
         let ticket = self
             .ticket(spec, TicketRequest::ConsoleLog { spec: Box::new(spec.clone()), grants: Vec::new() })
@@ -421,7 +420,7 @@ impl Host {
         said
     }
 
-    /// What the guest reads is in no file of the VM.
+    /// Checks that no file of the VM has the guest's text.
     pub fn assert_sealed(&self, spec: &VmSpec, marker: &[u8]) {
         for volume in std::fs::read_dir(spec.directory()).unwrap().flatten() {
             for file in std::fs::read_dir(volume.path()).into_iter().flatten().flatten() {
@@ -432,7 +431,7 @@ impl Host {
         }
     }
 
-    /// It is in no file of this host.
+    /// Checks that no file of this host has the text.
     pub fn assert_nowhere(&self, marker: &[u8]) {
         let mut places = vec![self.scratch.path().to_owned()];
         while let Some(place) = places.pop() {
@@ -449,7 +448,7 @@ impl Host {
         }
     }
 
-    /// No process of this host is there but hostd, and no run directory of a VM.
+    /// Checks that this host has no process but hostd, and no run directory of a VM.
     pub fn assert_nobody_left(&self) {
         until("run directories are gone", || {
             (std::fs::read_dir(self.path("run/vms")).unwrap().count() == 0).then_some(())
@@ -495,7 +494,7 @@ impl Drop for Host {
     }
 }
 
-/// A key server of somebody else's, and a key there.
+/// An external key server, and a key on it.
 pub struct KeySite {
     pub server: Server,
     pub key: ProviderKey,
@@ -525,7 +524,7 @@ impl KeySite {
         Self { server, key, config, _pki: pki, _store: store }
     }
 
-    /// Makes one more.
+    /// Makes another key.
     pub fn another_key(&self) -> ProviderKey {
         made_at(&self.key.provider, &self.config)
     }

@@ -1,4 +1,4 @@
-//! VMs that are suspended: what the guest has in its memory goes on, is in no file, and is whole or
+//! Suspended VMs: the guest's memory is resumed, is in no file in the clear, and is either whole or
 //! refused.
 
 use std::os::unix::fs::FileExt;
@@ -12,13 +12,13 @@ use strongroom_host::protocol::{
 use super::FORCED;
 use crate::support::{Console, Host, KeySite, kill, until};
 
-/// What the guest has in its memory, and on its disk only disguised.
+/// A text in the guest's memory. Its disk has the text only in disguise.
 const MARKER: &[u8] = b"strongroom-marker-in-the-memory-of-a-guest";
 const DISGUISE: u8 = 0x55;
 
-/// A disk whose guest writes [`MARKER`] into its memory, says `ready`, and says at each byte that
-/// it hears, but a `q`, how many there were: `1`, `2` and so on in ASCII. The count is in its
-/// memory alone.
+/// A disk whose guest writes [`MARKER`] into its memory and prints `ready`. For each input byte but
+/// a `q`, it prints the number of bytes so far: `1`, `2` and so on in ASCII. The count is only in
+/// its memory.
 fn counting_guest() -> Vec<u8> {
     const TEXT: u8 = 79;
     const DISGUISED: u8 = TEXT + 8;
@@ -127,7 +127,7 @@ fn start_refused(host: &Host, spec: &VmSpec, generation: u64) -> String {
     refused.message
 }
 
-/// The guest's next count.
+/// Checks the guest's next count.
 fn counts(console: &mut Console, count: u8) {
     console.say("+");
     console.await_line(&char::from(b'0' + count).to_string());
@@ -140,7 +140,7 @@ fn off(host: &Host, spec: &VmSpec) -> ObservedVm {
 pub fn suspended() {
     let mut host = Host::start();
     let site = KeySite::start(&host);
-    // Of each kind that a machine can have.
+    // A disk of each kind that a machine can have.
     let mut spec = host.spec("secret1", 2);
     spec.disks[1].frontend = DiskFrontend::Nbd;
     (spec.board.vnc, spec.board.guest_agent) = (true, true);
@@ -166,7 +166,7 @@ pub fn suspended() {
     host.assert_nobody_left();
     host.assert_nowhere(MARKER);
 
-    // A hostd that knows of nothing finds it in its directory.
+    // A new hostd finds the memory in the VM's directory.
     host.kill_hostd();
     host.start_hostd();
     let found = host.await_vm(&spec, |vm| vm.power == PowerState::Suspended);
@@ -196,7 +196,7 @@ pub fn suspended() {
     assert_eq!(running.suspended, None);
     until("the memory is gone", || (!spec.directory().join("memory").exists()).then_some(()));
 
-    // One that is paused is suspended too, and what it was suspended with can be lost.
+    // A paused VM can be suspended too, and its memory can be discarded.
     host.done(&spec, 2, OperationKind::Pause);
     host.done(&spec, 2, OperationKind::Suspend);
     start(&host, &spec, 3, true);
@@ -208,9 +208,8 @@ pub fn suspended() {
     host.assert_nowhere(MARKER);
 }
 
-/// Whoever is killed while a VM is suspended or taken up again: its guest goes on with what it had,
-/// or has crashed as one does whose QEMU was killed while it ran. A memory that is said to be there
-/// is whole.
+/// Processes are killed while a VM is suspended or resumed. Its guest continues with its memory, or
+/// has crashed as it does when its running QEMU is killed. A memory that is listed is whole.
 pub fn killed() {
     let mut host = Host::start();
     let spec = host.spec("web1", 1);
@@ -230,7 +229,7 @@ pub fn killed() {
         let now = host.await_vm(&spec, |vm| {
             vm.power.is_off() || vm.power == PowerState::Running && vm.supervisor_pid.is_some()
         });
-        // A supervisor that goes on has answered, or will never.
+        // A supervisor that survives has answered, or never will.
         if round % 3 != 2 {
             host.await_operation(asked.operation);
         }
@@ -251,7 +250,7 @@ pub fn killed() {
         count += 1;
         counts(&mut host.console(&spec), count);
 
-        // The other way.
+        // The other direction.
         let asked = host.request(generation, OperationKind::Suspend);
         host.operate(&spec, &asked).unwrap();
         let ended = host.await_operation(asked.operation);
@@ -271,7 +270,7 @@ pub fn killed() {
                 start(&host, &spec, generation, false);
             }
             power => {
-                // It had gone on, or was about to: its disks are what counts.
+                // It had resumed, or was about to: only its disks count.
                 assert!(qemu_killed, "{power:?}: {now:?}");
                 (generation, count) = (generation + 1, 0);
                 start(&host, &spec, generation, false);
@@ -285,7 +284,7 @@ pub fn killed() {
     host.assert_nobody_left();
 }
 
-/// How the VM is once nothing is on its way.
+/// Waits until the VM is in no transition. Returns its state.
 fn settled(host: &Host, spec: &VmSpec) -> ObservedVm {
     host.await_vm(spec, |vm| {
         let reason = vm.reason.as_ref().map(|reason| reason.code.as_str());
@@ -294,14 +293,14 @@ fn settled(host: &Host, spec: &VmSpec) -> ObservedVm {
     })
 }
 
-/// Some hundreds of microseconds each.
+/// Waits for some hundreds of microseconds `times` times.
 fn later(host: &Host, times: u32) {
     for _ in 0..times * 12 {
         host.vms();
     }
 }
 
-/// Kills the supervisor, QEMU or hostd; whether it was QEMU.
+/// Kills the supervisor, QEMU or hostd. Returns whether it was QEMU.
 fn kill_one(host: &mut Host, vm: &ObservedVm, which: u32) -> bool {
     let pid = match which {
         0 => vm.supervisor_pid,
@@ -312,7 +311,7 @@ fn kill_one(host: &mut Host, vm: &ObservedVm, which: u32) -> bool {
             return false;
         }
     };
-    // It may have ended by itself.
+    // It may already have ended.
     match pid.and_then(strongroom_host::process::ProcessIdentity::of) {
         Some(_) => kill(pid.unwrap()),
         None => return false,

@@ -1,4 +1,4 @@
-//! What the processes of a VM can do to each other, and what its supervisor can do to the host.
+//! What the processes of a VM can do to each other, and its supervisor to the host.
 
 use std::collections::HashSet;
 use std::io::Seek;
@@ -22,7 +22,7 @@ use super::FORCED;
 use super::processes_below;
 use super::support::{Host, SOON, boot_sector, kill, until};
 
-/// What one process tries with another, whose number is the argument; it says what it could do.
+/// Tries to attack the process whose id is the argument. Prints each success.
 const TRIES: &str = r#"
 kill -0 "$1" 2>/dev/null && echo signal
 head -c 0 "/proc/$1/environ" 2>/dev/null && echo environ
@@ -56,12 +56,12 @@ pub fn apart() {
     let supervisor = running.supervisor_pid.unwrap();
     let qemu = running.qemu_pid.unwrap();
 
-    // The one process that holds keys has no right, can get none, and is filtered.
+    // The only process that holds keys has no privileges, cannot gain any, and is filtered.
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
         assert_eq!(u64::from_str_radix(&status(supervisor, set), 16), Ok(0), "{set}");
     }
     assert_eq!((status(supervisor, "NoNewPrivs:"), status(supervisor, "Seccomp:")), ("1".into(), "2".into()));
-    // By one that starts all others, and nothing else does.
+    // One process starts all the others and does nothing else.
     let below = processes_below(supervisor);
     assert!(below.contains(&qemu) && below.len() >= 4, "{below:?}");
 
@@ -93,8 +93,8 @@ pub fn apart() {
     host.assert_nobody_left();
 }
 
-/// A supervisor without what starts its processes would fail at the first worker that dies. It
-/// ends, and another one has both.
+/// A supervisor without its starter would fail at the first worker that dies. So it ends, and is
+/// replaced together with its starter.
 pub fn starter_is_killed() {
     let host = Host::start();
     let spec = host.spec("web1", 1);
@@ -122,17 +122,17 @@ pub fn starter_is_killed() {
     host.assert_nobody_left();
 }
 
-/// A supervisor that obeys an attacker, and the starter that it has.
+/// A supervisor that an attacker controls, with its starter.
 struct Captured {
     starter: Child,
     wire: Wire,
 }
 
-/// What a starter answered, and the files beside it.
+/// A starter's answer, with its files.
 type Answered = Result<(Value, Vec<OwnedFd>), String>;
 
 impl Captured {
-    /// Of a VM that is not on; its starter is told what hostd's order says.
+    /// For a VM that is off; its starter gets the task that hostd would send.
     fn of(host: &Host, spec: &VmSpec) -> Self {
         let (wire, theirs) = Wire::pair().unwrap();
         let starter = Command::new(std::env::current_exe().unwrap())
@@ -165,7 +165,7 @@ impl Captured {
     }
 
     fn worker(&self, frontend: Value) -> Answered {
-        // A worker ends that gets one which does not listen.
+        // A worker whose socket does not listen exits.
         let directory = tempfile::tempdir().unwrap();
         let listener = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).unwrap();
         let worker = json!({ "program": 0, "frontend": frontend, "placement": null });
@@ -187,11 +187,11 @@ impl Captured {
     }
 }
 
-/// What a supervisor that obeys an attacker has started is what its VM may need: as many processes
+/// A supervisor under an attacker's control can start only what its VM may need: as many processes
 /// at once, of those kinds, with those arguments.
 pub fn starter_is_asked_for_more() {
     let host = Host::start();
-    // QEMU would wait for a disk's server.
+    // With a disk, QEMU would wait for the disk's server.
     let spec = host.spec("web1", 0);
     let captured = Captured::of(&host, &spec);
     let disk = json!({ "nbd": { "export": "disk0", "tls": null } });
@@ -201,7 +201,7 @@ pub fn starter_is_asked_for_more() {
         has_no_more_living_workers_than_a_vm_needs(&captured, &disk);
     }
 
-    // What no disk of a VM is served as.
+    // Frontends that no disk of a VM uses.
     let tls = json!({ "certificates": "", "authorities": "", "admitted": [] });
     let frontends = [
         json!({ "nbd": { "export": "disk0", "tls": tls } }),
@@ -214,7 +214,7 @@ pub fn starter_is_asked_for_more() {
         assert!(refused.contains("no disk of a VM"), "{refused}");
     }
 
-    // One QEMU, and no TPM that the VM has not.
+    // One QEMU, and no TPM for a VM without one.
     let (first, _) = captured.qemu().unwrap();
     let refused = captured.qemu().unwrap_err();
     assert!(refused.contains("runs already"), "{refused}");
@@ -229,13 +229,13 @@ pub fn starter_is_asked_for_more() {
     let (second, _) = captured.qemu().unwrap();
     captured.kill(&second["Process"]["identity"]["pid"]);
 
-    // It ends with whom it serves.
+    // The starter ends with its supervisor.
     let Captured { mut starter, wire } = captured;
     drop(wire);
     starter.wait().unwrap();
 }
 
-/// One for each disk that a VM can have, UEFI's variables, and each one's successor.
+/// One worker for each possible disk and for UEFI's variables, and a successor for each.
 const WORKERS_MAX: usize = 2 * (16 + 1);
 
 fn has_as_many_workers_as_a_vm_needs(captured: &Captured, disk: &Value) {
@@ -243,15 +243,15 @@ fn has_as_many_workers_as_a_vm_needs(captured: &Captured, disk: &Value) {
     assert_eq!(workers.len(), WORKERS_MAX);
     let refused = captured.worker(disk.clone()).unwrap_err();
     assert!(refused.contains("as many workers as it may have"), "{refused}");
-    // The place of one that has died is another one's, whether its end was asked for or not.
+    // The place of a dead worker is free again, whether its end was requested or not.
     let dies = &workers[0].0["Worker"]["pid"];
     captured.kill(dies);
     let successor = until("its place is free", || captured.worker(disk.clone()).ok());
     captured.kill(&successor.0["Worker"]["pid"]);
 }
 
-/// An ordinary user's locked memory may have no room for the rings of so many, and a worker without
-/// a ring ends and leaves its place to another.
+/// An ordinary user's limit of locked memory may be too small for so many rings. A worker without a
+/// ring exits, and its place is free again.
 fn has_no_more_living_workers_than_a_vm_needs(captured: &Captured, disk: &Value) {
     let lives = |(_, files): &(Value, Vec<OwnedFd>)| {
         let pidfd = &files[1];
@@ -265,8 +265,8 @@ fn has_no_more_living_workers_than_a_vm_needs(captured: &Captured, disk: &Value)
     assert!(!workers.is_empty());
 }
 
-/// A job that is about to have a key has no right any more: it waits for a key server that says
-/// nothing, and is looked at.
+/// A job has no privileges by the time that it gets a key. Here it waits for a key server that
+/// never answers, and is inspected meanwhile.
 pub fn jobs() {
     let host = Host::start();
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -307,7 +307,7 @@ pub fn jobs() {
     }
 }
 
-/// Waits until the operation's job is confined, and until it has given up.
+/// Waits until the operation's job is confined, and then until it has given up.
 fn confined(host: &Host, operation: OperationId) {
     let goes_on = || {
         let now = host.operation(operation);
@@ -317,7 +317,7 @@ fn confined(host: &Host, operation: OperationId) {
     host.await_operation(operation);
 }
 
-/// Waits until a process that hostd started is confined, and has nothing to lose.
+/// Waits until a process that hostd started is confined, and checks that it has no privileges.
 fn confined_job(hostd: u32, goes_on: impl Fn()) {
     let field = |pid: u32, field: &str| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -336,7 +336,7 @@ fn confined_job(hostd: u32, goes_on: impl Fn()) {
     assert_eq!(field(job, "NoNewPrivs:").unwrap(), "1");
 }
 
-/// An image that takes qemu-img to be read.
+/// An image that only qemu-img can read.
 fn qcow2(content: &[u8]) -> Vec<u8> {
     let scratch = tempfile::tempdir().unwrap();
     let [raw, qcow2] = ["raw", "qcow2"].map(|name| scratch.path().join(name));
@@ -345,7 +345,7 @@ fn qcow2(content: &[u8]) -> Vec<u8> {
     std::fs::read(qcow2).unwrap()
 }
 
-/// An image of qemu-img's.
+/// An image for or from qemu-img.
 struct Image<'path> {
     format: &'static str,
     path: &'path Path,
@@ -357,7 +357,7 @@ fn convert(from: &Image<'_>, to: &Image<'_>) {
     assert!(command.status().unwrap().success());
 }
 
-/// What a job does through another process: an image of qemu-img's goes in, and comes out.
+/// Work of a job in a separate process: qemu-img imports an image, and exports one.
 pub fn images() {
     let host = Host::start();
     let spec = host.spec("web1", 1);
@@ -377,7 +377,7 @@ pub fn images() {
     convert(&Image { format: "qcow2", path: &qcow2 }, &Image { format: "raw", path: &raw });
     let content = boot_sector();
     assert_eq!(std::fs::read(raw).unwrap()[..content.len()], content);
-    // One that is none is said to be.
+    // An invalid image is reported as such.
     let (operation, _client) = host.begin_import(&spec, "disk0", &boot_sector(), ImageFormat::Qcow2);
     assert_eq!(host.await_operation(operation).state, OperationState::Failed);
     host.assert_nobody_left();

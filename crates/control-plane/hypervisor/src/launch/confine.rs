@@ -1,4 +1,4 @@
-//! The process's side: it gives up everything, and becomes the program.
+//! The process's side: it drops its privileges, and becomes the program.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -24,28 +24,28 @@ use super::{FIRST_FILE, LaunchError, Measure, Shortfall};
 use crate::monitor;
 use crate::network::frame_filter;
 
-/// As many as a kernel can have; those that it does not know are refused.
+/// The most capabilities that a kernel can have; a kernel refuses those that it does not know.
 const CAPABILITIES_MAX: u32 = 64;
-/// Open files: vhost-user disks have some for each of 64 queues.
+/// The most open files: a vhost-user disk has some for each of up to 64 queues.
 const DESCRIPTORS_MAX: u64 = 4096;
-/// The limit at which the kernel writes no core file and starts no program for one either (core(5):
-/// a limit of 0 does not stop a core that is piped to a program, and 1 does).
+/// The limit at which the kernel neither writes a core file nor starts a program for one (core(5):
+/// a limit of 0 does not stop a core that is piped to a program, but 1 does).
 const CORE_LIMIT: u64 = 1;
 
-/// A step that went wrong.
+/// A failed step.
 pub(super) enum Failure {
     Step { step: &'static str, reason: String },
     Lacks(Shortfall),
 }
 
-/// What became of the walls so far.
+/// The walls that could not be built so far.
 pub(super) struct Walls {
     must: Vec<Measure>,
     shortfalls: Vec<Shortfall>,
 }
 
 impl Walls {
-    /// Notes what is missing, or ends where it must not be.
+    /// Records a missing wall, or fails if it is mandatory.
     pub fn lacks(&mut self, measure: Measure, reason: impl Into<String>) -> Result<(), Failure> {
         let shortfall = Shortfall { measure, reason: reason.into() };
         if self.must.contains(&measure) {
@@ -56,14 +56,14 @@ impl Walls {
     }
 }
 
-/// Why a step of any error failed.
+/// Turns the error of a step into a [`Failure`].
 pub(super) fn step<E: std::fmt::Display>(step: &'static str) -> impl Fn(E) -> Failure {
     move |error| Failure::Step { step, reason: error.to_string() }
 }
 
-/// Becomes what the supervisor says, whose socket is this process's standard input. To be called
-/// first of all, on the one thread that there is. It returns only if that fails, which the
-/// supervisor has been told then.
+/// Becomes the program that the supervisor names. The supervisor's socket is this process's
+/// standard input. The caller must call this first of all, with a single thread. Returns only on an
+/// error, which has then been reported to the supervisor.
 pub fn process_main() -> LaunchError {
     let stdin = io::stdin();
     let is_ours = PacketSocket::adopt(&stdin).is_some();
@@ -90,7 +90,7 @@ pub fn process_main() -> LaunchError {
     }
 }
 
-/// Closes what the supervisor was itself started with and did not mean for us.
+/// Closes descriptors that the supervisor itself inherited.
 fn close_inherited() {
     let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = numbers
@@ -98,7 +98,7 @@ fn close_inherited() {
         .filter(|number| *number > 2)
         .collect();
     for number in numbers {
-        // The directory that was read is closed already, and not there.
+        // The descriptor of the directory itself is already closed.
         let _ = nix::unistd::close(number);
     }
 }
@@ -108,7 +108,8 @@ fn become_it(plan: &Plan, files: Vec<OwnedFd>, socket: &OwnedFd) -> Failure {
         Err(failure) => return failure,
         Ok(shortfalls) => shortfalls,
     };
-    // Before whoever starts us can be gone without our knowing: the report would not reach it then.
+    // This comes before the report: if the starting process is already gone by then, the report
+    // fails.
     let ends_with_us = match plan.becomes {
         Become::Monitor => set_parent_process_death_signal(Some(Signal::KILL)),
         Become::Program(_) | Become::FrameFilter => Ok(()),
@@ -132,7 +133,7 @@ fn become_it(plan: &Plan, files: Vec<OwnedFd>, socket: &OwnedFd) -> Failure {
             else {
                 return step("begin the filter")("it has no sockets");
             };
-            // The rest, such as the lease of its user, stays open.
+            // The other files, such as the lease of its user, stay open.
             let _held: Vec<OwnedFd> = files.collect();
             match frame_filter::run(guest.into(), network.into(), addresses) {
                 Ok(()) => std::process::exit(0),
@@ -164,7 +165,7 @@ fn confine(plan: &Plan, files: &[OwnedFd]) -> Result<Vec<Shortfall>, Failure> {
     Ok(walls.shortfalls)
 }
 
-/// The files stay open in the program, under the numbers that it was told.
+/// Keeps the files open in the program, under the numbers in its arguments.
 fn keep(plan: &Plan, files: &[OwnedFd]) -> Result<(), Failure> {
     let in_order = files.iter().zip(FIRST_FILE..).all(|(file, number)| file.as_raw_fd() == number);
     if files.len() != plan.files || !in_order {
@@ -175,7 +176,7 @@ fn keep(plan: &Plan, files: &[OwnedFd]) -> Result<(), Failure> {
 
 fn set_limits() -> Result<(), Failure> {
     let limit = |resource, most| setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
-    // Whoever started us may have had less, and it takes a right to have more again.
+    // The starting process may have a lower limit, which only a privileged process can raise.
     let most =
         rustix::process::getrlimit(Resource::Core).maximum.map_or(CORE_LIMIT, |most| most.min(CORE_LIMIT));
     limit(Resource::Core, CORE_LIMIT)
@@ -184,8 +185,8 @@ fn set_limits() -> Result<(), Failure> {
     let most = rustix::process::getrlimit(Resource::Nofile).maximum;
     limit(Resource::Nofile, most.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX)))
         .map_err(step("limit open files"))?;
-    // No kind of memory is written to a core file, should there be one: what the filter says
-    // outlives exec, and that a process is not dumpable does not.
+    // If a core file is written all the same, it has no memory in it: unlike the non-dumpable flag,
+    // this filter survives exec.
     std::fs::write("/proc/self/coredump_filter", "0").map_err(step("keep memory out of core files"))?;
     Ok(())
 }
@@ -219,7 +220,7 @@ fn enter_namespaces(plan: &Plan, privileged: bool, walls: &mut Walls) -> Result<
         return walls.lacks(Measure::OwnRoot, "it takes a mount namespace");
     }
     if !privileged {
-        // It stays who it is: its sockets are its user's.
+        // The user stays the same: the user owns the sockets.
         let map = |file: &str, inside: u32| {
             std::fs::write(format!("/proc/self/{file}"), format!("{inside} {inside} 1"))
         };
@@ -231,12 +232,11 @@ fn enter_namespaces(plan: &Plan, privileged: bool, walls: &mut Walls) -> Result<
     if plan.root == Root::Hosts {
         return Ok(());
     }
-    // The directories of the root are for its user too; what the program makes is for its user
-    // alone.
+    // Others may enter the directories of the root; the program's own files are private.
     umask(Mode::from_raw_mode(0o022));
     let entered = enter_own_root(&plan.visible, &plan.becomes);
     umask(Mode::from_raw_mode(0o077));
-    // Somewhere between two roots nothing can be trusted to be what it is called.
+    // Between two roots, no path can be trusted.
     entered.map_err(|reason| Failure::Step { step: "enter a root directory of its own", reason })
 }
 
@@ -250,7 +250,7 @@ fn change_user(plan: &Plan, privileged: bool, walls: &mut Walls) -> Result<(), F
     }
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     let groups: Vec<Gid> = plan.groups.iter().map(|group| Gid::from_raw(*group)).collect();
-    // The process has one thread, so what is true of the thread is true of the process.
+    // The process has one thread, so the thread's credentials are the process's.
     set_thread_groups(&groups)
         .and_then(|()| set_thread_res_gid(gid, gid, gid))
         .and_then(|()| empty_bounding_set())
@@ -260,7 +260,7 @@ fn change_user(plan: &Plan, privileged: bool, walls: &mut Walls) -> Result<(), F
 
 fn empty_bounding_set() -> Result<(), Errno> {
     for bit in 0..CAPABILITIES_MAX {
-        // Refused for numbers that the kernel does not know.
+        // The kernel refuses numbers that it does not know.
         let _ = remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What supervisor and process say to each other: packets of JSON, the first with files.
+//! The messages between supervisor and process: JSON packets, the first with files.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,25 +12,25 @@ use strongroom_wire::Received;
 use super::{Isolation, Measure, Shortfall};
 use crate::packet::{self, PACKET_BYTES_MAX};
 
-/// What a process is to become, and what it keeps.
+/// The program that a process becomes, and the access that it keeps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub becomes: Become,
     pub arguments: Vec<String>,
     pub user: Option<(u32, u32)>,
-    /// Groups beside the user's own.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
     pub network: Network,
     pub root: Root,
-    /// What it sees of the host's files, beside programs and libraries.
+    /// The host files that it sees, beside programs and libraries.
     pub visible: Vec<Visible>,
     pub must: Vec<Measure>,
-    /// How many files come with the plan.
+    /// The number of files that come with the plan.
     pub files: usize,
 }
 
 impl Plan {
-    /// To become nothing yet: confined as much as can be, and as whom `isolation` says.
+    /// The default plan: as confined as possible, with the user of `isolation`.
     pub fn of(isolation: &Isolation<'_>) -> Self {
         Self {
             becomes: Become::FrameFilter,
@@ -46,15 +46,15 @@ impl Plan {
     }
 }
 
-/// What a process becomes.
+/// The program that a process becomes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Become {
-    /// The program in this file.
+    /// The program at this path.
     Program(PathBuf),
-    /// The filter of a network card's frames, which is a part of our own program. Its files are the
-    /// guest's side and the network's.
+    /// The frame filter of a network card, a part of this program. Its files are the guest's side
+    /// and the network's.
     FrameFilter,
-    /// What speaks QMP for the VM's supervisor, which is a part of our own program. Its files are
+    /// The monitor, which speaks QMP for the VM's supervisor, a part of this program. Its files are
     /// the supervisor's side and QEMU's.
     Monitor,
 }
@@ -69,51 +69,51 @@ impl fmt::Display for Become {
     }
 }
 
-/// Which root directory a program has.
+/// The root directory of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Root {
-    /// One of its own, with what is visible.
+    /// A root of its own, with only the visible files.
     Own,
-    /// The host's, for a program that makes a smaller one for itself.
+    /// The host's root, for a program that builds a smaller one itself.
     Hosts,
 }
 
-/// Which network a program is in.
+/// The network of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Network {
-    /// One of its own, with nothing in it.
+    /// An empty network of its own.
     Own,
     /// The host's.
     Host,
 }
 
-/// A file or directory of the host that a program sees, where the host has it.
+/// A file or directory of the host that a program sees, if it exists.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Visible {
     pub path: PathBuf,
     pub writable: bool,
-    /// Whether it is a device, which would do nothing otherwise.
+    /// Whether it is a device, which must be mounted as such.
     pub device: bool,
 }
 
 impl Visible {
-    /// To be read.
+    /// A path that is visible read-only.
     pub fn read(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), writable: false, device: false }
     }
 
-    /// To be written to.
+    /// A writable path.
     pub fn write(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), writable: true, device: false }
     }
 
-    /// A device.
+    /// A device node.
     pub fn device(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), writable: true, device: true }
     }
 }
 
-/// What a process says before it is another one.
+/// A process's report before it becomes the program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Report {
     Confined { shortfalls: Vec<Shortfall> },
@@ -131,7 +131,7 @@ pub(super) fn send<M: Serialize>(
     packet::send(socket, &bytes, files)
 }
 
-/// Waits for a packet; `None` at the end.
+/// Waits for a packet; `None` at the end of the connection.
 pub(super) fn receive<M: DeserializeOwned>(socket: impl AsFd) -> Result<Option<(M, Vec<OwnedFd>)>, Errno> {
     let mut bytes = vec![0; PACKET_BYTES_MAX];
     let Some(Received { bytes: length, files }) = packet::receive(socket, &mut bytes)? else {

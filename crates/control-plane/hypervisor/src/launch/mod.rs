@@ -1,8 +1,8 @@
-//! The moment between fork and QEMU.
+//! The time between fork and exec of QEMU.
 //!
-//! QEMU, swtpm and passt are not ours, and cannot confine themselves as a worker does. So our own
-//! program is started first, in a process of its own; it gives up what is not needed, says how that
-//! went, and becomes the other program:
+//! QEMU, swtpm and passt are foreign programs, and cannot confine themselves as a worker does. So
+//! this program is started first, in a process of its own. It drops the privileges that the foreign
+//! program does not need, reports the result, and executes the foreign program:
 //!
 //! ```text
 //! supervisor                          process
@@ -12,8 +12,8 @@
 //!   end of the socket       <--       exec
 //! ```
 //!
-//! What it becomes has the process's number from the start, so that there is nothing to be mistaken
-//! about.
+//! The foreign program has the process's id from the start, so it cannot be confused with another
+//! process.
 
 mod confine;
 mod message;
@@ -35,8 +35,8 @@ pub(crate) use self::message::{Become, Network, Plan, Root, Visible};
 pub use self::process::{Kills, ProcessFiles, ProcessIdentity};
 pub(crate) use self::process::{Process, launch, readable};
 
-/// How our own program is called to become another one: it must call [`process_main`], and do
-/// nothing before.
+/// How this program is called to become another one. It must call [`process_main`] before anything
+/// else.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     program: PathBuf,
@@ -44,7 +44,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// The program that runs now, with these arguments; whatever is installed in its place
+    /// The running program, with these arguments, even if another is installed in its place
     /// meanwhile.
     pub fn this_program(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
@@ -54,32 +54,33 @@ impl Launcher {
     }
 }
 
-/// What a machine's processes are kept apart by.
+/// The isolation of a machine's processes.
 #[derive(Clone, Debug)]
 pub struct Isolation<'a> {
-    /// What starts them.
+    /// The launcher that starts them.
     pub launcher: &'a Launcher,
-    /// QEMU's user and group, which no other process has; `None` leaves them ours.
+    /// QEMU's user and group, which no other process has. `None` keeps those of this process.
     pub user: Option<(u32, u32)>,
-    /// What holds that user. QEMU keeps it open, so that nobody gets the user while it lives.
+    /// The lease of that user. QEMU keeps it open, so that the user is not reassigned while QEMU
+    /// lives.
     pub lease: Option<BorrowedFd<'a>>,
-    /// Where each process beside QEMU gets a user of its own ([`RUN_DIRECTORY`]); `None` has it be
-    /// QEMU's.
+    /// The directory of user leases for the processes beside QEMU ([`RUN_DIRECTORY`]). `None` gives
+    /// them QEMU's user.
     pub users: Option<&'a Path>,
     /// The VM's cgroup (version 2).
     pub cgroup: Option<&'a Path>,
-    /// What they must not run without. What else cannot be had is in [`Shortfall`]s.
+    /// The walls that are mandatory. Other missing walls become [`Shortfall`]s.
     pub must: &'a [Measure],
 }
 
 impl<'a> Isolation<'a> {
-    /// Whatever can be had as the user who asks.
+    /// The isolation that is possible as the calling user.
     pub fn of_caller(launcher: &'a Launcher) -> Self {
         Self { launcher, user: None, lease: None, users: None, cgroup: None, must: &[] }
     }
 
-    /// A user for a process beside QEMU: whoever has taken over QEMU, or that process, reaches no
-    /// other.
+    /// A user for a process beside QEMU, so that an attacker who has taken over QEMU or that
+    /// process cannot reach the other.
     pub(crate) fn user_beside(&self) -> Result<UserBeside, LaunchError> {
         match self.users {
             None => Ok(UserBeside { lease: None, shared: self.user }),
@@ -96,7 +97,7 @@ pub(crate) struct UserBeside {
 }
 
 impl UserBeside {
-    /// What it is kept apart by.
+    /// The isolation of that process.
     pub fn isolation<'a>(&'a self, of_qemu: &Isolation<'a>) -> Isolation<'a> {
         match &self.lease {
             Some(lease) => {
@@ -107,17 +108,18 @@ impl UserBeside {
     }
 }
 
-/// A wall that a kernel, or the caller's rights, may not have.
+/// A wall that may be unavailable, because of the kernel or the caller's privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// IPC, host name, mounts and cgroups of its own, and a network of its own where it needs none.
+    /// IPC, host name, mount and cgroup namespaces, and a network namespace unless the program
+    /// needs the host's.
     Namespaces,
-    /// A root directory with nothing in it but programs and what the machine is made of.
+    /// A root directory with only programs and the machine's own files.
     OwnRoot,
     /// A user and group that no other process has.
     OwnUser,
-    /// A cgroup, without swap.
+    /// A cgroup without swap.
     NoSwap,
 }
 
@@ -135,9 +137,9 @@ impl fmt::Display for Measure {
 /// A wall that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shortfall {
-    /// Which.
+    /// The wall.
     pub measure: Measure,
-    /// Why, and what can be done about it.
+    /// The reason, and the next step.
     pub reason: String,
 }
 
@@ -150,72 +152,72 @@ impl fmt::Display for Shortfall {
 /// Why a program was not started.
 #[derive(Debug, Error)]
 pub enum LaunchError {
-    /// There is no user for it.
+    /// No user could be leased for it.
     #[error(transparent)]
     User(#[from] LeaseError),
-    /// A person called, not a supervisor.
+    /// The program was called by a person, not by a supervisor.
     #[error("this command is for the supervisor of a VM, and does nothing without it")]
     NotLaunched,
-    /// Not even a process.
+    /// The process could not be started.
     #[error("cannot start a process for {program}: {error}")]
     Spawn {
         /// The program.
         program: String,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
-    /// A step on the way.
+    /// A step failed.
     #[error("{program} cannot be started: {step}: {reason}")]
     Step {
         /// The program.
         program: String,
-        /// What was tried.
+        /// The step.
         step: String,
-        /// Why it failed.
+        /// The reason.
         reason: String,
     },
-    /// It must have what cannot be had.
+    /// A mandatory wall is missing.
     #[error("{program} must not run without {shortfall}")]
     Lacks {
         /// The program.
         program: String,
-        /// What.
+        /// The missing wall.
         shortfall: Shortfall,
     },
-    /// The process is gone before it became the program.
+    /// The process ended before it became the program.
     #[error("the process that was to become {program} has ended: {said}")]
     Ended {
         /// The program.
         program: String,
-        /// What it said on its standard error.
+        /// Its output on standard error.
         said: String,
     },
-    /// The process does nothing.
+    /// The process does not answer.
     #[error("the process that was to become {program} has not done so within {within:?}")]
     Silent {
         /// The program.
         program: String,
-        /// How long was waited.
+        /// The timeout.
         within: std::time::Duration,
     },
 }
 
-/// Files that a program gets, beside the numbers under which it has them.
+/// Files for a program, at consecutive descriptor numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Files(Vec<OwnedFd>);
 
-/// The number of the first file that a program gets: after its standard input, output and error,
-/// and the socket it is launched over, which closes as the program begins.
+/// The number of a program's first file. Below it are standard input, output and error, and the
+/// socket of the launch, which closes at exec.
 pub(crate) const FIRST_FILE: i32 = 4;
 
 impl Files {
-    /// Adds one; its number in the program.
+    /// Adds a file. Returns its number in the program.
     pub fn add(&mut self, file: OwnedFd) -> i32 {
         self.0.push(file);
         FIRST_FILE + i32::try_from(self.0.len() - 1).unwrap_or(i32::MAX)
     }
 
-    /// All of them, in the order of their numbers.
+    /// All files, in the order of their numbers.
     pub fn as_slice(&self) -> &[OwnedFd] {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! The supervisor's side: a process that has become the program it was launched for.
+//! The supervisor's side: a process that has become the launched program.
 
 use std::fmt;
 use std::fs::File;
@@ -21,54 +21,54 @@ use super::message::{Become, Plan, Report, receive, send};
 use super::{Files, Isolation, LaunchError, Measure, Shortfall};
 use crate::packet;
 
-/// From fork to exec: milliseconds, and more where many start at once.
+/// Timeout from fork to exec, which takes milliseconds, and longer where many start at once.
 const LAUNCHES_WITHIN: Duration = Duration::from_secs(30);
-/// From SIGKILL to the end.
+/// Timeout from SIGKILL to the end of the process.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// How much of what a program says on its standard error is kept: its beginning.
+/// How much of a program's standard error is kept, from its beginning.
 const STDERR_BYTES: usize = 64 << 10;
 
-/// What a process is known by to a supervisor that did not start it. Nothing in it is secret.
+/// Identifies a process for a supervisor that did not start it. Nothing in it is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// When it began, in clock ticks since the host did: another process that has the number later
-    /// began later.
+    /// Its start time, in clock ticks since the boot. A later process with the same id has a later
+    /// start time.
     pub start_time_ticks: u64,
-    /// As whom it runs.
+    /// Its user.
     pub uid: u32,
 }
 
-/// A process that runs a program. Dropping it does nothing to it.
+/// A process that runs a program. Dropping this value does not affect the process.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Pid,
     pidfd: OwnedFd,
-    /// Ours to be reaped, unless it was adopted.
+    /// The child to reap; `None` if it was adopted.
     child: Option<Child>,
-    /// Who kills it, if we have no right to.
+    /// Kills it, if this process may not.
     killer: Option<Arc<dyn Kills>>,
     stderr: Option<File>,
     shortfalls: Vec<Shortfall>,
 }
 
-/// Kills processes for one who has no right to.
+/// Kills processes for a caller without the permission.
 pub trait Kills: fmt::Debug + Send + Sync {
-    /// Kills the process of that number, which it started or found.
+    /// Kills the process with this id, which the implementor started or found.
     fn kill(&self, pid: u32);
 }
 
-/// What another process is given of one that was started or found for it.
+/// The descriptors of a process that was started or found on behalf of another process.
 #[derive(Debug)]
 pub struct ProcessFiles {
-    /// Itself.
+    /// Its pidfd.
     pub pidfd: OwnedFd,
-    /// What it says on its standard error, where that is known.
+    /// Its standard error, if known.
     pub stderr: Option<OwnedFd>,
 }
 
-/// Starts a process that becomes what `plan` says.
+/// Starts a process that becomes the program of `plan`.
 pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> Result<Process, LaunchError> {
     let program = || plan.becomes.to_string();
     let spawn = |error| LaunchError::Spawn { program: program(), error };
@@ -85,7 +85,7 @@ pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> R
     command.args(&isolation.launcher.arguments).env_clear().process_group(0);
     command.stdin(theirs).stdout(Stdio::null()).stderr(stderr.try_clone().map_err(spawn)?);
     let child = command.spawn().map_err(spawn)?;
-    // It holds the other end.
+    // The child holds the other end.
     drop(command);
     let pid = Pid::from_child(&child);
     let mut child = KilledOnDrop(Some(child));
@@ -123,13 +123,13 @@ pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> R
             Some((Report::Failed { step, reason }, _)) => {
                 return Err(LaunchError::Step { program: program(), step, reason });
             }
-            // The socket closes by itself as another program begins.
+            // The socket closes at exec.
             None if confined => break,
             None => return Err(LaunchError::Ended { program: program(), said: process.said() }),
         }
     }
     for shortfall in &process.shortfalls {
-        // Nothing can be done about it by who is not root, and no process of his has one.
+        // Without root this cannot be helped: no process has a user of its own.
         match shortfall.measure == Measure::OwnUser && !rustix::process::geteuid().is_root() {
             true => tracing::info!("{} runs without {shortfall}", plan.becomes),
             false => tracing::warn!("{} runs without {shortfall}", plan.becomes),
@@ -151,13 +151,13 @@ impl Drop for KilledOnDrop {
 }
 
 impl Process {
-    /// A process that another supervisor launched; `None` if it has ended.
+    /// Adopts a process that another supervisor launched; `None` if it has ended.
     pub fn adopt(identity: ProcessIdentity) -> io::Result<Option<Self>> {
         let Some(pid) = i32::try_from(identity.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-        // First of all: from here on the number cannot come to mean another process without our
-        // knowing.
+        // The pidfd is opened first: from here on, a reuse of the id is noticed.
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
-        // What it said is in its own memory file, if we may look.
+        // Its standard error is in a memory file, which this process may or may not be able to
+        // open.
         let stderr = File::open(format!("/proc/{}/fd/2", pid.as_raw_nonzero())).ok();
         let process = Self { pid, pidfd, child: None, killer: None, stderr, shortfalls: Vec::new() };
         match start_time_ticks(pid) {
@@ -168,7 +168,7 @@ impl Process {
         }
     }
 
-    /// A process that another one of ours started or found for us.
+    /// Wraps a process that another Strongroom process started or found on behalf of this one.
     pub fn elsewhere(
         identity: ProcessIdentity,
         files: ProcessFiles,
@@ -182,26 +182,26 @@ impl Process {
         Ok(Self { pid, pidfd, child: None, killer: Some(killer), stderr, shortfalls })
     }
 
-    /// What another process needs of it.
+    /// Duplicates the descriptors that another process needs.
     pub fn files(&self) -> io::Result<ProcessFiles> {
         let stderr = self.stderr.as_ref().map(|stderr| stderr.try_clone().map(OwnedFd::from)).transpose()?;
         Ok(ProcessFiles { pidfd: self.pidfd.try_clone()?, stderr })
     }
 
-    /// What to write down, so that another supervisor can adopt it. It was launched with this
-    /// isolation.
+    /// Returns the identity to record, so that another supervisor can adopt it. `isolation` is the
+    /// one that it was launched with.
     pub fn identity(&self, isolation: &Isolation<'_>) -> io::Result<ProcessIdentity> {
         let us = geteuid();
         let uid = isolation.user.filter(|_| us.is_root()).map_or(us.as_raw(), |(uid, _)| uid);
         Ok(ProcessIdentity { pid: self.pid(), start_time_ticks: start_time_ticks(self.pid)?, uid })
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Readable when it has ended.
+    /// Its pidfd, which is readable when it has ended.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -210,7 +210,7 @@ impl Process {
         &self.shortfalls
     }
 
-    /// Waits for its end; whether it came.
+    /// Waits for its end. Returns whether it has ended.
     pub fn wait(&self, within: Duration) -> bool {
         readable(self.pidfd.as_fd(), within).unwrap_or(false)
     }
@@ -220,12 +220,12 @@ impl Process {
         self.wait(Duration::ZERO)
     }
 
-    /// How it ended, if it was ours and has.
+    /// Its exit status, if it is a child and has ended.
     pub fn status(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.try_wait().ok().flatten()
     }
 
-    /// Kills it. Its end comes by itself.
+    /// Sends SIGKILL without waiting.
     pub fn send_kill(&self) {
         match &self.killer {
             Some(killer) => killer.kill(self.pid()),
@@ -233,7 +233,7 @@ impl Process {
         }
     }
 
-    /// Kills it, and waits for its end; whether that came.
+    /// Kills it and waits. Returns whether it has ended.
     pub fn kill(&mut self) -> bool {
         self.send_kill();
         let ended = self.wait(ENDS_WITHIN);
@@ -241,27 +241,27 @@ impl Process {
         ended
     }
 
-    /// The beginning of what it said on its standard error.
+    /// The beginning of its standard error.
     pub fn said(&self) -> String {
         let mut bytes = vec![0; STDERR_BYTES];
-        // By place: the file's position is where the program writes next.
+        // By offset, since the file position is where the program writes next.
         let count = self.stderr.as_ref().map_or(Ok(0), |file| file.read_at(&mut bytes, 0)).unwrap_or(0);
         let end = bytes[..count].iter().position(|byte| *byte == 0).unwrap_or(count);
         String::from_utf8_lossy(&bytes[..end]).trim_end().to_owned()
     }
 }
 
-/// When a process began (proc(5), `/proc/pid/stat`, field 22).
+/// The start time of a process (proc(5), `/proc/pid/stat`, field 22).
 fn start_time_ticks(pid: Pid) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
-    // The second field, a name in brackets, can have anything in it.
+    // The second field, a name in brackets, may contain any character.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let field = after_name.split_whitespace().nth(19).and_then(|field| field.parse().ok());
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// A file in memory that cannot grow: what it is given to can neither fill a disk nor wait for a
-/// reader, and what it said outlives us.
+/// A memory file of limited size. A program's output in it cannot fill a disk, does not block
+/// without a reader, and outlives this process.
 fn bounded_file() -> Result<File, Errno> {
     let file = memfd_create("stderr", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, STDERR_BYTES as u64)?;
@@ -269,8 +269,8 @@ fn bounded_file() -> Result<File, Errno> {
     Ok(file.into())
 }
 
-/// Puts a process into the VM's cgroup, from which its memory is never swapped out; what is missing
-/// of that.
+/// Moves a process into the VM's cgroup, which is never swapped out. Returns the shortfall if that
+/// is not possible.
 fn enter_cgroup(cgroup: Option<&Path>, pid: Pid) -> Option<Shortfall> {
     let lacks = |reason| Some(Shortfall { measure: Measure::NoSwap, reason });
     let entered = cgroup.map(|cgroup| {
@@ -281,30 +281,30 @@ fn enter_cgroup(cgroup: Option<&Path>, pid: Pid) -> Option<Shortfall> {
     match entered {
         Some(Ok(true)) => None,
         Some(Err(reason)) => lacks(reason),
-        // Where nothing is swapped, there is nothing to be kept out of.
+        // Without swap on the host, no protection is needed.
         _ if !host_swaps() => None,
         Some(Ok(false)) => lacks("its cgroup has no limit of swap, and this host swaps".to_owned()),
         None => lacks("it has no cgroup, and this host swaps".to_owned()),
     }
 }
 
-/// Whether a cgroup (version 2), or one that it is in, has no share of swap.
+/// Whether a cgroup (version 2) or one of its ancestors forbids swap.
 fn is_without_swap(cgroup: &Path) -> bool {
     cgroup.ancestors().any(|cgroup| {
         std::fs::read_to_string(cgroup.join("memory.swap.max")).is_ok_and(|most| most.trim() == "0")
     })
 }
 
-/// Whether the host has a swap device now. What cannot be read is taken for yes.
+/// Whether the host has a swap device at present. Unreadable counts as yes.
 fn host_swaps() -> bool {
     std::fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().nth(1).is_some())
 }
 
-/// Waits until a descriptor is readable; `false` if the time is over first.
+/// Waits until a descriptor is readable; `false` after a timeout.
 pub(crate) fn readable(descriptor: BorrowedFd<'_>, within: Duration) -> Result<bool, Errno> {
     let deadline = Instant::now() + within;
     loop {
-        // Rounded up to a millisecond, so that a deadline is over when poll says so.
+        // Rounded up to a millisecond, so that poll does not return before the deadline.
         let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
         let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&left)) {

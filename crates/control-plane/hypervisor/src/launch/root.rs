@@ -1,4 +1,4 @@
-//! A root directory with nothing in it but programs, libraries, and what a machine is made of.
+//! A root directory with only programs, libraries, and a machine's own files.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -14,28 +14,28 @@ use rustix::process::{chdir, pivot_root};
 
 use super::message::{Become, Visible};
 
-/// Where the new root is mounted before it becomes the root. It exists, and nothing that is shown
-/// lies below it.
+/// Where the new root is mounted before it becomes the root. It always exists, and no visible path
+/// is below it.
 const MOUNT_POINT: &str = "/proc";
-/// Directories, links and empty files to mount over: some hundred inodes.
+/// Room for some hundred directories, links and empty files as mount points.
 const SIZE: &std::ffi::CStr = c"size=64k,nr_inodes=512,mode=0755";
-/// Programs and libraries. What the last two are links to lies in the first, on merged systems.
+/// Programs and libraries. On merged systems, the last two are links into the first.
 const SYSTEM: [&str; 3] = ["/usr", "/lib", "/lib64"];
-/// What every program may open.
+/// The devices that every program may open.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 
-/// Leaves the host's files behind. On an error the process may be anywhere, and must end, unless
+/// Leaves the host's root. After an error, the process may be in either root and must exit, unless
 /// nothing was mounted.
 pub(super) fn enter_own_root(visible: &[Visible], becomes: &Become) -> Result<(), String> {
     let said = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    // Otherwise the host would see our mounts, or refuse to let us change the root.
+    // Otherwise the mounts would propagate to the host, or the change of the root would be refused.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|errno| said("separate the mounts")(errno.into()))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", MOUNT_POINT, "tmpfs", flags, SIZE)
         .map_err(|errno| said("mount a root directory")(errno.into()))?;
     let programs = SYSTEM.into_iter().map(Visible::read).chain(DEVICES.into_iter().map(Visible::device));
-    // One that is not installed with the system brings what lies beside it.
+    // A program outside the system directories comes with its own directory.
     let program = match becomes {
         Become::Program(path) => path.as_path(),
         Become::FrameFilter | Become::Monitor => Path::new("/usr"),
@@ -57,7 +57,7 @@ fn show(shown: &Visible) -> io::Result<()> {
     if metadata.is_symlink() && SYSTEM.iter().any(|system| shown.path == Path::new(system)) {
         return symlink(std::fs::read_link(&shown.path)?, &inside);
     }
-    // Shown already, by what it lies in.
+    // Already visible through a parent directory.
     if inside.exists() && metadata.is_dir() && std::fs::read_dir(&inside)?.next().is_some() {
         return Ok(());
     }
@@ -78,7 +78,7 @@ fn show(shown: &Visible) -> io::Result<()> {
     Ok(())
 }
 
-/// Flags of the mount that was bound: in a user namespace they cannot be taken away.
+/// The flags of the original mount, which cannot be cleared in a user namespace.
 fn kept(path: &Path) -> io::Result<MountFlags> {
     let flags = statvfs(path)?.f_flag;
     let pairs = [
@@ -101,7 +101,7 @@ fn enter() -> io::Result<()> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount_remount(MOUNT_POINT, flags, "")?;
     chdir(MOUNT_POINT)?;
-    // The old root comes to lie over the new one, and goes.
+    // The old root is stacked over the new one, and is unmounted.
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     chdir("/")?;

@@ -1,4 +1,4 @@
-//! The arguments with which QEMU becomes a machine.
+//! The QEMU arguments for a machine.
 //!
 //! ```text
 //! what it must never do    -nodefaults -no-user-config -sandbox
@@ -17,38 +17,37 @@ use super::options::{Arguments, Options};
 use super::{Boot, DiskAttachment, Firmware, MachineSpec, MachineType, NbdExport, Nic};
 use crate::qemu::{RunDirectory, Version};
 
-/// While an NBD server is gone for less than this, its guest waits; then it sees errors.
+/// How long QEMU lets a guest wait for a lost NBD server before requests fail.
 const NBD_RECONNECT_SECONDS: u32 = 60;
-/// Before this version a lost vhost-user server is looked for in whole seconds.
+/// Before this version, QEMU takes the reconnect interval of a vhost-user server in whole seconds.
 const RECONNECT_MILLISECONDS_SINCE: Version = Version { major: 9, minor: 2 };
-/// How soon a vhost-user server that was lost is looked for again, where that can be said.
+/// The reconnect interval of a lost vhost-user server, where milliseconds are supported.
 const RECONNECT_MILLISECONDS: u32 = 20;
-/// Ports on q35 for devices that are plugged in later.
+/// The number of q35 ports for devices that are plugged in later.
 const SPARE_PORTS: usize = 8;
-/// The slot of PCI Express's root on which the ports begin, eight to a slot: above those that QEMU
-/// fills itself.
+/// The first PCI Express root slot of the ports, which are eight to a slot. QEMU's own devices are
+/// in lower slots.
 const FIRST_PORT_SLOT: usize = 0x10;
-/// The number by which QEMU opens the file in the CD-ROM drive, which it has open already.
+/// The number of the fd set through which QEMU opens the CD-ROM image, which it inherits open.
 const CDROM_FILE_SET: u32 = 1;
-/// Everything that QEMU's own filter of system calls can deny.
+/// Everything that QEMU's own system call filter can deny.
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 
-/// What of the host a machine's arguments depend on.
+/// Properties of the host that a machine's arguments depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct HostFacts {
     pub version: Version,
-    /// Whether KVM runs the processors; TCG otherwise.
+    /// Whether the accelerator is KVM; otherwise TCG.
     pub kvm: bool,
-    /// One for each network card, in their order.
+    /// The connections of the network cards, in order.
     pub connections: Vec<Connection>,
-    /// OVMF's code, for machines that start with it.
+    /// OVMF's code image, for UEFI machines.
     pub ovmf_code: Option<PathBuf>,
-    /// The number of the open file in its CD-ROM drive, for machines that have one.
+    /// The descriptor number of the open CD-ROM image, if there is one.
     pub cdrom: Option<i32>,
 }
 
-/// The arguments for a machine that [is valid](MachineSpec::validate). It does not run until it is
-/// told to.
+/// Returns the arguments for a [valid](MachineSpec::validate) machine. It starts paused.
 pub(crate) fn arguments(spec: &MachineSpec, run: &RunDirectory, host: &HostFacts) -> Vec<String> {
     let mut builder = Builder { spec, run, host, arguments: Arguments::default(), ports: 0 };
     builder.identity();
@@ -69,7 +68,7 @@ struct Builder<'a> {
     run: &'a RunDirectory,
     host: &'a HostFacts,
     arguments: Arguments,
-    /// Ports on q35 that were made.
+    /// The number of q35 ports made so far.
     ports: usize,
 }
 
@@ -83,7 +82,7 @@ impl Builder<'_> {
             .list("-name", Options::default().with("guest", &self.spec.name).with("debug-threads", "on"));
         self.arguments.plain("-uuid", self.spec.vm);
         self.arguments.plain("-rtc", "base=utc");
-        // A guest that panics is looked at before it is ended.
+        // A panicked guest is paused, so that it can be inspected before it is stopped.
         self.arguments.plain("-action", "panic=pause");
     }
 
@@ -116,8 +115,8 @@ impl Builder<'_> {
         self.arguments.list("-smp", topology);
     }
 
-    /// Shared, because vhost-user servers map it; in no core file, merged with nobody's, taken as
-    /// it is touched.
+    /// The memory is shared with vhost-user servers, excluded from core files, not merged with
+    /// other memory, and allocated on first use.
     fn memory(&mut self) {
         let size_bytes = self.spec.memory.bytes();
         self.arguments.list("-m", Options::default().with("size", format_args!("{}M", size_bytes >> 20)));
@@ -164,7 +163,7 @@ impl Builder<'_> {
         }
         let place = format!("unix:{}", self.run.vnc().display());
         self.arguments.list("-vnc", Options::new(&place));
-        // On the root bus, where firmware looks for a screen.
+        // The screen is on the root bus, where firmware looks for it.
         self.device("VGA", "screen", None, json!({}));
         let controller = self.place();
         self.device("qemu-xhci", "usb", controller, json!({}));
@@ -216,7 +215,7 @@ impl Builder<'_> {
         self.device("pvpanic", "panic", None, json!({}));
     }
 
-    /// On the bus that installers of every system know: SATA, or IDE on the older board.
+    /// The drive is on a bus that every installer supports: SATA, or IDE on the older board.
     fn cdrom(&mut self) {
         let Some(file) = self.host.cdrom else { return };
         let set = Options::default().with("fd", file).with("set", CDROM_FILE_SET).with("opaque", "cdrom");
@@ -234,21 +233,21 @@ impl Builder<'_> {
             }
         };
         let mut drive = json!({ "drive": "cdrom", "bus": bus });
-        // A kernel that QEMU loads has the first place for itself.
+        // A kernel that QEMU loads has the first boot index to itself.
         if self.spec.boot == Boot::Disk {
             drive["bootindex"] = json!(0);
         }
         self.device("ide-cd", "cdrom0", None, drive);
     }
 
-    /// A unix socket on which QEMU listens, for one client at a time.
+    /// Listens on a unix socket, for one client at a time.
     fn listen(&mut self, id: &'static str, path: &Path) {
         let socket = Options::new("socket").with("id", id).with_path("path", path);
         self.arguments.list("-chardev", socket.with("server", "on").with("wait", "off"));
     }
 
-    /// Where the next device goes, so that it can be unplugged later: on q35 into a port of its
-    /// own.
+    /// Returns the bus of the next device. On q35 each device gets a port of its own, so that it
+    /// can be unplugged later.
     fn place(&mut self) -> Option<String> {
         match self.spec.board.machine {
             MachineType::Pc => Some("pci.0".to_owned()),
@@ -290,22 +289,21 @@ impl Builder<'_> {
     }
 }
 
-/// What the ids of ports begin with that are empty at first.
+/// The prefix of the ids of spare ports.
 pub(crate) const SPARE_PORT_PREFIX: &str = "spare";
 
-/// The id of the disk of that number among those that a machine begins with.
+/// The id of the machine's initial disk with this number.
 pub(crate) fn first_disk(index: usize) -> String {
     format!("disk{index}")
 }
 
-/// What connects a disk's device to its server.
+/// The backend that connects a disk's device to its server.
 pub(crate) enum DiskConnection {
     Chardev(Options),
     Node(Value),
 }
 
-/// A disk's connection, called `id`, and the properties of its device, which has neither id nor bus
-/// yet.
+/// Returns a disk's backend with this `id`, and the properties of its device without id and bus.
 pub(crate) fn disk_device(disk: &DiskAttachment, id: &str, version: Version) -> (DiskConnection, Value) {
     match disk {
         DiskAttachment::VhostUser { socket, queues } => {
@@ -321,7 +319,7 @@ pub(crate) fn disk_device(disk: &DiskAttachment, id: &str, version: Version) -> 
     }
 }
 
-/// How QEMU is told how soon a lost server is to be looked for.
+/// The reconnect option of this version, with its value.
 pub(crate) fn reconnect(version: Version) -> (&'static str, u32) {
     if version >= RECONNECT_MILLISECONDS_SINCE {
         ("reconnect-ms", RECONNECT_MILLISECONDS)
@@ -338,7 +336,7 @@ fn nbd(node: &str, server: &NbdExport, read_only: bool) -> Value {
     })
 }
 
-/// What connects a network card, by `id`.
+/// The network backend of a card, with this `id`.
 pub(crate) fn netdev(id: &str, connection: &Connection) -> Value {
     match connection {
         Connection::Stream(file) => json!({
@@ -349,9 +347,9 @@ pub(crate) fn netdev(id: &str, connection: &Connection) -> Value {
     }
 }
 
-/// The properties of a network card's device, which has neither id nor bus yet.
+/// The properties of a network card's device without id and bus.
 pub(crate) fn nic_device(nic: &Nic, netdev: &str) -> Value {
-    // Without a ROM, which would try to boot from the network.
+    // No option ROM: it would try to boot from the network.
     json!({ "driver": "virtio-net-pci", "netdev": netdev, "mac": nic.mac, "romfile": "" })
 }
 

@@ -1,4 +1,4 @@
-//! What QEMU is told, word for word, and that no value can tell it anything else.
+//! Golden arguments, and tests that no value can inject an option.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn run() -> RunDirectory {
     RunDirectory::open(Path::new("/run/strongroom/vms/0")).unwrap()
 }
 
-/// Arguments with an option and its value on each line.
+/// Formats arguments with an option and its value on each line.
 fn lines(arguments: &[String]) -> String {
     let mut text = String::new();
     for argument in arguments {
@@ -38,7 +38,7 @@ fn lines(arguments: &[String]) -> String {
     text.trim_start().to_owned()
 }
 
-/// With everything that a machine can have.
+/// A machine with every feature.
 fn everything(machine: MachineType) -> (MachineSpec, HostFacts) {
     let mut spec = spec(machine);
     spec.cpus = Cpus { sockets: 1, cores: 2, threads: 2 };
@@ -110,7 +110,7 @@ fn a_newer_qemu_looks_for_lost_servers_sooner() {
     assert_eq!(chardev(&newer), "socket,id=disk0,path=/run/disk0,reconnect-ms=20");
 }
 
-/// What an argument says to QEMU: names, and values.
+/// A parsed argument: names, and values.
 #[derive(Debug, PartialEq)]
 enum Said {
     Option(String),
@@ -119,11 +119,11 @@ enum Said {
     Plain(String),
 }
 
-/// Options whose value is taken as it is.
+/// Options whose value has no syntax.
 const PLAIN: [&str; 3] = ["-kernel", "-initrd", "-append"];
 
-/// Reads arguments as QEMU does (`system/vl.c`, `util/qemu-option.c`): an option takes the next
-/// argument whatever that is, an opening brace begins JSON, and a comma ends a value unless it is
+/// Parses arguments as QEMU does (`system/vl.c`, `util/qemu-option.c`): an option takes the next
+/// argument, whatever it is; an opening brace begins JSON; a comma ends a value unless it is
 /// doubled.
 fn as_qemu_reads(arguments: &[String]) -> Vec<Said> {
     const FLAGS: [&str; 3] = ["-S", "-no-user-config", "-nodefaults"];
@@ -148,7 +148,7 @@ fn as_qemu_reads(arguments: &[String]) -> Vec<Said> {
 }
 
 fn list(value: &str) -> Said {
-    // No value has this in it: it is not a character of any (U+10FFFF is reserved).
+    // A placeholder that no value contains: U+10FFFF is reserved.
     let parts = value.replace(",,", "\u{10ffff}");
     let whole = |text: &str| text.replace('\u{10ffff}', ",");
     let (mut first, mut keys) = (String::new(), BTreeMap::<String, Vec<String>>::new());
@@ -162,7 +162,7 @@ fn list(value: &str) -> Said {
     Said::List(first, keys)
 }
 
-/// Texts that mean something to somebody.
+/// Texts with characters that are special to some parser.
 fn texts(most: usize) -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just(",".to_owned()),
@@ -187,7 +187,7 @@ fn texts(most: usize) -> impl Strategy<Value = String> {
     })
 }
 
-/// Paths with the same, as far as paths can have them.
+/// Paths with such characters, as far as paths can have them.
 fn paths() -> impl Strategy<Value = PathBuf> {
     texts(40).prop_map(|text| PathBuf::from(format!("/{}x", text.replace(['\n', '.'], ""))))
 }
@@ -215,7 +215,7 @@ proptest! {
         prop_assert_eq!(hostile.validate(), Ok(()));
         let hostile = as_qemu_reads(&arguments(&hostile, &run(), &host));
         let mut expected = as_qemu_reads(&harmless);
-        // The same options, with the same keys; only these values are others.
+        // Only these values may differ; options and keys must be the same.
         let text = |path: &PathBuf| path.to_str().unwrap().to_owned();
         for said in &mut expected {
             replace(said, &[

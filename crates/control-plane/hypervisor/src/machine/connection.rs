@@ -1,7 +1,7 @@
-//! How QEMU reaches what a network card is connected to.
+//! QEMU's connection to a card's network.
 
-/// How QEMU reaches what a card is connected to: by what it has open under a number, or under a
-/// name that it was given over QMP.
+/// QEMU's connection to a card's network: an open file, by its descriptor number or by the name
+/// that it was given over QMP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Connection {
     /// A stream of frames.

@@ -1,4 +1,4 @@
-//! What a virtual machine is made of.
+//! The description of a virtual machine.
 
 mod arguments;
 mod connection;
@@ -25,30 +25,31 @@ pub(crate) use self::connection::Connection;
 pub use self::validate::{NAME_BYTES_MAX, SpecError};
 pub(crate) use self::validate::{path as validate_path, socket_path as validate_socket};
 
-/// A machine, as QEMU is to make it.
+/// A machine for QEMU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSpec {
     /// The VM's id; the guest sees it as the machine's UUID (SMBIOS type 1).
     pub vm: VmId,
-    /// For people, in lists of processes: any text of at most 255 bytes without a zero byte.
+    /// A name for people, shown in process lists: any text of at most 255 bytes without a zero
+    /// byte.
     pub name: String,
     /// The main board and what is on it.
     #[serde(flatten)]
     pub board: Board,
     /// Processors.
     pub cpus: Cpus,
-    /// The guest's memory.
+    /// Guest memory.
     pub memory: MemorySize,
-    /// What runs first.
+    /// The firmware.
     pub firmware: Firmware,
     /// Disks, in the order in which they are booted from.
     pub disks: Vec<DiskAttachment>,
     /// Network cards.
     pub nics: Vec<Nic>,
-    /// What is in its CD-ROM drive, if it has one. It is booted from before all disks.
+    /// The image in its CD-ROM drive, if it has one. It boots before all disks.
     #[serde(skip)]
     pub cdrom: Option<CdromImage>,
-    /// Where the system comes from.
+    /// The source of the operating system.
     pub boot: Boot,
     /// A TPM 2.0, emulated by a running [`Swtpm`](crate::Swtpm).
     pub tpm: Option<TpmSocket>,
@@ -57,11 +58,11 @@ pub struct MachineSpec {
     /// What tells a guest that it is another one than before: a new one for each start of a copy or
     /// an older state.
     pub generation_id: Uuid,
-    /// What runs the processors.
+    /// The accelerator.
     pub accelerator: Accelerator,
 }
 
-/// What runs first.
+/// The firmware.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Firmware {
@@ -70,8 +71,8 @@ pub enum Firmware {
     Bios,
     /// OVMF.
     Uefi {
-        /// Its variables: a volume of the size and first content of
-        /// [`Ovmf::variables`](crate::firmware::Ovmf). Without one they are forgotten when the
+        /// The volume with its variables, of the size and first content of
+        /// [`Ovmf::variables`](crate::firmware::Ovmf). Without one, variables are lost when the
         /// machine stops.
         nvram: Option<NbdExport>,
     },
@@ -86,16 +87,16 @@ pub struct NbdExport {
     pub export: String,
 }
 
-/// A disk: who serves it.
+/// A disk, by its server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskAttachment {
-    /// A vhost-user-blk server, which shares the guest's memory. Its serial number and whether it
-    /// is read-only are the server's to say.
+    /// A vhost-user-blk server, which shares the guest's memory. The server decides the serial
+    /// number and whether the disk is read-only.
     VhostUser {
-        /// The server's socket. QEMU connects again when the server comes back.
+        /// The server's socket. QEMU reconnects when the server comes back.
         socket: PathBuf,
-        /// Queues, from 1; no more than the server has.
+        /// The number of queues, from 1 to the server's maximum.
         queues: u16,
     },
     /// An NBD server.
@@ -103,9 +104,9 @@ pub enum DiskAttachment {
         /// The server.
         #[serde(flatten)]
         server: NbdExport,
-        /// What the guest sees as the disk's serial number, at most 20 bytes.
+        /// The serial number that the guest sees, at most 20 bytes.
         serial: String,
-        /// Whether the guest may only read.
+        /// Whether the guest may only read it.
         read_only: bool,
     },
 }
@@ -119,30 +120,30 @@ impl DiskAttachment {
     }
 }
 
-/// Where the system comes from.
+/// The source of the operating system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Boot {
     /// The firmware finds it on a disk.
     #[default]
     Disk,
-    /// QEMU loads it.
+    /// QEMU loads a kernel.
     DirectKernel {
         /// A Linux kernel.
         kernel: PathBuf,
-        /// Its initial root file system.
+        /// Its initial ram disk.
         initrd: Option<PathBuf>,
-        /// Its arguments.
+        /// Its command line.
         arguments: String,
     },
 }
 
-/// The image in a CD-ROM drive: a regular file, open to be read.
+/// The image in a CD-ROM drive: a regular file, open for reading.
 #[derive(Clone, Debug)]
 pub struct CdromImage(Arc<OwnedFd>);
 
 impl CdromImage {
-    /// The one in this file.
+    /// The image in this file.
     pub fn new(file: impl Into<OwnedFd>) -> Self {
         Self(Arc::new(file.into()))
     }
@@ -166,14 +167,14 @@ impl Eq for CdromImage {}
 #[serde(transparent)]
 pub struct TpmSocket(pub PathBuf);
 
-/// What runs the processors.
+/// The accelerator of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accelerator {
-    /// KVM where it works, else TCG.
+    /// KVM if it works, otherwise TCG.
     #[default]
     Auto,
-    /// The hardware.
+    /// KVM.
     Kvm,
     /// QEMU's emulator.
     Tcg,
@@ -189,7 +190,7 @@ impl MachineSpec {
         self.disks.iter().map(DiskAttachment::socket).chain(nvram)
     }
 
-    /// A small machine without disks or network, which boots nothing: the beginning of another one.
+    /// A small machine without disks, network or boot source, as a base for others.
     pub fn minimal(vm: VmId, name: impl Into<String>, memory: MemorySize) -> Self {
         Self {
             vm,

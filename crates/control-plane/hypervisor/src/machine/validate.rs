@@ -1,4 +1,4 @@
-//! What a machine may be made of.
+//! Checks that a machine is possible.
 
 use std::path::{Path, PathBuf};
 
@@ -14,12 +14,12 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const SERIAL_BYTES_MAX: usize = 20;
 /// The longest name of an NBD export that QEMU takes (NBD_MAX_STRING_SIZE).
 pub const EXPORT_BYTES_MAX: usize = 4096;
-/// What fits into a socket's address (`sun_path` less its zero byte).
+/// The longest path of a socket (`sun_path` less its zero byte).
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Queues of a disk: more than that help no device, and each costs descriptors.
+/// Most queues of a disk: more do not help any device, and each costs descriptors.
 pub const QUEUES_MAX: u16 = 64;
 
-/// Why a machine cannot be made.
+/// Why a machine is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
     /// Too many processors, or none.
@@ -28,47 +28,47 @@ pub enum SpecError {
     /// Too many of something.
     #[error("a machine has at most {most} {what}, and {count} were asked for")]
     TooMany {
-        /// Of what.
+        /// The kind of part.
         what: &'static str,
-        /// How many are possible.
+        /// The most that are possible.
         most: usize,
-        /// How many there are.
+        /// The number in the machine.
         count: usize,
     },
     /// A text that is too long or has a zero byte.
     #[error("{what} must have at most {most} bytes, and none that is zero")]
     Text {
-        /// Which.
+        /// The name of the field.
         what: &'static str,
-        /// The longest.
+        /// The greatest length, in bytes.
         most: usize,
     },
-    /// A path that QEMU cannot be told.
+    /// A path that cannot be passed to QEMU.
     #[error(
         "{path:?} cannot be used: a path must be absolute, without '..', and UTF-8 without control characters"
     )]
     Path {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
-    /// A path that is no address.
+    /// A path that is not valid as a socket address.
     #[error("{path} is too long for a socket; it takes {SOCKET_PATH_BYTES_MAX} bytes")]
     SocketPath {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
-    /// What QEMU would let run into each other: the log of a TPM lies where it puts an initial root
-    /// file system, and the guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in
-    /// QEMU's `hw/i386/pc.c` knows nothing of it).
+    /// An initial ram disk beside a TPM: QEMU loads the ram disk over the TPM's log, and the guest
+    /// loses its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's `hw/i386/pc.c` leaves no
+    /// room for the log).
     #[error("a machine with a TPM, a kernel that QEMU loads and an initial root file system takes UEFI")]
     TpmBelowInitrd,
-    /// A number of queues.
+    /// An invalid number of queues.
     #[error("a disk has 1 to {QUEUES_MAX} queues, not {0}")]
     Queues(u16),
 }
 
 impl MachineSpec {
-    /// Whether such a machine can be.
+    /// Checks the whole machine.
     pub fn validate(&self) -> Result<(), SpecError> {
         text("the name", &self.name, NAME_BYTES_MAX)?;
         self.cpus.check()?;
@@ -94,7 +94,7 @@ impl MachineSpec {
 }
 
 impl DiskAttachment {
-    /// Whether there can be such a disk.
+    /// Checks a disk.
     pub fn validate(&self) -> Result<(), SpecError> {
         socket_path(self.socket())?;
         match self {
@@ -118,7 +118,7 @@ fn text(what: &'static str, text: &str, most: usize) -> Result<(), SpecError> {
     if text.len() <= most && !text.contains('\0') { Ok(()) } else { Err(SpecError::Text { what, most }) }
 }
 
-/// A path that says the same inside of the sandbox as outside, and reads as one in a log.
+/// Checks that a path means the same inside and outside the sandbox, and is readable in a log.
 pub(crate) fn path(path: &Path) -> Result<(), SpecError> {
     let plain = path.is_absolute()
         && path.components().all(|part| part != std::path::Component::ParentDir)
@@ -126,7 +126,7 @@ pub(crate) fn path(path: &Path) -> Result<(), SpecError> {
     if plain { Ok(()) } else { Err(SpecError::Path { path: path.to_owned() }) }
 }
 
-/// A path that a socket can have.
+/// Checks that a path is valid as a socket address.
 pub(crate) fn socket_path(socket: &Path) -> Result<(), SpecError> {
     path(socket)?;
     if socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {

@@ -1,8 +1,8 @@
-//! Who speaks with QEMU for the process that holds a VM's keys.
+//! The monitor, which speaks QMP with QEMU for the process that holds a VM's keys.
 //!
-//! QMP is JSON, and a captured QEMU writes what it likes. So it is read in a process of its own,
-//! the *monitor*, which has no key, file, right or network, a user of its own, and two sockets:
-//! QEMU's QMP, and one of the VM's supervisor.
+//! QMP is JSON, and a captured QEMU can send anything. So a process of its own, the *monitor*,
+//! parses it. It has no key, file, privilege or network, a user of its own, and two sockets: QEMU's
+//! QMP, and one of the VM's supervisor.
 //!
 //! ```text
 //! supervisor                        monitor                     QEMU
@@ -11,18 +11,17 @@
 //!   packets of fixed form  <--
 //! ```
 //!
-//! - [`said`]: those packets. All that a QEMU, or a monitor that it has taken over, can put before
-//!   the supervisor is what that decoder takes: it is bounded, does not call itself, and what it
-//!   does not know is the end of the monitor.
-//! - [`request`]: what can be asked. A monitor hears it from the supervisor, which can do worse, so
-//!   it is JSON.
-//! - [`process`]: the monitor. [`start`]: its birth, and that it dies with the process that started
+//! - [`said`]: those packets. The decoder bounds everything that a captured QEMU or monitor can
+//!   send to the supervisor. It does not recurse, and an unknown packet ends the monitor.
+//! - [`request`]: the requests. They are JSON: a monitor may trust the supervisor, which could do
+//!   worse.
+//! - [`process`]: the monitor. [`start`]: starts it, so that it dies with the process that started
 //!   it.
 //! - [`Monitor`]: the supervisor's side.
 //!
-//! A monitor whose QEMU has hung up, or talks nonsense, says so and ends. One that dies, talks
-//! nonsense itself or says nothing at all is lost, and can be replaced under a machine that runs
-//! ([`Monitor::replace`]).
+//! A monitor whose QEMU closes the connection or sends invalid data reports that and exits. A
+//! monitor that dies, sends invalid data itself or does not answer is lost, and can be replaced
+//! while the machine runs ([`Monitor::replace`]).
 
 pub(crate) mod process;
 mod request;
@@ -51,32 +50,31 @@ use crate::packet;
 use crate::qemu::Version;
 use crate::qmp::{ANSWERS_WITHIN, PowerEvent, QmpError, RunStatus, Shared, Transfer};
 
-/// How long is waited for a monitor, which itself waits for QEMU ([`ANSWERS_WITHIN`]): so much
-/// longer that it is the one who says that QEMU is silent.
+/// Timeout of a monitor, which itself waits for QEMU for [`ANSWERS_WITHIN`]. It is longer, so that
+/// the monitor can report a silent QEMU.
 const WAITS_FOR: Duration = Duration::from_secs(ANSWERS_WITHIN.as_secs() + 5);
 
-/// A machine's monitor, as its supervisor has it. Threads may share it; a monitor answers one after
-/// the other.
+/// The supervisor's connection to a machine's monitor. Threads may share it; a monitor answers
+/// requests one after the other.
 #[derive(Debug)]
 pub struct Monitor(Mutex<Arc<Connection>>);
 
-/// Why a monitor says nothing more.
+/// Why a monitor was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// QEMU has hung up, or what it said was no QMP.
+    /// QEMU closed the connection, or sent invalid QMP.
     Qemu,
-    /// The monitor itself has ended, does not answer, or what it said was nothing that one says.
+    /// The monitor ended, does not answer, or sent an invalid packet.
     Monitor,
 }
 
-/// That a monitor has not come to speak with QEMU.
+/// A monitor was not greeted by QEMU.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct NotGreeted {
-    /// Why it says nothing more; `None` if it still waits for QEMU's greeting, which had not come
-    /// in time.
+    /// Why the monitor was lost; `None` if it is still waiting for QEMU's greeting.
     pub loss: Option<Loss>,
-    /// What to tell a person.
+    /// The error for people.
     pub error: QmpError,
 }
 
@@ -88,37 +86,36 @@ struct Connection {
     reader: Option<JoinHandle<()>>,
 }
 
-/// What the thread that reads a connection leaves for others.
+/// The state that a connection's reader shares with other threads.
 #[derive(Debug, Default)]
 struct Heard {
     shared: Shared<Outcome>,
     lost: OnceLock<Loss>,
-    /// How many packets have come.
+    /// The number of packets received.
     packets: AtomicU64,
 }
 
 impl Monitor {
-    /// Waits until the monitor at the other end has been greeted by QEMU.
+    /// Waits until QEMU has greeted the monitor at the other end.
     ///
     /// # Errors
-    /// If that did not come within that time.
+    /// If the greeting does not come within that time.
     pub fn greet(socket: OwnedFd, within: Duration) -> Result<Self, NotGreeted> {
         Ok(Self(Mutex::new(Arc::new(Connection::greet(socket, within)?))))
     }
 
-    /// The same of another monitor of the same machine, which is asked from now on. What had been
-    /// asked of the former is answered with an error, if it was not answered yet; events may have
-    /// been missed.
+    /// Switches to another monitor of the same machine. Unanswered requests to the former one get
+    /// an error, and events may have been missed.
     ///
     /// # Errors
-    /// As [`Self::greet`]; the former stays then.
+    /// As [`Self::greet`]. The former monitor then stays.
     pub fn replace(&self, socket: OwnedFd, within: Duration) -> Result<(), NotGreeted> {
         let other = Arc::new(Connection::greet(socket, within)?);
         *self.0.lock() = other;
         Ok(())
     }
 
-    /// Why it says nothing more, if that is so.
+    /// Returns why the monitor was lost, if it was.
     pub fn lost(&self) -> Option<Loss> {
         self.connection().heard.lost.get().copied()
     }
@@ -128,15 +125,15 @@ impl Monitor {
         self.connection().version
     }
 
-    /// Waits for the next event; `Ok(None)` when there was none within that time.
+    /// Waits for the next event; `Ok(None)` after the timeout.
     ///
     /// # Errors
-    /// [`QmpError::Over`], after all events that came before, when the connection has ended.
+    /// [`QmpError::Over`] once the connection has ended and all earlier events were returned.
     pub fn next_event(&self, within: Duration) -> Result<Option<PowerEvent>, QmpError> {
         self.connection().heard.shared.next_event(Instant::now() + within)
     }
 
-    /// Whether the machine runs.
+    /// Returns whether the machine runs.
     pub fn status(&self) -> Result<RunStatus, QmpError> {
         self.ask(Request::Status, &[], |answer| match answer {
             Answer::Status(status) => Some(status),
@@ -144,17 +141,17 @@ impl Monitor {
         })
     }
 
-    /// Lets the processors run.
+    /// Resumes the processors.
     pub fn cont(&self) -> Result<(), QmpError> {
         self.done(Request::Continue, &[])
     }
 
-    /// Has the processors stand still, with all that was begun on disks ended.
+    /// Pauses the processors, after all disk requests in flight are completed.
     pub fn stop(&self) -> Result<(), QmpError> {
         self.done(Request::Stop, &[])
     }
 
-    /// Presses the power button (ACPI). It is for the guest to do something.
+    /// Presses the power button (ACPI). The guest decides what to do.
     pub fn press_power_button(&self) -> Result<(), QmpError> {
         self.done(Request::PressPowerButton, &[])
     }
@@ -164,67 +161,68 @@ impl Monitor {
         self.done(Request::Reset, &[])
     }
 
-    /// Cuts the machine's power; QEMU ends, in order.
+    /// Cuts the machine's power. QEMU exits in an orderly way.
     pub fn quit(&self) -> Result<(), QmpError> {
         match self.done(Request::Quit, &[]) {
-            // It may be gone before it has said yes.
+            // QEMU may exit before it answers.
             Err(QmpError::Over(_)) if self.lost() == Some(Loss::Qemu) => Ok(()),
             answered => answered,
         }
     }
 
-    /// Begins to save the memory: [`Qmp::save_memory`](crate::Qmp::save_memory).
+    /// Begins to save the memory, as [`Qmp::save_memory`](crate::Qmp::save_memory).
     ///
     /// # Errors
-    /// QEMU's, also if a device's state cannot be saved.
+    /// QEMU's error, also if a device's state cannot be saved.
     pub fn save_memory(&self, into: BorrowedFd<'_>) -> Result<(), QmpError> {
         self.done(Request::SaveMemory, &[into])
     }
 
-    /// Ends saving. The machine stands still as before.
+    /// Cancels saving. The machine stays paused.
     ///
     /// # Errors
-    /// QEMU's; not if nothing is under way.
+    /// QEMU's error. Succeeds if nothing is being saved.
     pub fn end_saving(&self) -> Result<(), QmpError> {
         self.done(Request::EndSaving, &[])
     }
 
-    /// Has a machine load its memory: [`Qmp::load_memory`](crate::Qmp::load_memory).
+    /// Loads the memory, as [`Qmp::load_memory`](crate::Qmp::load_memory).
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn load_memory(&self, from: BorrowedFd<'_>) -> Result<(), QmpError> {
         self.done(Request::LoadMemory, &[from])
     }
 
-    /// How far saving or loading is.
+    /// Returns the progress of saving or loading.
     ///
     /// # Errors
-    /// QEMU's; [`QmpError::Over`] from one that did not like what it was to load.
+    /// QEMU's error; [`QmpError::Over`] if QEMU rejected the memory that it was to load.
     pub fn transfer(&self) -> Result<Transfer, QmpError> {
         self.ask(Request::Transfer, &[], transfer)
     }
 
-    /// Begins to dump the memory: [`Qmp::begin_dump`](crate::Qmp::begin_dump).
+    /// Begins to dump the memory, as [`Qmp::begin_dump`](crate::Qmp::begin_dump).
     ///
     /// # Errors
-    /// QEMU's, also while another dump is under way.
+    /// QEMU's error, also while another dump is in progress.
     pub fn begin_dump(&self, into: BorrowedFd<'_>) -> Result<(), QmpError> {
         self.done(Request::BeginDump, &[into])
     }
 
-    /// How far the last dump is; completed if there was none. Why it failed says the event alone.
+    /// Returns the progress of the last dump; completed if there was none. Only the event has the
+    /// reason of a failure.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn dumped(&self) -> Result<Transfer, QmpError> {
         self.ask(Request::Dumped, &[], transfer)
     }
 
-    /// The id of this generation of the machine (vmgenid), if it has one.
+    /// Returns the machine's generation id (vmgenid), if it has one.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn generation_id(&self) -> Result<Option<Uuid>, QmpError> {
         self.ask(Request::GenerationId, &[], |answer| match answer {
             Answer::GenerationId(id) => Some(id),
@@ -232,10 +230,10 @@ impl Monitor {
         })
     }
 
-    /// Whether KVM runs its processors.
+    /// Returns whether KVM runs its processors.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn runs_on_kvm(&self) -> Result<bool, QmpError> {
         self.ask(Request::RunsOnKvm, &[], yes_or_no)
     }
@@ -274,7 +272,7 @@ impl Monitor {
         self.ask(request, files, |answer| (answer == Answer::Done).then_some(()))
     }
 
-    /// Asks, and takes an answer of the kind that belongs to the question.
+    /// Sends a request, and extracts an answer of the matching kind.
     fn ask<T>(
         &self,
         request: Request,
@@ -315,7 +313,7 @@ impl Connection {
         let (theirs, told) = (Arc::clone(&socket), Arc::clone(&heard));
         let reader = thread.spawn(move || {
             let (loss, reason) = hear(&theirs, &told);
-            // Whoever talks nonsense is not listened to, and learns it.
+            // A peer that sent an invalid packet is disconnected, so that it notices.
             let _ = shutdown(&*theirs, Shutdown::Both);
             let _ = told.lost.set(loss);
             told.shared.end(reason);
@@ -340,7 +338,7 @@ impl Connection {
         }
         match shared.answer(id, Instant::now() + WAITS_FOR)? {
             Some(outcome) => outcome,
-            // It is busy with what others have asked, or with many commands.
+            // The monitor is busy with other threads' requests, or with many commands.
             None if self.heard.packets.load(Ordering::Relaxed) != packets_before => {
                 Err(QmpError::Silent { command: command.to_owned(), within: WAITS_FOR })
             }
@@ -353,7 +351,7 @@ impl Connection {
         packet::send(&*self.socket, &bytes, files)
     }
 
-    /// Hears nothing more of a monitor that does not do what one does: it is lost.
+    /// Gives up a misbehaving monitor: it is lost.
     fn give_up(&self, reason: &str) -> QmpError {
         let _ = self.heard.lost.set(Loss::Monitor);
         let _ = shutdown(&*self.socket, Shutdown::Both);
@@ -363,7 +361,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Ends the reader, whatever it waits for, and the monitor.
+        // Ends the reader and the monitor.
         let _ = shutdown(&*self.socket, Shutdown::Both);
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
@@ -371,7 +369,7 @@ impl Drop for Connection {
     }
 }
 
-/// Takes in what a monitor says, until it says nothing more; why that is.
+/// Receives a monitor's packets until the connection ends. Returns the reason.
 fn hear(socket: &OwnedFd, heard: &Heard) -> (Loss, String) {
     let shared = &heard.shared;
     let mut bytes = [0; SAID_BYTES_MAX];

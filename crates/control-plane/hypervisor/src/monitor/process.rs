@@ -1,4 +1,4 @@
-//! The monitor's process: confined, before it has read a byte, to its two sockets and memory.
+//! The monitor's process. Before it reads a byte, it confines itself to its two sockets and memory.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -17,32 +17,32 @@ use super::said::Said;
 use crate::packet::{self, PACKET_BYTES_MAX};
 use crate::qmp::{Qmp, QmpError, QuietQmp};
 
-/// From the beginning to QEMU's greeting. The supervisor gives up sooner, and ends this then.
+/// Timeout of QEMU's greeting. The supervisor gives up sooner, and then ends the monitor.
 const GREETED_WITHIN: Duration = Duration::from_secs(3600);
-/// How long to wait for an event before it is waited for again.
+/// The interval after which the wait for an event is repeated.
 const EVENT_WAIT: Duration = Duration::from_secs(3600);
 
-/// Why there is no monitor.
+/// Why the monitor ended.
 #[derive(Debug, Error)]
 pub(crate) enum MonitorError {
-    /// Of QEMU's side.
+    /// QEMU's connection failed.
     #[error(transparent)]
     Qmp(#[from] QmpError),
-    /// A thread.
+    /// A thread could not be started.
     #[error("there is no thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// It reads nothing then.
+    /// The sandbox could not be entered. Nothing has been read.
     #[error(transparent)]
     Confine(#[from] SandboxError),
-    /// The supervisor's side.
+    /// The supervisor's connection failed.
     #[error("the supervisor is not understood: {0}")]
     Supervisor(Errno),
 }
 
-/// Speaks with QEMU for the supervisor, until either hangs up. The process has one thread, and
-/// nothing but these two.
+/// Speaks with QEMU for the supervisor, until either closes its connection. The process has one
+/// thread and these two sockets.
 pub(crate) fn run(supervisor: OwnedFd, qemu: UnixStream) -> Result<(), MonitorError> {
-    // What lists of processes show.
+    // The name in process lists.
     let _ = rustix::thread::set_name(c"strongroom-qmp");
     let supervisor = Arc::new(supervisor);
     let quiet = QuietQmp::new(qemu)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(supervisor: OwnedFd, qemu: UnixStream) -> Result<(), MonitorEr
     deny_to_monitor()?;
     let qmp = match quiet.greet(GREETED_WITHIN) {
         Ok(qmp) => Arc::new(qmp),
-        // That QEMU is slow says nothing about it.
+        // A slow QEMU is not an error of its own.
         Err(QmpError::Silent { .. }) => return Ok(()),
         Err(error) => {
             let _ = say(&supervisor, &Said::Over(why(error)));
@@ -69,14 +69,14 @@ pub(crate) fn run(supervisor: OwnedFd, qemu: UnixStream) -> Result<(), MonitorEr
     say(&supervisor, &Said::Hello(qmp.version())).map_err(MonitorError::Supervisor)?;
     let _ = begin.send(Arc::clone(&qmp));
     let answered = answer(&supervisor, &qmp);
-    // Whatever the other thread waits for.
+    // Exits whatever the other thread is waiting for.
     match answered {
         Ok(()) => std::process::exit(0),
         Err(errno) => Err(MonitorError::Supervisor(errno)),
     }
 }
 
-/// All events in their order, and that there are no more.
+/// Sends all events in order, and then the end of the connection.
 fn tell_events(supervisor: &OwnedFd, qmp: &Qmp) {
     loop {
         let told = match qmp.next_event(EVENT_WAIT) {
@@ -93,7 +93,7 @@ fn tell_events(supervisor: &OwnedFd, qmp: &Qmp) {
     }
 }
 
-/// Why QEMU says nothing more.
+/// The reason for the end of QEMU's connection.
 fn why(error: QmpError) -> String {
     match error {
         QmpError::Over(reason) => reason,
@@ -101,7 +101,7 @@ fn why(error: QmpError) -> String {
     }
 }
 
-/// One request after the other.
+/// Answers one request after the other.
 fn answer(supervisor: &OwnedFd, qmp: &Qmp) -> Result<(), Errno> {
     let mut bytes = vec![0; PACKET_BYTES_MAX];
     loop {

@@ -1,4 +1,4 @@
-//! What a monitor is asked, and does by commands of QMP.
+//! The requests to a monitor, which it carries out with QMP commands.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -9,14 +9,14 @@ use crate::machine::{DiskAttachment, Nic};
 use crate::network::NetworkState;
 use crate::qmp::{Qmp, QmpError};
 
-/// A request, and the number by which its answer is known.
+/// A request, with the number that its answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Asked {
     pub id: u64,
     pub request: Request,
 }
 
-/// All that can be asked. What [`Qmp`]'s methods say of it holds here.
+/// The requests, as documented for the methods of [`Qmp`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     Status,
@@ -25,13 +25,13 @@ pub(super) enum Request {
     PressPowerButton,
     Reset,
     Quit,
-    /// Where to comes beside.
+    /// The target file comes with the packet.
     SaveMemory,
     EndSaving,
-    /// Where from comes beside.
+    /// The source file comes with the packet.
     LoadMemory,
     Transfer,
-    /// Where to comes beside.
+    /// The target file comes with the packet.
     BeginDump,
     Dumped,
     GenerationId,
@@ -40,7 +40,7 @@ pub(super) enum Request {
         name: String,
         disk: DiskAttachment,
     },
-    /// What reaches its network comes beside, where that is a file.
+    /// The file of its network comes with the packet, if it has one.
     PlugNic {
         name: String,
         nic: Nic,
@@ -58,7 +58,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// QMP's word for it, or for what matters of it.
+    /// Its QMP command, or the main one of several.
     pub fn command(&self) -> &'static str {
         match self {
             Self::Status => "query-status",
@@ -81,7 +81,7 @@ impl Request {
         }
     }
 
-    /// Does it.
+    /// Carries it out.
     pub fn run(self, qmp: &Qmp, files: Vec<OwnedFd>) -> Outcome {
         let file = files.first().map(AsFd::as_fd);
         let needed = || {

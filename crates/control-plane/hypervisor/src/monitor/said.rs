@@ -1,4 +1,4 @@
-//! What a monitor says: one packet each, of a form that whoever holds keys can read without a
+//! The packets of a monitor, in a form that the process that holds keys can decode without a JSON
 //! parser.
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //! text       length: 2 bytes, at most TEXT_BYTES_MAX, then so many printable bytes of ASCII (0x20 to 0x7e)
 //! ```
 //!
-//! Numbers are little-endian; yes is 1, no is 0. A packet is as long as what is in it: one that has
-//! more, less, or anything else than the above is [`Nonsense`]. Both ends are of one program, so
-//! there is no version.
+//! Numbers are little-endian; yes is 1, no is 0. A packet ends with its content: one with more,
+//! less, or different bytes is [`Nonsense`]. Both ends are the same program, so there is no
+//! version.
 
 use std::fmt::Write;
 
@@ -22,29 +22,29 @@ use uuid::Uuid;
 use crate::qemu::Version;
 use crate::qmp::{ANSWERS_WITHIN, PowerEvent, QmpError, Refusal, RunStatus, Transfer};
 
-/// The longest text: a sentence. What QEMU says beyond that is cut off.
+/// The longest text: a sentence. Longer texts of QEMU's are cut.
 const TEXT_BYTES_MAX: usize = 512;
-/// The longest packet: three texts, and what tells what they are.
+/// The longest packet: three texts, and their headers.
 pub(super) const SAID_BYTES_MAX: usize = 2048;
 const _: () = assert!(3 * (2 + TEXT_BYTES_MAX) + 16 <= SAID_BYTES_MAX, "all that is said fits");
 
-/// One packet.
+/// A packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     /// QEMU was greeted.
     Hello(Version),
-    /// To the request of that number.
+    /// The answer to the request with this number.
     Answer { id: u64, outcome: Outcome },
-    /// Something happened.
+    /// An event.
     Event(PowerEvent),
-    /// QEMU says nothing more, and so does the monitor.
+    /// QEMU's connection has ended, and this is the monitor's last packet.
     Over(String),
 }
 
-/// What came of a request.
+/// The outcome of a request.
 pub(super) type Outcome = Result<Answer, QmpError>;
 
-/// What a request was answered with.
+/// The answer to a successful request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -54,7 +54,7 @@ pub(super) enum Answer {
     YesOrNo(bool),
 }
 
-/// That a packet is none that a monitor sends.
+/// The error for a packet that no monitor sends.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("the monitor says what none says: {0}")]
 pub(super) struct Nonsense(pub &'static str);
@@ -100,7 +100,7 @@ mod event {
 }
 
 impl Said {
-    /// The packet, or `None` for an event that nobody waits for.
+    /// Encodes the packet; `None` for an event that no one waits for.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut packet = Packet::default();
         match self {
@@ -127,7 +127,7 @@ impl Said {
         Some(packet.0)
     }
 
-    /// What a packet says.
+    /// Decodes a packet.
     pub fn decode(packet: &[u8]) -> Result<Self, Nonsense> {
         let mut fields = Fields(packet);
         let said = match fields.byte()? {
@@ -147,7 +147,7 @@ impl Said {
     }
 }
 
-/// A packet that is written.
+/// A packet under construction.
 #[derive(Default)]
 struct Packet(Vec<u8>);
 
@@ -160,7 +160,7 @@ impl Packet {
         self.byte(answer.into());
     }
 
-    /// What cannot be shown as it is, is escaped; what is too long is cut.
+    /// Escapes unprintable characters, and cuts a text that is too long.
     fn text(&mut self, text: &str) {
         let mut shown = String::new();
         for character in text.chars().take(TEXT_BYTES_MAX) {
@@ -169,7 +169,7 @@ impl Packet {
                 other => drop(write!(shown, "{}", other.escape_default())),
             }
         }
-        // It is ASCII by now.
+        // It is ASCII by now, so any length is a character boundary.
         shown.truncate(TEXT_BYTES_MAX);
         let length = u16::try_from(shown.len()).unwrap_or_default();
         self.0.extend(length.to_le_bytes());
@@ -223,7 +223,7 @@ impl Packet {
                 self.text(command);
             }
             QmpError::NoPort => self.byte(outcome::NO_PORT),
-            // Connecting is another's.
+            // A monitor never connects, so this error is reported as the end.
             QmpError::Over(reason) | QmpError::Connect { reason, .. } => {
                 self.byte(outcome::OVER);
                 self.text(reason);
@@ -269,7 +269,7 @@ impl Packet {
     }
 }
 
-/// What is left of a packet that is read.
+/// The unread part of a packet.
 struct Fields<'packet>(&'packet [u8]);
 
 impl Fields<'_> {
@@ -372,7 +372,7 @@ mod tests {
 
     use super::*;
 
-    /// One of each kind.
+    /// One packet of each kind.
     fn all() -> Vec<Said> {
         let text = || "it says so".to_owned();
         let refusal =
@@ -433,7 +433,7 @@ mod tests {
         };
         assert_eq!(said("a\u{1b}[2J\n\u{202e}é\0"), "a\\u{1b}[2J\\n\\u{202e}\\u{e9}\\u{0}");
         assert_eq!(said(&"\u{10ffff}".repeat(1 << 20)).len(), TEXT_BYTES_MAX);
-        // Not so from one who is none of ours.
+        // A packet that the encoder did not make is refused.
         for text in [&b"\x1b"[..], b"\x7f", b"\n", "é".as_bytes(), b"\0"] {
             let length = u16::try_from(text.len()).unwrap().to_le_bytes();
             assert!(Said::decode(&[&[kind::OVER][..], &length, text].concat()).is_err(), "{text:?}");
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(Said::decode(&long), Err(Nonsense("a text that is too long")));
     }
 
-    /// How many bytes a packet's texts come to take.
+    /// The memory that a packet's texts take, in bytes.
     fn text_bytes(said: &Said) -> usize {
         let refusal = |refusal: &Refusal| refusal.class.capacity() + refusal.desc.capacity();
         match said {
@@ -468,8 +468,8 @@ mod tests {
         }
     }
 
-    /// Packets that are nearly right: one of ours, with some bytes otherwise, and perhaps an end of
-    /// another's.
+    /// Almost valid packets: a valid one with some bytes changed, and perhaps with extra bytes at
+    /// the end.
     fn damaged() -> impl Strategy<Value = Vec<u8>> {
         let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
         let tail = prop::collection::vec(any::<u8>(), 0..64);
@@ -493,8 +493,8 @@ mod tests {
         ) {
             if let Ok(said) = Said::decode(&packet) {
                 prop_assert!(text_bytes(&said) <= packet.len().min(3 * TEXT_BYTES_MAX));
-                // There is one form of each, so that what is taken is what one of ours would have
-                // sent.
+                // Each packet has a single encoding, so an accepted packet is one that the encoder
+                // would make.
                 prop_assert_eq!(said.encode().unwrap(), packet);
             }
         }

@@ -1,4 +1,4 @@
-//! A monitor's birth.
+//! Starts monitors.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,14 +10,14 @@ use std::sync::mpsc::{Sender, channel, sync_channel};
 use crate::launch::{Become, Files, Isolation, LaunchError, Launcher, Measure, Plan, Process, launch};
 use crate::packet;
 
-/// The process of a monitor. It ends with its connection to the supervisor, and with QEMU's; with
-/// this, and with the process that started it, it ends whatever has become of it.
+/// The process of a monitor. It ends when one of its connections ends. It is killed when this value
+/// is dropped, or when the process that started it ends.
 #[derive(Debug)]
 pub struct MonitorProcess(Process);
 
 impl MonitorProcess {
-    /// Starts one for a connection to QEMU that nothing was said over, as a user of its own; and
-    /// the supervisor's side of it.
+    /// Starts a monitor with a user of its own, for an unused connection to QEMU. Returns it with
+    /// the supervisor's side of its connection.
     pub(crate) fn start(isolation: &Isolation<'_>, qemu: UnixStream) -> Result<(Self, OwnedFd), LaunchError> {
         let failed = |error: io::Error| LaunchError::Spawn { program: Become::Monitor.to_string(), error };
         let (ours, theirs) = packet::pair().map_err(|errno| failed(errno.into()))?;
@@ -33,7 +33,7 @@ impl MonitorProcess {
         Ok((Self(launched.map_err(failed)??), ours))
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.0.pid()
     }
@@ -45,7 +45,7 @@ impl Drop for MonitorProcess {
     }
 }
 
-/// What an [`Isolation`] refers to.
+/// Owned copies of the fields of an [`Isolation`].
 struct Owned {
     launcher: Launcher,
     user: Option<(u32, u32)>,
@@ -79,15 +79,15 @@ impl Owned {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Does it on a thread that ends with the process: a monitor is killed as the *thread* ends that
-/// has started it (`PR_SET_PDEATHSIG`).
+/// Runs a job on a thread that lasts as long as the process: a monitor is killed when the *thread*
+/// that started it ends (`PR_SET_PDEATHSIG`).
 fn on_lasting_thread<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     static JOBS: OnceLock<Sender<Job>> = OnceLock::new();
     let jobs = match JOBS.get() {
         Some(jobs) => jobs,
         None => {
             let (sender, jobs) = channel::<Job>();
-            // One that another thread was quicker than ends at once, with its channel.
+            // If two threads race, the loser's new thread ends at once, with its channel.
             std::thread::Builder::new()
                 .name("monitors".to_owned())
                 .spawn(move || jobs.into_iter().for_each(|job| job()))?;

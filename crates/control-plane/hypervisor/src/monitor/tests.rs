@@ -1,4 +1,4 @@
-//! A monitor that does not do what one does, as its supervisor meets it.
+//! Misbehaving monitors, from their supervisor's point of view.
 
 use std::os::fd::AsFd;
 use std::thread::spawn;
@@ -6,7 +6,7 @@ use std::thread::spawn;
 use super::*;
 use crate::qmp::EVENTS_MAX;
 
-/// For what happens at once.
+/// Timeout of steps that take no time.
 const SOON: Duration = Duration::from_secs(60);
 const HELLO: Said = Said::Hello(Version { major: 7, minor: 2 });
 
@@ -24,7 +24,7 @@ fn greeted() -> (Monitor, OwnedFd) {
     (Monitor::greet(ours, SOON).unwrap(), theirs)
 }
 
-/// Waits for the number of the next request.
+/// Waits for the next request. Returns its number.
 fn asked(socket: &OwnedFd) -> Option<u64> {
     let mut bytes = vec![0; packet::PACKET_BYTES_MAX];
     let length = packet::receive(socket, &mut bytes).unwrap()?.bytes;
@@ -65,7 +65,7 @@ fn files_of_a_monitors_are_taken_for_nonsense() {
     drop(file);
     over(&monitor);
     assert_eq!(monitor.lost(), Some(Loss::Monitor));
-    // Nobody has it: the kernel has closed it.
+    // The received file was closed, not kept.
     assert!(packet::receive(&other_end, &mut [0; 8]).unwrap().is_none());
 }
 
@@ -113,7 +113,7 @@ fn events_without_end_take_a_bounded_place() {
     say(&theirs, &Said::Over("QEMU has closed it".to_owned()));
     let mut events = Vec::new();
     while let Ok(event) = monitor.next_event(SOON) {
-        // Not before all have come: who looks makes room.
+        // All events must arrive before one is taken, since taking one frees its place.
         while monitor.lost().is_none() {
             std::thread::yield_now();
         }

@@ -1,13 +1,13 @@
-//! A filter between a guest and passt: what the guest sends to the host itself does not pass.
+//! A filter between a guest and passt that drops frames from the guest to the host itself.
 //!
-//! passt connects to whatever address a frame names, in the host's network: its own addresses too,
-//! and Debian 12's (2023-03-09) to 127.0.0.1, whatever `--no-map-gw` says. A guest that makes its
-//! own frames would reach what listens on the host. So frames are looked at here first, in a
-//! process of its own that has three sockets and nothing else.
+//! passt connects from the host's network to any address that a frame names: also to the host's own
+//! addresses, and in Debian 12's version (2023-03-09) to 127.0.0.1, even with `--no-map-gw`. A
+//! guest that makes its own frames could reach services of the host. So frames are checked here
+//! first, in a separate process that has three sockets and nothing else.
 //!
-//! Frames come as QEMU's stream network has them (`net/stream.c`): a length of four bytes, most
-//! significant first, and the Ethernet frame. What a frame is addressed to stands in each of them,
-//! so that nothing has to be remembered.
+//! Frames have the form of QEMU's stream network (`net/stream.c`): a length of four bytes, most
+//! significant first, and the Ethernet frame. Each frame has its own destination, so the filter
+//! keeps no state.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown};
@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use super::own_addresses::{OwnAddresses, Prefixes};
 
-/// Before each frame.
+/// The length before each frame.
 const LENGTH_BYTES: usize = 4;
-/// The longest frame that QEMU sends (`NET_BUFSIZE`), and more than passt does.
+/// The longest frame of QEMU (`NET_BUFSIZE`); passt's are shorter.
 const FRAME_BYTES_MAX: usize = 4096 + 65536;
-/// Read at once: several of the longest frames.
+/// The size of a read: several of the longest frames.
 const BUFFER_BYTES: usize = 256 << 10;
 
 const ETHERNET_BYTES: usize = 14;
@@ -31,14 +31,14 @@ const TYPE_ARP: [u8; 2] = [0x08, 0x06];
 const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// The types of router solicitation to neighbour advertisement.
+/// The ICMPv6 types from router solicitation to neighbour advertisement.
 const DISCOVERY: RangeInclusive<u8> = 133..=136;
 const DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
-/// Where a cloud that has IPv6 answers with the host's credentials.
+/// The address at which a cloud with IPv6 hands out the host's credentials.
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
-/// Carries frames between a guest and its network until one of them is gone, or the host's
-/// addresses cannot be followed.
+/// Forwards frames between a guest and its network until one side closes, or the host's addresses
+/// cannot be followed.
 pub(crate) fn run(guest: UnixStream, network: UnixStream, addresses: OwnedFd) -> io::Result<()> {
     let host = Arc::new(OwnAddresses::read(addresses)?);
     let (followed, ends) = (Arc::clone(&host), (network.try_clone()?, guest.try_clone()?));
@@ -50,7 +50,7 @@ pub(crate) fn run(guest: UnixStream, network: UnixStream, addresses: OwnedFd) ->
     let (from_network, to_guest) = (network.try_clone()?, guest.try_clone()?);
     let back = std::thread::Builder::new().name("to-guest".to_owned());
     let back = back.spawn(move || {
-        // What comes from the network is the network's.
+        // Frames from the network are not filtered.
         let _ = io::copy(&mut &from_network, &mut &to_guest);
         end(&from_network, &to_guest);
     })?;
@@ -61,12 +61,12 @@ pub(crate) fn run(guest: UnixStream, network: UnixStream, addresses: OwnedFd) ->
 }
 
 fn end(one: &UnixStream, other: &UnixStream) {
-    // Whoever is gone already needs no end.
+    // Shutting down a closed socket is harmless.
     let _ = one.shutdown(Shutdown::Both);
     let _ = other.shutdown(Shutdown::Both);
 }
 
-/// Carries what passes from one side to the other, to the end.
+/// Forwards the frames that satisfy `passes`, until the end of the stream.
 fn carry(mut from: impl Read, mut to: impl Write, passes: impl Fn(&[u8]) -> bool) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut filled = 0;
@@ -77,7 +77,7 @@ fn carry(mut from: impl Read, mut to: impl Write, passes: impl Fn(&[u8]) -> bool
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
-        // What passes is moved to the front, and sent at once.
+        // Passing frames are moved to the front, and sent in one write.
         let (mut taken, mut kept) = (0, 0);
         while let Some(length) = buffer[taken..filled].first_chunk::<LENGTH_BYTES>() {
             let length = u32::from_be_bytes(*length) as usize;
@@ -100,7 +100,7 @@ fn carry(mut from: impl Read, mut to: impl Write, passes: impl Fn(&[u8]) -> bool
     }
 }
 
-/// Whether a guest's frame may reach its network: ARP, and IP to another machine.
+/// Whether a guest's frame may pass: ARP, and IP to another machine.
 fn passes(frame: &[u8], host: &Prefixes) -> bool {
     let Some((header, packet)) = frame.split_at_checked(ETHERNET_BYTES) else { return false };
     match [header[12], header[13]] {
@@ -127,15 +127,14 @@ fn passes(frame: &[u8], host: &Prefixes) -> bool {
     }
 }
 
-/// Connecting to 0.0.0.0 is connecting to oneself, as it is with all of 127.0.0.0/8. What is
-/// link-local (RFC 3927) is the host's: its cloud answers at 169.254.169.254 with the host's
-/// credentials. A group has the host among its members; asking for an address is a broadcast.
+/// Connections to 0.0.0.0 and 127.0.0.0/8 stay on the host. Link-local addresses (RFC 3927) are
+/// dropped too: a cloud answers at 169.254.169.254 with the host's credentials. Multicast includes
+/// the host; broadcast passes, since DHCP needs it.
 fn is_another_v4(address: Ipv4Addr) -> bool {
     address.octets()[0] != 0 && !address.is_loopback() && !address.is_link_local() && !address.is_multicast()
 }
 
-/// The same with `::` and `::1`, and with IPv4 addresses in IPv6's clothes, which nobody has to
-/// use.
+/// As for IPv4, with `::` and `::1`. Also drops IPv4 addresses in IPv6 form, which no guest needs.
 fn is_another_v6(address: Ipv6Addr) -> bool {
     let [a, b, c, d, e, f, ..] = address.segments();
     // ::/96, ::ffff:0:0/96 and ::ffff:0:0:0/96 (RFC 4291 2.5.5, RFC 2765 2.1)
@@ -143,8 +142,8 @@ fn is_another_v6(address: Ipv6Addr) -> bool {
     !is_v4 && address != METADATA_V6
 }
 
-/// Whether a packet to a group is a part of IPv6 itself, which passt answers: the discovery of
-/// neighbours and routers (RFC 4861), and DHCPv6 (RFC 8415).
+/// Whether a multicast packet is part of IPv6 itself, which passt answers: neighbour and router
+/// discovery (RFC 4861), and DHCPv6 (RFC 8415).
 fn is_about_the_link(packet: &[u8], to: Ipv6Addr) -> bool {
     let is_discovery =
         packet.get(6) == Some(&ICMPV6) && packet.get(40).is_some_and(|kind| DISCOVERY.contains(kind));
@@ -174,7 +173,7 @@ mod tests {
         frame
     }
 
-    /// A host with an address, and with all of a network.
+    /// A host with one address, and with a whole network.
     fn host() -> Prefixes {
         let mut host = Prefixes::default();
         host.add("10.0.0.5".parse().unwrap(), 32);
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
-    /// Bytes that come in pieces.
+    /// A stream of bytes that arrives in pieces.
     struct Cut<'a, I> {
         bytes: &'a [u8],
         cuts: I,

@@ -1,5 +1,5 @@
-//! What network cards are connected to, made ready before QEMU: QEMU itself is in a network of its
-//! own with nothing in it, and has open sockets and devices instead.
+//! Prepares the networks of network cards before QEMU starts. QEMU itself has an empty network of
+//! its own, and inherits open sockets and devices.
 //!
 //! ```text
 //! user     guest - QEMU - frame filter - passt - the host's network, as any program of the host's
@@ -24,55 +24,55 @@ use crate::machine::{InterfaceName, Network};
 /// Why a network card cannot be connected.
 #[derive(Debug, Error)]
 pub enum NetworkError {
-    /// A tap device.
+    /// A tap device failed.
     #[error("cannot {action} the tap device {device}: {error}")]
     Tap {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// Which.
+        /// The device.
         device: String,
-        /// Why it failed.
+        /// The error.
         error: io::Error,
     },
-    /// A bridge.
+    /// A bridge failed.
     #[error("cannot put {device} into {bridge}: {said}")]
     Bridge {
         /// The tap device.
         device: String,
         /// The bridge.
         bridge: String,
-        /// What `ip` or `bridge` said.
+        /// The output of `ip` or `bridge`.
         said: String,
     },
-    /// passt, or the filter before it.
+    /// passt, or its frame filter, could not be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The kernel's word.
+    /// A socket could not be made.
     #[error("cannot make the sockets of a network card: {0}")]
     Sockets(io::Error),
 }
 
-/// What a network card came to be connected to.
+/// The network that a card is connected to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkState {
     /// The host's network, through passt.
     Passt,
-    /// Nothing but QEMU's own DHCP server, for the reason given.
+    /// Only QEMU's own DHCP server, for this reason.
     Restricted(String),
     /// This tap device.
     Tap(InterfaceName),
 }
 
-/// A network card's connection, ready to be given to QEMU.
+/// A network card's prepared connection.
 pub(crate) struct Ready {
     pub state: NetworkState,
-    /// What QEMU gets open; without it, its own restricted network.
+    /// The file that QEMU inherits. Without one, QEMU uses its own restricted network.
     pub file: Option<OwnedFd>,
-    /// What serves the other side. It ends by itself when QEMU does.
+    /// The processes behind the other side. They exit when QEMU does.
     pub processes: Vec<Process>,
 }
 
-/// Makes a card's connection ready.
+/// Prepares a card's connection.
 pub(crate) fn prepare(to: &Network, isolation: &Isolation<'_>) -> Result<Ready, NetworkError> {
     match to {
         Network::User => passt::prepare(isolation),

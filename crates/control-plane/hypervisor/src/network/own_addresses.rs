@@ -1,9 +1,8 @@
-//! The addresses of the host itself, as they change.
+//! The addresses of the host itself, kept up to date.
 //!
-//! The kernel's word for "this machine" is a route of the type local (or anycast, on a router), of
-//! which every address of an interface has one; so what is asked for and followed is routes. The
-//! socket is opened in the host's network, and read in the filter's process, which has a network of
-//! its own.
+//! In the kernel, "this machine" is a route of type local (or anycast, on a router), and every
+//! address of an interface has one. So this module reads and follows routes. The socket is opened
+//! in the host's network, and read in the filter's process, which has a network of its own.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -24,20 +23,21 @@ use rustix::net::{RecvFlags, SendFlags, recvfrom, send};
 
 /// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_ROUTE`
 const GROUPS: [u32; 2] = [7, 11];
-/// The kernel writes no larger piece of an answer unless a larger buffer was shown to it before.
+/// The kernel sends no larger part of an answer unless an earlier read had a larger buffer.
 const BUFFER_BYTES: usize = 32 << 10;
-/// What leads to this machine.
+/// The route types that lead to this machine.
 const ASKED: [(AddressFamily, RouteType); 3] = [
     (AddressFamily::Inet, RouteType::Local),
     (AddressFamily::Inet6, RouteType::Local),
     (AddressFamily::Inet6, RouteType::Anycast),
 ];
 
-/// A socket that is told of the routes of the network that the caller is in.
+/// Opens a socket that receives route changes of the caller's network.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
-    // A host may have all routes of the Internet. A kernel before 4.20 sends all of them.
+    // A host may have all routes of the Internet. Strict checking filters them; kernels before 4.20
+    // send all.
     let _ = socket.set_netlink_get_strict_chk(true);
     GROUPS.iter().try_for_each(|group| socket.add_membership(*group))?;
     socket.as_fd().try_clone_to_owned()
@@ -50,13 +50,13 @@ pub(crate) struct OwnAddresses {
 }
 
 impl OwnAddresses {
-    /// Reads them.
+    /// Reads the addresses.
     pub fn read(socket: OwnedFd) -> io::Result<Self> {
         let now = RwLock::new(read_all(&socket)?);
         Ok(Self { socket, now })
     }
 
-    /// Follows them, until that fails.
+    /// Follows changes until that fails. Returns the error.
     pub fn follow(&self) -> io::Error {
         loop {
             let again = match receive(&self.socket) {
@@ -73,18 +73,18 @@ impl OwnAddresses {
         }
     }
 
-    /// How they are now.
+    /// The present addresses.
     pub fn now(&self) -> RwLockReadGuard<'_, Prefixes> {
         self.now.read()
     }
 }
 
-/// Whether more has changed than there was room for.
+/// Whether the socket's buffer overflowed.
 fn is_overrun(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOBUFS)
 }
 
-/// Addresses, most of which stand alone.
+/// A set of addresses, most of them single.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prefixes {
     whole: HashSet<IpAddr>,
@@ -92,7 +92,7 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Adds an address, or all that have its first `bits` in common with it.
+    /// Adds all addresses that have the first `bits` in common with this one.
     pub fn add(&mut self, address: IpAddr, bits: u8) {
         let whole = if address.is_ipv4() { 32 } else { 128 };
         if bits >= whole {
@@ -102,7 +102,7 @@ impl Prefixes {
         }
     }
 
-    /// Whether an address is among them.
+    /// Whether the set contains an address.
     pub fn contain(&self, address: IpAddr) -> bool {
         self.whole.contains(&address)
             || self.networks.iter().any(|(network, bits)| match (network, address) {
@@ -128,13 +128,13 @@ fn read_all(socket: &OwnedFd) -> io::Result<Prefixes> {
             ask(socket, number, family, kind)?;
             'answer: loop {
                 let received = match receive(socket) {
-                    // What was lost may have been a part of the answer.
+                    // The lost messages may have been part of the answer.
                     Err(error) if is_overrun(&error) => continue 'again,
                     received => received?,
                 };
                 for message in received {
                     if message.header.sequence_number != number {
-                        // A change: at worst of what was read before, so all of it is read again.
+                        // A change may affect an earlier answer, so everything is read again.
                         if changes(&message) {
                             continue 'again;
                         }
@@ -175,7 +175,7 @@ fn ask(socket: &OwnedFd, number: u32, family: AddressFamily, kind: RouteType) ->
     Ok(())
 }
 
-/// What the kernel says next.
+/// Receives the next messages of the kernel.
 fn receive(socket: &OwnedFd) -> io::Result<Vec<Message>> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let (filled, from) = loop {
@@ -194,7 +194,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Vec<Message>> {
     while !rest.is_empty() {
         let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
         let message = Message::deserialize(rest).map_err(invalid)?;
-        // Each begins at a multiple of four.
+        // Each message begins at a multiple of four.
         let length = (message.header.length as usize).next_multiple_of(4);
         rest = rest.get(length..).unwrap_or_default();
         messages.push(message);
@@ -211,7 +211,7 @@ fn changes(message: &Message) -> bool {
     }
 }
 
-/// Where a route leads if it leads to this machine.
+/// Returns the destination of a route that leads to this machine.
 fn own(route: &RouteMessage) -> Option<(IpAddr, u8)> {
     if !matches!(route.header.kind, RouteType::Local | RouteType::Anycast) {
         return None;
@@ -221,7 +221,7 @@ fn own(route: &RouteMessage) -> Option<(IpAddr, u8)> {
         RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::from(*address)),
         _ => None,
     });
-    // The default route, with no bits, names no address.
+    // A default route has no bits, and names no address.
     let address = named.unwrap_or(match route.header.address_family {
         AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
         _ => Ipv4Addr::UNSPECIFIED.into(),

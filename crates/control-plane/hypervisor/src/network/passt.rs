@@ -1,4 +1,4 @@
-//! The user network: passt, behind a filter of frames.
+//! The user network: passt behind a frame filter.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,17 +9,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{NetworkError, NetworkState, Ready, own_addresses};
 use crate::launch::{Become, Files, Isolation, LaunchError, Network, Plan, Process, Root, Visible, launch};
 
-/// passt; nothing is looked for on a search path.
+/// The path of passt; no search path is used.
 const PASST: &str = "/usr/bin/passt";
-/// passt says at once what it does not like.
+/// passt reports a bad option within this time.
 const FAILS_WITHIN: Duration = Duration::from_millis(100);
 
-/// Where passt is; `None` where it is not installed, and the user network reaches nothing.
+/// The path of passt; `None` if it is not installed. The user network is then restricted to QEMU.
 pub fn find() -> Option<&'static Path> {
     Some(Path::new(PASST)).filter(|path| path.exists())
 }
 
-/// A network through passt, or the restricted one with the reason.
+/// Prepares a network through passt, or the restricted one with the reason.
 pub(super) fn prepare(isolation: &Isolation<'_>) -> Result<Ready, NetworkError> {
     if find().is_none() {
         return Ok(restricted("passt is not installed (Debian: passt)".to_owned()));
@@ -48,8 +48,8 @@ fn stream_pair() -> Result<(OwnedFd, OwnedFd), NetworkError> {
         .map_err(|errno| NetworkError::Sockets(errno.into()))
 }
 
-/// It opens no port of the host for the guest, and does not take the gateway's address for the
-/// host's loopback.
+/// Starts passt. It forwards no port of the host to the guest, and does not map the gateway's
+/// address to the host's loopback.
 fn start_passt(isolation: &Isolation<'_>, socket: OwnedFd) -> Result<Process, LaunchError> {
     let user = isolation.user_beside()?;
     let isolation = &user.isolation(isolation);
@@ -61,7 +61,7 @@ fn start_passt(isolation: &Isolation<'_>, socket: OwnedFd) -> Result<Process, La
         becomes: Become::Program(PASST.into()),
         arguments: arguments.into_iter().map(str::to_owned).chain([socket]).collect(),
         network: Network::Host,
-        // It makes one for itself, with nothing in it, once it has read what is here.
+        // passt enters an empty root itself, after it has read this file.
         root: Root::Hosts,
         visible: vec![Visible::read("/etc/resolv.conf")],
         ..Plan::of(isolation)
@@ -79,7 +79,7 @@ fn start_filter(
     let mut files = Files::default();
     files.add(guest);
     files.add(network);
-    // Of the network that passt is in; the filter has one of its own.
+    // This socket belongs to passt's network; the filter has a network of its own.
     files.add(own_addresses::open().map_err(NetworkError::Sockets)?);
     Ok(launch(isolation, &Plan { becomes: Become::FrameFilter, ..Plan::of(isolation) }, &files)?)
 }

@@ -1,7 +1,7 @@
-//! Tap devices, and bridges that they are put into.
+//! Tap devices, and the bridges that they are added to.
 //!
-//! The device is opened here and given to QEMU, which has no right to open one. What was made for a
-//! card is gone when QEMU closes it, whatever it died of.
+//! The device is opened here and passed to QEMU, which may not open one. A device that was made for
+//! a card disappears when QEMU closes it, however QEMU ends.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,18 +13,18 @@ use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 use super::{NetworkError, NetworkState, Ready};
 use crate::machine::{InterfaceName, VlanId};
 
-/// Where `ip` and `bridge` (iproute2) are.
+/// The directories of `ip` and `bridge` (iproute2).
 const DIRECTORIES: [&str; 3] = ["/usr/sbin", "/usr/bin", "/sbin"];
-/// What devices made for bridges are called, and a number that the kernel fills in.
+/// The name pattern of devices for bridges; the kernel fills in a number.
 const DEVICE_PATTERN: &str = "strong%d";
 
-/// A device that exists, or is made.
+/// Opens a device, and creates it if it does not exist.
 pub(super) fn open(device: &InterfaceName) -> Result<Ready, NetworkError> {
     let tap = make(device.as_str())?;
     ready(&tap, device.clone())
 }
 
-/// A new device in a bridge.
+/// Makes a new device in a bridge.
 pub(super) fn in_bridge(bridge: &InterfaceName, vlan: Option<VlanId>) -> Result<Ready, NetworkError> {
     let tap = make(DEVICE_PATTERN)?;
     let failed =
@@ -41,7 +41,7 @@ pub(super) fn in_bridge(bridge: &InterfaceName, vlan: Option<VlanId>) -> Result<
     let device_name = device.as_str();
     run("ip", &["link", "set", "dev", device_name, "master", bridge.as_str()])?;
     if let Some(vlan) = vlan {
-        // The bridge's own default VLAN is not the guest's.
+        // The guest must not be in the bridge's default VLAN.
         let number = vlan.number().to_string();
         run("bridge", &["vlan", "del", "dev", device_name, "vid", "1-4094"])?;
         run("bridge", &["vlan", "add", "dev", device_name, "vid", &number, "pvid", "untagged"])?;
@@ -50,8 +50,8 @@ pub(super) fn in_bridge(bridge: &InterfaceName, vlan: Option<VlanId>) -> Result<
 }
 
 fn make(name: &str) -> Result<SyncDevice, NetworkError> {
-    // With the header that QEMU's virtio-net fills in, so that checksums and segments are the
-    // host's to make.
+    // With the header that QEMU's virtio-net fills in, the host computes checksums and splits
+    // segments.
     DeviceBuilder::new()
         .name(name)
         .layer(Layer::L2)
@@ -65,7 +65,7 @@ fn ready(tap: &SyncDevice, device: InterfaceName) -> Result<Ready, NetworkError>
     Ok(Ready { state: NetworkState::Tap(device), file: Some(file), processes: Vec::new() })
 }
 
-/// Runs a program of iproute2 to its end; what it says if it fails.
+/// Runs a program of iproute2. Returns its output if it fails.
 fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     let path =
         DIRECTORIES.iter().map(|directory| Path::new(directory).join(program)).find(|path| path.exists());

@@ -1,8 +1,8 @@
-//! Disks and network cards that are plugged in and out while the machine runs.
+//! Plugs disks and network cards in and out while the machine runs.
 //!
-//! Everything that has to be known is asked of QEMU, so that a supervisor that adopted it can go
-//! on. Taking a device out is the guest's to allow: it is asked, and when it has let go an event
-//! says so, after which the rest is taken away.
+//! All state is read from QEMU, so that a supervisor that adopted it can continue. The guest
+//! decides when a device is released: it is asked, an event reports the release, and only then are
+//! the device's backends removed.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -17,19 +17,19 @@ use crate::machine::{DiskAttachment, Nic, first_disk};
 use crate::network::{self, NetworkError, NetworkState};
 use crate::qmp::QmpError;
 
-/// What a device is called that can be taken out. One that was plugged in: a small letter, then up
-/// to 30 more, digits and dashes; it is no id that a machine begins with, none of which has a dash.
-/// Or one of the disks that the machine began with.
+/// The name of a removable device. A device that was plugged in has a small letter, then up to 30
+/// more letters, digits and dashes; it cannot collide with the initial ids, none of which has a
+/// dash. Or one of the machine's initial disks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId {
     name: String,
     plugged: bool,
 }
 
-/// Why a device is not plugged in or out.
+/// Why a device cannot be plugged in or out.
 #[derive(Debug, Error)]
 pub enum HotPlugError {
-    /// No name.
+    /// The name is invalid.
     #[error(
         "'{0}' is not the name of a device: a small letter, then small letters, digits and dashes, at most 31"
     )]
@@ -37,16 +37,16 @@ pub enum HotPlugError {
     /// A network card cannot be connected.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// A server's socket.
+    /// The server's socket cannot be used.
     #[error(transparent)]
     Qemu(#[from] QemuError),
-    /// QEMU does not.
+    /// QEMU refused.
     #[error(transparent)]
     Qmp(#[from] QmpError),
 }
 
 impl DeviceId {
-    /// The disk of that number among those that the machine began with, from 0.
+    /// The machine's initial disk with this number, from 0.
     pub fn of_first_disk(index: usize) -> Self {
         Self { name: first_disk(index), plugged: false }
     }
@@ -56,12 +56,12 @@ impl DeviceId {
         &self.name
     }
 
-    /// In the machine: what was plugged in is apart from what it began with.
+    /// Its id in QEMU, in which plugged-in devices are distinct from initial ones.
     fn in_machine(&self) -> String {
         if self.plugged { format!("plug-{}", self.name) } else { self.name.clone() }
     }
 
-    /// The device that QEMU's event names, if it was plugged in.
+    /// The device in QEMU's event, if it was plugged in.
     pub fn of_event(device: &str) -> Option<Self> {
         device.strip_prefix("plug-")?.parse().ok()
     }
@@ -91,7 +91,7 @@ impl fmt::Display for DeviceId {
 
 impl Qemu {
     /// Plugs a disk in. Its server listens in [`RunDirectory::disks`](super::RunDirectory::disks),
-    /// or where those of the machine's first disks do.
+    /// or in the directory of the initial disks.
     pub fn plug_disk(
         &self,
         id: &DeviceId,
@@ -103,7 +103,7 @@ impl Qemu {
         self.plug_served_disk(id, disk)
     }
 
-    /// The same of a disk whose socket QEMU's user has.
+    /// As [`plug_disk`](Self::plug_disk), for a disk whose socket already belongs to QEMU's user.
     pub fn plug_served_disk(&self, id: &DeviceId, disk: &DiskAttachment) -> Result<(), HotPlugError> {
         disk.validate().map_err(QemuError::from)?;
         self.monitor.plug_disk(id.in_machine(), disk.clone())?;
@@ -118,28 +118,28 @@ impl Qemu {
         isolation: &Isolation<'_>,
     ) -> Result<NetworkState, HotPlugError> {
         let ready = network::prepare(&nic.network, isolation)?;
-        // What serves it ends with it, if QEMU does not take it.
+        // The card's processes end with the connection if QEMU refuses it.
         self.companions.extend(ready.processes);
         let file = ready.file.as_ref().map(AsFd::as_fd);
         self.monitor.plug_nic(id.in_machine(), nic.clone(), ready.state.clone(), file)?;
         Ok(ready.state)
     }
 
-    /// Asks the guest to let a device go. When it has,
-    /// [`PowerEvent::DeviceDeleted`](crate::PowerEvent::DeviceDeleted) comes, and
-    /// [`Self::unplugged`] does the rest.
+    /// Asks the guest to release a device.
+    /// [`PowerEvent::DeviceDeleted`](crate::PowerEvent::DeviceDeleted) reports the release, after
+    /// which the caller calls [`Self::unplugged`].
     pub fn unplug(&self, id: &DeviceId) -> Result<(), HotPlugError> {
         Ok(self.monitor.unplug(id.in_machine())?)
     }
 
-    /// Closes what a device was connected to that the guest has let go. Again, it does nothing.
+    /// Removes the backends of a released device. Does nothing if they are already gone.
     pub fn unplugged(&self, id: &DeviceId) {
         if let Err(error) = self.monitor.unplugged(id.in_machine()) {
             tracing::debug!("{error}");
         }
     }
 
-    /// Whether such a device is in the machine.
+    /// Whether the machine has this device.
     pub fn is_plugged(&self, id: &DeviceId) -> Result<bool, HotPlugError> {
         Ok(self.monitor.is_plugged(id.in_machine())?)
     }

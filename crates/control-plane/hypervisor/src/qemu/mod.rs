@@ -1,4 +1,4 @@
-//! QEMU's process: started paused, confined, found again, ended.
+//! The QEMU process: started paused, confined, adopted, ended.
 
 mod hot_plug;
 mod program;
@@ -28,76 +28,77 @@ use crate::monitor::{Monitor, MonitorProcess, NotGreeted};
 use crate::network::{NetworkError, NetworkState};
 use crate::qmp::QmpError;
 
-/// From QEMU's start to its QMP socket: below a second, and more where many start at once.
+/// Timeout from QEMU's start to its QMP socket, which takes less than a second, and longer where
+/// many start at once.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Why a machine is not there.
+/// Why a machine cannot be started or used.
 #[derive(Debug, Error)]
 pub enum QemuError {
-    /// It cannot be.
+    /// Its description is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// No place for its sockets.
+    /// Its socket directory cannot be used.
     #[error(transparent)]
     RunDirectory(#[from] RunDirectoryError),
-    /// A socket of an earlier machine is in the way, or a disk's cannot be given to the VM's user.
+    /// A stale socket cannot be removed, or a disk's socket cannot be given to the VM's user.
     #[error("cannot prepare {path}: {error}")]
     Prepare {
         /// The socket.
         path: std::path::PathBuf,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
-    /// The process.
+    /// The process could not be launched.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// QEMU began, and did not like what it was told.
+    /// QEMU exited because of an error in its arguments or resources.
     #[error("QEMU does not start: {said}")]
     Failed {
-        /// Its words.
+        /// Its output.
         said: String,
     },
-    /// QEMU began, and does not say anything.
+    /// QEMU started, but does not answer.
     #[error("QEMU has not begun to listen within {within:?}: {said}")]
     Silent {
-        /// How long was waited.
+        /// The timeout.
         within: Duration,
-        /// What it said on its standard error.
+        /// Its output on standard error.
         said: String,
     },
-    /// What is said over QMP.
+    /// A QMP command failed.
     #[error(transparent)]
     Qmp(#[from] QmpError),
-    /// No monitor has come to speak with it.
+    /// No monitor could connect to it.
     #[error("nobody can speak with QEMU: {why}")]
     Unheard {
-        /// Of the last monitor.
+        /// The error of the last monitor.
         why: String,
     },
-    /// The process is not there any more.
+    /// The process has ended.
     #[error("QEMU {pid} has ended")]
     Ended {
-        /// Its number.
+        /// Its process id.
         pid: u32,
     },
-    /// Another process has its number or its socket.
+    /// Another process has its process id or listens on its socket.
     #[error("what is at {place} is not the QEMU that was started")]
     Stranger {
-        /// Where.
+        /// The process id or path.
         place: String,
     },
-    /// The kernel's word.
+    /// A system call failed.
     #[error("cannot {action}: {error}")]
     System {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// Why it failed.
+        /// The error.
         error: io::Error,
     },
-    /// The accelerator that was asked for does not work here.
+    /// KVM was requested, and does not work here.
     #[error("KVM does not work on this host: {0}")]
     NoKvm(String),
-    /// UEFI was asked for, and is not here.
+    /// UEFI was requested, and is not installed.
     #[error(transparent)]
     Firmware(#[from] FirmwareError),
     /// A network card cannot be connected.
@@ -105,105 +106,105 @@ pub enum QemuError {
     Network(#[from] NetworkError),
 }
 
-/// A running QEMU. Dropping it does nothing to the machine, which another supervisor can [take
-/// over](Self::take_over).
+/// A running QEMU. Dropping this value does not affect the machine, which another supervisor can
+/// [take over](Self::take_over).
 #[derive(Debug)]
 pub struct Qemu {
     process: Process,
     identity: QemuIdentity,
     monitor: Monitor,
-    /// Its process, which ends with this, if we have started it.
+    /// The process of its monitor, if this process started it. The monitor ends with this value.
     monitors_process: Option<MonitorProcess>,
     networks: Vec<NetworkState>,
-    /// What serves its network cards, to be reaped: they end when QEMU does.
+    /// The processes of its network cards, to be reaped. They exit when QEMU does.
     companions: Vec<Process>,
 }
 
 impl Qemu {
-    /// Who speaks with it.
+    /// The monitor that speaks with it.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor
     }
 
-    /// The number of the monitor's process, if we have started it.
+    /// The process id of its monitor, if this process started it.
     pub fn monitor_process(&self) -> Option<u32> {
         self.monitors_process.as_ref().map(MonitorProcess::pid)
     }
 
-    /// Has another monitor speak with it, after the former was lost: that at the other end of
+    /// Switches to another monitor after the former one was lost: the one at the other end of
     /// `connection`.
     ///
     /// # Errors
-    /// If QEMU does not greet that one in time.
+    /// If QEMU does not greet it in time.
     pub fn replace_monitor(&self, connection: OwnedFd) -> Result<(), NotGreeted> {
         self.monitor.replace(connection, STARTS_WITHIN)
     }
 
-    /// What to write down, so that another supervisor can adopt it.
+    /// The identity to record, so that another supervisor can adopt it.
     pub fn identity(&self) -> QemuIdentity {
         self.identity
     }
 
-    /// Readable when it has ended.
+    /// Its pidfd, which is readable when it has ended.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.process.pidfd()
     }
 
-    /// Which walls it runs without; known to the supervisor that started it.
+    /// The walls that it lacks; known only to the supervisor that started it.
     pub fn shortfalls(&self) -> &[Shortfall] {
         self.process.shortfalls()
     }
 
-    /// What its network cards came to be connected to; known to the supervisor that started it.
+    /// The networks of its cards; known only to the supervisor that started it.
     pub fn networks(&self) -> &[NetworkState] {
         &self.networks
     }
 
-    /// Waits for its end; whether that came.
+    /// Waits for its end. Returns whether it has ended.
     pub fn wait(&self, within: Duration) -> bool {
         self.process.wait(within)
     }
 
-    /// How it ended, if it has and this supervisor started it.
+    /// Its exit status, if it has ended and this supervisor started it.
     pub fn status(&mut self) -> Option<ExitStatus> {
         self.companions.retain_mut(|companion| companion.status().is_none());
         self.process.status()
     }
 
-    /// Presses the power button and waits for the machine to be off; whether it is.
+    /// Presses the power button and waits for the machine to power off. Returns whether it has.
     pub fn stop_gracefully(&self, within: Duration) -> Result<bool, QemuError> {
         if !self.monitor.status()?.running {
-            // A guest that stands still would not see the button.
+            // A paused guest would not see the button.
             self.monitor.cont()?;
         }
         self.monitor.press_power_button()?;
         Ok(self.wait(within))
     }
 
-    /// Cuts the machine's power: QEMU is asked to end, and killed if it does not within that time.
-    /// Whether it is gone.
+    /// Cuts the machine's power: asks QEMU to exit, and kills it after the timeout. Returns whether
+    /// it is gone.
     pub fn stop_now(&mut self, within: Duration) -> bool {
         let asked = self.monitor.quit().is_ok();
         (asked && self.wait(within)) || self.process.kill()
     }
 
-    /// Kills it. That it is gone is seen as its end.
+    /// Sends SIGKILL without waiting.
     pub fn send_kill(&self) {
         self.process.send_kill();
     }
 
-    /// Kills it; whether it is gone.
+    /// Kills it. Returns whether it is gone.
     pub fn kill(&mut self) -> bool {
         self.process.kill()
     }
 
-    /// The beginning of what it said on its standard error.
+    /// The beginning of its standard error.
     pub fn said(&self) -> String {
         self.process.said()
     }
 }
 
-/// That its connection was given to another process, which speaks with it.
+/// The error after its connection was given to another process.
 fn handed_over() -> QemuError {
     let error = io::Error::other("another process has its connection");
     QemuError::System { action: "speak with the monitor of QEMU", error }

@@ -1,4 +1,4 @@
-//! QEMU as it is installed.
+//! The installed QEMU.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -9,17 +9,17 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The oldest QEMU that is used: Debian 12's.
+/// The oldest supported QEMU: that of Debian 12.
 pub const VERSION_OLDEST: Version = Version { major: 7, minor: 2 };
-/// What QEMU is called unless the caller says otherwise.
+/// The default path of QEMU.
 pub const DEFAULT_PROGRAM: &str = "/usr/bin/qemu-system-x86_64";
 
 /// A version of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Version {
-    /// Counts years.
+    /// The year of the release, as a count.
     pub major: u32,
-    /// Counts releases of a year.
+    /// The release within the year.
     pub minor: u32,
 }
 
@@ -29,56 +29,56 @@ impl fmt::Display for Version {
     }
 }
 
-/// Why there is no QEMU.
+/// Why QEMU cannot be used.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// Nothing to run.
+    /// It cannot be run.
     #[error("cannot run {path}: {error}; install QEMU (Debian: qemu-system-x86)")]
     Run {
-        /// Where it was looked for.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         error: std::io::Error,
     },
-    /// Something else.
+    /// The program is not QEMU.
     #[error("{path} does not say which QEMU it is")]
     NotQemu {
-        /// Where it is.
+        /// The path.
         path: PathBuf,
     },
-    /// Not new enough.
+    /// It is too old.
     #[error("{path} is QEMU {version}; the oldest that is supported is {VERSION_OLDEST}")]
     TooOld {
-        /// Where it is.
+        /// The path.
         path: PathBuf,
         /// Its version.
         version: Version,
     },
 }
 
-/// QEMU, and what version it is of.
+/// An installed QEMU, with its version.
 #[derive(Clone, Debug)]
 pub struct QemuProgram {
     path: PathBuf,
     version: Version,
-    /// What trying KVM came to.
+    /// The result of the KVM test.
     kvm: Arc<OnceLock<Result<(), String>>>,
 }
 
-/// What was found out of a QEMU, and on what that hangs.
+/// The probed properties of a QEMU, and the state of the files that they depend on.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Findings {
     path: PathBuf,
-    /// The program's file, and the device of KVM.
+    /// The program's file, and the KVM device.
     of: [Option<FileIdentity>; 2],
     version: Version,
-    /// Which trial of KVM it was.
+    /// The version of the KVM test.
     #[serde(default)]
     trial: u32,
     kvm: Result<(), String>,
 }
 
-/// Which file it is, and whether it was changed.
+/// Identifies a file and its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileIdentity {
     device: u64,
@@ -96,9 +96,9 @@ impl FileIdentity {
 }
 
 impl QemuProgram {
-    /// As [`probe`](Self::probe), with KVM tried, unless `memory`, a file in a directory of our
-    /// own, says what this QEMU was found to be before: running it twice takes longer than all else
-    /// of a machine's start.
+    /// As [`probe`](Self::probe), with the KVM test. Uses the result in `memory`, a file in a
+    /// directory of Strongroom's own, if QEMU has not changed since: the two test runs take longer
+    /// than the rest of a machine's start.
     pub fn probe_once(path: &Path, memory: &Path) -> Result<Self, ProgramError> {
         let failed = |error| ProgramError::Run { path: path.to_owned(), error };
         let path = &std::fs::canonicalize(path).map_err(failed)?;
@@ -112,28 +112,28 @@ impl QemuProgram {
             return Ok(Self { path: path.clone(), version: known.version, kvm });
         }
         let program = Self::probe(path)?;
-        // Where this fails, it is found out once more.
+        // If this fails, the next start probes again.
         let _ = program.findings().write(memory);
         Ok(program)
     }
 
-    /// What was found out of it, for another process.
+    /// The probed properties, for another process.
     pub fn findings(&self) -> Findings {
         let of = identities(&self.path);
         let kvm = self.kvm().map_err(str::to_owned);
         Findings { path: self.path.clone(), of, version: self.version, trial: crate::kvm::TRIAL, kvm }
     }
 
-    /// The QEMU that another process has found out about.
+    /// A QEMU from the findings of another process.
     pub fn found(findings: Findings) -> Self {
         let Findings { path, version, kvm, .. } = findings;
         Self { path, version, kvm: Arc::new(OnceLock::from(kvm)) }
     }
 
-    /// The QEMU at `path` ([`DEFAULT_PROGRAM`]). It is run once to say its version.
+    /// Probes the QEMU at `path` ([`DEFAULT_PROGRAM`]), which is run once for its version.
     pub fn probe(path: &Path) -> Result<Self, ProgramError> {
         let failed = |error| ProgramError::Run { path: path.to_owned(), error };
-        // As it will be found inside of the sandbox, where links may lead nowhere.
+        // The resolved path is the one that exists in the sandbox, where links may be dangling.
         let path = &std::fs::canonicalize(path).map_err(failed)?;
         let output =
             Command::new(path).arg("--version").env_clear().stdin(Stdio::null()).output().map_err(failed)?;
@@ -145,7 +145,7 @@ impl QemuProgram {
         Ok(Self { path: path.clone(), version, kvm: Arc::default() })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -155,21 +155,21 @@ impl QemuProgram {
         self.version
     }
 
-    /// Whether machines can use KVM on this host, or why not. It is tried once
-    /// ([`crate::kvm::probe`]), which takes a tenth of a second.
+    /// Returns why machines cannot use KVM on this host, if they cannot. KVM is tested once
+    /// ([`crate::kvm::probe`]), in a tenth of a second.
     pub fn kvm(&self) -> Result<(), &str> {
         crate::kvm::is_shared()?;
         self.tried_kvm()
     }
 
-    /// What trying it as our own user comes to.
+    /// The result of the test as this process's own user.
     fn tried_kvm(&self) -> Result<(), &str> {
         self.kvm.get_or_init(|| crate::kvm::probe(self)).as_ref().map_err(String::as_str).copied()
     }
 }
 
 impl Findings {
-    /// In one step: several machines may start at once.
+    /// Writes the file atomically, since several machines may start at once.
     fn write(&self, memory: &Path) -> std::io::Result<()> {
         let new = memory.with_extension(format!("{}.new", std::process::id()));
         std::fs::write(&new, serde_json::to_vec(self)?)?;

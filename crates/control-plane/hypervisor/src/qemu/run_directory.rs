@@ -1,4 +1,4 @@
-//! Where a running machine's sockets are.
+//! The directory of a running machine's sockets.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -14,38 +14,38 @@ use crate::machine::SpecError;
 const QEMU_DIRECTORY: &str = "qemu";
 /// The part of a VM's run directory where its disks' servers listen.
 const DISKS_DIRECTORY: &str = "disks";
-/// The longest name of a socket in it.
+/// The longest socket name in it.
 const LONGEST_SOCKET: &str = "console.sock";
 
-/// Why there is no place for sockets.
+/// Why the directory cannot be used.
 #[derive(Debug, Error)]
 pub enum RunDirectoryError {
-    /// It cannot be made.
+    /// It cannot be created.
     #[error("cannot make {path}: {error}")]
     Create {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
-    /// Somebody else made it, or others may look in.
+    /// It belongs to another user, or other users can read it.
     #[error("{0} belongs to another user, or others have rights to it; remove it")]
     Exposed(PathBuf),
-    /// It is no good place.
+    /// Its path is not suitable.
     #[error(transparent)]
     Path(#[from] SpecError),
 }
 
-/// The directory of a running machine's sockets: `qemu` in the VM's run directory. It is the only
-/// place that QEMU and swtpm can write to, and nobody but their user and root can enter it.
+/// The directory of a running machine's sockets: `qemu` in the VM's run directory. QEMU and swtpm
+/// can write nowhere else, and only their user and root can enter it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDirectory {
     path: PathBuf,
 }
 
 impl RunDirectory {
-    /// Makes it in `vm`, a VM's own run directory, which exists; `user` is as whom QEMU will run,
-    /// if not as us.
+    /// Creates it in `vm`, a VM's existing run directory. `user` is QEMU's user, if it is not this
+    /// process's own.
     pub fn create(vm: &Path, user: Option<(u32, u32)>) -> Result<Self, RunDirectoryError> {
         let directory = Self::open(vm)?;
         let path = &directory.path;
@@ -57,8 +57,7 @@ impl RunDirectory {
         let metadata = std::fs::symlink_metadata(path).map_err(failed)?;
         let us = geteuid().as_raw();
         let owner = user.map_or(us, |(uid, _)| uid);
-        // Left by an earlier start, it may be of another user of a VM; ours to give away only as
-        // root.
+        // An earlier start may have left it to another VM user. Only root can change its owner.
         if !metadata.is_dir() || (metadata.uid() != owner && !geteuid().is_root()) {
             return Err(RunDirectoryError::Exposed(path.clone()));
         }
@@ -69,30 +68,30 @@ impl RunDirectory {
         Ok(directory)
     }
 
-    /// The one in `vm` that exists.
+    /// Opens the existing directory in `vm`.
     pub fn open(vm: &Path) -> Result<Self, RunDirectoryError> {
         let path = vm.join(QEMU_DIRECTORY);
         crate::machine::validate_socket(&path.join(LONGEST_SOCKET))?;
         Ok(Self { path })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the servers of disks listen that are plugged in later: beside it. QEMU sees it if it
-    /// is there at QEMU's start, and with it what comes to be in it.
+    /// The directory in which the servers of hot-plugged disks listen, beside it. QEMU sees it, and
+    /// later files in it, if it exists when QEMU starts.
     pub fn disks(&self) -> PathBuf {
         self.path.with_file_name(DISKS_DIRECTORY)
     }
 
-    /// QMP: for the supervisor alone.
+    /// The QMP socket, for the supervisor only.
     pub fn qmp(&self) -> PathBuf {
         self.path.join("qmp.sock")
     }
 
-    /// The serial console: bytes, one client at a time.
+    /// The serial console: bytes, for one client at a time.
     pub fn console(&self) -> PathBuf {
         self.path.join(LONGEST_SOCKET)
     }
@@ -102,12 +101,12 @@ impl RunDirectory {
         self.path.join("vnc.sock")
     }
 
-    /// The channel to the guest's agent.
+    /// The channel to the guest agent.
     pub fn guest_agent(&self) -> PathBuf {
         self.path.join("agent.sock")
     }
 
-    /// Where swtpm listens.
+    /// The socket of swtpm.
     pub fn tpm(&self) -> PathBuf {
         self.path.join("tpm.sock")
     }

@@ -1,5 +1,5 @@
-//! Connections to what a running QEMU listens on. A captured one may put anything in a socket's
-//! place, and accept nothing.
+//! Connections to the sockets of a running QEMU. A captured QEMU may replace its sockets, or accept
+//! no connection.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -11,14 +11,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use super::{QemuError, QemuIdentity};
 
-/// How long QEMU's queue of clients may be full: its main loop may wait behind a disk's flush.
+/// How long QEMU's accept queue may be full: its main loop may be blocked by a disk's flush.
 const ACCEPTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Connects to a socket of the QEMU of that identity.
+/// Connects to a socket of the QEMU with this identity.
 ///
 /// # Errors
-/// [`QemuError::Stranger`] if another process listens there; if nobody does, or the queue stays
-/// full.
+/// [`QemuError::Stranger`] if another process listens there. Also if no process does, or the queue
+/// stays full.
 pub fn connect_to(path: &Path, identity: QemuIdentity) -> Result<UnixStream, QemuError> {
     let socket = connect_within(path, ACCEPTS_WITHIN)
         .map_err(|error| QemuError::System { action: "connect to QEMU", error })?;
@@ -26,10 +26,10 @@ pub fn connect_to(path: &Path, identity: QemuIdentity) -> Result<UnixStream, Qem
     Ok(socket)
 }
 
-/// Connects, if that can be done within that time: the standard library would wait without an end.
+/// Connects within a timeout, which the standard library does not support.
 ///
 /// # Errors
-/// If nobody listens, or the queue stays full.
+/// If no process listens, or the queue stays full.
 pub fn connect_within(path: &Path, within: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(within))?;
@@ -38,8 +38,8 @@ pub fn connect_within(path: &Path, within: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Makes sure that who listens is the process of that identity. The kernel says it, and cannot be
-/// lied to.
+/// Checks that the listener is the process with this identity. The kernel reports the peer, which
+/// cannot forge it.
 pub(super) fn expect_peer(socket: &UnixStream, path: &Path, identity: QemuIdentity) -> Result<(), QemuError> {
     let peer = socket_peercred(socket)
         .map_err(|errno| QemuError::System { action: "ask who listens", error: errno.into() })?;

@@ -1,4 +1,4 @@
-//! Starting a machine: what it needs, in the order in which it is needed.
+//! Starts a machine, with its parts in the order in which they are needed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,23 +22,23 @@ use crate::machine::{
 use crate::monitor::{Loss, Monitor, MonitorProcess, NotGreeted};
 use crate::network::{self, NetworkState};
 
-/// How long to wait before the socket that QEMU is to make is looked for again.
+/// The interval between checks for QEMU's socket.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// From QEMU's hanging up to its end.
+/// Timeout from the end of QEMU's connection to its exit.
 const HANGS_UP_BEFORE: Duration = Duration::from_secs(1);
 
-/// How many monitors are tried on a QEMU that runs before it is given up.
+/// How many monitors are tried on a running QEMU before it is given up.
 const MONITORS_MAX: u32 = 3;
 
-/// Before another monitor is tried: the host may have no process or user to spare.
+/// The pause before another monitor is tried: the host may be short of processes or users.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 impl Qemu {
-    /// Starts a machine. Its processors stand still until [`Monitor::cont`].
+    /// Starts a machine. Its processors are paused until [`Monitor::cont`].
     ///
-    /// The disks' servers must listen, and swtpm if there is to be a TPM. As root, the sockets of
-    /// the disks are given to the VM's user.
+    /// The disks' servers must be listening, and swtpm if the machine has a TPM. If this process is
+    /// root, the sockets of the disks are given to the VM's user.
     pub fn start(
         program: &QemuProgram,
         spec: &MachineSpec,
@@ -48,7 +48,7 @@ impl Qemu {
         Self::started(Self::launch(program, spec, run, isolation, false)?)
     }
 
-    /// The same, for a machine that gets its memory and its devices' state by
+    /// As [`start`](Self::start), for a machine that must load its memory and device state with
     /// [`Monitor::load_memory`] before it can run.
     pub fn start_waiting(
         program: &QemuProgram,
@@ -67,7 +67,7 @@ impl Qemu {
         Ok(qemu)
     }
 
-    /// Starts QEMU, for [`Self::take_up`]. It is `waiting` as with [`Self::start_waiting`].
+    /// Starts QEMU for [`Self::take_up`]. `waiting` is as in [`Self::start_waiting`].
     pub fn launch(
         program: &QemuProgram,
         spec: &MachineSpec,
@@ -116,7 +116,7 @@ impl Qemu {
             ..Plan::of(isolation)
         };
         let mut process = launch(isolation, &plan, &files)?;
-        // QEMU has them now, and alone: that it is gone is seen at their other ends.
+        // Only QEMU has the files now, so their other ends notice when it ends.
         drop(files);
         match reach(&process, run, isolation) {
             Ok(reached) => Ok(LaunchedQemu {
@@ -136,14 +136,14 @@ impl Qemu {
         }
     }
 
-    /// Waits until a QEMU that was started has greeted its monitor. One that does not is killed.
+    /// Waits until a started QEMU has greeted its monitor. A QEMU that does not is killed.
     pub fn take_up(machine: MachineProcess, networks: Vec<NetworkState>) -> Result<Self, QemuError> {
         Self::greeted(machine, networks, greet)
     }
 
-    /// Waits until a QEMU that was found again has greeted its monitor. A guest runs in it, so a
-    /// monitor that is lost, or slow, is replaced by `another`, a few times. A QEMU that hangs up,
-    /// or that no monitor has come to speak with, is killed.
+    /// Waits until an adopted QEMU has greeted its monitor. Since it runs a guest, a lost or slow
+    /// monitor is replaced by `another`, a few times. A QEMU that closes the connection, or that no
+    /// monitor could connect to, is killed.
     pub fn take_over(
         machine: MachineProcess,
         mut another: impl FnMut() -> Result<OwnedFd, String>,
@@ -173,7 +173,7 @@ impl Qemu {
     }
 }
 
-/// Greets a QEMU that runs, by this monitor or one of those that replace it when they are lost.
+/// Greets a running QEMU with this monitor, or with one of its replacements.
 fn greet_again(
     process: &Process,
     connection: OwnedFd,
@@ -202,39 +202,39 @@ fn greet_again(
     }
 }
 
-/// A QEMU that was started, and has not been spoken to.
+/// A QEMU that was started, but has not been greeted.
 #[derive(Debug)]
 pub struct LaunchedQemu {
     /// Its process.
     pub machine: MachineProcess,
-    /// What its network cards came to be connected to.
+    /// The networks of its cards.
     pub networks: Vec<NetworkState>,
-    /// What serves its network cards; its starter's to reap.
+    /// The processes of its network cards; its starter reaps them.
     companions: Vec<Process>,
 }
 
-/// The process of a machine, and the monitor that speaks with it.
+/// The process of a machine, with its monitor.
 #[derive(Debug)]
 pub struct MachineProcess {
     pub(super) process: Process,
     pub(super) identity: QemuIdentity,
-    /// Its monitor's process, if we have started it.
+    /// The process of its monitor, if this process started it.
     pub(super) monitors_process: Option<MonitorProcess>,
-    /// The connection to its monitor, unless it was given to another process.
+    /// The connection to its monitor, unless another process has it.
     pub(super) connection: Option<OwnedFd>,
 }
 
-/// What of it another process is given ([`MachineProcess::elsewhere`]).
+/// The descriptors of a machine for another process ([`MachineProcess::elsewhere`]).
 #[derive(Debug)]
 pub struct MachineFiles {
-    /// Of its process.
+    /// The descriptors of its process.
     pub process: ProcessFiles,
     /// The connection to its monitor.
     pub monitor: OwnedFd,
 }
 
 impl MachineProcess {
-    /// One that another process of ours started or found for us.
+    /// A machine that another Strongroom process started or found on behalf of this one.
     pub fn elsewhere(
         identity: QemuIdentity,
         files: MachineFiles,
@@ -245,7 +245,8 @@ impl MachineProcess {
         Ok(Self { process, identity, monitors_process: None, connection: Some(files.monitor) })
     }
 
-    /// A QEMU that runs: the process of that identity, which listens in `run`. It gets a monitor.
+    /// Finds a running QEMU: the process with this identity, which listens in `run`. Starts a
+    /// monitor for it.
     pub fn find(
         run: &RunDirectory,
         identity: QemuIdentity,
@@ -259,39 +260,40 @@ impl MachineProcess {
         Ok(found)
     }
 
-    /// Keeps a monitor of this machine, in the place of a former one; the connection to it.
+    /// Keeps a monitor in place of a former one. Returns the connection to it.
     pub fn keep(&mut self, monitor: NewMonitor) -> OwnedFd {
         let NewMonitor { process, connection } = monitor;
         self.monitors_process = Some(process);
         connection
     }
 
-    /// The number of its monitor's process, if we have started it.
+    /// The process id of its monitor, if this process started it.
     pub fn monitor_process(&self) -> Option<u32> {
         self.monitors_process.as_ref().map(MonitorProcess::pid)
     }
 
-    /// Ends its monitor, if we have started it.
+    /// Ends its monitor, if this process started it.
     pub fn end_monitor(&mut self) {
         drop(self.monitors_process.take());
     }
 
-    /// What it is known by.
+    /// Its identity.
     pub fn identity(&self) -> QemuIdentity {
         self.identity
     }
 
-    /// Which walls it runs without.
+    /// The walls that it lacks.
     pub fn shortfalls(&self) -> &[Shortfall] {
         self.process.shortfalls()
     }
 
-    /// Kills it; whether it is gone.
+    /// Kills it. Returns whether it is gone.
     pub fn kill(&mut self) -> bool {
         self.process.kill()
     }
 
-    /// What another process needs of it. It has the connection to the monitor from now on.
+    /// Returns the descriptors that another process needs. That process then owns the connection to
+    /// the monitor.
     pub fn hand_over(&mut self) -> io::Result<MachineFiles> {
         let given = || io::Error::other("its monitor was given away already");
         Ok(MachineFiles {
@@ -301,8 +303,8 @@ impl MachineProcess {
     }
 }
 
-/// A monitor of a machine that runs, for [`MachineProcess::keep`]: the former one was ended before
-/// ([`MachineProcess::end_monitor`]), since QEMU speaks with one at a time.
+/// A new monitor of a running machine, for [`MachineProcess::keep`]. The former one was ended
+/// before ([`MachineProcess::end_monitor`]), since QEMU serves one at a time.
 #[derive(Debug)]
 pub struct NewMonitor {
     process: MonitorProcess,
@@ -310,10 +312,10 @@ pub struct NewMonitor {
 }
 
 impl NewMonitor {
-    /// Starts one for the QEMU of that identity, which listens in `run`.
+    /// Starts a monitor for the QEMU with this identity, which listens in `run`.
     ///
     /// # Errors
-    /// If that QEMU does not listen there, or there is no process.
+    /// If that QEMU does not listen there, or the monitor cannot be started.
     pub fn start(
         run: &RunDirectory,
         identity: QemuIdentity,
@@ -325,7 +327,7 @@ impl NewMonitor {
     }
 }
 
-/// Processes beside QEMU, which are killed if it does not come to be.
+/// Processes beside QEMU, which are killed if its start fails.
 #[derive(Default)]
 struct Companions(Vec<Process>);
 
@@ -352,7 +354,7 @@ fn runs_on_kvm(accelerator: Accelerator, program: &QemuProgram) -> Result<bool, 
     }
 }
 
-/// How QEMU is told of a connection that it has under a number or name.
+/// QEMU's connection to a network, with the number or name of its file.
 pub(crate) fn connection(state: &NetworkState, file: Option<String>) -> Connection {
     match (state, file) {
         (NetworkState::Passt, Some(file)) => Connection::Stream(file),
@@ -361,7 +363,7 @@ pub(crate) fn connection(state: &NetworkState, file: Option<String>) -> Connecti
     }
 }
 
-/// Sockets that a killed QEMU has left would be connected to in the place of the new ones.
+/// Removes sockets that a killed QEMU has left, which would otherwise be mistaken for the new ones.
 fn remove_old_sockets(run: &RunDirectory) -> Result<(), QemuError> {
     for path in [run.qmp(), run.console(), run.vnc(), run.guest_agent()] {
         match std::fs::remove_file(&path) {
@@ -374,21 +376,21 @@ fn remove_old_sockets(run: &RunDirectory) -> Result<(), QemuError> {
     Ok(())
 }
 
-/// Lets QEMU's user, and nobody else but root, connect to the disks.
+/// Gives the disks' sockets to QEMU's user, so that only that user and root can connect.
 fn give_sockets(spec: &MachineSpec, isolation: &Isolation<'_>) -> Result<(), QemuError> {
     spec.sockets().try_for_each(|path| give_socket(path, isolation))
 }
 
-/// The same for the socket of a disk that is plugged in later.
+/// As [`give_sockets`], for the socket of a disk that is plugged in later.
 ///
 /// # Errors
-/// Also if it is not there.
+/// Also if the socket does not exist.
 pub fn give_disk_socket(path: &Path, isolation: &Isolation<'_>) -> Result<(), QemuError> {
     give_socket(path, isolation)
 }
 
-/// The same for one, which has to be there: QEMU would wait for it without an end, and its guest
-/// with it.
+/// As [`give_sockets`], for one socket that must exist: QEMU, and its guest, would wait for a
+/// missing one for ever.
 pub(super) fn give_socket(path: &Path, isolation: &Isolation<'_>) -> Result<(), QemuError> {
     let failed = |error| QemuError::Prepare { path: path.to_owned(), error };
     if !std::fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket() {
@@ -400,8 +402,8 @@ pub(super) fn give_socket(path: &Path, isolation: &Isolation<'_>) -> Result<(), 
     }
 }
 
-/// What of the host's files the machine is made of. Sockets are seen by their directories, so that
-/// a server may make a new one; whose they are is a wall of its own.
+/// The host files that the machine needs. The directories of sockets are visible rather than the
+/// sockets, so that a server can replace its socket; access to a socket depends on its owner.
 fn visible(spec: &MachineSpec, run: &RunDirectory, kvm: bool) -> Vec<Visible> {
     let mut visible = vec![Visible::write(run.path())];
     let disks = run.disks();
@@ -420,18 +422,19 @@ fn visible(spec: &MachineSpec, run: &RunDirectory, kvm: bool) -> Vec<Visible> {
     visible
 }
 
-/// A QEMU that listens, and who will speak with it.
+/// A listening QEMU, with the monitor that will speak with it.
 struct Reached {
     identity: QemuIdentity,
     monitor: MonitorProcess,
     connection: OwnedFd,
 }
 
-/// Waits for QMP's socket, makes sure of who listens, and starts who will speak with it.
+/// Waits for the QMP socket, checks the listener, and starts a monitor.
 fn reach(process: &Process, run: &RunDirectory, isolation: &Isolation<'_>) -> Result<Reached, QemuError> {
     let until = Instant::now() + STARTS_WITHIN;
     let qmp = loop {
-        // One that listens and accepts nobody takes no longer than one that does not listen.
+        // A QEMU that does not accept the connection gets no more time than one that does not
+        // listen.
         let left = until.saturating_duration_since(Instant::now());
         match connect_within(&run.qmp(), left) {
             Ok(socket) => break socket,
@@ -454,7 +457,7 @@ fn reach(process: &Process, run: &RunDirectory, isolation: &Isolation<'_>) -> Re
 fn greet(process: &Process, connection: OwnedFd) -> Result<Monitor, QemuError> {
     match Monitor::greet(connection, STARTS_WITHIN) {
         Ok(monitor) => Ok(monitor),
-        // It listens before it has looked at all that it was told.
+        // QEMU listens before it has checked all of its arguments.
         Err(_) if process.wait(HANGS_UP_BEFORE) => Err(QemuError::Failed { said: process.said() }),
         Err(not) => Err(not.error.into()),
     }

@@ -1,58 +1,59 @@
-//! Events, as far as a machine's life depends on them.
+//! Events that matter for a machine's life.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::message::Event;
 
-/// What happened to a machine.
+/// An event of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PowerEvent {
     /// Its processors run.
     Resumed,
-    /// Its processors stand still; [`Monitor::status`](crate::Monitor::status) says why.
+    /// Its processors are paused; [`Monitor::status`](crate::Monitor::status) has the reason.
     Stopped,
-    /// It is off, or about to be: QEMU ends after this.
+    /// It is off, or about to be. QEMU exits after this.
     Shutdown {
-        /// Whether the guest did it itself.
+        /// Whether the guest caused it.
         guest: bool,
-        /// QEMU's word for why, such as `guest-shutdown` or `host-qmp-quit`.
+        /// QEMU's reason, such as `guest-shutdown` or `host-qmp-quit`.
         reason: String,
     },
-    /// It starts anew.
+    /// It was reset.
     Reset {
-        /// Whether the guest did it itself.
+        /// Whether the guest caused it.
         guest: bool,
     },
-    /// The guest was asked to switch itself off.
+    /// The power button was pressed.
     PowerDownRequested,
-    /// The guest's system has given up. The machine stands still.
+    /// The guest's kernel has panicked. The machine is paused.
     Panicked,
-    /// A disk that QEMU itself reads (NBD) has failed the guest.
+    /// A disk that QEMU itself accesses (NBD) has failed a request.
     IoError {
         /// The disk.
         device: String,
-        /// Whether the machine stands still because of it.
+        /// Whether the machine is paused because of it.
         stopped: bool,
     },
-    /// A device was taken out: the guest has let it go.
+    /// The guest has released a device.
     DeviceDeleted {
-        /// Its id; what has none cannot be meant.
+        /// The device's id. Devices without an id are ignored.
         device: String,
     },
-    /// What a network card of the network `user` is connected to has ended.
+    /// The process behind a card's network `user` has ended.
     NetworkLost {
         /// The card's network.
         network: String,
     },
-    /// A dump is over.
+    /// A dump has ended.
     Dumped {
         /// Why it failed, if it did.
         error: Option<String>,
     },
-    /// More happened than there was room for: ask [`Monitor::status`](crate::Monitor::status).
+    /// Events were dropped for lack of room. The caller should read
+    /// [`Monitor::status`](crate::Monitor::status).
     Missed,
-    /// Something else, perhaps of a newer QEMU.
+    /// Another event, perhaps of a newer QEMU.
     Other {
         /// Its name.
         name: String,
@@ -138,7 +139,7 @@ mod tests {
             event("NETDEV_STREAM_DISCONNECTED", json!({ "netdev-id": "net0" })),
             PowerEvent::NetworkLost { network: "net0".to_owned() }
         );
-        // A known name with data of another kind is no reason to fail.
+        // A known event with unexpected data is not an error.
         for (name, data) in [("SHUTDOWN", json!([1])), ("DEVICE_DELETED", json!({})), ("NEW", json!(1))] {
             assert_eq!(event(name, data), PowerEvent::Other { name: name.to_owned() });
         }

@@ -1,4 +1,4 @@
-//! Devices that are plugged in and out. What has to be known of the machine is asked of QEMU.
+//! Plugs devices in and out. All state of the machine is read from QEMU.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,10 +11,10 @@ use crate::machine::{
 use crate::network::NetworkState;
 use crate::qemu::connection;
 
-/// Where QEMU has the devices that were given an id.
+/// The QOM path of devices with an id.
 const PERIPHERALS: &str = "/machine/peripheral";
 
-/// What takes a device's connection away.
+/// The command that removes a device's backend.
 #[derive(Clone, Copy)]
 enum Undo {
     Node,
@@ -23,10 +23,10 @@ enum Undo {
 }
 
 impl Qmp {
-    /// Plugs a disk in, under this name. Its server listens where QEMU can connect to it.
+    /// Plugs a disk in under this name. QEMU must be able to connect to its server.
     ///
     /// # Errors
-    /// [`QmpError::NoPort`], and QEMU's.
+    /// [`QmpError::NoPort`], and QEMU's errors.
     pub fn plug_disk(&self, name: &str, disk: &DiskAttachment) -> Result<(), QmpError> {
         let bus = self.free_bus()?;
         let (connection, properties) = disk_device(disk, name, self.version());
@@ -48,11 +48,10 @@ impl Qmp {
         self.add(name, &bus, properties, undo)
     }
 
-    /// Plugs a network card in, under this name. `file` is what its network is reached by, where
-    /// that is one.
+    /// Plugs a network card in under this name. `file` is the file of its network, if it has one.
     ///
     /// # Errors
-    /// [`QmpError::NoPort`], and QEMU's.
+    /// [`QmpError::NoPort`], and QEMU's errors.
     pub fn plug_nic(
         &self,
         name: &str,
@@ -69,18 +68,18 @@ impl Qmp {
         self.add(name, &bus, nic_device(nic, name), Undo::Netdev)
     }
 
-    /// Asks the guest to let a device go.
+    /// Asks the guest to release a device.
     ///
     /// # Errors
-    /// QEMU's, also if it has asked already.
+    /// QEMU's error, also if the guest was already asked.
     pub fn unplug(&self, name: &str) -> Result<(), QmpError> {
         self.execute_value("device_del", &json!({ "id": name })).map(drop)
     }
 
-    /// Closes what a device was connected to that the guest has let go. Again, it does nothing.
+    /// Removes the backends of a released device. Does nothing if they are already gone.
     pub fn unplugged(&self, name: &str) {
-        // Which of them it was is QEMU's to know. One that is silent is asked nothing more: the
-        // supervisor waits for one silent command, not for three.
+        // Only QEMU knows which kind of backend it was. A silent QEMU gets no further command: the
+        // supervisor waits for one timeout, not for three.
         for undo in [Undo::Node, Undo::Chardev, Undo::Netdev] {
             if let Err(QmpError::Silent { .. }) = self.undo(undo, name) {
                 break;
@@ -88,10 +87,10 @@ impl Qmp {
         }
     }
 
-    /// Whether such a device is in the machine.
+    /// Whether the machine has this device.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn is_plugged(&self, name: &str) -> Result<bool, QmpError> {
         Ok(self.children(PERIPHERALS)?.iter().any(|child| child == name))
     }
@@ -101,7 +100,7 @@ impl Qmp {
         device["bus"] = json!(bus);
         let added = self.execute_value("device_add", &device).map(drop);
         if let Err(QmpError::Refused { .. } | QmpError::Answer { .. }) = &added {
-            // A silent QEMU may still add the device, which needs its connection then.
+            // A silent QEMU may still add the device, which then needs its backend.
             let _ = self.undo(undo, name);
         }
         added
@@ -117,7 +116,8 @@ impl Qmp {
         undone.inspect_err(|error| tracing::debug!("{error}"))
     }
 
-    /// Where the next device can be plugged in: on q35 a spare port without one, on pc the bus.
+    /// Returns the bus for the next device: on q35 a spare port without a device, on pc the only
+    /// bus.
     fn free_bus(&self) -> Result<String, QmpError> {
         let devices = self.children(PERIPHERALS)?;
         let mut ports = devices.iter().filter(|name| name.starts_with(SPARE_PORT_PREFIX)).peekable();
@@ -125,7 +125,7 @@ impl Qmp {
             return Ok("pci.0".to_owned());
         }
         for port in ports {
-            // The port's bus is called like the port, and has a link to each device on it.
+            // The port's bus has the port's name, and a link to each device on it.
             let on_it = self.children(&format!("{PERIPHERALS}/{port}/{port}"))?;
             if !on_it.iter().any(|name| name.starts_with("child[")) {
                 return Ok(port.clone());
@@ -134,7 +134,7 @@ impl Qmp {
         Err(QmpError::NoPort)
     }
 
-    /// The names of an object's properties.
+    /// Returns the names of an object's properties.
     fn children(&self, path: &str) -> Result<Vec<String>, QmpError> {
         let answer = self.execute_value("qom-list", &json!({ "path": path }))?;
         let names = answer.as_array().into_iter().flatten().filter_map(|property| property["name"].as_str());

@@ -1,6 +1,5 @@
-//! A machine's memory and its devices' state, saved into a file descriptor and loaded from one:
-//! QEMU's migration, with nobody at the other end but us. And its memory alone, dumped into one for
-//! debuggers.
+//! Saves a machine's memory and device state into a file descriptor, and loads them from one:
+//! QEMU's migration with this program as its other end. Also dumps the memory for debuggers.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,29 +8,28 @@ use uuid::Uuid;
 
 use super::{Qmp, QmpError};
 
-/// What QEMU knows our descriptor by.
+/// The name of our descriptor in QEMU.
 const FILE: &str = "memory";
-/// The same, of a dump.
+/// The name of our descriptor for a dump.
 const DUMP: &str = "dump";
-/// Bytes a second that saving may take. There is no guest to be slowed down: more than any disk
-/// takes.
+/// The bandwidth limit of saving, in bytes per second: more than any disk's, since there is no
+/// running guest to slow down.
 const BANDWIDTH_MAX: u64 = 1 << 40;
 
-/// How far saving or loading is.
+/// The progress of saving, loading or dumping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// It has not begun, or is under way.
+    /// It has not begun, or is in progress.
     UnderWay,
-    /// All of it is through.
+    /// It is complete.
     Completed,
-    /// It came to nothing, and why, if QEMU says.
+    /// It has failed, with QEMU's reason if there is one.
     Failed(String),
 }
 
 impl Qmp {
-    /// Begins to save the memory and the devices' state of a machine that stands still. QEMU closes
-    /// its end of `into` when it has written all of it, or has failed: [`transfer`](Self::transfer)
-    /// says which.
+    /// Begins to save the memory and device state of a paused machine. QEMU closes its end of
+    /// `into` when it is complete or has failed; [`transfer`](Self::transfer) tells which.
     ///
     /// # Errors
     /// Also if a device's state cannot be saved.
@@ -41,28 +39,28 @@ impl Qmp {
         self.execute_value("migrate", &json!({ "uri": format!("fd:{FILE}") })).map(drop)
     }
 
-    /// Ends saving. The machine stands still as before.
+    /// Cancels saving. The machine stays paused.
     ///
     /// # Errors
-    /// QEMU's; not if nothing is under way.
+    /// QEMU's error. Succeeds if nothing is being saved.
     pub fn end_saving(&self) -> Result<(), QmpError> {
         self.execute_value("migrate_cancel", &json!({})).map(drop)
     }
 
-    /// Has a machine that was started to [wait for its memory](crate::Qemu::start_waiting) load it
-    /// from `from`. A QEMU that does not like what comes ends.
+    /// Makes a machine that was started to [wait for its memory](crate::Qemu::start_waiting) load
+    /// it from `from`. QEMU exits if it rejects the data.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn load_memory(&self, from: BorrowedFd<'_>) -> Result<(), QmpError> {
         self.give_file(FILE, from)?;
         self.execute_value("migrate-incoming", &json!({ "uri": format!("fd:{FILE}") })).map(drop)
     }
 
-    /// How far saving or loading is.
+    /// Returns the progress of saving or loading.
     ///
     /// # Errors
-    /// QEMU's; [`QmpError::Over`] from one that did not like what it was to load.
+    /// QEMU's error; [`QmpError::Over`] if QEMU rejected the memory that it was to load.
     pub fn transfer(&self) -> Result<Transfer, QmpError> {
         let answer = self.execute_value("query-migrate", &json!({}))?;
         let why = || answer["error-desc"].as_str().unwrap_or("QEMU does not say why").to_owned();
@@ -73,23 +71,24 @@ impl Qmp {
         })
     }
 
-    /// Begins to dump the memory of a machine that stands still, as a core file (ELF): physical
-    /// memory, without paging, and each processor's registers. QEMU closes its end of `into`, which
-    /// may be a pipe, when it has written all of it, or has failed: [`dumped`](Self::dumped) says
-    /// which. Until then the machine can neither go on nor be stopped.
+    /// Begins to dump the memory of a paused machine as a core file (ELF): physical memory without
+    /// paging, and each processor's registers. QEMU closes its end of `into`, which may be a pipe,
+    /// when it is complete or has failed; [`dumped`](Self::dumped) tells which. Until then the
+    /// machine can be neither resumed nor stopped.
     ///
     /// # Errors
-    /// QEMU's, also while another dump is under way.
+    /// QEMU's error, also while another dump is in progress.
     pub fn begin_dump(&self, into: BorrowedFd<'_>) -> Result<(), QmpError> {
         self.give_file(DUMP, into)?;
         let arguments = json!({ "paging": false, "protocol": format!("fd:{DUMP}"), "detach": true });
         self.execute_value("dump-guest-memory", &arguments).map(drop)
     }
 
-    /// How far the last dump is; completed if there was none. Why it failed says the event alone.
+    /// Returns the progress of the last dump; completed if there was none. Only the event has the
+    /// reason of a failure.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn dumped(&self) -> Result<Transfer, QmpError> {
         let answer = self.execute_value("query-dump", &json!({}))?;
         Ok(match answer["status"].as_str() {
@@ -99,19 +98,19 @@ impl Qmp {
         })
     }
 
-    /// The id of this generation of the machine (vmgenid), if it has one.
+    /// Returns the machine's generation id (vmgenid), if it has one.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn generation_id(&self) -> Result<Option<Uuid>, QmpError> {
         let answer = self.execute_value("query-vm-generation-id", &json!({}))?;
         Ok(answer["guid"].as_str().and_then(|guid| guid.parse().ok()))
     }
 
-    /// Whether KVM runs its processors.
+    /// Returns whether KVM runs its processors.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub fn runs_on_kvm(&self) -> Result<bool, QmpError> {
         let answer = self.execute_value("query-kvm", &json!({}))?;
         Ok(answer["enabled"].as_bool().unwrap_or_default())
@@ -119,7 +118,7 @@ impl Qmp {
 }
 
 impl Transfer {
-    /// Whether nothing more becomes of it.
+    /// Whether it is complete or has failed.
     pub fn is_over(&self) -> bool {
         *self != Self::UnderWay
     }

@@ -1,12 +1,12 @@
-//! What QEMU says (QEMU `docs/interop/qmp-spec.rst`): a greeting, answers, and events.
+//! QEMU's messages (QEMU `docs/interop/qmp-spec.rst`): a greeting, answers, and events.
 //!
-//! Only what every version says is required. What a newer one adds, fields and whole events, is
-//! passed over or kept as it came.
+//! Only fields of every version are required. Unknown fields of a newer version are skipped, and
+//! its unknown events are kept as they are.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// One line.
+/// A message, which is one line.
 #[derive(Debug)]
 pub(super) enum Message {
     Greeting(Greeting),
@@ -14,12 +14,12 @@ pub(super) enum Message {
         id: u64,
         outcome: Result<Value, Refusal>,
     },
-    /// An answer to nobody: QEMU could not even read what was asked.
+    /// An answer without an id: QEMU could not parse the command.
     Unreadable(Refusal),
     Event(Event),
 }
 
-/// What QEMU says first.
+/// QEMU's first message.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Greeting {
     pub version: GreetingVersion,
@@ -30,7 +30,7 @@ pub(super) struct GreetingVersion {
     pub qemu: crate::qemu::Version,
 }
 
-/// That a command is not done, and why. The classes that QEMU names are history (all but one is
+/// A refusal of a command, with the reason. Error classes are historical (all but a few errors are
 /// `GenericError`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Refusal {
@@ -42,13 +42,13 @@ pub struct Refusal {
     pub desc: String,
 }
 
-/// Something happened, in QEMU's own words.
+/// An event in QEMU's own words.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Event {
     /// Its name, such as `SHUTDOWN`.
     #[serde(rename = "event")]
     pub name: String,
-    /// What QEMU says about it.
+    /// Its data.
     #[serde(default)]
     pub data: Value,
 }
@@ -67,13 +67,13 @@ struct Envelope {
     data: Value,
 }
 
-/// A value that is there, even if it is null.
+/// Deserialises a present value, even if it is null.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
 impl Message {
-    /// What a line says; `None` for what only a newer QEMU could mean.
+    /// Parses a line; `None` for a message that only a newer QEMU could send.
     pub fn parse(line: &[u8]) -> Result<Option<Self>, serde_json::Error> {
         let envelope: Envelope = serde_json::from_slice(line)?;
         Ok(match envelope {

@@ -1,9 +1,9 @@
-//! QMP: what is said to a running QEMU, and what it says. Only a [monitor](crate::monitor)'s
-//! process does that, and tests.
+//! The QMP connection to a running QEMU. Only the process of a [monitor](crate::monitor) uses it,
+//! and tests.
 //!
-//! The types of commands are those of `qapi-qmp`. Messages are taken apart here, because that
-//! crate's refuse events and words that are younger than it. Whoever holds a captured QEMU's socket
-//! can send anything: a line is bounded before it takes memory, and so is what waits to be read.
+//! The types of commands are those of `qapi-qmp`. Messages are parsed here, because that crate
+//! refuses events and words that are newer than it. An attacker who has captured QEMU can send
+//! anything, so the length of a line and the number of queued events are bounded.
 
 mod event;
 mod hot_plug;
@@ -38,48 +38,48 @@ pub use self::shared::EVENTS_MAX;
 pub(crate) use self::shared::Shared;
 use crate::qemu::Version;
 
-/// QEMU answers at once, but its main loop may wait behind a disk's flush.
+/// Timeout of QEMU, which answers at once unless its main loop is blocked by a disk's flush.
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Why QEMU did not do what it was asked.
+/// Why a QMP command failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QmpError {
-    /// Nobody is there to be connected to.
+    /// The connection failed.
     #[error("cannot connect to QEMU at {path}: {reason}")]
     Connect {
-        /// Its socket.
+        /// The path of the socket.
         path: String,
-        /// Why not.
+        /// The error.
         reason: String,
     },
-    /// It says no.
+    /// QEMU refused the command.
     #[error("QEMU refuses {command}: {}", .refusal.desc)]
     Refused {
-        /// What was asked.
+        /// The command.
         command: String,
-        /// Its words.
+        /// QEMU's refusal.
         refusal: Refusal,
     },
-    /// It answers something that the command does not return.
+    /// The answer does not have the command's form.
     #[error("QEMU's answer to {command} cannot be read: {reason}")]
     Answer {
-        /// What was asked.
+        /// The command.
         command: String,
-        /// What is wrong with it.
+        /// The error in the answer.
         reason: String,
     },
-    /// It says nothing.
+    /// QEMU did not answer in time.
     #[error("QEMU has not answered {command} within {within:?}")]
     Silent {
-        /// What was asked.
+        /// The command.
         command: String,
-        /// How long was waited.
+        /// The timeout.
         within: Duration,
     },
-    /// There is no room for another device.
+    /// There is no free port for another device.
     #[error("all ports of the machine are taken; take a device out first, or stop the machine")]
     NoPort,
-    /// The connection is over.
+    /// The connection has ended.
     #[error("the connection to QEMU is over: {0}")]
     Over(String),
 }
@@ -90,12 +90,12 @@ pub struct Qmp {
     socket: Arc<UnixStream>,
     version: Version,
     shared: Arc<Shared<Answer>>,
-    /// So that no two commands mix on their way.
+    /// Serialises the commands on the socket.
     sending: Mutex<()>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// Whether a machine runs, as QEMU says it (`query-status`).
+/// Whether a machine runs, as reported by QEMU (`query-status`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunStatus {
     /// Whether its processors run.
@@ -133,29 +133,29 @@ impl Qmp {
         serde_json::from_value(answer).map_err(malformed)
     }
 
-    /// Executes a command by its name, for what the types of another version do not fit.
+    /// Executes a command by its name, where the types do not fit all versions.
     pub fn execute_value(&self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
         self.execute_within(arguments, command, &[], Instant::now() + ANSWERS_WITHIN, ANSWERS_WITHIN)
     }
 
-    /// Gives QEMU an open file under a name that later commands know it by (`getfd`).
+    /// Passes QEMU an open file under a name that later commands can use (`getfd`).
     pub fn give_file(&self, name: &str, file: BorrowedFd<'_>) -> Result<(), QmpError> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let arguments = json!({ "fdname": name });
         self.execute_within(&arguments, "getfd", &[file], until, ANSWERS_WITHIN).map(drop)
     }
 
-    /// Waits for the next event; `Ok(None)` when there was none within that time.
+    /// Waits for the next event; `Ok(None)` after the timeout.
     ///
     /// # Errors
-    /// [`QmpError::Over`], after all events that came before, when the connection has ended.
+    /// [`QmpError::Over`] once the connection has ended and all earlier events were returned.
     pub fn next_event(&self, within: Duration) -> Result<Option<PowerEvent>, QmpError> {
         self.shared.next_event(Instant::now() + within)
     }
 
-    /// Whether the machine runs.
+    /// Returns whether the machine runs.
     pub fn status(&self) -> Result<RunStatus, QmpError> {
-        // Not through the types: a word that they do not know would be an error.
+        // Untyped, since a word that the types do not know would be an error.
         let answer = self.execute_value("query-status", &json!({}))?;
         let (running, word) = (answer["running"].as_bool(), answer["status"].as_str());
         let (Some(running), Some(word)) = (running, word) else {
@@ -167,17 +167,17 @@ impl Qmp {
         Ok(RunStatus { running, word: word.to_owned() })
     }
 
-    /// Lets the processors run.
+    /// Resumes the processors.
     pub fn cont(&self) -> Result<(), QmpError> {
         self.execute(&commands::cont {}).map(drop)
     }
 
-    /// Has the processors stand still, with all that was begun on disks ended.
+    /// Pauses the processors, after all disk requests in flight are completed.
     pub fn stop(&self) -> Result<(), QmpError> {
         self.execute(&commands::stop {}).map(drop)
     }
 
-    /// Presses the power button (ACPI). It is for the guest to do something.
+    /// Presses the power button (ACPI). The guest decides what to do.
     pub fn press_power_button(&self) -> Result<(), QmpError> {
         self.execute(&commands::system_powerdown {}).map(drop)
     }
@@ -187,10 +187,10 @@ impl Qmp {
         self.execute(&commands::system_reset {}).map(drop)
     }
 
-    /// Cuts the machine's power; QEMU ends, in order.
+    /// Cuts the machine's power. QEMU exits in an orderly way.
     pub fn quit(&self) -> Result<(), QmpError> {
         match self.execute(&commands::quit {}) {
-            // It may be gone before it has said yes.
+            // QEMU may exit before it answers.
             Err(QmpError::Over(_)) => Ok(()),
             answered => answered.map(drop),
         }
@@ -224,23 +224,23 @@ impl Qmp {
         if files.is_empty() {
             return socket.write_all(line);
         }
-        // The file goes with the first bytes; what the socket does not take at once follows.
+        // The file goes with the first bytes; the rest of the line follows.
         let sent = strongroom_wire::send(socket, line, files, SendFlags::empty())?;
         socket.write_all(&line[sent..])
     }
 }
 
-/// A connection of which nothing has been read: the thread that will is there, for who is confined
-/// before it reads.
+/// A connection that has not been read from. Its reader thread already exists, for a process that
+/// confines itself before it reads.
 #[derive(Debug)]
 pub(crate) struct QuietQmp {
-    /// Dropped first: the thread that waits for it ends then, and `qmp` waits for the thread.
+    /// Dropped first: the waiting thread then ends, and dropping `qmp` waits for the thread.
     may_read: SyncSender<()>,
     qmp: Qmp,
 }
 
 impl QuietQmp {
-    /// One that [`Self::greet`] must be called on.
+    /// Prepares a connection, for [`Self::greet`].
     pub fn new(socket: UnixStream) -> Result<Self, QmpError> {
         let over = |error: std::io::Error| QmpError::Over(error.to_string());
         socket.set_write_timeout(Some(ANSWERS_WITHIN)).map_err(over)?;
@@ -256,13 +256,13 @@ impl QuietQmp {
             }
         });
         let reader = Some(reader.map_err(over)?);
-        // All that a thread does as it begins is done then.
+        // The thread has finished its start by now.
         let _ = began.recv();
         let (version, sending) = (Version { major: 0, minor: 0 }, Mutex::new(()));
         Ok(Self { may_read, qmp: Qmp { socket, version, shared, sending, reader } })
     }
 
-    /// Begins to read, and enters command mode.
+    /// Starts to read, and enters command mode.
     pub fn greet(self, within: Duration) -> Result<Qmp, QmpError> {
         let Self { mut qmp, may_read } = self;
         let _ = may_read.send(());
@@ -275,7 +275,7 @@ impl QuietQmp {
 
 impl Drop for Qmp {
     fn drop(&mut self) {
-        // Ends the reader, whatever it waits for.
+        // Ends the reader, whatever it is waiting for.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();

@@ -1,4 +1,4 @@
-//! The thread that reads what QEMU says.
+//! The thread that reads QEMU's messages.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -11,13 +11,13 @@ use super::shared::Shared;
 
 /// The longest line: several times QEMU's longest answer (`query-qmp-schema`, 200 KiB).
 pub const LINE_BYTES_MAX: usize = 2 << 20;
-/// An event with more than that is of no kind that is kept: it would be
-/// [`EVENTS_MAX`](super::EVENTS_MAX) times as much.
+/// A longer event is of no kind that is kept. The limit bounds the memory of
+/// [`EVENTS_MAX`](super::EVENTS_MAX) queued events.
 const EVENT_BYTES_MAX: usize = 64 << 10;
-/// Read from the socket at once.
+/// The size of a read from the socket.
 const READ_BYTES: usize = 16 << 10;
 
-/// What QEMU answers.
+/// QEMU's answer to a command.
 pub(super) type Answer = Result<Value, Refusal>;
 
 fn take_in(message: Message, line_bytes: usize, shared: &Shared<Answer>) {
@@ -38,7 +38,7 @@ fn take_in(message: Message, line_bytes: usize, shared: &Shared<Answer>) {
 /// Reads until the connection ends.
 pub(super) fn read(socket: &UnixStream, shared: &Shared<Answer>) {
     let reason = read_lines(socket, shared);
-    // Whoever talks nonsense is not listened to, and learns it.
+    // A peer that sent an invalid message is disconnected, so that it notices.
     let _ = socket.shutdown(std::net::Shutdown::Both);
     shared.end(reason);
 }
@@ -65,7 +65,7 @@ fn read_lines(mut socket: &UnixStream, shared: &Shared<Answer>) -> String {
                     Err(error) => return format!("QEMU says what is no QMP: {error}"),
                 }
                 line.clear();
-                // One long answer is no reason to keep its memory.
+                // The memory of a long answer is released.
                 line.shrink_to(READ_BYTES);
             }
         }

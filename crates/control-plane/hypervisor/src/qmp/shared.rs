@@ -1,5 +1,5 @@
-//! What the thread that reads a connection leaves for others: answers, each for who waits for it,
-//! and events in order.
+//! The state that a connection's reader shares with other threads: answers, each for the thread
+//! that waits for it, and events in order.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use super::QmpError;
 use super::event::PowerEvent;
 use crate::qemu::Version;
 
-/// Events that wait to be looked at. A guest can cause many (`BLOCK_IO_ERROR` is not throttled),
-/// and a supervisor looks at once.
+/// The most queued events. A guest can cause many (`BLOCK_IO_ERROR` is not throttled), and a
+/// supervisor takes them at once.
 pub const EVENTS_MAX: usize = 512;
 
-/// What was heard. An answer is an `A`.
+/// The received answers, of type `A`, and events.
 #[derive(Debug)]
 pub(crate) struct Shared<A> {
     state: Mutex<State<A>>,
@@ -25,10 +25,10 @@ pub(crate) struct Shared<A> {
 struct State<A> {
     greeted: Option<Version>,
     last_id: u64,
-    /// Commands that somebody waits for: their answers, once they are there.
+    /// The commands whose answers are awaited, with the answers that have arrived.
     answers: HashMap<u64, Option<A>>,
     events: VecDeque<PowerEvent>,
-    /// Why nothing more is heard.
+    /// Why the connection ended, once it has.
     over: Option<String>,
 }
 
@@ -46,8 +46,8 @@ impl<A> Shared<A> {
         self.changed.notify_all();
     }
 
-    /// Waits until `ready` has something, or the connection is over (an error), or the time is
-    /// (`None`).
+    /// Waits until `ready` returns a value. Returns an error at the end of the connection, and
+    /// `None` after the timeout.
     fn wait<T>(
         &self,
         until: Instant,
@@ -69,13 +69,13 @@ impl<A> Shared<A> {
         }
     }
 
-    /// Waits for the greeting: QEMU's version.
+    /// Waits for the greeting. Returns QEMU's version.
     pub fn greeting(&self, until: Instant, within: Duration) -> Result<Version, QmpError> {
         let greeted = self.wait(until, |state| state.greeted)?;
         greeted.ok_or(QmpError::Silent { command: "the connection".to_owned(), within })
     }
 
-    /// A number for a command whose answer will be waited for.
+    /// Reserves a number for a command whose answer will be awaited.
     pub fn expect_answer(&self) -> Result<u64, QmpError> {
         let mut state = self.state.lock();
         if let Some(reason) = &state.over {
@@ -87,7 +87,7 @@ impl<A> Shared<A> {
         Ok(id)
     }
 
-    /// That the answer will not be waited for.
+    /// Cancels the wait for an answer.
     pub fn forget_answer(&self, id: u64) {
         self.state.lock().answers.remove(&id);
     }
@@ -104,12 +104,12 @@ impl<A> Shared<A> {
         self.wait(until, |state| state.events.pop_front())
     }
 
-    /// The greeting has come.
+    /// Records the greeting.
     pub fn greeted(&self, version: Version) {
         self.change(|state| state.greeted = Some(version));
     }
 
-    /// An answer has come. One that nobody waits for is forgotten.
+    /// Records an answer. An answer that no thread waits for is dropped.
     pub fn answered(&self, id: u64, answer: A) {
         self.change(|state| match state.answers.get_mut(&id) {
             Some(waits) => *waits = Some(answer),
@@ -117,7 +117,8 @@ impl<A> Shared<A> {
         });
     }
 
-    /// An event has come. That something is missed is said once, at the end of what is known.
+    /// Records an event. When the queue is full, a single [`PowerEvent::Missed`] is added at its
+    /// end.
     pub fn happened(&self, event: PowerEvent) {
         self.change(|state| {
             let room = state.events.len() < EVENTS_MAX;
@@ -133,7 +134,7 @@ impl<A> Shared<A> {
         });
     }
 
-    /// Nothing more comes.
+    /// Records the end of the connection.
     pub fn end(&self, reason: String) {
         self.change(|state| state.over = Some(reason));
     }

@@ -1,4 +1,4 @@
-//! The project's test guest on a machine of this crate, spoken to over its serial console.
+//! The project's test guest on a machine of this crate, driven over its serial console.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use strongroom_hypervisor::RunDirectory;
 use strongroom_hypervisor::machine::{Boot, MachineSpec};
 
-/// An emulated guest boots in some seconds, and several run at once.
+/// An emulated guest takes some seconds to boot, and several run at once.
 const BOOTS_WITHIN: Duration = Duration::from_secs(120);
-/// For a command in the guest.
+/// Timeout of a command in the guest.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
-/// As those of scripts/run-guest, on the one serial line that a machine has.
+/// The arguments of scripts/run-guest, for a machine with one serial line.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr cryptomgr.notests audit=0 lsm= \
     tsc=reliable no_timer_check session=protocol";
 
@@ -33,7 +33,7 @@ pub fn guest_files() -> &'static Path {
     })
 }
 
-/// The same machine, with the guest in it.
+/// Adds the test guest to a machine.
 pub fn with_guest(spec: MachineSpec) -> MachineSpec {
     let boot = Boot::DirectKernel {
         kernel: guest_files().join("vmlinux"),
@@ -56,7 +56,7 @@ impl Console {
         Self { socket, heard: String::new(), commands: 0 }
     }
 
-    /// Waits for a text, and takes what came up to its end.
+    /// Waits for a text. Returns the output up to the end of the text.
     #[track_caller]
     pub fn wait_for(&mut self, text: &str, within: Duration) -> String {
         let until = Instant::now() + within;
@@ -90,7 +90,7 @@ impl Console {
         tag
     }
 
-    /// Runs a command in the guest: its output and status.
+    /// Runs a command in the guest. Returns its output and status.
     #[track_caller]
     pub fn run(&mut self, command: &str) -> (String, i32) {
         let tag = self.send(command);

@@ -24,23 +24,21 @@ use strongroom_hypervisor::{
 use strongroom_types::VmId;
 use tempfile::TempDir;
 
-/// The argument with which this program is a launcher.
+/// The argument that makes this program a launcher.
 const LAUNCH: &str = "launch-for-test";
-/// For what happens at once, on a machine where much happens.
+/// Timeout of steps that take no time, on a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
-/// A user for a machine, where tests run as root: no other test or service has it.
+/// The user of a machine when tests run as root. No other test or service uses it.
 const USER: u32 = 0x7100_0000;
 
-/// The argument with which this program is a supervisor, which starts a machine in the directory
-/// that follows.
+/// The argument that makes this program a supervisor, which starts a machine in the directory that
+/// follows.
 const SUPERVISE: &str = "supervise-for-test";
 
-/// The argument with which this program runs the test that follows, in the network that it finds
-/// itself in.
+/// The argument that makes this program run the test that follows in its present network.
 const IN_OWN_NETWORK: &str = "in-own-network-for-test";
 
-/// Runs a test of this program's `own_network` in a network of its own, with nothing in it. It
-/// takes root.
+/// Runs a test of this program's `own_network` in an empty network of its own. This needs root.
 pub fn in_own_network(test: &str) {
     let mut command = Command::new("unshare");
     command.arg("--net").arg(std::env::current_exe().unwrap()).args([IN_OWN_NETWORK, test]);
@@ -48,12 +46,12 @@ pub fn in_own_network(test: &str) {
     assert!(status.success(), "{test}: {status}");
 }
 
-/// The tests of a program, or what it was called for by one of them.
+/// Runs the tests of a program, or the role that one of them started it for.
 pub fn run(trials: Vec<(&'static str, fn())>) -> ExitCode {
     run_with(trials, &[])
 }
 
-/// The same; `own_network` are tests for [`in_own_network`].
+/// As [`run`]; `own_network` are tests for [`in_own_network`].
 pub fn run_with(trials: Vec<(&'static str, fn())>, own_network: &[(&str, fn())]) -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some(LAUNCH) => {
@@ -82,7 +80,7 @@ pub fn run_with(trials: Vec<(&'static str, fn())>, own_network: &[(&str, fn())])
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
 
-/// What machines of a test are made with.
+/// The parts that a test's machines are made with.
 pub struct Lab {
     path: PathBuf,
     _directory: Option<TempDir>,
@@ -103,7 +101,7 @@ impl Lab {
         let program = std::env::var_os("STRONGROOM_QEMU").unwrap_or_else(|| DEFAULT_PROGRAM.into());
         let program = QemuProgram::probe(Path::new(&program)).unwrap();
         let launcher = Launcher::this_program([LAUNCH]);
-        // Whatever the umask: QEMU enters them as another user.
+        // Modes are set whatever the umask is: QEMU enters these directories as another user.
         make_directory(path, 0o755);
         make_directory(&path.join("disks"), 0o711);
         Self { path: path.to_owned(), _directory: None, program, launcher, user }
@@ -113,7 +111,7 @@ impl Lab {
         &self.path
     }
 
-    /// A path among the sockets of disks.
+    /// A path in the directory of disks' sockets.
     pub fn disk(&self, name: &str) -> PathBuf {
         self.run_directory().disks().join(name)
     }
@@ -122,7 +120,7 @@ impl Lab {
         RunDirectory::create(&self.path, self.user).unwrap()
     }
 
-    /// The walls that are missing: an ordinary user has no other user to give.
+    /// The walls that are missing: an ordinary user cannot assign other users.
     pub fn shortfalls(&self) -> Vec<Measure> {
         if self.user.is_some() { Vec::new() } else { vec![Measure::OwnUser] }
     }
@@ -131,8 +129,8 @@ impl Lab {
         Isolation { user: self.user, ..Isolation::of_caller(&self.launcher) }
     }
 
-    /// A copy of this program that another user can run: below a directory that the umask keeps to
-    /// its owner, it is not.
+    /// A copy of this program that another user can run. The original may be below a private
+    /// directory.
     fn program_for_all(&self) -> PathBuf {
         let program = self.path.join("program");
         std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -149,10 +147,10 @@ impl Lab {
     }
 }
 
-/// Makes a directory of that mode under any umask; one that is there is taken.
+/// Makes a directory with this mode under any umask; an existing one is kept.
 pub fn make_directory(path: &Path, mode: u32) {
     std::fs::create_dir_all(path).unwrap();
-    // That of another supervisor, which took the lab over, is as it should be.
+    // The directory of another supervisor, which took over the lab, already has its mode.
     if rustix::process::geteuid().as_raw() == std::fs::metadata(path).unwrap().uid() {
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     }
@@ -168,7 +166,7 @@ pub fn small(machine: MachineType) -> MachineSpec {
     }
 }
 
-/// Starts a machine as a supervisor of its own would, says who it is, and stays.
+/// Starts a machine like a separate supervisor, prints its identity, and waits.
 fn supervise(directory: &Path) {
     let lab = Lab::in_directory(directory);
     let qemu =
@@ -185,7 +183,7 @@ pub struct OtherSupervisor {
 }
 
 impl OtherSupervisor {
-    /// One that runs as this user, or as ours.
+    /// Starts one as this user, or as the user of this process.
     pub fn start(lab: &Lab, user: Option<u32>) -> Self {
         let mut command = match user {
             None => Command::new(std::env::current_exe().unwrap()),
@@ -203,7 +201,7 @@ impl OtherSupervisor {
         Self { child, qemu }
     }
 
-    /// The monitor that it has started.
+    /// The monitor that it started.
     pub fn monitor(&self) -> Pid {
         monitors_of(self.child.id())[0]
     }
@@ -223,7 +221,7 @@ impl Machine {
         Self(Some(qemu))
     }
 
-    /// It, which does not end with its test any more.
+    /// Returns the machine, which then no longer ends with its test.
     pub fn released(mut self) -> Qemu {
         self.0.take().unwrap()
     }
@@ -251,7 +249,7 @@ impl Drop for Machine {
     }
 }
 
-/// The monitors that a process has started: their name is theirs alone.
+/// The monitors that a process has started, found by their process name.
 pub fn monitors_of(starter: u32) -> Vec<Pid> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -1,4 +1,4 @@
-//! Servers of disks: QEMU's own, which are not ours.
+//! QEMU's own disk servers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -54,7 +54,7 @@ impl Drop for Server {
     }
 }
 
-/// A file of so many bytes.
+/// A file of this size.
 pub fn file(path: &Path, bytes: u64) -> PathBuf {
     std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
     path.to_owned()

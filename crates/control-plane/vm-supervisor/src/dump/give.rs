@@ -1,4 +1,4 @@
-//! From a sealed dump to a client.
+//! Sends a sealed dump to a client.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -13,25 +13,25 @@ use strongroom_streams::{StreamKind, StreamReader};
 use super::{Description, FORMAT, PACKED};
 use crate::own_volume::OpenOwnVolume;
 
-/// How long somebody else who reads it may take: less than a client waits for his welcome.
+/// How long another reader of the dump may hold it: less than a client waits for its welcome.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// How long a client may take to take a chunk.
+/// How long a client may take to read a chunk.
 const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
-/// A dump that is open to be given.
+/// A dump that is open for sending.
 pub struct GivenDump {
     dump: Dump,
     stream: StreamReader<OpenOwnVolume>,
-    /// As what it is refused, should it be.
+    /// The dump's name in error messages.
     place: String,
 }
 
 impl GivenDump {
-    /// Opens the VM's dump of this number. It is verified when it is given.
+    /// Opens the VM's dump with this number. Its content is verified as it is sent.
     ///
     /// # Errors
-    /// If there is none; if it is another one than it is said to be; if its first records do not
-    /// verify.
+    /// If it does not exist, is another dump than `vm.json` says, or its first records are not
+    /// authentic.
     pub fn open(spec: &VmSpec, number: u32, kek: Option<&Kek>) -> Result<Self, Problem> {
         let dump = dumps::settle(spec)?.into_iter().find(|dump| dump.number == number);
         let none = || Problem::new("no_such_dump", format!("VM {} has no dump {number}", spec.name));
@@ -64,8 +64,8 @@ impl GivenDump {
     }
 }
 
-/// Gives a dump to a client, after a welcome, each record after it has been verified; or says why
-/// not. Gives whether all of it was taken.
+/// Sends a dump to a client, after a welcome, each record after its verification; or the error.
+/// Returns whether the client has read all of it.
 pub fn give(mut client: UnixStream, opened: Result<GivenDump, Problem>) -> bool {
     let _ = client.set_nonblocking(false).and_then(|()| client.set_write_timeout(Some(TAKEN_WITHIN)));
     let GivenDump { dump, mut stream, place } = match opened {
@@ -81,7 +81,7 @@ pub fn give(mut client: UnixStream, opened: Result<GivenDump, Problem>) -> bool 
     let mut chunks = Chunks { client: &client, is_gone: false };
     let end = match stream.copy_to(&mut chunks, |_| Ok(())) {
         Ok(_) => GuestEnd::Done,
-        // Whoever does not take it, does not want it.
+        // A client that has disconnected does not want it.
         Err(_) if chunks.is_gone => return false,
         Err(error) => {
             let message = format!("{place} is not what was dumped, or cannot be read: {error}");
@@ -98,7 +98,7 @@ fn line(client: &mut UnixStream, said: &impl serde::Serialize) -> io::Result<()>
     client.write_all(&line)
 }
 
-/// Each write is a chunk.
+/// A writer whose every write is a chunk.
 struct Chunks<'a> {
     client: &'a UnixStream,
     is_gone: bool,
@@ -109,7 +109,7 @@ impl Write for Chunks<'_> {
         if content.is_empty() {
             return Ok(0);
         }
-        // A record is far below.
+        // Records are far shorter.
         let length = u32::try_from(content.len()).map_err(io::Error::other)?;
         let written =
             self.client.write_all(&length.to_le_bytes()).and_then(|()| self.client.write_all(content));

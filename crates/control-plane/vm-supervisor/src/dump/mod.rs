@@ -1,14 +1,14 @@
-//! Dumps of a VM's guest: its memory as a core file, which gdb and crash read, sealed in a volume
-//! of the VM's own for each.
+//! Dumps of a guest: its memory as a core file for gdb and crash, each sealed in one of the VM's
+//! own volumes.
 //!
 //! ```text
 //! made      guest stands still > QEMU writes into a pipe > sealed, its end marked > the dump is there (`strongroom_host::dumps`) > guest goes on
 //! opened    volume open > record after record verified and given to a client
 //! ```
 //!
-//! Whoever is killed while it is made, the guest goes on: QEMU has nobody to write to any more and
-//! gives up, and the supervisor that takes over waits for that. What was written has no end, and no
-//! name of a dump.
+//! If a process is killed meanwhile, the guest continues: QEMU's dump fails because its pipe has no
+//! reader, and the supervisor that takes over waits for that. The unfinished volume has no end
+//! mark, and no dump's name.
 
 mod give;
 mod save;
@@ -25,36 +25,36 @@ use strongroom_types::VmId;
 pub use self::give::{GivenDump, give};
 pub use self::save::Dumping;
 
-/// The format of what is said of a dump.
+/// The format of a dump's description.
 const FORMAT: u32 = 1;
-/// What a QEMU whose pipe was closed may take to give up, or to say that all is through.
+/// How long a QEMU whose pipe was closed may take to fail or complete its dump.
 const SAYS_WITHIN: Duration = Duration::from_secs(60);
-/// Before it is asked again.
+/// The interval between queries.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What is sealed with a dump, before its content.
+/// The description that is sealed in front of a dump's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Description {
     format: u32,
-    /// Of which VM.
+    /// The VM.
     vm: VmId,
-    /// Which dump of it.
+    /// The dump's number.
     number: u32,
-    /// Since when the guest stood still for it, in seconds since 1970.
+    /// When the guest was paused for it, in seconds since 1970.
     at_unix_seconds: u64,
-    /// Which QEMU wrote it.
+    /// The version of the QEMU that wrote it.
     qemu: String,
-    /// How its content is written: [`PACKED`].
+    /// The encoding of its content: [`PACKED`].
     content: String,
 }
 
-/// An ELF core file, without its zeroes.
+/// An ELF core file without its zeroes.
 const PACKED: &str = "elf, packed";
 
-/// Waits until QEMU dumps nothing: a machine whose dump is under way cannot go on.
+/// Waits until QEMU is not dumping: a machine cannot resume during a dump.
 ///
 /// # Errors
-/// If it does not end.
+/// If the dump does not end in time.
 pub fn await_none(monitor: &Monitor) -> Result<Transfer, Problem> {
     let until = Instant::now() + SAYS_WITHIN;
     loop {

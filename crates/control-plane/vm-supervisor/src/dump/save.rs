@@ -1,4 +1,4 @@
-//! From a guest that runs to a sealed dump.
+//! Dumps a running guest into a sealed volume.
 
 use std::fs::File;
 use std::io;
@@ -22,34 +22,35 @@ use crate::machine::Machine;
 use crate::own_volume::{OpenOwnVolume, OwnVolumeError, create_with};
 use crate::room;
 
-/// How long the last I/O of whoever had a volume may take.
+/// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
-/// What QEMU buffers of a dump on its way, in bytes: fewer turns between two processes.
+/// The pipe's buffer, in bytes. A large one saves switches between the two processes.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// Everything that it takes to dump a VM's guest.
+/// The inputs of a dump.
 pub struct Dumping {
-    /// Which VM.
+    /// The VM.
     pub spec: Box<VmSpec>,
     /// Its keys.
     pub keys: Arc<VmKeys>,
     /// Its machine.
     pub machine: Machine,
-    /// Which operation wants it.
+    /// The operation that requested it.
     pub operation: OperationId,
-    /// What somebody calls it.
+    /// The dump's label.
     pub label: Option<String>,
-    /// Set when nobody wants it any more.
+    /// Set to abandon the dump.
     pub abandoned: Arc<AtomicBool>,
 }
 
 impl Dumping {
-    /// Dumps the memory. When it is done, all of it is durable where dumps are made, and only has
-    /// to be [published](dumps::publish). When it fails, nothing is left of it. Either way the
-    /// machine stands still, and QEMU is done with it.
+    /// Dumps the memory. On success the dump is durable under its temporary name, and only has to
+    /// be [published](dumps::publish). On failure nothing of it is left. In either case the machine
+    /// is paused, and QEMU has ended its dump.
     ///
     /// # Errors
-    /// For want of room, of a number or of the VM's key; if QEMU cannot; if it was abandoned.
+    /// If the file system is full, the VM has too many dumps, or its key is unavailable; if QEMU
+    /// fails; if the dump was abandoned.
     pub fn run(&self, tell: impl FnMut(Progress)) -> Result<Dump, Problem> {
         let kek = self.keys.hold_for(self.spec.own_key(), None);
         let kek = kek.map_err(|error| OwnVolumeError::from(error).problem())?;
@@ -59,7 +60,7 @@ impl Dumping {
         let path = self.spec.dump_making_path(number);
         create_with(&path, size, kek.as_deref(), &[]).map_err(|error| error.problem())?;
         self.save(number, kek.as_deref(), tell).inspect_err(|_| {
-            // It has nobody to write to any more. A QEMU that is gone says nothing.
+            // The pipe has no reader any more. A QEMU that has ended gives an error here.
             if let Err(problem) = await_none(self.monitor()) {
                 tracing::warn!("VM {}: {problem}", self.spec.name);
             }
@@ -95,7 +96,7 @@ impl Dumping {
         monitor.stop().map_err(qmp_problem)?;
         let (from_qemu, to_us) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
-        // Without it the way is narrower, and right.
+        // Without the larger buffer the dump is slower, but correct.
         let _ = fcntl_setpipe_size(&from_qemu, PIPE_BYTES);
         monitor.begin_dump(to_us.as_fd()).map_err(qmp_problem)?;
         drop(to_us);
@@ -105,7 +106,7 @@ impl Dumping {
             self.still_wanted()
         };
         let bytes = stream.pack_from(File::from(from_qemu), wanted).map_err(stream_problem)?;
-        // QEMU has closed its end: because it is done, or because it is not.
+        // QEMU has closed its end, after success or failure.
         if let Transfer::Failed(why) = await_none(monitor)? {
             return Err(Problem::new("qemu", format!("QEMU does not dump its memory: {why}")));
         }

@@ -1,4 +1,4 @@
-//! From a sealed memory to a guest that goes on.
+//! Resumes a guest from its sealed memory.
 
 use std::fs::File;
 use std::io;
@@ -21,20 +21,20 @@ use super::{ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, qmp_problem, remove, syst
 use crate::keys::VmKeys;
 use crate::own_volume::{OpenOwnVolume, hold_key};
 
-/// A memory that fits, all of which was verified.
+/// A verified memory that fits the VM.
 pub struct Resuming {
     stream: StreamReader<OpenOwnVolume>,
     needs: Needs,
-    /// As what it is refused, should it be.
+    /// The memory's name in error messages.
     place: String,
 }
 
-/// The memory with which a VM is to go on, verified; nothing if it is to boot. What is left of
-/// another one is removed. The disks must be open: what they are is compared.
+/// Returns the verified memory that a VM must resume; `None` if it must boot. Removes the remains
+/// of other memories. The disks must already be open, since their state is compared.
 ///
 /// # Errors
-/// If there is a memory that does not verify or does not fit: the VM stays suspended. If
-/// `abandoned` was set.
+/// If a memory is not authentic or does not fit; the VM then stays suspended. Also if `abandoned`
+/// was set.
 pub fn to_take_up(
     task: &RunTask,
     keys: &VmKeys,
@@ -90,24 +90,24 @@ impl Resuming {
         Ok(Self { stream, needs, place })
     }
 
-    /// The id that the guest keeps (vmgenid): it is not a copy of another one.
+    /// The id that the guest keeps (vmgenid), since it is not a copy.
     pub fn generation_id(&self) -> Uuid {
         self.needs.generation_id
     }
 
-    /// Has a QEMU that waits for its memory load this one. It stands still afterwards.
+    /// Makes a QEMU that waits for its memory load this one. The machine is paused afterwards.
     ///
     /// # Errors
-    /// If QEMU does not like it, or the volume has changed since it was verified. That QEMU is of
-    /// no use any more.
+    /// If QEMU rejects it, or the volume has changed since it was verified. That QEMU must be
+    /// discarded.
     pub fn load(mut self, qemu: &Qemu, abandoned: &AtomicBool) -> Result<(), Problem> {
         let (from_us, to_qemu) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
-        // Without it the way is narrower, and right.
+        // Without the larger buffer the load is slower, but correct.
         let _ = fcntl_setpipe_size(&to_qemu, PIPE_BYTES);
         let monitor = qemu.monitor();
         monitor.load_memory(from_us.as_fd()).map_err(qmp_problem)?;
-        // That QEMU is gone is seen by us alone having the other end.
+        // Only QEMU has the other end now, so its end is noticed here.
         drop(from_us);
         let fed = self.stream.copy_to(File::from(to_qemu), |_| still_wanted(abandoned));
         let until = Instant::now() + SAYS_WITHIN;

@@ -1,15 +1,15 @@
-//! A VM's memory while nothing of it runs: sealed in its own volume `memory`, as a stream that is
-//! verified whole before QEMU parses a byte of it.
+//! The memory of a suspended VM: sealed in its own volume `memory`, as a stream that is completely
+//! verified before QEMU parses a byte of it.
 //!
 //! ```text
 //! suspend   guest stands still > disks durable > memory sealed, its end marked > `vm.json` says so > QEMU ends
 //! start     disks served > memory fits and is verified > QEMU loads it > `vm.json` says so no more > guest goes on > volume gone
 //! ```
 //!
-//! `vm.json` decides: from when it says that there is a memory until it says so no more, whoever is
-//! killed leaves the VM suspended; before and after, the volume is nobody's, and the next start
-//! removes it. It says so no more *before* the guest goes on: were it after, a crash between would
-//! have a guest go on a second time, over disks that are ahead of it.
+//! `vm.json` decides. As long as it lists the memory, a kill of any process leaves the VM
+//! suspended. Before and after, the volume belongs to no one, and the next start removes it. The
+//! entry is removed *before* the guest resumes: otherwise a crash in between would let the guest
+//! resume a second time, over disks that are ahead of its memory.
 
 mod load;
 mod save;
@@ -34,40 +34,41 @@ pub use self::load::to_take_up;
 pub use self::save::Saving;
 use super::own_volume::OpenOwnVolume;
 
-/// The format of what is said of a memory.
+/// The format of a memory's description.
 const FORMAT: u32 = 1;
-/// How long the last I/O of whoever had the volume may take.
+/// How long the last I/O of the volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
-/// What QEMU buffers of a memory on its way, in bytes: fewer turns between two processes.
+/// The pipe's buffer, in bytes. A large one saves switches between the two processes.
 const PIPE_BYTES: usize = 1 << 20;
-/// Once all bytes are through, what QEMU may take to say so.
+/// How long QEMU may take to report completion after the last byte.
 const SAYS_WITHIN: Duration = Duration::from_secs(60);
-/// Before it is asked again.
+/// The interval between queries.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What a memory needs of its VM to be taken up again.
+/// The properties that a VM must still have to resume a memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Needs {
     format: u32,
     vm: VmId,
-    /// Another version may lay out a device's state in another way.
+    /// The version of QEMU: another may use a different layout of device state.
     qemu: String,
-    /// Whether KVM ran the processors, which are others without it.
+    /// Whether KVM ran the processors, which differ without it.
     kvm: bool,
-    /// SHA-256 of the configuration, as far as it is the machine's.
+    /// SHA-256 of the part of the configuration that defines the machine.
     machine_sha256: String,
-    /// The guest is the same one: it keeps its id.
+    /// The generation id, which the guest keeps.
     generation_id: Uuid,
     disks: Vec<DiskState>,
 }
 
-/// A disk, as the guest left it.
+/// A disk as the guest left it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct DiskState {
     name: DiskName,
     volume: VolumeId,
     top: LayerId,
-    /// Of the descriptor. It may be higher, since keys are rotated; lower, it was put back.
+    /// The generation of its descriptor. A greater one is accepted, since keys are rotated; a lower
+    /// one was put back.
     generation: u64,
 }
 
@@ -84,7 +85,7 @@ impl Needs {
         })
     }
 
-    /// Whether the VM, as it is now, is the one that these are of; a sentence if not.
+    /// Checks the memory's needs against the present VM. Returns a sentence if they do not fit.
     fn fit(&self, now: &Self) -> Result<(), String> {
         if self.format != FORMAT {
             return Err(format!("it is of format {}, and this program reads {FORMAT}", self.format));
@@ -117,8 +118,8 @@ impl Needs {
     }
 }
 
-/// Of what makes the machine; not of where it lies, nor of what the control plane learns of its
-/// keys and volumes.
+/// The hash covers the machine, but not its paths, nor facts about keys and volumes that the
+/// control plane learns.
 fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
     let mut spec = spec.clone();
     spec.datastore = PathBuf::new();
@@ -139,7 +140,7 @@ fn disk_states(spec: &VmSpec) -> Result<Vec<DiskState>, Problem> {
     served(spec).iter().map(state).collect()
 }
 
-/// Removes the volume of a memory that is nobody's any more.
+/// Removes the volume of a memory that is no longer listed.
 ///
 /// # Errors
 /// If it cannot be removed.
@@ -151,13 +152,13 @@ pub fn remove(spec: &VmSpec) -> Result<(), Problem> {
     }
 }
 
-/// Whether there is a volume of a memory.
+/// Whether a memory's volume exists.
 pub fn is_there(spec: &VmSpec) -> bool {
     spec.own_volume_path(OwnVolume::Memory).symlink_metadata().is_ok()
 }
 
-/// Has the device keep what the disks' workers were told that it has: a memory is of use only with
-/// the disks that it saw.
+/// Flushes the disks' files: a memory is only useful with all writes that the guest's disks have
+/// acknowledged.
 fn make_disks_durable(spec: &VmSpec) -> io::Result<()> {
     for disk in served(spec) {
         for entry in std::fs::read_dir(spec.volume_path(&disk.name))? {

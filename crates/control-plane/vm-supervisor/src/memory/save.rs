@@ -1,4 +1,4 @@
-//! From a guest that runs to a sealed memory.
+//! Saves a running guest into a sealed memory.
 
 use std::fs::File;
 use std::io;
@@ -27,24 +27,25 @@ use crate::machine::Machine;
 use crate::own_volume::{OpenOwnVolume, create_with, hold_key};
 use crate::room;
 
-/// Everything that it takes to suspend a VM.
+/// The inputs of a suspension.
 pub struct Saving {
-    /// Which VM.
+    /// The VM.
     pub spec: Box<VmSpec>,
     /// Its keys.
     pub keys: Arc<VmKeys>,
     /// Its machine.
     pub machine: Machine,
-    /// Set when nobody wants it any more.
+    /// Set to abandon the suspension.
     pub abandoned: Arc<AtomicBool>,
 }
 
 impl Saving {
-    /// Saves the memory. When it is done, `vm.json` says that the VM is suspended, and the machine
-    /// must not go on. When it fails, nothing is left of it, and the machine stands still.
+    /// Saves the memory. On success `vm.json` records the VM as suspended, and the machine must not
+    /// resume. On failure nothing of the memory is left, and the machine is paused.
     ///
     /// # Errors
-    /// For want of room or the VM's key; if QEMU cannot save a device's state; if it was abandoned.
+    /// If the file system is full, or the VM's key is unavailable; if QEMU cannot save a device's
+    /// state; if the suspension was abandoned.
     pub fn run(&self, tell: impl FnMut(Progress)) -> Result<SuspendedMemory, Problem> {
         let kek = hold_key(&self.keys, &self.spec, OwnVolume::Memory).map_err(|error| error.problem())?;
         remove(&self.spec)?;
@@ -81,7 +82,7 @@ impl Saving {
         make_disks_durable(&self.spec).map_err(system_problem("make the disks durable"))?;
         let (from_qemu, to_us) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
-        // Without it the way is narrower, and right.
+        // Without the larger buffer the save is slower, but correct.
         let _ = fcntl_setpipe_size(&from_qemu, PIPE_BYTES);
         monitor.save_memory(to_us.as_fd()).map_err(qmp_problem)?;
         drop(to_us);
@@ -110,7 +111,7 @@ impl Saving {
         }
     }
 
-    /// QEMU has closed its end: because it is done, or because it is not.
+    /// QEMU has closed its end, after success or failure.
     fn await_saved(&self, monitor: &Monitor) -> Result<(), Problem> {
         let until = Instant::now() + SAYS_WITHIN;
         loop {

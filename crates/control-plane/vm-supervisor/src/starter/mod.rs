@@ -1,12 +1,12 @@
-//! Who starts the processes of a VM, for the supervisor that holds its keys.
+//! The starter: starts the processes of a VM for the supervisor that holds its keys.
 //!
-//! Starting a worker, QEMU or swtpm takes nearly every right of root's, and so does reaching them
-//! afterwards: each is another user. The supervisor has none of these rights. Before it confines
-//! itself it starts this second process, which knows no key, hears nobody but the supervisor, and
-//! does for it what [`Ask`] names and nothing else: what runs for a VM, and as whom, was told to it
-//! by the supervisor before there was anything to be taken over by, and is nothing that can be
-//! asked for. Nor is more of it than a VM needs at once: one QEMU, one swtpm if it has a TPM, and
-//! for each volume that a VM can have served a worker and its successor.
+//! Starting a worker, QEMU or swtpm takes most of root's privileges, and so does reaching them
+//! afterwards: each runs as another user. The supervisor has none of these privileges. Before it
+//! confines itself, it starts this second process, which has no key and takes requests only from
+//! the supervisor. It does only what [`Ask`] names: the supervisor sends the VM's configuration at
+//! the beginning, before anything could have captured the supervisor, and no request can change it.
+//! It also runs no more processes at once than a VM needs: one QEMU, one swtpm if the VM has a TPM,
+//! and a worker and its successor for each volume that a VM can have served.
 //!
 //! ```text
 //! hostd -> supervisor   keys; talks with hostd, the monitor, workers, key servers; no right, few system calls
@@ -14,12 +14,12 @@
 //!                 -> workers, QEMU, its monitor, swtpm, passt, filters: each a user of its own
 //! ```
 //!
-//! What QEMU says over QMP is JSON, which a captured one writes as it likes. It is heard by the
-//! *monitor* alone ([`strongroom_hypervisor::monitor`]): the starter gives QEMU's socket to that
-//! process as it starts it, and to the supervisor the other end of the monitor's.
+//! QMP is JSON, and a captured QEMU can send anything. Only the *monitor*
+//! ([`strongroom_hypervisor::monitor`]) reads it: the starter passes QEMU's socket to that process
+//! at its start, and the other end of the monitor's connection to the supervisor.
 //!
-//! It lives as long as its supervisor, and a supervisor as long as it: one that is left without
-//! ends, and hostd starts another.
+//! Supervisor and starter live equally long: when one ends, so does the other, and hostd starts
+//! another pair.
 
 mod server;
 
@@ -50,34 +50,34 @@ use strongroom_host::wire::{Wire, WireError};
 
 use super::SupervisorError;
 
-/// The longest that anything takes: QEMU on a busy host.
+/// Timeout of the longest request: QEMU's start on a busy host.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 
-/// What a supervisor asks for. Beside each comes a socket, over which it is answered.
+/// The requests of a supervisor. A socket for the answer comes with each.
 #[derive(Debug, Serialize, Deserialize)]
 enum Ask {
-    /// Open the program of workers that is installed now.
+    /// Open the installed program for workers.
     InstalledProgram,
-    /// Start a worker; its listening socket comes beside, and the page that it counts in, if there
-    /// is one.
+    /// Start a worker. Its listening socket comes with the request, and its page of counters if
+    /// there is one.
     Worker { program: ProgramNumber, frontend: Frontend, placement: Option<Placement> },
-    /// How a worker has ended.
+    /// Return how a worker has ended.
     WorkerEnded { pid: u32 },
-    /// Kill what was started or found here.
+    /// Kill a process that was started or found here.
     Kill { pid: u32 },
-    /// Find out what this host's QEMU is.
+    /// Probe this host's QEMU.
     ProbeQemu,
-    /// Start swtpm; the pipe with its key comes beside.
+    /// Start swtpm. The pipe with its key comes with the request.
     Swtpm,
-    /// Start QEMU: with this generation id, and waiting for its memory.
+    /// Start QEMU with this generation id. `waiting` makes it wait for its memory.
     Qemu { generation_id: Uuid, waiting: bool },
-    /// Start another monitor for the QEMU that runs.
+    /// Start another monitor for the running QEMU.
     Monitor,
-    /// Find the QEMU, and the swtpm, that a supervisor before this one has left.
+    /// Find the QEMU, and the swtpm, of a previous supervisor.
     Orphan,
-    /// Give the socket of the disk of this number to QEMU's user.
+    /// Give the disk socket with this number to QEMU's user.
     GiveSocket { number: usize },
-    /// Connect to a socket of QEMU's.
+    /// Connect to one of QEMU's sockets.
     Connect { to: QemuSocket },
     /// Open the state of the VM's TPM, and its directory.
     TpmState,
@@ -85,7 +85,7 @@ enum Ask {
     WatchTpm,
 }
 
-/// A socket that QEMU listens on.
+/// A socket on which QEMU listens.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum QemuSocket {
     Console,
@@ -97,19 +97,20 @@ enum Answer {
     Done,
     Failed(Problem),
     Program(ProgramNumber),
-    /// Its socket and pidfd come beside.
+    /// Its socket and pidfd come with the answer.
     Worker {
         pid: u32,
     },
     WorkerEnded(Option<i32>),
     Qemu(Findings),
-    /// Its pidfd and standard error come beside; of QEMU, the connection to its monitor first.
+    /// Its pidfd and standard error come with the answer; for QEMU, the connection to its monitor
+    /// comes first.
     Process {
         identity: QemuIdentity,
         networks: Vec<NetworkState>,
         shortfalls: Vec<Shortfall>,
     },
-    /// QEMU as above, and swtpm's pidfd.
+    /// For QEMU as above; then swtpm's pidfd.
     Orphan {
         swtpm: bool,
     },
@@ -125,8 +126,8 @@ struct Answered {
     answer: Answer,
 }
 
-/// Starts this program once more, with a birth of its own: a process that has the rights of this
-/// one, and not its keys.
+/// Starts this program again with a task of its own: a process that has the privileges of this one,
+/// but not its keys.
 pub(super) fn start_this_program(birth: &Birth, files: &[BorrowedFd<'_>]) -> Result<Wire, SupervisorError> {
     let (wire, theirs) = Wire::pair()?;
     Command::new("/proc/self/exe")
@@ -142,13 +143,13 @@ pub(super) fn start_this_program(birth: &Birth, files: &[BorrowedFd<'_>]) -> Res
     Ok(wire)
 }
 
-/// The process that starts a VM's processes, as its supervisor has it.
+/// The supervisor's connection to its starter.
 #[derive(Clone, Debug)]
 pub struct Starter(Arc<Wire>);
 
 impl Starter {
-    /// Starts it: this program again, for the VM of this task. What is in its CD-ROM drive comes
-    /// along.
+    /// Starts the starter: this program again, for the VM of this task. The CD-ROM image comes with
+    /// the task.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -166,14 +167,14 @@ impl Starter {
         Ok(Self(Arc::new(start_this_program(&birth, &cdrom)?)))
     }
 
-    /// Ends this process when that one has ended: another supervisor will have another one.
+    /// Ends this process when the starter ends: the next supervisor starts another.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub fn live_and_die_with(&self) -> io::Result<()> {
         let wire = Arc::clone(&self.0);
         thread::Builder::new().name("starter".to_owned()).spawn(move || {
-            // It says nothing here.
+            // The starter sends nothing here, so this returns when it is gone.
             let gone = wire.receive::<Answered>();
             tracing::error!(
                 "the process that starts the VM's processes is gone ({:?}), and so is its supervisor",
@@ -191,7 +192,7 @@ impl Starter {
         let (reply, theirs) = Wire::pair().map_err(failed)?;
         let files: Vec<_> = std::iter::once(theirs.as_fd()).chain(files.iter().copied()).collect();
         self.0.send(&Asked { ask }, &files).map_err(failed)?;
-        // Its end is seen, if it ends without an answer.
+        // Without these copies, its end is noticed even if it does not answer.
         drop(files);
         drop(theirs);
         match reply.receive_within(ANSWERS_WITHIN).map_err(failed)? {
@@ -204,15 +205,15 @@ impl Starter {
         self.ask(ask, &[]).map(drop)
     }
 
-    /// What starts workers.
+    /// Starts workers.
     pub fn workers(&self) -> Workers {
         Workers::of(Arc::new(self.clone()))
     }
 
-    /// What this host's QEMU is.
+    /// Probes this host's QEMU.
     ///
     /// # Errors
-    /// If there is none.
+    /// If it cannot be used.
     pub fn probe_qemu(&self) -> Result<QemuProgram, Problem> {
         match self.ask(Ask::ProbeQemu, &[])? {
             (Answer::Qemu(findings), _) => Ok(QemuProgram::found(findings)),
@@ -223,7 +224,7 @@ impl Starter {
     /// Starts the VM's swtpm with this key, in a pipe.
     ///
     /// # Errors
-    /// If it does not run.
+    /// If it does not start.
     pub fn start_tpm(&self, run: &RunDirectory, key: &OwnedFd) -> Result<Swtpm, Problem> {
         match self.ask(Ask::Swtpm, &[key.as_fd()])? {
             (Answer::Process { identity, .. }, mut files) => self.swtpm(run, identity, &mut files),
@@ -239,7 +240,7 @@ impl Starter {
     /// Starts the VM's QEMU.
     ///
     /// # Errors
-    /// If it does not run, or does not answer.
+    /// If it does not start, or does not answer.
     pub fn start_qemu(&self, generation_id: Uuid, waiting: bool) -> Result<Qemu, Problem> {
         match self.ask(Ask::Qemu { generation_id, waiting }, &[])? {
             (Answer::Process { identity, networks, shortfalls }, mut files) => {
@@ -262,10 +263,10 @@ impl Starter {
         machine.map_err(|error| system(&error))
     }
 
-    /// Finds the VM's QEMU that runs already, and its swtpm if that does.
+    /// Finds the VM's running QEMU, and its swtpm if that is running.
     ///
     /// # Errors
-    /// If that QEMU has ended, or is another one.
+    /// If that QEMU has ended, or is another process.
     pub fn find_orphan(
         &self,
         run: &RunDirectory,
@@ -289,10 +290,10 @@ impl Starter {
         }
     }
 
-    /// Starts another monitor for the VM's QEMU, which runs; its former one is lost.
+    /// Starts another monitor for the VM's running QEMU, whose former one was lost.
     ///
     /// # Errors
-    /// If nobody listens for it.
+    /// If QEMU does not accept a connection.
     pub fn start_monitor(&self) -> Result<OwnedFd, Problem> {
         self.ask(Ask::Monitor, &[])?.1.next()
     }
@@ -300,21 +301,21 @@ impl Starter {
     /// Lets QEMU connect to a disk's socket.
     ///
     /// # Errors
-    /// If it is not there.
+    /// If the socket does not exist.
     pub fn give_socket(&self, number: usize) -> Result<(), Problem> {
         self.done(Ask::GiveSocket { number })
     }
 
-    /// Connects to a socket of QEMU's.
+    /// Connects to one of QEMU's sockets.
     ///
     /// # Errors
-    /// If nobody listens.
+    /// If QEMU does not listen on it.
     pub(super) fn connect(&self, to: QemuSocket) -> io::Result<UnixStream> {
         let (_, mut files) = self.ask(Ask::Connect { to }, &[]).map_err(io::Error::other)?;
         files.next().map(UnixStream::from).map_err(io::Error::other)
     }
 
-    /// The file of the TPM's state, if it is there, and its directory.
+    /// Returns the file of the TPM's state and its directory, if the file exists.
     ///
     /// # Errors
     /// If it cannot be opened.
@@ -323,7 +324,7 @@ impl Starter {
         Ok(files.0.next().zip(files.0.next()).map(<[OwnedFd; 2]>::from))
     }
 
-    /// What is readable when something of the TPM's state has changed (inotify(7)).
+    /// Returns a descriptor that is readable when the TPM's state has changed (inotify(7)).
     ///
     /// # Errors
     /// If it cannot be watched.
@@ -380,7 +381,7 @@ impl StartsWorkers for Starter {
     }
 }
 
-/// What came beside an answer.
+/// The files that came with an answer.
 struct Files(std::vec::IntoIter<OwnedFd>);
 
 impl Files {

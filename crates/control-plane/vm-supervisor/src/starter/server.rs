@@ -1,4 +1,4 @@
-//! The process that starts.
+//! The starter's process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,29 +33,29 @@ use crate::volumes::is_of_a_disk;
 use crate::vtpm::STATE_FILE;
 use crate::{Programs, SupervisorError};
 
-/// What is answered, and what goes beside it.
+/// An answer, with its files.
 type Done = Result<(Answer, Vec<OwnedFd>), Problem>;
 
-/// Most workers of a VM at once: of its disks, and of UEFI's variables, each one and the successor
-/// that it hands over to. Disks are plugged in of which the order at the start said nothing.
+/// The most workers of a VM at once: one for each disk and for UEFI's variables, and a successor
+/// for each. Hot-plugged disks are not in the task, so the limit is not the number of its disks.
 const WORKERS_MAX: usize = 2 * (DISKS_MAX + 1);
 
-/// Most that is done at once; what is asked for beyond that waits. No supervisor asks for more: a
-/// thread of each volume, and a few.
+/// The most requests in progress; others wait. A supervisor has no more: one thread for each
+/// volume, and a few others.
 const ASKS_MAX: usize = 2 * WORKERS_MAX;
 
-/// What a VM has: its QEMU's user, and its cgroup. Every other process of it takes a user of its
-/// own as it is started.
+/// The resources of a VM: its QEMU's user, and its cgroup. Every other process gets a user of its
+/// own at its start.
 #[derive(Debug, Default)]
 struct Belongings {
-    /// As whom its QEMU runs, where that is another user than ours.
+    /// The user of its QEMU, unless that is this process's own.
     user: Option<UidLease>,
-    /// What bounds it.
+    /// The cgroup that limits it.
     cgroup: Option<Arc<Cgroup>>,
 }
 
 impl Belongings {
-    /// New ones, as far as they can be had. Those of a machine that runs already are as they were.
+    /// Takes new ones, as far as possible. A machine that already runs keeps its own.
     fn take(task: &RunTask) -> Self {
         let name = format!("vm-{}", task.spec.name);
         let cgroup = Cgroup::create(&name, TASKS_MAX)
@@ -85,7 +85,7 @@ impl Belongings {
     }
 }
 
-/// A process beside the workers, to be killed and reaped.
+/// A process beside the workers that must be killed and reaped.
 #[derive(Debug)]
 enum Kept {
     Qemu(LaunchedQemu),
@@ -102,12 +102,12 @@ struct Server {
     workers: WorkerStarter,
     belongings: Belongings,
     kept: Mutex<Vec<Kept>>,
-    /// Held while there may be one more of those.
+    /// Held while another of these processes may be started.
     starting: Mutex<()>,
     turns: Turns,
 }
 
-/// How much is done now.
+/// The number of requests in progress.
 #[derive(Debug, Default)]
 struct Turns {
     taken: Mutex<usize>,
@@ -115,7 +115,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Waits until there are less than [`ASKS_MAX`].
+    /// Waits until it is below [`ASKS_MAX`].
     fn take(&self) {
         let mut taken = self.taken.lock();
         self.given_back.wait_while(&mut taken, |taken| *taken >= ASKS_MAX);
@@ -128,7 +128,7 @@ impl Turns {
     }
 }
 
-/// Does what the supervisor at the other end asks for, until that is gone.
+/// Serves the supervisor at the other end, until it is gone.
 pub fn serve(
     task: RunTask,
     run: VmRunDirectory,
@@ -162,10 +162,10 @@ pub fn serve(
             Err(error) => tracing::error!("the VM's supervisor is not understood: {error}"),
         }
     }
-    // Nobody is there for it to speak for.
+    // Without a supervisor, the monitor has no purpose.
     server.kept.lock().iter_mut().for_each(Kept::end_monitor);
     server.workers.wait_for_all();
-    // QEMU outlives a supervisor that was killed, and has its cgroup.
+    // QEMU outlives a killed supervisor, and keeps its cgroup.
     let lives = server.kept.lock().iter().any(Kept::is_alive);
     if lives { std::process::exit(0) } else { Ok(()) }
 }
@@ -237,7 +237,7 @@ impl Server {
                 let worker = NewWorker {
                     frontend: &frontend,
                     placement,
-                    // It has its VM's cgroup.
+                    // The worker joins its VM's cgroup.
                     name: self.task.spec.name.as_str(),
                     listener: listener.as_fd(),
                     page: page.as_ref().map(AsFd::as_fd),
@@ -291,7 +291,7 @@ impl Server {
         }
     }
 
-    /// Only what a disk of a VM is served as.
+    /// Allows only frontends that a disk of a VM can have.
     fn allow_frontend(&self, frontend: &Frontend) -> Result<(), Problem> {
         match is_of_a_disk(frontend) {
             true => Ok(()),
@@ -299,7 +299,7 @@ impl Server {
         }
     }
 
-    /// Only where the VM has one.
+    /// Allows it only if the VM has a TPM.
     fn allow_tpm(&self) -> Result<(), Problem> {
         match self.task.spec.tpm {
             true => Ok(()),
@@ -307,8 +307,9 @@ impl Server {
         }
     }
 
-    /// Only if none runs, and none is there to be taken over; what is kept of those that have ended
-    /// is given up. To be asked with [`starting`](Self::starting) held, until the new one is kept.
+    /// Allows another process of a kind only if none runs or waits to be adopted, and forgets those
+    /// that have ended. The caller holds [`starting`](Self::starting) until the new one is
+    /// recorded.
     fn allow_one(&self, what: &str, is_such: impl Fn(&Kept) -> bool) -> Result<(), Problem> {
         let mut kept = self.kept.lock();
         kept.retain(|kept| !is_such(kept) || kept.is_alive());
@@ -325,7 +326,7 @@ impl Server {
         if let Some(kept) = self.kept.lock().iter_mut().find(|kept| kept.pid() == pid) {
             kept.kill();
         }
-        // One that was left, and not found yet.
+        // The orphan of a previous supervisor, which was not found yet.
         let orphan = self.task.adopt.map(|orphan| orphan.qemu).filter(|qemu| qemu.pid == pid);
         if let Some(qemu) = orphan {
             let _ = ProcessIdentity { pid, start_ticks: qemu.start_time_ticks }.kill();
@@ -341,7 +342,7 @@ impl Server {
         RunDirectory::open(self.run.path()).map_err(|error| system(&error))
     }
 
-    /// The same, made, or given to another user than before.
+    /// As above, but creates the directory, or gives it to QEMU's present user.
     fn make_qemus_directory(&self) -> Result<RunDirectory, Problem> {
         let user = self.belongings.user.as_ref().map(UidLease::user);
         RunDirectory::create(self.run.path(), user).map_err(|error| Problem::new("qemu", error.to_string()))
@@ -373,7 +374,7 @@ impl Server {
         });
         let isolation = self.belongings.isolation(&self.launcher);
         let started = Qemu::launch(&self.probe()?, &machine, &run, &isolation, waiting);
-        // QEMU has loaded them, and a reset uses what it has loaded.
+        // QEMU has loaded the copies; a reset uses the loaded ones.
         for copy in [self.run.kernel(), self.run.initrd()] {
             let _ = std::fs::remove_file(copy);
         }
@@ -392,7 +393,7 @@ impl Server {
             machine.end_monitor();
             machine.identity()
         })?;
-        // Not while what is kept is locked: a QEMU that accepts no client must still be killed.
+        // Not under the lock on `kept`: a QEMU that accepts no connection must still be killable.
         let monitor = NewMonitor::start(&run, identity, &self.belongings.isolation(&self.launcher))
             .map_err(|error| Problem::new("qemu", error.to_string()))?;
         Ok((Answer::Done, vec![self.with_machine(|machine| machine.keep(monitor))?]))
@@ -408,7 +409,7 @@ impl Server {
         let gone = || Problem::new("qemu", "there is no QEMU to be taken over");
         let orphan = self.task.adopt.ok_or_else(gone)?;
         let _one_at_a_time = self.starting.lock();
-        // It is found once: whoever has found it has its connection.
+        // It can be found once: the caller that found it has its connection.
         if self.kept.lock().iter().any(|kept| !kept.is_swtpm()) {
             return Err(gone());
         }
@@ -426,8 +427,8 @@ impl Server {
         Ok((answer, files))
     }
 
-    /// The file, if it is there, and the directory. The latter is another user's, who may put
-    /// anything there.
+    /// Returns the file, if it exists, and its directory. The directory belongs to another user,
+    /// who may put anything there.
     fn tpm_state(&self) -> io::Result<Vec<OwnedFd>> {
         let Some(directory) = self.tpm_directory()? else { return Ok(Vec::new()) };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -455,7 +456,7 @@ impl Server {
     }
 }
 
-/// The connection first: what says last what a process said is not always there.
+/// The connection comes first, because the standard error is not always known.
 fn of_machine(files: MachineFiles) -> impl Iterator<Item = OwnedFd> {
     [files.monitor, files.process.pidfd].into_iter().chain(files.process.stderr)
 }

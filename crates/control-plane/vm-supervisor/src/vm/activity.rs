@@ -1,5 +1,5 @@
-//! What is under way with a VM that runs: one activity at most, so none finds the VM halfway
-//! through another.
+//! The activity of a running VM. There is at most one, so that none finds the VM in the middle of
+//! another.
 
 use strongroom_host::protocol::Problem;
 
@@ -8,25 +8,25 @@ use super::dump::DumpUnderWay;
 use super::rekey::Rekeying;
 use super::suspend::Suspension;
 
-/// An activity works on a thread of its own and is over when that thread has said so, as an
+/// An activity has a thread of its own, and ends when that thread reports so as an
 /// [`Event`](super::Event).
 #[derive(Debug, Default)]
 pub(super) enum Activity {
-    /// Nothing is under way.
+    /// None.
     #[default]
     Idle,
     /// The guest's memory is saved, and then the VM ends.
     Suspension(Suspension),
     /// The VM's volumes move to another key.
     Rekey(Rekeying),
-    /// The guest's memory is dumped, and then the guest goes on.
+    /// The guest's memory is dumped, and then the guest resumes.
     Dump(DumpUnderWay),
-    /// A disk comes, goes or grows.
+    /// A disk is added, removed or grown.
     DiskChange(Changing),
 }
 
 impl Activity {
-    /// Why another activity is refused now.
+    /// Why another activity is refused.
     fn refusal(&self) -> Option<Problem> {
         let wait = |message: String| Problem::new("busy", message).with_next_step("wait for it");
         match self {
@@ -43,23 +43,24 @@ impl Activity {
         }
     }
 
-    /// Allows an activity to begin.
+    /// Checks that an activity may begin.
     ///
     /// # Errors
-    /// While another one is under way.
+    /// If another one is in progress.
     pub(super) fn allow_another(&self) -> Result<(), Problem> {
         self.refusal().map_or(Ok(()), Err)
     }
 
-    /// Allows what reaches the guest or its memory's volumes, and is no activity itself.
+    /// Checks that a request may use the guest or its memory's volumes without being an activity
+    /// itself.
     ///
     /// # Errors
-    /// While the guest's memory is being sealed.
+    /// If the guest's memory is being sealed.
     pub(super) fn allow_use_of_guest(&self) -> Result<(), Problem> {
         if self.is_sealing_memory() { self.allow_another() } else { Ok(()) }
     }
 
-    /// Whether the guest stands still for its memory, and goes on or ends when that is over.
+    /// Whether the guest is paused for a dump or suspension.
     pub(super) fn is_sealing_memory(&self) -> bool {
         match self {
             Self::Suspension(_) | Self::Dump(_) => true,
@@ -87,7 +88,7 @@ impl Activity {
         if let Self::DiskChange(changing) = self { Some(changing) } else { None }
     }
 
-    /// Ends the suspension, if one is under way.
+    /// Ends the suspension, if one is in progress.
     pub(super) fn end_suspension(&mut self) -> Option<Suspension> {
         match std::mem::take(self) {
             Self::Suspension(suspension) => Some(suspension),
@@ -95,7 +96,7 @@ impl Activity {
         }
     }
 
-    /// Ends the move to another key, if one is under way.
+    /// Ends the move to another key, if one is in progress.
     pub(super) fn end_rekey(&mut self) -> Option<Rekeying> {
         match std::mem::take(self) {
             Self::Rekey(rekeying) => Some(rekeying),
@@ -103,7 +104,7 @@ impl Activity {
         }
     }
 
-    /// Ends the dump, if one is under way.
+    /// Ends the dump, if one is in progress.
     pub(super) fn end_dump(&mut self) -> Option<DumpUnderWay> {
         match std::mem::take(self) {
             Self::Dump(dump) => Some(dump),
@@ -111,7 +112,7 @@ impl Activity {
         }
     }
 
-    /// Ends the change of a disk, if one is under way.
+    /// Ends the disk change, if one is in progress.
     pub(super) fn end_disk_change(&mut self) -> Option<Changing> {
         match std::mem::take(self) {
             Self::DiskChange(changing) => Some(changing),
@@ -119,7 +120,7 @@ impl Activity {
         }
     }
 
-    /// Leaves an activity under way that was not the one to end.
+    /// Keeps an activity that is not the one to end.
     fn keep<Ended>(&mut self, other: Self) -> Option<Ended> {
         *self = other;
         None
@@ -140,7 +141,7 @@ mod tests {
         Connection { id: 1, wire: Arc::new(Wire::pair().unwrap().0) }
     }
 
-    /// One of each kind, with the code that it refuses others with.
+    /// One activity of each kind, with the code with which it refuses others.
     fn each() -> [(Activity, &'static str); 4] {
         let disk = "disk1".parse().unwrap();
         [

@@ -1,9 +1,9 @@
-//! How disks of a VM that runs come, go and grow.
+//! Adds, removes and grows disks of a running VM.
 //!
-//! The work is done on a thread of its own: keys are fetched, volumes made and closed, and the
-//! guest takes its time to let go. What a supervisor that takes over has to know is told to the
-//! VM's own thread as a [`DiskStep`], which writes it down before the work goes on: a disk is in
-//! the state before QEMU has it, and until QEMU has it no more.
+//! The work has a thread of its own: keys are fetched, volumes are made and closed, and the guest
+//! takes its time to release a device. Each step that a later supervisor must know is sent to the
+//! VM's own thread as a [`DiskStep`], and recorded before the work continues: a disk is in the
+//! state file before QEMU has it, and stays there until QEMU no longer has it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -29,12 +29,12 @@ use crate::starter::Starter;
 use crate::volumes::{ServedVolume, VolumeHost, VolumeNews};
 use crate::{disks, observe, swap};
 
-/// How long a guest may take to let go of a disk.
+/// How long a guest may take to release a disk.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(60);
-/// After how long it is asked again: it may have been in the middle of its boot.
+/// After this time it is asked again: it may have been booting.
 const ASKS_AGAIN_AFTER: Duration = Duration::from_secs(6);
 
-/// A change that is under way, and who waits for it.
+/// A change in progress, with the connection that waits for it.
 #[derive(Debug)]
 pub(super) struct Changing {
     change: DiskChange,
@@ -44,7 +44,7 @@ pub(super) struct Changing {
 }
 
 impl Changing {
-    /// The disk that is changed.
+    /// The disk of the change.
     pub(super) fn disk(&self) -> &DiskName {
         self.change.disk()
     }
@@ -55,42 +55,42 @@ impl Changing {
     }
 }
 
-/// What is to be written down before a change goes on.
+/// A step that must be recorded before the change continues.
 #[derive(Debug)]
 pub enum DiskStep {
-    /// The disk's volume is there, and is about to be served.
+    /// The disk's volume exists, and is about to be served.
     Known {
-        /// Where.
+        /// Where it will be served.
         place: Place,
-        /// What it is.
+        /// The disk.
         disk: Box<Disk>,
     },
-    /// It is served.
+    /// The volume is served.
     Served {
-        /// At which socket.
+        /// The number of its socket.
         socket: usize,
-        /// On its thread.
+        /// Its thread.
         served: ServedVolume,
     },
-    /// QEMU does not have it: its volume is to be closed.
+    /// QEMU does not have the disk, so its volume must be closed.
     Leaves {
-        /// Which.
+        /// The disk.
         disk: DiskName,
     },
-    /// It has this size.
+    /// The disk has a new size.
     Resized {
-        /// Which.
+        /// The disk.
         disk: DiskName,
-        /// Its size.
+        /// Its new size.
         size_bytes: VolumeSize,
-        /// The generation of its descriptor, as whoever serves it knows it.
+        /// The generation of its descriptor, as the process that serves it knows it.
         generation: u64,
     },
 }
 
 impl Vm {
-    /// Begins. Whoever asks is answered when it is over; asked the same again, by the next hostd
-    /// say, the last one is.
+    /// Begins a change, which is answered when it has ended. If the same change is requested again,
+    /// for example by the next hostd, the last request gets the answer.
     pub(super) fn change_disk(
         &mut self,
         asked_by: &Connection,
@@ -156,19 +156,19 @@ impl Vm {
         }
     }
 
-    /// QEMU has let go of some device, or may have.
+    /// Wakes the change when QEMU has released a device, or may have.
     pub(super) fn wake_change(&self) {
         if let Some(changing) = self.activity.disk_change() {
             let _ = changing.woken.send(());
         }
     }
 
-    /// Whether memory of it would fit what its next start makes of it.
+    /// Whether a saved memory would fit the layout that the next start makes.
     pub(super) fn is_as_started(&self) -> bool {
         self.state.layout == Layout::of(&self.task.spec)
     }
 
-    /// Writes a step down, and answers `done`.
+    /// Records a step, and sends the result to `done`.
     pub(super) fn disk_step(&mut self, step: DiskStep, done: SyncSender<Result<(), Problem>>) {
         let (mut spec, mut layout) = (self.task.spec.as_ref().clone(), self.state.layout.clone());
         let told = match step {
@@ -227,7 +227,7 @@ impl Vm {
         let _ = done.send(told);
     }
 
-    /// A change is over.
+    /// Ends a change.
     pub(super) fn disk_changed(&mut self, changed: Result<(), Problem>) {
         let Some(changing) = self.activity.end_disk_change() else { return };
         let (vm, disk) = (&self.task.spec.name, changing.change.disk());
@@ -243,7 +243,7 @@ impl Vm {
     }
 }
 
-/// What a change takes.
+/// The inputs of a change.
 struct Work {
     task: RunTask,
     layout: Layout,
@@ -283,7 +283,7 @@ impl Work {
     fn add(&self, disk: &Disk) -> Result<(), Problem> {
         let disk = disks::make(Arc::clone(&self.keys), &self.task.spec, disk)?;
         let place = match self.layout.place(&disk.name) {
-            // By a supervisor that died, or for somebody who has died.
+            // A supervisor that died has added it, or an earlier request whose hostd died.
             Some(place) => place.clone(),
             None => {
                 let place = self.layout.next(&disk.name);
@@ -317,11 +317,11 @@ impl Work {
             return Ok(());
         }
         let attached = attachment(&self.task.spec, &self.run, place.socket, disk);
-        // QEMU's user was given its socket when it was made.
+        // Its socket was given to QEMU's user when it was made.
         qemu.plug_served_disk(&device, &attached)
     }
 
-    /// Waits until the guest has let go of it.
+    /// Waits until the guest has released the device.
     fn unplug(&self, device: &DeviceId, disk: &DiskName) -> Result<(), Problem> {
         let (qemu, until) = (self.machine.qemu(), Instant::now() + LETS_GO_WITHIN);
         while qemu.is_plugged(device).map_err(|error| plug_problem(&error))? {
@@ -334,7 +334,7 @@ impl Work {
                 let next = "have the guest end what uses it and try again, or stop the VM first";
                 return Err(Problem::new("guest_keeps_disk", message).with_next_step(next));
             }
-            // Asked a second time, QEMU may say that it is at it.
+            // At a second request, QEMU may answer that the first is in progress.
             if let Err(error) = qemu.unplug(device) {
                 tracing::debug!("VM {}: {error}", self.task.spec.name);
             }

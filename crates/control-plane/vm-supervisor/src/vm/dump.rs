@@ -1,4 +1,4 @@
-//! How a VM's guest is dumped while it runs, and what becomes of its dumps.
+//! Dumps the guest of a running VM, and deletes and sends its dumps.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -21,22 +21,22 @@ use crate::dump::{Dumping, GivenDump, await_none, give};
 use crate::observe;
 use crate::own_volume::hold_key;
 
-/// How often it is told how far it is.
+/// The interval between progress reports.
 const TELLS_EVERY: Duration = Duration::from_millis(500);
-/// A dump that nobody waits for any more is given up after this: a hostd that was killed has been
-/// started again, and has asked.
+/// A dump without a waiting request is abandoned after this time: by then a killed hostd has been
+/// restarted, and has asked again.
 const NOBODY_WAITS: Duration = Duration::from_secs(60);
 
-/// A dump that is under way, and who waits for it.
+/// A dump in progress, with the connection that waits for it.
 #[derive(Debug)]
 pub(super) struct DumpUnderWay {
     operation: OperationId,
     asked_by: Option<(Connection, u64)>,
     nobody_since: Option<Instant>,
     abandoned: Arc<AtomicBool>,
-    /// How the guest was before.
+    /// The guest's state before the dump.
     before: (PowerState, Option<VmReason>),
-    /// Why QEMU says that it failed.
+    /// QEMU's reason for a failure.
     qemu_said: Option<String>,
     work: JoinHandle<()>,
 }
@@ -50,14 +50,14 @@ impl DumpUnderWay {
     }
 }
 
-/// The VM's dumps.
+/// Returns the VM's dumps.
 pub(super) fn found(spec: &VmSpec) -> Vec<Dump> {
     let found = dumps::settle(spec);
     found.inspect_err(|problem| tracing::warn!("VM {}: its dumps: {problem}", spec.name)).unwrap_or_default()
 }
 
 impl Vm {
-    /// Begins, on a thread of its own. Whoever asks is answered when it is over.
+    /// Begins a dump on a thread of its own. The request is answered when the dump has ended.
     pub(super) fn dump(
         &mut self,
         asked_by: &Connection,
@@ -67,7 +67,7 @@ impl Vm {
     ) -> Result<(), Problem> {
         let asked_by = Some((asked_by.clone(), request));
         if let Some(dump) = self.activity.dump_mut().filter(|dump| dump.operation == operation) {
-            // By a hostd that was killed.
+            // A hostd that was killed has requested it.
             (dump.asked_by, dump.nobody_since) = (asked_by, None);
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl Vm {
         let mut told = Instant::now();
         let tidying = self.tidying.take();
         let work = move || {
-            // It says by itself what it could not do.
+            // The thread logs its own errors.
             let _ = tidying.map(JoinHandle::join);
             let dumped = dumping.run(|progress| {
                 if told.elapsed() >= TELLS_EVERY {
@@ -125,7 +125,7 @@ impl Vm {
         self.tell_progress(progress);
     }
 
-    /// A hostd is gone. Its successor asks again for what is still wanted.
+    /// Handles a closed connection. A later hostd asks again for a dump that is still wanted.
     pub(super) fn dump_is_nobodys(&mut self, connection: u64) {
         if let Some(dump) = self.activity.dump_mut()
             && dump.asked_by.take_if(|(asked_by, _)| asked_by.id == connection).is_some()
@@ -140,18 +140,18 @@ impl Vm {
         }
     }
 
-    /// The guest goes on instead, unless it is too late.
+    /// Abandons the dump and resumes the guest, unless it is too late.
     pub(super) fn abandon_dump(&self) {
         if let Some(dump) = self.activity.dump() {
             dump.abandoned.store(true, Ordering::Relaxed);
         }
     }
 
-    /// It is over: there is a dump, or there is none. The guest goes on either way, if it ran.
+    /// Ends a dump, successful or not. The guest is resumed in either case, if it was running.
     pub(super) fn dumped(&mut self, dumped: Result<Dump, Problem>) {
         let Some(dump) = self.activity.end_dump() else { return };
         let DumpUnderWay { asked_by, before, qemu_said, abandoned, work, .. } = dump;
-        // It has said its last.
+        // The thread has sent its last event.
         let _ = work.join();
         let spec = self.task.spec.clone();
         let published = dumped.and_then(|dump| {
@@ -172,7 +172,7 @@ impl Vm {
                 };
                 let problem = Problem { message, ..problem };
                 tracing::warn!("VM {}: its guest is not dumped: {problem}", spec.name);
-                // What could not be said to be there.
+                // Removes the dump that could not be published.
                 self.tidy_dumps();
                 Some(problem)
             }
@@ -185,12 +185,12 @@ impl Vm {
 
     fn go_on_after_dump(&mut self, power: PowerState, reason: Option<VmReason>) {
         if self.stop.is_some() {
-            // It was asked to end meanwhile.
+            // A stop was requested meanwhile.
             return self.ask_guest_to_end(false);
         }
         if power == PowerState::Paused && self.halted.reason().is_none() && !is_halted_by_us(reason.as_ref())
         {
-            // It stood still by itself.
+            // It was paused for a reason of its own.
             return self.is(power, reason);
         }
         if let Err(problem) = self.halt_or_go_on() {
@@ -198,7 +198,8 @@ impl Vm {
         }
     }
 
-    /// A supervisor that died may have been dumping: its QEMU gives up soon, and goes on only then.
+    /// A supervisor that died may have been dumping. Its QEMU soon gives up, and can only then
+    /// resume.
     pub(super) fn await_dump_of_predecessor(&self) {
         if self.task.adopt.is_none() {
             return;
@@ -209,7 +210,7 @@ impl Vm {
         }
     }
 
-    /// Removes what never became a dump. It may be large, and nobody has to wait for its end.
+    /// Removes unfinished dumps, which may be large, without waiting for the end.
     pub(super) fn tidy_dumps(&mut self) {
         let spec = self.task.spec.clone();
         let work = move || {
@@ -223,7 +224,8 @@ impl Vm {
         }
     }
 
-    /// Begins to delete one, on a thread of its own. Whoever asks is answered when it is gone.
+    /// Begins to delete a dump on a thread of its own. The request is answered when the dump is
+    /// gone.
     pub(super) fn delete_dump(
         &self,
         asked_by: &Connection,
@@ -253,7 +255,7 @@ impl Vm {
         self.answer(Some(asked_by), problem);
     }
 
-    /// Gives one to a client, on a thread of its own: it takes its time.
+    /// Sends a dump to a client on a thread of its own, since that takes a while.
     pub(super) fn open_dump(&self, number: u32, client: OwnedFd) -> Result<(), Problem> {
         let (spec, keys) = (self.task.spec.clone(), Arc::clone(&self.keys));
         let work = move || {
@@ -265,7 +267,7 @@ impl Vm {
         begun.map(drop).map_err(|error| Problem::new("system", error.to_string()))
     }
 
-    /// Before the process ends: what is under way is given up, and whoever waits for it hears that.
+    /// Abandons a dump in progress before the process ends, and answers its request.
     pub(super) fn end_dump(&mut self) {
         self.abandon_dump();
         if let Some(dump) = self.activity.end_dump() {
@@ -283,7 +285,7 @@ impl Vm {
     }
 }
 
-/// Whether we have halted it, and not QEMU or the guest.
+/// Whether this supervisor has paused it, rather than QEMU or the guest.
 fn is_halted_by_us(reason: Option<&VmReason>) -> bool {
     reason.is_some_and(|reason| ["no_space", "paused_by_request"].contains(&reason.code.as_str()))
 }

@@ -1,4 +1,4 @@
-//! What a VM's machine and volumes say, and what follows from it.
+//! Handles news of a VM's machine and volumes.
 
 use strongroom_host::protocol::{ObservedVolume, OffReason, PowerState, VolumeState};
 use strongroom_hypervisor::qmp::RunStatus;
@@ -11,11 +11,11 @@ use crate::machine::MachineNews;
 use crate::observe;
 use crate::volumes::VolumeNews;
 
-/// QEMU's word for a machine that was told to stand still, and does for no other reason.
+/// QEMU's status of a machine that was paused by a command and for no other reason.
 const STANDS_STILL: &str = "paused";
 
 impl Vm {
-    /// What follows from what the machine says; why the VM is off, if it is.
+    /// Handles news of the machine. Returns why the VM is off, if it is.
     pub(super) fn machine_news(&mut self, news: MachineNews) -> Option<(OffReason, String)> {
         match news {
             MachineNews::Event(event) => self.machine_event(event),
@@ -63,7 +63,7 @@ impl Vm {
         }
     }
 
-    /// Its guest goes on, with a TPM that fails.
+    /// The guest continues with a failed TPM.
     pub(super) fn tpm_lost(&mut self, said: &str) {
         if self.stop.is_none() {
             let said = said.lines().last().unwrap_or_default();
@@ -72,7 +72,7 @@ impl Vm {
         }
     }
 
-    /// Its guest goes on, with a network card that reaches nothing.
+    /// The guest continues with a disconnected network card.
     fn network_lost(&mut self, network: &str) {
         if self.stop.is_none() {
             tracing::error!(
@@ -83,8 +83,8 @@ impl Vm {
         }
     }
 
-    /// How it is after events that nobody heard, or a monitor that was replaced: what it was told
-    /// meanwhile may have come to nothing.
+    /// Handles the state after missed events or the replacement of a monitor: a command may have
+    /// been lost meanwhile.
     fn machine_is(&mut self, status: Result<RunStatus, QmpError>) {
         if self.power == PowerState::Stopping {
             return;
@@ -98,7 +98,7 @@ impl Vm {
             Ok(status)
                 if status.running == halted.is_some() && (status.running || status.word == STANDS_STILL) =>
             {
-                // One that goes on has no other memory than that.
+                // A machine that resumes must not leave a saved memory behind.
                 let may = if status.running { Ok(()) } else { self.let_go_of_memory() };
                 if let Err(problem) = may.and_then(|()| self.halt_or_go_on()) {
                     tracing::error!("VM {}: {problem}", self.task.spec.name);
@@ -140,7 +140,7 @@ impl Vm {
         }
     }
 
-    /// While the VM runs, a key is missed only by workers to come.
+    /// While the VM runs, only future workers need the key.
     fn missing_key(&mut self, status: &Status) {
         if self.machine.is_none() {
             return;
@@ -152,7 +152,7 @@ impl Vm {
         self.missing = key.and_then(|key| self.keys.missing(&key));
     }
 
-    /// A guest whose disk waits for room stands still, so that its own deadlines do not pass
+    /// A guest whose disk waits for space is paused, so that its own timeouts do not expire
     /// meanwhile.
     fn room_changed(&mut self) {
         let parked = self.volumes.iter().any(|volume| volume.observed.state == VolumeState::Parked);
@@ -168,7 +168,7 @@ impl Vm {
         }
     }
 
-    /// Its QEMU may be an attacker's.
+    /// The QEMU may be under an attacker's control.
     fn machine_was_cut_off(&mut self, why: &str) -> (OffReason, String) {
         match &self.stop {
             Some(stop) => (stop.reason, stop.message.clone()),

@@ -1,4 +1,4 @@
-//! How a VM that runs moves to another key.
+//! Moves a running VM to another key.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +15,7 @@ use crate::console_log::ConsoleLog;
 use crate::door::Connection;
 use crate::rekey::rekey;
 
-/// A move that is under way, and who waits for it.
+/// A move in progress, with the connection that waits for it.
 #[derive(Debug)]
 pub(super) struct Rekeying {
     asked_by: Connection,
@@ -30,8 +30,8 @@ impl Rekeying {
 }
 
 impl Vm {
-    /// Begins, on a thread of its own: keys are fetched, and descriptors written. Whoever asks is
-    /// answered when it is over.
+    /// Begins a move on a thread of its own: it fetches keys, and writes descriptors. The request
+    /// is answered when the move has ended.
     pub(super) fn rekey(
         &mut self,
         asked_by: &Connection,
@@ -62,8 +62,7 @@ impl Vm {
         Ok(())
     }
 
-    /// It is over. Where it failed, both keys stay known, and volumes are under the one or the
-    /// other.
+    /// Ends a move. After a failure both keys stay known, and each volume is under one of them.
     pub(super) fn rekeyed(&mut self, moved: Result<Box<VmSpec>, Problem>) {
         let Some(rekeying) = self.activity.end_rekey() else { return };
         let moved = moved.and_then(|spec| self.configure(&spec));
@@ -80,15 +79,15 @@ impl Vm {
         }
     }
 
-    /// Takes over what the control plane knows by now: what opens a volume from here on, also after
-    /// this supervisor, accepts no older one.
+    /// Merges facts that the control plane knows: from here on no older volume is opened, also by a
+    /// later supervisor.
     pub(super) fn learn(&mut self, known: &[KnownVolume]) -> Result<(), Problem> {
         let mut spec = self.task.spec.clone();
         spec.learn(known)?;
         if spec == self.task.spec { Ok(()) } else { self.configure(&spec) }
     }
 
-    /// The answer to what has changed volumes.
+    /// The answer to a request that has changed volumes.
     pub(super) fn answer_of_volumes(&self, id: u64, problem: Option<Problem>) -> Report {
         Report::Answer { id, problem, known: self.task.spec.known_volumes() }
     }
@@ -97,8 +96,7 @@ impl Vm {
         self.become_configured(spec, self.state.layout.clone())
     }
 
-    /// Takes over a configuration and where its volumes are, as far as a supervisor that takes over
-    /// reads them.
+    /// Adopts a configuration and layout, and records them for a later supervisor.
     pub(super) fn become_configured(&mut self, spec: &VmSpec, layout: Layout) -> Result<(), Problem> {
         let before = (
             std::mem::replace(&mut self.state.spec, spec.clone()),

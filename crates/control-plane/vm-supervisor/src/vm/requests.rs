@@ -1,4 +1,4 @@
-//! What a VM's supervisor is asked.
+//! The requests to a VM's supervisor.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::starter::QemuSocket;
 impl Vm {
     pub(super) fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
         let begun = match request.kind {
-            // Answered when it is over.
+            // The request is answered when the activity has ended.
             RequestKind::Suspend => match self.suspend(connection, request.id) {
                 Ok(()) => return self.tell(),
                 Err(problem) => Err(problem),
@@ -44,7 +44,7 @@ impl Vm {
         };
         let problem = begun.err();
         let answer = Report::answer(request.id, problem);
-        // What it asked for is to be seen before the answer is.
+        // The effect of the request is visible before its answer.
         self.tell();
         if connection.wire.send(&answer, &[]).is_err() {
             connection.wire.hang_up();
@@ -57,7 +57,7 @@ impl Vm {
                 self.ask_to_stop(force, timeout_s);
                 Ok(())
             }
-            // Not here.
+            // These are answered elsewhere.
             RequestKind::Statistics { .. }
             | RequestKind::Suspend
             | RequestKind::Rekey { .. }
@@ -87,7 +87,7 @@ impl Vm {
             RequestKind::Reset => {
                 let machine = self.machine()?;
                 machine.qemu().monitor().reset().map_err(|error| qmp_problem(&error))?;
-                // A guest that gave up stands still until somebody does this.
+                // A panicked guest is paused until it is reset.
                 self.halt_or_go_on()
             }
             RequestKind::Console { read_only } => {
@@ -119,7 +119,7 @@ impl Vm {
         self.machine.clone().ok_or_else(|| self.not_running())
     }
 
-    /// Why what needs its QEMU cannot be done now: `not_ready` says that QEMU runs and is about to
+    /// Why a request that needs QEMU is refused: `not_ready` means that QEMU runs and is about to
     /// be found.
     pub(super) fn not_running(&self) -> Problem {
         match &self.state.qemu {
@@ -145,7 +145,8 @@ impl Vm {
         relay(client, server).map_err(failed)
     }
 
-    /// What is refused is not wanted any more: it would be done behind the back of who was told so.
+    /// A refused request is undone. Otherwise it would take effect later, although its caller was
+    /// told that it failed.
     fn halt_by_request(&mut self, halted: bool) -> Result<(), Problem> {
         self.machine()?;
         let before = std::mem::replace(&mut self.halted.by_request, halted);
@@ -176,17 +177,17 @@ impl Vm {
         self.is(PowerState::Stopping, None);
         match force || self.activity.suspension().is_some() {
             true => self.cut_off(),
-            // As soon as that is over.
+            // The guest is asked as soon as the dump has ended.
             false if self.activity.dump().is_some() => {}
             false => self.ask_guest_to_end(is_awake),
         }
     }
 
-    /// Presses the power button of a machine. One whose guest cannot be asked is cut off.
+    /// Presses the power button of a machine. If that fails, the machine is stopped by force.
     pub(super) fn ask_guest_to_end(&mut self, is_awake: bool) {
         let asked = self.machine.as_ref().is_some_and(|machine| {
             let monitor = machine.qemu().monitor();
-            // A guest that stands still would not see the button.
+            // A paused guest would not see the button.
             let awake = if is_awake { Ok(()) } else { monitor.cont() };
             awake.and_then(|()| monitor.press_power_button()).is_ok()
         });

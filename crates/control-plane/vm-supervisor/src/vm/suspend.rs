@@ -1,4 +1,4 @@
-//! How a VM that runs is suspended.
+//! Suspends a running VM.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,10 @@ use crate::door::Connection;
 use crate::memory::{self, Saving};
 use crate::observe;
 
-/// How often it is told how far it is.
+/// The interval between progress reports.
 const TELLS_EVERY: Duration = Duration::from_millis(500);
 
-/// A suspension that is under way, and who waits for it.
+/// A suspension in progress, with the connection that waits for it.
 #[derive(Debug)]
 pub(super) struct Suspension {
     asked_by: Connection,
@@ -35,7 +35,7 @@ impl Suspension {
 }
 
 impl Vm {
-    /// Begins, on a thread of its own. Whoever asks is answered when it is over.
+    /// Begins a suspension on a thread of its own. The request is answered when it has ended.
     pub(super) fn suspend(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
         let machine = self.machine()?;
         self.activity.allow_another()?;
@@ -64,7 +64,7 @@ impl Vm {
         let mut told = Instant::now();
         let removal = self.removal.take();
         let work = move || {
-            // The place is free then. It says by itself what it could not do.
+            // The volume's name is then free. The thread logs its own errors.
             let _ = removal.map(thread::JoinHandle::join);
             let saved = saving.run(|progress| {
                 if told.elapsed() >= TELLS_EVERY {
@@ -91,7 +91,7 @@ impl Vm {
         }
     }
 
-    /// The guest goes on instead, unless it is too late.
+    /// Abandons the suspension and resumes the guest, unless it is too late.
     pub(super) fn abandon_suspension(&self) {
         let Some(suspension) = self.activity.suspension() else { return };
         suspension.abandoned.store(true, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Vm {
         }
     }
 
-    /// It is over: the machine ends, or goes on.
+    /// Ends a suspension: the machine ends, or resumes.
     pub(super) fn suspended(&mut self, saved: Result<SuspendedMemory, Problem>) {
         let Some(suspension) = self.activity.end_suspension() else { return };
         let problem = match saved {
@@ -117,8 +117,8 @@ impl Vm {
             }
             Err(problem) => {
                 tracing::warn!("VM {}: it is not suspended: {problem}", self.task.spec.name);
-                // Should `vm.json` say already that there is a memory, it is not to be found beside
-                // a guest that went on.
+                // If `vm.json` already lists a memory, the entry must be removed before the guest
+                // resumes.
                 if self.stop.is_none()
                     && let Err(problem) = self.let_go_of_memory().and_then(|()| self.halt_or_go_on())
                 {
@@ -134,8 +134,8 @@ impl Vm {
         }
     }
 
-    /// Before the guest goes on: from now on the memory that it has is the only one. One that was
-    /// begun by a supervisor that died, or that QEMU has loaded, is none any more.
+    /// Called before the guest resumes: from now on its present memory is the only one. A memory
+    /// that a dead supervisor began to save, or that QEMU has loaded, is no longer valid.
     pub(super) fn let_go_of_memory(&self) -> Result<(), Problem> {
         let spec = &self.task.spec;
         if let Some(machine) = self.machine.as_ref().filter(|_| memory::is_there(spec)) {
@@ -153,7 +153,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Once the guest runs, the volume is of no use. It is large, and nobody has to wait for it.
+    /// Once the guest runs, the volume is useless. It is large, so it is removed in the background.
     pub(super) fn remove_memory(&mut self) {
         let spec = self.task.spec.clone();
         if !memory::is_there(&spec) {

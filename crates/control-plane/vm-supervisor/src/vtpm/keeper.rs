@@ -11,14 +11,15 @@ use strongroom_hypervisor::Swtpm;
 
 use super::{TpmError, TpmPlace};
 
-/// What swtpm writes at once is recorded once.
+/// Writes of swtpm within this time are recorded as one state.
 const SETTLES_AFTER: Duration = Duration::from_millis(20);
-/// What could not be recorded is tried again after this: mostly, the VM's key cannot be had now.
+/// After a failure, the state is recorded again after this time; usually the VM's key is
+/// unavailable.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// From QEMU's end to swtpm's.
+/// Timeout from QEMU's end to swtpm's.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A thread that keeps the record of a TPM.
+/// The thread that records a TPM's states.
 #[derive(Debug)]
 pub struct Keeper {
     stop: OwnedFd,
@@ -33,11 +34,11 @@ struct Kept {
 }
 
 impl Keeper {
-    /// Records the state of a swtpm that runs, whose QEMU has taken it. `lost` is told if swtpm
-    /// ends before it is [told to](Self::end), with its last words.
+    /// Records the states of a running swtpm that is connected to QEMU. If swtpm ends before
+    /// [`Self::end`] is called, `lost` is called with its last output.
     ///
     /// # Errors
-    /// If there is no thread, or changes cannot be watched. swtpm runs on.
+    /// If the thread cannot be started, or changes cannot be watched. swtpm keeps running.
     pub fn start(
         place: TpmPlace,
         swtpm: Swtpm,
@@ -50,7 +51,7 @@ impl Keeper {
         Ok(Self { stop, thread })
     }
 
-    /// Waits for the end of swtpm, whose QEMU has ended, and records the state that it left.
+    /// Waits for the end of swtpm, whose QEMU has ended, and records its last state.
     pub fn end(self) {
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         if self.thread.join().is_err() {
@@ -98,14 +99,14 @@ impl Kept {
         if !self.swtpm.wait(ENDS_WITHIN) {
             self.swtpm.kill();
         }
-        // Where this fails, the next start takes a state that is not recorded for one that was
-        // written right before a crash.
+        // If this fails, the next start takes an unrecorded state for one that was written just
+        // before a crash.
         if let Err(error) = self.place.ended() {
             self.complain(&error);
         }
     }
 
-    /// Records the state; whether it must be tried again.
+    /// Records the state. Returns whether it must be tried again.
     fn record(&self) -> bool {
         match self.place.record() {
             Ok(()) => false,
@@ -126,7 +127,7 @@ impl Kept {
     }
 }
 
-/// Rounded up, so that what is due is due when poll says so.
+/// Rounded up, so that poll does not return before the deadline.
 fn timespec(wait: Duration) -> Timespec {
     let wait = wait + Duration::from_micros(999);
     Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() }

@@ -1,15 +1,14 @@
-//! A VM's TPM: swtpm, and what is recorded of its state.
+//! A VM's TPM: swtpm, and the record of its states.
 //!
 //! ```text
 //! vtpm.state/   what swtpm keeps, sealed by swtpm with the TPM's key
 //! vtpm/         a sealed volume: that key, and which states there were (record)
 //! ```
 //!
-//! The key goes from the volume into swtpm's pipe. Before swtpm starts, the state that is there is
-//! compared with the record; while it runs, each new state is recorded (keeper). A swtpm that dies
-//! is not replaced: what the guest measured into it since its start is gone, and a TPM that forgot
-//! would vouch for less than it says. The guest sees a TPM that fails; it has one again after its
-//! next start.
+//! The key goes from the volume into swtpm's pipe. Before swtpm starts, its state is compared with
+//! the record; while it runs, each new state is recorded (keeper). A swtpm that dies is not
+//! replaced: the measurements since the guest's start are lost, and a TPM without them would vouch
+//! for a state that it has not seen. The guest sees a failed TPM until its next start.
 
 mod keeper;
 mod record;
@@ -34,45 +33,45 @@ use super::keys::VmKeys;
 use super::own_volume::{OpenOwnVolume, OwnVolumeError, hold_key};
 use super::starter::Starter;
 
-/// The file of the state that lasts, in its directory (swtpm's own name).
+/// swtpm's file name of the permanent state.
 pub(super) const STATE_FILE: &str = "tpm2-00.permall";
-/// The longest such file, in bytes: many times what libtpms keeps.
+/// The longest state file, in bytes: many times the size that libtpms uses.
 const STATE_BYTES_MAX: u64 = 4 << 20;
 
 /// Why a VM has no TPM.
 #[derive(Debug, Error)]
 pub enum TpmError {
-    /// The volume of its record.
+    /// The volume of its record cannot be used.
     #[error(transparent)]
     Volume(#[from] OwnVolumeError),
-    /// Its record.
+    /// Its record is invalid.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Its state is not the one that it should be.
+    /// Its state is not the recorded one.
     #[error("{path}: {refusal}")]
     State {
         /// The state's file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         refusal: Refusal,
     },
-    /// swtpm.
+    /// swtpm failed.
     #[error("{0}")]
     Swtpm(Problem),
-    /// The operating system.
+    /// A system call failed.
     #[error("cannot {action} {path}: {error}")]
     System {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
 }
 
 impl TpmError {
-    /// The key that is missing, if it may come by itself.
+    /// Returns the missing key with the reason, if it may become available.
     pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
         match self {
             Self::Volume(error) | Self::Record(RecordError::Volume(error)) => error.missing_key(),
@@ -80,7 +79,7 @@ impl TpmError {
         }
     }
 
-    /// As hostd is told.
+    /// The problem for hostd.
     pub fn problem(&self) -> Problem {
         match self {
             Self::Volume(error) | Self::Record(RecordError::Volume(error)) => error.problem(),
@@ -95,25 +94,25 @@ impl TpmError {
     }
 }
 
-/// Where everything of a VM's TPM is.
+/// The files of a VM's TPM.
 #[derive(Clone, Debug)]
 pub struct TpmPlace {
-    /// Whose it is.
+    /// The VM.
     spec: VmSpec,
     keys: Arc<VmKeys>,
     starter: Starter,
 }
 
 impl TpmPlace {
-    /// Of this VM.
+    /// The files of this VM's TPM.
     pub fn of(spec: &VmSpec, keys: &Arc<VmKeys>, starter: &Starter) -> Self {
         Self { spec: spec.clone(), keys: Arc::clone(keys), starter: starter.clone() }
     }
 
-    /// Starts a swtpm with the state that is there, if that is the right one.
+    /// Starts a swtpm with the present state, if that is the right one.
     ///
     /// # Errors
-    /// Also while the VM's key cannot be had ([`TpmError::missing_key`]).
+    /// Also if the VM's key is unavailable ([`TpmError::missing_key`]).
     pub fn start(&self, run: &RunDirectory) -> Result<Swtpm, TpmError> {
         let state = self.state_directory();
         let system = |action| {
@@ -147,13 +146,13 @@ impl TpmPlace {
         OpenOwnVolume::open_known(&self.spec, OwnVolume::Vtpm, kek.as_deref())
     }
 
-    /// Records the state that is there, if it is a new one.
+    /// Records the present state, if it is new.
     fn record(&self) -> Result<(), TpmError> {
         let Some((digest, [file, directory])) = self.state()? else { return Ok(()) };
         let path = self.state_directory();
         let system = |error| TpmError::System { action: "sync", path: path.clone(), error };
-        // What is recorded has to be there after a power cut, or the one before it would be taken
-        // for put back.
+        // A recorded state must survive a power cut; otherwise its predecessor would look as if it
+        // had been put back.
         file.sync_all().map_err(system)?;
         directory.sync_all().map_err(system)?;
         let mut volume = self.open()?;
@@ -174,7 +173,7 @@ impl TpmPlace {
         Ok(volume.close()?)
     }
 
-    /// Notes that the TPM has ended in order, with the state that is there.
+    /// Records that the TPM has ended in order, with its present state.
     fn ended(&self) -> Result<(), TpmError> {
         self.record()?;
         let mut volume = self.open()?;
@@ -182,18 +181,18 @@ impl TpmPlace {
         Ok(volume.close()?)
     }
 
-    /// What is readable when there may be another state.
+    /// Returns a descriptor that is readable when there may be a new state.
     fn changes(&self) -> io::Result<OwnedFd> {
         self.starter.watch_tpm()
     }
 
-    /// The state that lasts, as it is now: its file, and its directory.
+    /// Returns the present permanent state: its digest, its file, and its directory.
     fn state(&self) -> Result<Option<(StateDigest, [File; 2])>, TpmError> {
         let path = self.state_directory().join(STATE_FILE);
         let system = |error| TpmError::System { action: "read", path: path.clone(), error };
         let Some(opened) = self.starter.tpm_state().map_err(system)? else { return Ok(None) };
         let opened = opened.map(File::from);
-        // Its directory is another user's, who may put anything there.
+        // The directory belongs to another user, who may put anything there.
         if !opened[0].metadata().map_err(system)?.is_file() {
             return Err(system(io::Error::other("it is no file")));
         }
@@ -203,7 +202,7 @@ impl TpmPlace {
     }
 }
 
-/// A pipe from which these bytes can be read, and then its end.
+/// Returns a pipe with these bytes, and then its end.
 fn pipe_of(bytes: &[u8]) -> io::Result<OwnedFd> {
     let (reader, mut writer) = io::pipe()?;
     writer.write_all(bytes)?;

@@ -1,9 +1,9 @@
-//! What is in the volume `vtpm`: the key of a TPM's state, and which state is its last.
-//! `ON_DISK.md` has it byte by byte.
+//! The content of the volume `vtpm`: the key of a TPM's state, and the history of states.
+//! `ON_DISK.md` describes it byte by byte.
 //!
-//! swtpm seals its state, and would open an older one as well. So each state is a generation here,
-//! and what was recorded once is known again when somebody puts it back. Two slots are written in
-//! turn, so that a power cut leaves one whole.
+//! swtpm encrypts its state, but would also open an old one. So each state gets a generation here,
+//! and a recorded state is recognised if an attacker puts it back. Two slots are written in turn,
+//! so that a power cut leaves one intact.
 
 use strongroom_crypto::mac::sha256;
 use strongroom_memory::secret::{SecretBytes, SecretError};
@@ -13,26 +13,27 @@ use zeroize::Zeroizing;
 
 use crate::own_volume::{OpenOwnVolume, OwnVolumeError};
 
-/// Of the key with which swtpm seals its state (AES-256), in bytes.
+/// The length of the key with which swtpm encrypts its state (AES-256), in bytes.
 pub const KEY_BYTES: usize = 32;
 /// The first bytes of a slot.
 const MAGIC: &[u8; 8] = b"SRVTPM\r\n";
 /// The version of the format.
 const VERSION: u32 = 1;
-/// Set while a swtpm runs, or did when the host lost its power: then a state may be there that is
-/// not recorded.
+/// Set while a swtpm runs. If it is set at a start, the host lost power, and there may be an
+/// unrecorded state.
 const IN_USE: u32 = 1;
-/// From slot to slot: a block, so that writing one leaves the other alone.
+/// The distance of the slots: a block, so that writing one leaves the other alone.
 const SLOT_BYTES: usize = 4096;
-/// What of a slot is used.
+/// The bytes of a slot that are used.
 const SLOT_USED: usize = 128;
-/// What its checksum is over.
+/// The bytes that its checksum covers.
 const SLOT_CHECKED: usize = 96;
-/// Where former states are.
+/// The offset of the former states.
 const FORMER_AT: u64 = 2 * SLOT_BYTES as u64;
-/// How many states are remembered: at some twenty for each boot of a guest, those of several years.
+/// The number of states that are remembered: several years, at about twenty for each boot of a
+/// guest.
 const FORMER_MAX: u64 = 32768;
-/// Of one: its generation, and the first 24 bytes of its digest.
+/// The length of an entry: a generation, and the first 24 bytes of the state's digest.
 const FORMER_BYTES: usize = 32;
 
 /// The size of the volume.
@@ -41,68 +42,68 @@ pub const VOLUME_BYTES: u64 = FORMER_AT + FORMER_MAX * FORMER_BYTES as u64;
 /// SHA-256 of a state file.
 pub type StateDigest = [u8; 32];
 
-/// Why what the volume holds cannot be used.
+/// Why the record cannot be used.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// Reading or writing it.
+    /// The volume cannot be read or written.
     #[error(transparent)]
     Volume(#[from] OwnVolumeError),
-    /// No memory for a key.
+    /// There is no secure memory for the key.
     #[error("no memory for the TPM's key: {0}")]
     Secret(#[from] SecretError),
-    /// It is of a later program.
+    /// It was written by a later version.
     #[error(
         "what is recorded of the TPM is of version {0}, which this program does not know; use a newer one"
     )]
     Version(u32),
-    /// No slot is whole.
+    /// No slot is intact.
     #[error(
         "what is recorded of the TPM is damaged ({0}); restore volume vtpm and directory vtpm.state of the VM from the same backup"
     )]
     Damaged(&'static str),
 }
 
-/// Why a TPM is not started with the state that is there.
+/// Why a TPM is not started with the present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// An older state was put back.
+    /// An old state was put back.
     #[error(
         "it is generation {found} of the TPM's state, and the last one is {last}: an older state was put back"
     )]
     PutBack {
-        /// Which it is.
+        /// The generation of the present state.
         found: u64,
-        /// Which it should be.
+        /// The generation of the last recorded state.
         last: u64,
     },
-    /// It is not there.
+    /// The state is missing.
     #[error("the TPM's state is missing; its last generation is {last}")]
     Missing {
-        /// Which it should be.
+        /// The generation of the last recorded state.
         last: u64,
     },
-    /// The TPM ended in order, and this is not what it left.
+    /// The TPM ended in order, and its present state is another one.
     #[error(
         "it is not generation {last} of the TPM's state, with which the TPM ended: another one was put in its place"
     )]
     Other {
-        /// Which it should be.
+        /// The generation of the last recorded state.
         last: u64,
     },
 }
 
-/// What is there, when it is not refused.
+/// The status of a state that is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing yet, as it should be.
+    /// No state yet, as recorded.
     New,
-    /// The recorded one.
+    /// The last recorded state.
     Recorded,
-    /// Not recorded: written right before a crash, if swtpm's key opens it.
+    /// An unrecorded state, written just before a crash; valid if swtpm's key opens it.
     Unrecorded,
 }
 
-/// What is recorded.
+/// The record of a TPM.
 #[derive(Debug)]
 pub struct TpmRecord {
     key: SecretBytes,
@@ -113,10 +114,10 @@ pub struct TpmRecord {
     former: Vec<[u8; FORMER_BYTES]>,
 }
 
-/// The first content of a volume, with a new key.
+/// Returns the first content of a volume, with a new key.
 ///
 /// # Errors
-/// If there is no memory for the key, or the system gives no random numbers.
+/// If there is no secure memory for the key, or the system provides no random numbers.
 pub fn new_content() -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let key = SecretBytes::random(KEY_BYTES)?;
     let former = vec![[0; FORMER_BYTES]; FORMER_MAX as usize];
@@ -124,19 +125,19 @@ pub fn new_content() -> Result<Zeroizing<Vec<u8>>, SecretError> {
     Ok(new.slot())
 }
 
-/// The size of the volume, as volumes have it.
+/// The size of the volume.
 ///
 /// # Errors
-/// Never: it is a constant in range.
+/// Never, since it is a constant in range.
 pub fn volume_size() -> Result<VolumeSize, strongroom_types::SizeError> {
     VolumeSize::new(VOLUME_BYTES)
 }
 
 impl TpmRecord {
-    /// Reads what is recorded.
+    /// Reads the record.
     ///
     /// # Errors
-    /// Also if it is damaged, or of a later program.
+    /// Also if it is damaged, or was written by a later version.
     pub fn read(volume: &mut OpenOwnVolume) -> Result<Self, RecordError> {
         if volume.size_bytes() < VOLUME_BYTES {
             return Err(RecordError::Damaged("the volume is too small"));
@@ -170,20 +171,20 @@ impl TpmRecord {
         }
     }
 
-    /// The key that seals the state.
+    /// The key that encrypts the state.
     pub fn key(&self) -> &SecretBytes {
         &self.key
     }
 
-    /// How many states there were.
+    /// The number of states so far.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether a TPM may be started with a state, or without one.
+    /// Checks whether a TPM may be started with this state, or without one.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason that it may not.
     pub fn judge(&self, state: Option<&StateDigest>) -> Result<Verdict, Refusal> {
         let last = self.generation;
         match state {
@@ -198,7 +199,7 @@ impl TpmRecord {
         }
     }
 
-    /// Notes that a swtpm runs from now on, or that it has ended in order.
+    /// Records that a swtpm runs from now on, or that it has ended in order.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -210,11 +211,11 @@ impl TpmRecord {
         Ok(())
     }
 
-    /// Makes a state that lasts the last one. Whether it is: a former one is not, nor is the one
-    /// that is recorded already.
+    /// Records a state as the last one, durably. Returns `false` for a state that is already
+    /// recorded, former or last.
     ///
     /// # Errors
-    /// If that cannot be made durable.
+    /// If it cannot be made durable.
     pub fn record(&mut self, volume: &mut OpenOwnVolume, state: &StateDigest) -> Result<bool, RecordError> {
         if self.generation_of(state).is_some() {
             return Ok(false);
@@ -224,8 +225,8 @@ impl TpmRecord {
         entry[..8].copy_from_slice(&next.to_le_bytes());
         entry[8..].copy_from_slice(&state[..FORMER_BYTES - 8]);
         let place = next % FORMER_MAX;
-        // Before the slot that counts it. What it replaces is not remembered by the slot before
-        // either.
+        // Written before the slot that counts it. The former slot no longer counts the entry that
+        // is overwritten.
         volume.write_at(FORMER_AT + place * FORMER_BYTES as u64, &entry)?;
         volume.flush()?;
         self.former[place as usize] = entry;
@@ -255,8 +256,8 @@ impl TpmRecord {
         slot
     }
 
-    /// The generations that are known again: one less than there is room for, whose entry is the
-    /// next one's.
+    /// The generations that are recognised: one fewer than the entries, since the next state
+    /// overwrites the oldest.
     fn remembered(&self) -> std::ops::RangeInclusive<u64> {
         let oldest = (self.generation + 2).saturating_sub(FORMER_MAX).max(1);
         oldest..=self.generation
@@ -276,7 +277,7 @@ fn is_whole(slot: &[u8]) -> bool {
     slot.starts_with(MAGIC) && sha256(&slot[..SLOT_CHECKED]) == slot[SLOT_CHECKED..SLOT_USED]
 }
 
-/// The 64-bit number at a place.
+/// Reads the 64-bit number at an offset.
 fn number(bytes: &[u8], at: usize) -> u64 {
     let mut number = [0; 8];
     number.copy_from_slice(&bytes[at..at + 8]);
@@ -323,7 +324,7 @@ mod tests {
         let key = record.key().duplicate().unwrap();
         volume.close().unwrap();
 
-        // After a crash, and then in order.
+        // First after a crash, then after an orderly end.
         let (mut volume, mut record) = open(&path);
         assert_eq!((record.key(), record.generation()), (&key, 3));
         let judge = |record: &TpmRecord, number| record.judge(Some(&state(number)));
@@ -346,7 +347,7 @@ mod tests {
         let (mut volume, mut record) = open(&path);
         record.record(&mut volume, &state(1)).unwrap();
         record.record(&mut volume, &state(2)).unwrap();
-        // As a power cut leaves it in the middle of the last slot.
+        // A power cut in the middle of the last slot.
         let last = (record.sequence % 2) * SLOT_BYTES as u64;
         volume.write_at(last + 64, &[0; 8]).unwrap();
         let torn = TpmRecord::read(&mut volume).unwrap();

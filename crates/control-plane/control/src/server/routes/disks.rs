@@ -14,7 +14,7 @@ use super::{Answer, blocking};
 /// A task that was accepted.
 type Accepted = Answer<(StatusCode, Json<Task>)>;
 
-/// Adds an empty disk to a VM, under the VM's key. A guest that runs sees it at once.
+/// Adds an empty disk to a VM, under the VM's key. A running guest sees it at once.
 #[utoipa::path(post, path = "/v1/vms/{vm}/disks", operation_id = "vm_add_disk", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = AddDisk,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -23,8 +23,7 @@ pub async fn vm_add_disk(State(api): State<Api>, Named(vm): Named<String>, wish:
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Takes a disk out of a VM and deletes its volume. A guest that runs is asked to let go of it, and
-/// has a minute.
+/// Removes a disk from a VM and deletes its volume. A running guest has a minute to release it.
 #[utoipa::path(delete, path = "/v1/vms/{vm}/disks/{disk}", operation_id = "vm_remove_disk", tag = "vm",
     params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk1` and so on.")),
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -37,7 +36,7 @@ pub async fn vm_remove_disk(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Makes a disk of a VM larger. A guest that runs sees the new size at once.
+/// Grows a disk of a VM. A running guest sees the new size at once.
 #[utoipa::path(patch, path = "/v1/vms/{vm}/disks/{disk}", operation_id = "vm_resize_disk", tag = "vm",
     params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
     request_body = ResizeDisk,

@@ -23,8 +23,7 @@ use crate::engine::views::{limit, page_of};
 use crate::problems;
 use crate::records::{alarm_id, event_id};
 
-/// Longest wait for the end of a task, in seconds: below what proxies and clients take for a dead
-/// server.
+/// The longest wait for the end of a task, in seconds: below the timeouts of proxies and clients.
 const WAIT_MAX_S: u32 = 60;
 
 /// Tasks, newest first.
@@ -37,7 +36,8 @@ pub async fn task_list(
     Ok(Json(api.control.list_tasks(&query)?))
 }
 
-/// A task. With `wait_s` it is answered when it is over or waits for an image, or as it is then.
+/// A task. With `wait_s` the answer waits until the task has ended, waits for an image, or the time
+/// is over.
 #[utoipa::path(get, path = "/v1/tasks/{task}", operation_id = "task_show", tag = "task",
     params(("task" = Uuid, Path, description = "Its id."), TaskQuery),
     responses((status = 200, body = Task), (status = "4XX", body = ErrorBody)))]
@@ -65,7 +65,7 @@ pub async fn task_show(
     }
 }
 
-/// Asks for the end of a task. It ends as soon as what it does can be left.
+/// Requests the cancellation of a task. It ends as soon as its work can be stopped.
 #[utoipa::path(delete, path = "/v1/tasks/{task}", operation_id = "task_cancel", tag = "task",
     params(("task" = Uuid, Path, description = "Its id.")),
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -109,8 +109,8 @@ pub async fn event_list(
     Ok(Json(Page { items, total: total as u64, next }))
 }
 
-/// Events as they happen (server-sent events). `Last-Event-ID` goes on where a stream was cut off;
-/// an event `reset` says that some in between are not kept any more.
+/// Live events (server-sent events). `Last-Event-ID` continues an interrupted stream; an event
+/// `reset` means that some events in between are no longer kept.
 #[utoipa::path(get, path = "/v1/events/stream", operation_id = "event_stream", tag = "event", params(EventStreamQuery),
     responses((status = 200, description = "The `data` of each is an Event.", content_type = "text/event-stream", body = String),
         (status = "4XX", body = ErrorBody)))]
@@ -133,7 +133,7 @@ pub async fn event_stream(
     Ok(stream::events(&api, resumed.or(query.after)))
 }
 
-/// Alarms that are raised now.
+/// Raised alarms.
 #[utoipa::path(get, path = "/v1/alarms", operation_id = "alarm_list", tag = "alarm", params(ListQuery),
     responses((status = 200, body = Page<Alarm>), (status = "4XX", body = ErrorBody)))]
 pub async fn alarm_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -> Answer<Json<Page<Alarm>>> {

@@ -17,7 +17,7 @@ use super::{Answer, blocking};
 use crate::engine::Control;
 use crate::engine::views::page_of;
 
-/// A task that was accepted, or done at once.
+/// A task that was accepted, or is already done.
 type Accepted = Answer<(StatusCode, Json<Task>)>;
 
 /// Datastores.
@@ -47,7 +47,7 @@ pub async fn policy_list(
     Ok(Json(page_of("policies", api.control.list_policies(), &query, |item| item.name.to_string())?))
 }
 
-/// Key providers: their names, and how they were when they were asked last.
+/// Key providers, with their last known state.
 #[utoipa::path(get, path = "/v1/key-providers", operation_id = "key_provider_list", tag = "key-provider", params(ListQuery),
     responses((status = 200, body = Page<KeyProvider>), (status = "4XX", body = ErrorBody)))]
 pub async fn key_provider_list(
@@ -84,8 +84,7 @@ pub async fn policy_show(State(api): State<Api>, Named(policy): Named<String>) -
     Ok(Json(api.control.show_policy(&policy)?))
 }
 
-/// What lies in a datastore, and how it stands to the inventory: VMs that are registered, orphans,
-/// copies.
+/// The content of a datastore, compared with the inventory: registered VMs, orphans, copies.
 #[utoipa::path(get, path = "/v1/datastores/{datastore}/contents", operation_id = "datastore_scan", tag = "datastore",
     params(("datastore" = String, Path, description = "Name or id."), ListQuery),
     responses((status = 200, body = Page<Found>), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -98,7 +97,7 @@ pub async fn datastore_scan(
     Ok(Json(page_of("contents", found, &query, |item| item.directory.clone())?))
 }
 
-/// Takes a directory into use as a datastore. Its host marks it with an id.
+/// Adds a directory as a datastore. Its host marks it with an id.
 #[utoipa::path(post, path = "/v1/datastores", operation_id = "datastore_add", tag = "datastore", request_body = AddDatastore,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn datastore_add(State(api): State<Api>, wish: Wish<AddDatastore>) -> Accepted {
@@ -114,7 +113,7 @@ pub async fn policy_create(State(api): State<Api>, wish: Wish<CreatePolicy>) -> 
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Takes a datastore without VMs out of the inventory; its files stay.
+/// Removes a datastore without VMs from the inventory; its files stay.
 #[utoipa::path(delete, path = "/v1/datastores/{datastore}", operation_id = "datastore_remove", tag = "datastore",
     params(("datastore" = String, Path, description = "Name or id.")),
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -127,7 +126,7 @@ pub async fn datastore_remove(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Registers every VM of a datastore that can be: the way back to an inventory that was lost.
+/// Registers every VM of a datastore that can be registered, to recover a lost inventory.
 #[utoipa::path(post, path = "/v1/datastores/{datastore}/rebuild", operation_id = "datastore_rebuild", tag = "datastore",
     params(("datastore" = String, Path, description = "Name or id.")), request_body = Option<RebuildDatastore>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -141,7 +140,7 @@ pub async fn datastore_rebuild(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Deletes a policy that holds for no VM.
+/// Deletes a policy that no VM is under.
 #[utoipa::path(delete, path = "/v1/policies/{policy}", operation_id = "policy_delete", tag = "policy",
     params(("policy" = String, Path, description = "Name or id.")),
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]

@@ -1,5 +1,4 @@
-//! The operations. Which there are, and what each touches, says `strongroom_api::OPERATIONS`; a
-//! test compares.
+//! The operations. `strongroom_api::OPERATIONS` lists them with what each touches; a test compares.
 
 mod disks;
 mod events;
@@ -20,7 +19,7 @@ type Answer<T> = Result<T, Refusal>;
 
 /// Every operation.
 pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
-    // Those whose query is read, which refuse what they do not know of it.
+    // The operations with a query, which refuse its unknown parts.
     let lists = OpenApiRouter::new()
         .routes(routes!(vms::vm_list, vms::vm_create))
         .routes(routes!(vms::vm_dump, vms::vm_dump_list))
@@ -69,7 +68,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
     guarded.merge(open)
 }
 
-/// Does what blocks: for the store's device, for a host, for a key provider.
+/// Runs work that blocks on the store's device, a host or a key provider.
 async fn blocking<T: Send + 'static>(
     api: Api,
     work: impl FnOnce(&crate::engine::Control) -> Result<T, Problem> + Send + 'static,

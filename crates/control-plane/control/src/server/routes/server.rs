@@ -40,7 +40,7 @@ pub async fn readyz(State(api): State<Api>) -> Answer<&'static str> {
     Ok("ready\n")
 }
 
-/// Numbers for Prometheus (text format 0.0.4).
+/// Metrics for Prometheus (text format 0.0.4).
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "server",
     responses((status = 200, description = "The numbers.", content_type = "text/plain", body = String),
         (status = "4XX", body = ErrorBody)))]

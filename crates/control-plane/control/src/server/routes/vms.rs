@@ -19,7 +19,7 @@ use crate::engine::views::page_of;
 /// A task that was accepted.
 type Accepted = Answer<(StatusCode, Json<Task>)>;
 
-/// VMs, a page at a time.
+/// A page of VMs.
 #[utoipa::path(get, path = "/v1/vms", operation_id = "vm_list", tag = "vm", params(VmListQuery),
     responses((status = 200, body = Page<VmSummary>), (status = "4XX", body = ErrorBody)))]
 pub async fn vm_list(
@@ -29,7 +29,7 @@ pub async fn vm_list(
     Ok(Json(api.control.list_vms(&query)?))
 }
 
-/// A VM, whole.
+/// A VM with all of its details.
 #[utoipa::path(get, path = "/v1/vms/{vm}", operation_id = "vm_show", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")),
     responses((status = 200, body = VmView), (status = "4XX", body = ErrorBody)))]
@@ -37,7 +37,7 @@ pub async fn vm_show(State(api): State<Api>, Named(vm): Named<String>) -> Answer
     Ok(Json(api.control.show_vm(&vm)?))
 }
 
-/// How the keys of a VM stand. Its key providers are asked.
+/// The states of a VM's keys, queried from its providers.
 #[utoipa::path(get, path = "/v1/vms/{vm}/key-status", operation_id = "vm_key_status", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")),
     responses((status = 200, body = KeyStatus), (status = "4XX", body = ErrorBody)))]
@@ -45,7 +45,7 @@ pub async fn vm_key_status(State(api): State<Api>, Named(vm): Named<String>) -> 
     blocking(api, move |control| control.key_status(&vm)).await.map(Json)
 }
 
-/// What a VM's guest asked of its disks: requests, bytes, errors, latencies. Its host is asked.
+/// A VM's disk counters, queried from its host: requests, bytes, errors, latencies.
 #[utoipa::path(get, path = "/v1/vms/{vm}/stats", operation_id = "vm_stats", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")),
     responses((status = 200, body = VmStats), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -53,8 +53,8 @@ pub async fn vm_stats(State(api): State<Api>, Named(vm): Named<String>) -> Answe
     blocking(api, move |control| control.vm_stats(&vm)).await.map(Json)
 }
 
-/// Moves a VM, running or off, to a new key: every volume of it. No data is copied, and the guest
-/// notices nothing. The key that it leaves is taken out of use.
+/// Moves all volumes of a VM, running or off, to a new key. No data is copied, and the guest
+/// notices nothing. The old key is deactivated.
 #[utoipa::path(post, path = "/v1/vms/{vm}/key/rotate", operation_id = "vm_rotate_key", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<RotateKey>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -67,8 +67,8 @@ pub async fn vm_rotate_key(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// A ticket for one connection to the guest, or for an image into a disk. It is shown to the host:
-/// guest data does not pass here.
+/// A ticket for one connection to the guest, or for an image for a disk. The client presents it to
+/// the host: guest data does not pass through this server.
 #[utoipa::path(post, path = "/v1/vms/{vm}/tickets", operation_id = "vm_ticket", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = TicketUse,
     responses((status = 201, body = Ticket), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -89,7 +89,7 @@ pub async fn vm_create(State(api): State<Api>, wish: Wish<CreateVm>) -> Accepted
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Takes a VM that lies in a datastore into the inventory.
+/// Registers an existing VM of a datastore.
 #[utoipa::path(post, path = "/v1/vms/register", operation_id = "vm_register", tag = "vm", request_body = RegisterVm,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn vm_register(State(api): State<Api>, wish: Wish<RegisterVm>) -> Accepted {
@@ -97,8 +97,8 @@ pub async fn vm_register(State(api): State<Api>, wish: Wish<RegisterVm>) -> Acce
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Changes a VM that is off. `If-Match` with its version refuses the change if somebody else made
-/// one.
+/// Changes a VM that is off. `If-Match` with its version refuses the change if the VM was changed
+/// meanwhile.
 #[utoipa::path(patch, path = "/v1/vms/{vm}", operation_id = "vm_set", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = PatchVm,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -136,7 +136,7 @@ pub async fn vm_delete(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Takes a VM out of the inventory; its files stay.
+/// Removes a VM from the inventory; its files stay.
 #[utoipa::path(post, path = "/v1/vms/{vm}/unregister", operation_id = "vm_unregister", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -149,7 +149,7 @@ pub async fn vm_unregister(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Starts a VM. The task is done when it runs. One that is suspended goes on with its memory.
+/// Starts a VM. The task is done when the VM runs. A suspended VM resumes its memory.
 #[utoipa::path(post, path = "/v1/vms/{vm}/start", operation_id = "vm_start", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<StartVm>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -176,7 +176,7 @@ pub async fn vm_restart(State(api): State<Api>, Named(vm): Named<String>, wish: 
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Lets the CPUs of a VM stand still.
+/// Pauses a VM's CPUs.
 #[utoipa::path(post, path = "/v1/vms/{vm}/pause", operation_id = "vm_pause", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -189,8 +189,8 @@ pub async fn vm_pause(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Seals the memory of a VM in a volume of its own, and ends it. Its next start goes on with it. If
-/// it fails, the guest goes on.
+/// Seals a VM's memory in a volume of its own, and stops the VM. Its next start resumes it. If this
+/// fails, the guest continues.
 #[utoipa::path(post, path = "/v1/vms/{vm}/suspend", operation_id = "vm_suspend", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -203,8 +203,8 @@ pub async fn vm_suspend(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Dumps what the guest of a VM has in its memory into a sealed volume of the VM's own, as a core
-/// file (ELF). The guest stands still meanwhile and goes on then, whatever becomes of it.
+/// Dumps a guest's memory into a sealed volume of the VM's own, as a core file (ELF). The guest is
+/// paused meanwhile, and resumed in any case.
 #[utoipa::path(post, path = "/v1/vms/{vm}/dumps", operation_id = "vm_dump", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<DumpVm>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -213,7 +213,7 @@ pub async fn vm_dump(State(api): State<Api>, Named(vm): Named<String>, wish: Wis
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// The dumps of a VM, all of each of which is there. What is in one takes a ticket.
+/// The complete dumps of a VM. Their content is read with a ticket.
 #[utoipa::path(get, path = "/v1/vms/{vm}/dumps", operation_id = "vm_dump_list", tag = "vm",
     params(("vm" = String, Path, description = "Name or id."), ListQuery),
     responses((status = 200, body = Page<Dump>), (status = "4XX", body = ErrorBody)))]
@@ -223,11 +223,11 @@ pub async fn vm_dump_list(
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<Page<Dump>>> {
     let all = api.control.list_dumps(&vm)?;
-    // As wide as the greatest number, so that their order is that of numbers.
+    // Padded to the width of the greatest number, so that keys sort by number.
     Ok(Json(page_of("dumps", all, &query, |dump| format!("{:010}", dump.number))?))
 }
 
-/// Deletes a dump of a VM, whether that runs or not.
+/// Deletes a dump of a VM, running or off.
 #[utoipa::path(delete, path = "/v1/vms/{vm}/dumps/{dump}", operation_id = "vm_dump_delete", tag = "vm",
     params(("vm" = String, Path, description = "Name or id."), ("dump" = u32, Path, description = "Its number.")),
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -240,7 +240,7 @@ pub async fn vm_dump_delete(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Lets them go on.
+/// Resumes a VM's CPUs.
 #[utoipa::path(post, path = "/v1/vms/{vm}/resume", operation_id = "vm_resume", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -253,7 +253,7 @@ pub async fn vm_resume(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Resets a VM, as its button would.
+/// Resets a VM, as a reset button would.
 #[utoipa::path(post, path = "/v1/vms/{vm}/reset", operation_id = "vm_reset", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
