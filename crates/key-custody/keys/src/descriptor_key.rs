@@ -80,4 +80,26 @@ mod tests {
         let vm = VmId::from_bytes(*volume.as_bytes());
         assert!(!ConfigurationKey::derive(&kek(1), vm).unwrap().verify(b"descriptor", &tag));
     }
+
+    #[test]
+    fn tags_of_configurations_are_of_one_vm_and_one_key() {
+        let kek = |fill| {
+            KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [fill; 32]).unwrap()).unwrap()
+        };
+        let (vm, other) = (VmId::random(), VmId::random());
+        let key = ConfigurationKey::derive(&kek(1), vm).unwrap();
+        let tag = key.tag(b"configuration").unwrap();
+        assert!(key.verify(b"configuration", &tag) && !key.verify(b"configuratioN", &tag));
+        assert!(!ConfigurationKey::derive(&kek(2), vm).unwrap().verify(b"configuration", &tag));
+        assert!(!ConfigurationKey::derive(&kek(1), other).unwrap().verify(b"configuration", &tag));
+    }
+
+    #[test]
+    fn a_checksum_is_sha_256() {
+        // FIPS 180-2, appendix B.1.
+        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let found: String =
+            DescriptorKey::checksum(b"abc").iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(found, expected);
+    }
 }

@@ -137,3 +137,20 @@ impl KeyError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_away_may_come_back_if_its_provider_says_so() {
+        for may_come_back in [true, false] {
+            let (provider, key) = ("corp".parse().unwrap(), "4711".parse().unwrap());
+            let key = Box::new(ProviderKey { provider, key, wrapped: None });
+            let error = KeyError::Unavailable { key, reason: String::new(), may_come_back };
+            assert_eq!((error.may_come_back(), error.code()), (may_come_back, "key_unavailable"));
+        }
+        let error = KeyError::PassphraseTooShort(1);
+        assert_eq!((error.may_come_back(), error.code()), (false, "passphrase_too_short"));
+    }
+}

@@ -209,6 +209,17 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_passphrase_is_taken_and_a_longer_one_is_not() {
+        let (longest, longer) =
+            (secret(&[b'x'; PASSPHRASE_BYTES_MAX]), secret(&[b'x'; PASSPHRASE_BYTES_MAX + 1]));
+        check_new_passphrase(&longest).unwrap();
+        assert!(matches!(check_new_passphrase(&longer), Err(KeyError::PassphraseLength(1025))));
+        let source = KekSource::new_passphrase(Argon2idParams::RECOMMENDED).unwrap();
+        source.kek(&longest).unwrap();
+        assert!(matches!(source.kek(&longer), Err(KeyError::PassphraseLength(1025))));
+    }
+
+    #[test]
     fn hostile_parameters_are_refused_before_memory_is_taken() {
         for change in [r#""memory_kib":4294967295"#, r#""passes":4294967295"#, r#""lanes":16777216"#] {
             let name = change.split(':').next().unwrap();

@@ -40,7 +40,10 @@ pub fn read_key_file(path: &Path) -> Result<SecretBytes, KeyError> {
     let mut key = [0; KEK_BYTES];
     match content.len() {
         KEK_BYTES => key.copy_from_slice(content),
-        length if length >= 2 * KEK_BYTES && content[2 * KEK_BYTES..].trim_ascii().is_empty() => {
+        length
+            if (2 * KEK_BYTES..=FORM_BYTES_MAX).contains(&length)
+                && content[2 * KEK_BYTES..].trim_ascii().is_empty() =>
+        {
             if !decode_digits(&content[..2 * KEK_BYTES], &mut key) {
                 key.zeroize();
                 return Err(form());
@@ -107,8 +110,16 @@ mod tests {
 
     #[test]
     fn other_files_are_refused() {
-        for content in [&b""[..], &[1; 31], &[1; 33], &[b'g'; 64], &[b'0'; 65], &[b'0'; 100_000]] {
+        let digits = [b'0'; 64];
+        let and = |rest: &[u8]| [&digits[..], rest].concat();
+        for content in [&b""[..], &[1; 31], &[1; 33], &[b'0'; 40], &[b'g'; 64], &[b'0'; 65], &[b'0'; 100_000]]
+        {
             assert!(matches!(read_key_file(file(content, 0o600).path()), Err(KeyError::KeyFileForm { .. })));
+        }
+        // Digits, and more than a line end.
+        for content in [and(b"\n\n\n"), and(b"\r\nx"), and(b"\r\n\nanother line\n")] {
+            let refused = read_key_file(file(&content, 0o600).path());
+            assert!(matches!(refused, Err(KeyError::KeyFileForm { .. })), "{content:?}");
         }
         assert!(matches!(read_key_file(file(&[1; 32], 0o640).path()), Err(KeyError::KeyFileMode { .. })));
         assert!(matches!(read_key_file(Path::new("/nowhere/key")), Err(KeyError::KeyFileUnreadable { .. })));
