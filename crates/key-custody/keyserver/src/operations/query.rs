@@ -1,6 +1,6 @@
 //! Query (KMIP 1.4, 4.25).
 
-use strongroom_kmip::message::{QueryRequest, QueryResponse};
+use strongroom_kmip::message::{QueryRequest, QueryResponse, RequestPayload};
 use strongroom_kmip::protocol::{
     CapabilityInformation, ClientRegistrationMethod, DestroyAction, ExtensionInformation, ObjectType,
     Operation, ProfileInformation, ProfileName, ProtocolVersion, QueryFunction, RngMode,
@@ -8,45 +8,11 @@ use strongroom_kmip::protocol::{
 };
 use strongroom_kmip::ttlv::{Item, Tag, Type, Value};
 
-use super::Context;
+use super::{Context, class_of};
 use crate::objects::view::random_source;
 
 /// Whose server this is.
 pub const VENDOR: &str = "Strongroom";
-
-/// Every operation that there is a file for; what is switched off or newer than the request is left
-/// out of an answer.
-const OPERATIONS: [Operation; 29] = [
-    Operation::DiscoverVersions,
-    Operation::Query,
-    Operation::Create,
-    Operation::Register,
-    Operation::ReKey,
-    Operation::Locate,
-    Operation::Check,
-    Operation::Get,
-    Operation::GetAttributes,
-    Operation::GetAttributeList,
-    Operation::AddAttribute,
-    Operation::ModifyAttribute,
-    Operation::DeleteAttribute,
-    Operation::ObtainLease,
-    Operation::GetUsageAllocation,
-    Operation::Activate,
-    Operation::Revoke,
-    Operation::Destroy,
-    Operation::Archive,
-    Operation::Recover,
-    Operation::Poll,
-    Operation::Cancel,
-    Operation::Encrypt,
-    Operation::Decrypt,
-    Operation::Mac,
-    Operation::MacVerify,
-    Operation::RngRetrieve,
-    Operation::RngSeed,
-    Operation::Hash,
-];
 
 const OBJECT_TYPES: [ObjectType; 4] =
     [ObjectType::SymmetricKey, ObjectType::SecretData, ObjectType::OpaqueObject, ObjectType::Template];
@@ -58,10 +24,12 @@ pub fn query(context: &Context<'_, '_>, request: &QueryRequest) -> QueryResponse
     for function in &request.query_functions {
         match function {
             QueryFunction::Operations => {
-                answer.operations = OPERATIONS
-                    .into_iter()
-                    .filter(|operation| operation.since() <= version && context.settings.offers(*operation))
-                    .collect();
+                let is_offered = |operation: &Operation| {
+                    class_of(*operation).is_some()
+                        && operation.since() <= version
+                        && context.settings.offers(*operation)
+                };
+                answer.operations = RequestPayload::OPERATIONS.iter().copied().filter(is_offered).collect();
             }
             QueryFunction::Objects => answer.object_types = OBJECT_TYPES.to_vec(),
             QueryFunction::ServerInformation => {

@@ -68,6 +68,9 @@ macro_rules! payloads {
         }
 
         impl $name {
+            /// The operations that have a payload type here, in the order of their numbers.
+            pub const OPERATIONS: &'static [Operation] = &[$(Operation::$operation,)*];
+
             /// The payload's operation.
             pub fn operation(&self) -> Operation {
                 match self {
