@@ -26,7 +26,7 @@ use strongroom_processes::ProcessesError;
 use strongroom_providers::{ProviderError, RegistryError};
 use strongroom_ring::RingError;
 use strongroom_types::{KekId, without_numbers};
-use strongroom_worker::control::ControlError;
+use strongroom_worker::control::{ControlError, GroupError};
 use strongroom_worker::supervise::SuperviseError;
 use strongroom_worker::{ProcessError, StackError, TransferError};
 use thiserror::Error;
@@ -220,6 +220,9 @@ pub enum CliError {
     /// The process that exposes the volume cannot be asked, or says no.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// There is no snapshot of a group of volumes.
+    #[error(transparent)]
+    SnapshotGroup(#[from] GroupError),
     /// Nobody exposes the volume.
     #[error("{path} is not exposed; nothing is to be upgraded")]
     NotExposed {
@@ -368,6 +371,7 @@ impl CliError {
                 SuperviseError::Wait(_) => "signals",
             },
             Self::Control(error) => error.code(),
+            Self::SnapshotGroup(error) => error.code(),
             Self::NotExposed { .. } => "not_exposed",
             Self::Tls(_) => "tls",
             Self::Job(error) => error.code(),

@@ -31,7 +31,7 @@ fn snapshot_with_key(volume: &Volume<'_>, verb: &str, arguments: &[&str]) -> Fin
     snapshot(volume, verb, &[arguments, &["--key-file", key.to_str().unwrap()]].concat())
 }
 
-fn names(volume: &Volume<'_>) -> Vec<String> {
+fn names_of(volume: &Volume<'_>) -> Vec<String> {
     let listed = snapshot(volume, "list", &["--json"]).success();
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let snapshots = listed["snapshots"].as_array().unwrap().iter();
@@ -72,7 +72,7 @@ fn snapshots_are_made_while_clients_write() {
         Worker::of(&volume).kill();
     }
     io.wait_for_more(OPERATIONS);
-    assert_eq!(names(&volume), ["one", "two", "three"]);
+    assert_eq!(names_of(&volume), ["one", "two", "three"]);
     let refused = snapshot(&volume, "create", &["two"]).failure();
     assert!(refused.contains("has a snapshot 'two' already"), "{refused}");
     let said = snapshot(&volume, "delete", &["two"]).success();
@@ -83,7 +83,7 @@ fn snapshots_are_made_while_clients_write() {
     volume.command("check", &["--data"]).success();
     snapshot_with_key(&volume, "merge", &[]).success();
     volume.command("check", &["--data"]).success();
-    assert_eq!(names(&volume), ["one", "three"]);
+    assert_eq!(names_of(&volume), ["one", "three"]);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn what_is_killed_during_a_snapshot_leaves_the_volume_with_it_or_without() {
         }
         // Its worker closes the volume.
         wait_until("the volume is free", || volume.command("check", &["--data"]).status.success());
-        let found = names(&volume);
+        let found = names_of(&volume);
         // An unreported snapshot may exist.
         if found.contains(&name) && !expected.iter().any(|(known, _)| *known == name) {
             expected.push((name, round));
@@ -144,5 +144,154 @@ fn what_is_killed_during_a_snapshot_leaves_the_volume_with_it_or_without() {
         snapshot_with_key(&volume, "delete", &[name]).success();
     }
     assert_marked(&volume, expected.last().unwrap().1);
+    volume.command("check", &["--data"]).success();
+}
+
+/// A writer numbers its writes: each goes to one of the volumes when the one before is complete.
+#[test]
+fn volumes_have_snapshots_of_one_instant() {
+    const ROUNDS: usize = if cfg!(feature = "full") { 100 } else { 4 };
+    let scratch = Scratch::new();
+    let volumes =
+        ["one", "two", "three"].map(|name| Volume::create(&scratch, name, "16M", Protection::Encrypted));
+    let exposed = volumes.each_ref().map(|volume| volume.expose());
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let written = std::sync::atomic::AtomicU64::new(0);
+    let paths = volumes.each_ref().map(|volume| volume.path().to_str().unwrap().to_owned());
+    let names: Vec<String> = (0..ROUNDS).map(|round| format!("s{round}")).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut clients: [Option<NbdClient>; 3] = [None, None, None];
+            for number in 1_u64.. {
+                let at = number as usize % 3;
+                let block: Vec<u8> = number.to_le_bytes().repeat(512);
+                // An NBD client connects again when another worker serves.
+                let begun = std::time::Instant::now();
+                while !clients[at].as_mut().is_some_and(|client| client.write(MARK_AT, &block).is_ok()) {
+                    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "write {number}");
+                    clients[at] = NbdClient::connect(exposed[at].socket()).ok();
+                }
+                written.store(number, std::sync::atomic::Ordering::SeqCst);
+                if is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                    break;
+                }
+            }
+        });
+        let wait_for_more = || {
+            let now = written.load(std::sync::atomic::Ordering::SeqCst);
+            wait_until("the writer goes on", || written.load(std::sync::atomic::Ordering::SeqCst) > now + 50);
+        };
+        for name in &names {
+            wait_for_more();
+            let said =
+                snapshot(&volumes[0], "create", &[name, "--with", &paths[1], "--with", &paths[2]]).success();
+            assert!(said.contains("3 snapshots of one instant"), "{said}");
+        }
+        // A volume that has the name already, one that is not exposed, and one that is named twice:
+        // no volume has a snapshot then, and all are served on.
+        snapshot(&volumes[2], "create", &["taken"]).success();
+        let refused = snapshot(&volumes[0], "create", &["taken", "--with", &paths[2]]).failure();
+        assert!(refused.contains("has a snapshot 'taken' already"), "{refused}");
+        let cold = Volume::create(&scratch, "cold", "16M", Protection::Encrypted);
+        let cold = cold.path().to_str().unwrap().to_owned();
+        let refused = snapshot(&volumes[0], "create", &["no", "--with", &cold]).failure();
+        assert!(refused.contains("is not exposed"), "{refused}");
+        let refused = snapshot(&volumes[0], "create", &["no", "--with", &paths[0]]).failure();
+        assert!(refused.contains("is named twice"), "{refused}");
+        wait_for_more();
+        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    exposed.into_iter().for_each(|one| assert!(one.close().success()));
+    assert_eq!(names_of(&volumes[0]), names);
+    for name in names.iter().rev() {
+        let numbers = volumes.each_ref().map(|volume| {
+            snapshot_with_key(volume, "revert", &[name, "--discard"]).success();
+            number_in(volume)
+        });
+        assert_consecutive(name, numbers);
+    }
+}
+
+/// The number that the last write of a volume had.
+fn number_in(volume: &Volume<'_>) -> u64 {
+    let exposed = volume.expose();
+    let mut found = [0; 4096];
+    NbdClient::connect(exposed.socket()).unwrap().read(MARK_AT, &mut found).unwrap();
+    assert!(exposed.close().success());
+    assert_eq!(found[..8].repeat(512), found, "a torn write");
+    u64::from_le_bytes(found[..8].try_into().unwrap())
+}
+
+/// With one writer, an instant has three consecutive numbers: a later write without an earlier one
+/// would leave a gap.
+fn assert_consecutive(name: &str, mut numbers: [u64; 3]) {
+    numbers.sort_unstable();
+    assert_eq!([numbers[0], numbers[0] + 1, numbers[0] + 2], numbers, "{name}");
+}
+
+/// Asks the process that exposes the volume, as `SnapshotGroup` does.
+fn ask(volume: &Volume<'_>, request: &Value) -> Value {
+    use std::io::{BufRead, BufReader, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(volume.path().join("control")).unwrap();
+    writeln!(stream, "{}", serde_json::json!({ "format": 1, "request": request })).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    serde_json::from_str::<Value>(&answer).unwrap()["answer"].clone()
+}
+
+/// A process that coordinates a group dies, or is too slow.
+#[test]
+fn a_freeze_ends_with_its_lease() {
+    use serde_json::json;
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "16M", Protection::Encrypted);
+    let exposed = volume.expose();
+    let io = VerifiedIo::start(exposed.socket());
+    io.wait_for_more(OPERATIONS);
+    let id = "11111111-2222-4333-8444-555555555555";
+    let prepare = json!({ "prepare_snapshot": { "id": id, "name": "late", "least_generation": 0 } });
+    let commit = json!({ "commit_snapshot": { "id": id } });
+    let freeze = |lease_ms| json!({ "freeze_for_snapshot": { "id": id, "lease_ms": lease_ms } });
+    // No freeze without a prepared snapshot, no commit without a freeze.
+    assert_eq!(ask(&volume, &freeze(1000))["refused"]["code"], "snapshot");
+    assert_eq!(ask(&volume, &prepare), "snapshot_prepared");
+    assert_eq!(ask(&volume, &commit)["refused"]["code"], "not_frozen");
+    // What changes layers or the descriptor waits.
+    let resize = json!({ "resize": { "size_bytes": 32 << 20, "least_generation": 0 } });
+    assert_eq!(ask(&volume, &resize)["refused"]["code"], "busy");
+    assert_eq!(ask(&volume, &prepare)["refused"]["code"], "snapshot");
+    io.wait_for_more(OPERATIONS);
+    // The lease ends: clients are served on, and the commit is refused.
+    assert_eq!(ask(&volume, &freeze(300)), "frozen");
+    io.wait_for_more(OPERATIONS);
+    assert_eq!(ask(&volume, &commit)["refused"]["code"], "not_frozen");
+    // A coordinator gives up.
+    assert_eq!(ask(&volume, &prepare), "snapshot_prepared");
+    assert_eq!(ask(&volume, &freeze(10_000)), "frozen");
+    assert_eq!(ask(&volume, &json!({ "abandon_snapshot": { "id": id } })), "snapshot_abandoned");
+    io.wait_for_more(OPERATIONS);
+    // The worker dies while nothing is served, and while a snapshot is only prepared.
+    for is_frozen in [true, false] {
+        assert_eq!(ask(&volume, &prepare), "snapshot_prepared");
+        if is_frozen {
+            assert_eq!(ask(&volume, &freeze(10_000)), "frozen");
+        }
+        Worker::of(&volume).kill();
+        io.wait_for_more(OPERATIONS);
+        assert_eq!(ask(&volume, &commit)["refused"]["code"], "not_frozen");
+    }
+    assert!(names_of(&volume).is_empty());
+    snapshot(&volume, "create", &["after"]).success();
+    io.wait_for_more(OPERATIONS);
+    io.stop();
+    // The supervisor dies while its volume is frozen.
+    assert_eq!(ask(&volume, &prepare), "snapshot_prepared");
+    assert_eq!(ask(&volume, &freeze(10_000)), "frozen");
+    exposed.kill();
+    wait_until("the volume is free", || volume.command("check", &["--data"]).status.success());
+    assert_eq!(names_of(&volume), ["after"]);
+    // A closing layer is completed when the volume is served again.
+    mark(&volume, 1);
+    snapshot_with_key(&volume, "merge", &[]).success();
     volume.command("check", &["--data"]).success();
 }

@@ -5,6 +5,8 @@
 //! has the volume's, and a new one is named, for it to be fetched, or is in a pipe whose reading
 //! end comes beside the line.
 
+mod group;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -22,6 +24,7 @@ use strongroom_types::{KekId, SnapshotId, SnapshotName, VolumeSize};
 use strongroom_wire::Formats;
 use thiserror::Error;
 
+pub use self::group::{GroupError, GroupVolume, GroupedSnapshot, SnapshotGroup};
 use crate::condition::Condition;
 
 /// The format of requests and answers; another one is refused with both numbers.
@@ -32,6 +35,10 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// An answer about the volume comes at once, unless it is being resized or upgraded just now.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
+/// The longest that a volume is held still for a snapshot, whatever lease is asked for. Guests give
+/// up a request after 30 s at the earliest.
+pub const FREEZE_LEASE_MAX: Duration = Duration::from_secs(10);
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +65,34 @@ pub enum Request {
         name: SnapshotName,
         /// The least generation that the caller knows to exist.
         least_generation: u64,
+    },
+    /// Prepare a snapshot that is made together with those of other volumes. Clients are served on.
+    PrepareSnapshot {
+        /// Its id, the same in each of the volumes.
+        id: SnapshotId,
+        /// Its name.
+        name: SnapshotName,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
+    /// Hold the volume still for a prepared snapshot: no write is done from the answer on, until the
+    /// snapshot is committed or abandoned, or the lease is over.
+    FreezeForSnapshot {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The lease in milliseconds, at most [`FREEZE_LEASE_MAX`].
+        lease_ms: u64,
+    },
+    /// Make the snapshot for which the volume is frozen. It is answered when that is durable, and
+    /// refused with `not_frozen` when the lease is over.
+    CommitSnapshot {
+        /// The snapshot.
+        id: SnapshotId,
+    },
+    /// Give a prepared snapshot up. Clients are served on.
+    AbandonSnapshot {
+        /// The snapshot.
+        id: SnapshotId,
     },
     /// Delete a snapshot.
     DeleteSnapshot {
@@ -122,6 +157,12 @@ pub enum Answer {
         /// For how long nobody served, in microseconds.
         stall_microseconds: u64,
     },
+    /// The snapshot is prepared.
+    SnapshotPrepared,
+    /// The volume is held still.
+    Frozen,
+    /// The snapshot is not, or no longer, prepared.
+    SnapshotAbandoned,
     /// The snapshot is gone.
     SnapshotDeleted {
         /// The descriptor's generation now.

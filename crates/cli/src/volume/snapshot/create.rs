@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{AddLayerOptions, NewSnapshot, create_snapshot, describe};
-use strongroom_types::{SnapshotId, SnapshotName};
-use strongroom_worker::control::{Answer, Client, ControlError, Request};
+use strongroom_types::{SnapshotId, SnapshotName, counted};
+use strongroom_worker::control::{Answer, Client, ControlError, GroupVolume, Request, SnapshotGroup};
 
 use super::super::open::OpenArguments;
 use super::{ANSWER_WITHIN, to_change};
@@ -20,10 +20,12 @@ use crate::output::Output;
     after_help = "Nothing is copied: what is written from then on goes to a new layer with a key of its own. A volume that is \
 exposed stays so, and its clients wait for some milliseconds; the process that exposes it has the key, so none is needed here. \
 The command returns when the snapshot is durable. The snapshot holds what the disk holds at one instant, as after a power cut; \
-flush in the guest (`sync`, `fsfreeze`) to have more in it.
+flush in the guest (`sync`, `fsfreeze`) to have more in it. With --with, several exposed volumes have a snapshot of the same \
+instant, or none of them has one.
 
-Example:
-  strongroom volume snapshot create ./ds/vm1 before-upgrade"
+Examples:
+  strongroom volume snapshot create ./ds/vm1 before-upgrade
+  strongroom volume snapshot create ./ds/vm1 before-upgrade --with ./ds/vm1-data --with ./ds/vm2"
 )]
 pub struct CreateArguments {
     /// The volume
@@ -31,6 +33,10 @@ pub struct CreateArguments {
 
     /// What the snapshot is called
     name: SnapshotName,
+
+    /// Another exposed volume, which has a snapshot of this name at the same instant; can be repeated
+    #[arg(long, value_name = "PATH")]
+    with: Vec<PathBuf>,
 
     #[command(flatten)]
     open: OpenArguments,
@@ -56,9 +62,27 @@ impl fmt::Display for Created {
     }
 }
 
+/// Snapshots of one instant.
+#[derive(Serialize)]
+struct CreatedTogether {
+    snapshots: Vec<Created>,
+}
+
+impl fmt::Display for CreatedTogether {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for created in &self.snapshots {
+            writeln!(f, "{created}")?;
+        }
+        write!(f, "{} of one instant", counted(self.snapshots.len(), "snapshot"))
+    }
+}
+
 impl CreateArguments {
     /// Makes the snapshot.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        if !self.with.is_empty() {
+            return self.make_group(output);
+        }
         let snapshot = NewSnapshot { id: SnapshotId::random(), name: self.name.clone() };
         if let Some(client) = Client::connect(&self.path)? {
             return self.ask(client, snapshot, output);
@@ -79,6 +103,25 @@ impl CreateArguments {
             generation: descriptor.generation,
             stall_microseconds: None,
         })
+    }
+
+    /// Has the processes that expose the volumes do it at one instant.
+    fn make_group(&self, output: &Output) -> Result<(), CliError> {
+        let freshness = self.open.freshness;
+        describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
+        let others = self.with.iter().map(|path| GroupVolume { path: path.clone(), least_generation: 0 });
+        let first = GroupVolume { path: self.path.clone(), least_generation: freshness.least_generation };
+        let volumes: Vec<_> = std::iter::once(first).chain(others).collect();
+        let group = SnapshotGroup { id: SnapshotId::random(), name: self.name.clone(), volumes };
+        let made = group.make()?;
+        let created = group.volumes.iter().zip(made).map(|(volume, made)| Created {
+            path: volume.path.clone(),
+            snapshot: self.name.clone(),
+            snapshot_id: group.id.to_string(),
+            generation: made.generation,
+            stall_microseconds: Some(u64::try_from(made.stall.as_micros()).unwrap_or(u64::MAX)),
+        });
+        output.answer(&CreatedTogether { snapshots: created.collect() })
     }
 
     /// Has the process that exposes the volume do it.

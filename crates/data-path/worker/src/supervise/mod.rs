@@ -16,6 +16,7 @@
 
 mod child;
 mod control_socket;
+mod hand_over;
 mod herald;
 mod kek;
 mod memory;
@@ -252,6 +253,7 @@ impl Supervisor {
                 );
                 return self.end().and(Err(SuperviseError::Revoked { how }));
             }
+            self.end_overdue_snapshot();
             self.restart()?;
             self.answer_requests();
             self.hear();
@@ -275,6 +277,7 @@ impl Supervisor {
             control.watch(&mut watched);
             deadline = [deadline, control.deadline()].into_iter().flatten().min();
         }
+        deadline = [deadline, self.snapshot_deadline()].into_iter().flatten().min();
         watched.extend(
             self.exposure.kek.changed().map(|changed| PollFd::from_borrowed_fd(changed, PollFlags::IN)),
         );
@@ -311,6 +314,17 @@ impl Supervisor {
         }
         control.serve(&mut |request, file| match request {
             Request::Status => Some(Answer::Status(self.status())),
+            Request::Resize { .. }
+            | Request::Upgrade
+            | Request::DeleteSnapshot { .. }
+            | Request::Rewrap { .. }
+                if self.is_changing_layers() =>
+            {
+                Some(Answer::Refused {
+                    code: "busy".to_owned(),
+                    message: "a snapshot of the volume is being made; ask again in a minute".to_owned(),
+                })
+            }
             Request::Resize { size_bytes, least_generation } => {
                 Some(self.resize(size_bytes, least_generation))
             }
@@ -325,6 +339,14 @@ impl Supervisor {
             Request::Snapshot { id, name, least_generation } => {
                 self.snapshot(NewSnapshot { id, name }, least_generation)
             }
+            Request::PrepareSnapshot { id, name, least_generation } => {
+                Some(self.prepare_snapshot(NewSnapshot { id, name }, least_generation))
+            }
+            Request::FreezeForSnapshot { id, lease_ms } => {
+                Some(self.freeze_for_snapshot(id, Duration::from_millis(lease_ms)))
+            }
+            Request::CommitSnapshot { id } => self.commit_snapshot(id),
+            Request::AbandonSnapshot { id } => Some(self.abandon_snapshot(id)),
             Request::DeleteSnapshot { name, least_generation } => {
                 Some(self.delete_snapshot(&name, least_generation))
             }

@@ -1,52 +1,177 @@
-//! A snapshot of a volume while it is served.
+//! Snapshots of a volume while it is served, alone or with others at one instant.
+//!
+//! ```text
+//!            prepare              freeze                commit                 the old top is durable
+//! no change ---------> Prepared ---------> Frozen --------------> Closing ----------------> snapshot
+//!                         |  too late, or abandoned  |  lease over, or abandoned
+//!                         +------> no change <-------+
+//! ```
 //!
 //! A worker takes over from the one that serves, as at an upgrade, with a new, empty top over the
-//! layer that was the top. Everything that takes time comes before or after: the new top is made
-//! and named durably before the old worker drains, and the old top is completed by the new worker
-//! when clients are served again. Clients wait from the drain to the new worker's report, in which
-//! nothing is synced.
+//! layer that was the top ([`hand_over`](super::hand_over)). Everything that takes time comes before
+//! or after: the new top is made and named durably before the old worker drains, and the old top is
+//! completed by the new worker when clients are served again. Clients wait from the freeze to the
+//! commit, in which nothing is synced.
 //!
-//! The snapshot is there when the old top is complete and durable, and the descriptor says so. A
-//! worker or a supervisor that dies before leaves a layer that no snapshot needs, and which is
-//! merged some time.
+//! Several volumes have a snapshot of one instant if each is frozen when the first is committed. So
+//! a freeze has a lease. While it lasts, no write is done; a commit that comes later is refused, and
+//! whoever coordinates takes the snapshot back everywhere
+//! ([`SnapshotGroup`](crate::control::SnapshotGroup)).
+//!
+//! A snapshot exists when the old top is complete and durable, and the descriptor says so. If a
+//! worker or a supervisor dies before, it leaves a layer that no snapshot needs, which a later merge
+//! removes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use strongroom_datastore::file::{Access, DatastoreError, Descriptor, NewSnapshot};
-use strongroom_types::SnapshotName;
+use strongroom_datastore::file::{Access, DatastoreError, Descriptor, NewSnapshot, OpenLayer};
+use strongroom_types::{SnapshotId, SnapshotName};
 
-use super::child::ChildError;
+use super::child::WorkerProcess;
+use super::hand_over::{NotResumed, NotSuspended, Suspended};
 use super::restart::Outage;
-use super::{Phase, Supervisor, drain_deadline, refuse, start_worker};
+use super::{Phase, Supervisor, refuse, start_worker};
 use crate::condition::Completion;
-use crate::control::Answer;
+use crate::control::{Answer, FREEZE_LEASE_MAX};
 
-/// A snapshot whose layer is not complete yet.
+/// How long a snapshot stays prepared without a freeze.
+const PREPARED_FOR: Duration = Duration::from_secs(60);
+
+/// A snapshot that does not exist yet.
 #[derive(Debug)]
-pub(super) struct PendingSnapshot {
+pub(super) enum PendingSnapshot {
+    /// There is an empty top, and a worker that could serve it.
+    Prepared { change: Box<LayerChange>, until: Instant },
+    /// No worker serves.
+    Frozen { change: Box<LayerChange>, suspended: Suspended, until: Instant },
+    /// The new worker serves, and completes the layer that was the top.
+    Closing { snapshot: NewSnapshot, stall: Duration },
+}
+
+/// A new top, and the worker that is to serve it.
+#[derive(Debug)]
+pub(super) struct LayerChange {
     snapshot: NewSnapshot,
-    stall: Duration,
+    successor: WorkerProcess,
+    top: OpenLayer,
+}
+
+impl PendingSnapshot {
+    /// When it is given up, unless it goes on before.
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Prepared { until, .. } | Self::Frozen { until, .. } => Some(*until),
+            Self::Closing { .. } => None,
+        }
+    }
 }
 
 impl Supervisor {
     /// Makes a snapshot, or begins to: the answer comes when it is durable.
     pub(super) fn snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Option<Answer> {
-        if self.snapshot.is_some() || self.rewrap.is_some() {
-            let reason = "another snapshot, or a move to another key, is under way".to_owned();
-            return Some(Refusal::because(reason).into());
-        }
-        if let Err(error) = self.check_snapshot(&snapshot, least_generation) {
-            return Some(refuse(&error));
-        }
-        match self.change_over() {
-            Ok(stall) => {
-                tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
-                self.snapshot = Some(PendingSnapshot { snapshot, stall });
-                None
+        let made = self.prepare(snapshot, least_generation).and_then(|change| {
+            let suspended = self.freeze()?;
+            self.change_over(change, suspended)
+        });
+        made.err().map(Answer::from)
+    }
+
+    /// Prepares a snapshot that is made together with those of other volumes.
+    pub(super) fn prepare_snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Answer {
+        match self.prepare(snapshot, least_generation) {
+            Ok(change) => {
+                let (change, until) = (Box::new(change), Instant::now() + PREPARED_FOR);
+                self.snapshot = Some(PendingSnapshot::Prepared { change, until });
+                Answer::SnapshotPrepared
             }
-            Err(refusal) => Some(refusal.into()),
+            Err(refusal) => refusal.into(),
         }
+    }
+
+    /// Holds the volume still for a prepared snapshot, as long as the lease lasts.
+    pub(super) fn freeze_for_snapshot(&mut self, id: SnapshotId, lease: Duration) -> Answer {
+        let (change, until) = match self.snapshot.take() {
+            Some(PendingSnapshot::Prepared { change, .. }) if change.snapshot.id == id => {
+                (change, Instant::now() + lease.min(FREEZE_LEASE_MAX))
+            }
+            other => {
+                self.snapshot = other;
+                return Refusal::because("this snapshot is not prepared".to_owned()).into();
+            }
+        };
+        match self.freeze() {
+            Ok(suspended) => {
+                self.snapshot = Some(PendingSnapshot::Frozen { change, suspended, until });
+                Answer::Frozen
+            }
+            Err(refusal) => refusal.into(),
+        }
+    }
+
+    /// Makes the snapshot for which the volume is frozen. The answer comes when it is durable.
+    pub(super) fn commit_snapshot(&mut self, id: SnapshotId) -> Option<Answer> {
+        let (change, suspended) = match self.snapshot.take() {
+            Some(PendingSnapshot::Frozen { change, suspended, until })
+                if change.snapshot.id == id && Instant::now() < until =>
+            {
+                (change, suspended)
+            }
+            other => {
+                self.snapshot = other;
+                let reason = "the volume is not frozen for this snapshot, or not any more".to_owned();
+                return Some(Refusal { code: "not_frozen", message: reason }.into());
+            }
+        };
+        self.change_over(*change, suspended).err().map(Answer::from)
+    }
+
+    /// Gives a snapshot up that was prepared, and has clients served on.
+    pub(super) fn abandon_snapshot(&mut self, id: SnapshotId) -> Answer {
+        match self.snapshot.take() {
+            Some(PendingSnapshot::Prepared { change, .. }) if change.snapshot.id == id => {
+                self.give_up(*change, None);
+            }
+            Some(PendingSnapshot::Frozen { change, suspended, .. }) if change.snapshot.id == id => {
+                self.give_up(*change, Some(suspended));
+            }
+            // The layers stay, and there is no snapshot of the lower one.
+            Some(PendingSnapshot::Closing { snapshot, .. }) if snapshot.id == id => {}
+            other => self.snapshot = other,
+        }
+        Answer::SnapshotAbandoned
+    }
+
+    /// When [`Self::end_overdue_snapshot`] has something to do.
+    pub(super) fn snapshot_deadline(&self) -> Option<Instant> {
+        self.snapshot.as_ref().and_then(PendingSnapshot::deadline)
+    }
+
+    /// Gives up a prepared snapshot whose time is over, or whose worker has died.
+    pub(super) fn end_overdue_snapshot(&mut self) {
+        let Some(deadline) = self.snapshot_deadline() else { return };
+        let is_down = matches!(self.phase, Phase::Down(_));
+        if !is_down && Instant::now() < deadline {
+            return;
+        }
+        match self.snapshot.take() {
+            // The layers are opened as they are: the empty top stays.
+            Some(PendingSnapshot::Prepared { .. } | PendingSnapshot::Frozen { .. }) if is_down => {}
+            Some(PendingSnapshot::Prepared { change, .. }) => {
+                tracing::warn!("snapshot {} is given up: it was not made in time", change.snapshot.name);
+                self.give_up(*change, None);
+            }
+            Some(PendingSnapshot::Frozen { change, suspended, .. }) => {
+                tracing::warn!("snapshot {} is given up: its lease is over", change.snapshot.name);
+                self.give_up(*change, Some(suspended));
+            }
+            other => self.snapshot = other,
+        }
+    }
+
+    /// Whether a change of layers is under way that others have to wait for.
+    pub(super) fn is_changing_layers(&self) -> bool {
+        self.snapshot_deadline().is_some()
     }
 
     fn check_snapshot(&self, snapshot: &NewSnapshot, least_generation: u64) -> Result<(), DatastoreError> {
@@ -60,8 +185,13 @@ impl Supervisor {
         snapshot.check(path, descriptor)
     }
 
-    /// Has another worker go on with a new top. Returns for how long clients waited.
-    fn change_over(&mut self) -> Result<Duration, Refusal> {
+    /// Names a new top durably, and has a worker ready for it.
+    fn prepare(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Result<LayerChange, Refusal> {
+        if self.snapshot.is_some() || self.rewrap.is_some() {
+            let reason = "another snapshot, or a move to another key, is under way".to_owned();
+            return Err(Refusal::because(reason));
+        }
+        self.check_snapshot(&snapshot, least_generation).map_err(|error| Refusal::of(&error))?;
         if matches!(self.phase, Phase::Down(_)) {
             return Err(Refusal::because("no worker serves now; one is being started".to_owned()));
         }
@@ -84,50 +214,60 @@ impl Supervisor {
             }
         };
         if let Err(error) = successor.give_keys(deks, &self.exposure.kek) {
+            drop(top);
             self.withdraw();
             return Err(Refusal::because(format!("the new worker does not take the keys: {error}")));
         }
-        let Phase::Serving(worker) = &mut self.phase else {
-            return Err(Refusal::because("no worker serves now".to_owned()));
-        };
-        let suspended_at = Instant::now();
-        let handover = match worker.suspend(drain_deadline(&self.exposure)) {
-            Ok(handover) => handover,
-            Err(ChildError::Refused(reason)) => {
+        Ok(LayerChange { snapshot, successor, top })
+    }
+
+    /// Has the worker drain; it writes no more.
+    fn freeze(&mut self) -> Result<Suspended, Refusal> {
+        self.suspend().map_err(|error| match error {
+            NotSuspended::Down => Refusal::because("no worker serves now".to_owned()),
+            NotSuspended::Kept(reason) => {
                 self.withdraw();
-                return Err(Refusal::because(format!("the volume cannot be held still: {reason}")));
+                Refusal::because(format!("the volume cannot be held still: {reason}"))
             }
-            Err(error) => {
-                // How far it came is unknown. Its layer is opened as a dead worker's is, below the
-                // new top.
-                self.phase = Phase::Down(Outage::new(suspended_at));
-                return Err(Refusal::because(format!(
-                    "the worker did not hand over and is replaced: {error}"
-                )));
+            // Its layer is opened as a dead worker's is, below the new top.
+            NotSuspended::Lost(error) => {
+                Refusal::because(format!("the worker did not hand over and is replaced: {error}"))
             }
-        };
-        match successor.take_over_under(&handover, &top) {
-            Ok(()) => {
-                let stall = suspended_at.elapsed();
-                // The layer's files in it would keep its lock.
-                drop((handover, top));
-                self.replace(successor);
-                Ok(stall)
+        })
+    }
+
+    /// Has the other worker go on with the new top.
+    fn change_over(&mut self, change: LayerChange, suspended: Suspended) -> Result<(), Refusal> {
+        let LayerChange { snapshot, successor, top } = change;
+        match self.resume(suspended, successor, Some(&top)) {
+            Ok(stall) => {
+                tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
+                self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall });
+                Ok(())
             }
-            Err(ChildError::Refused(reason)) => {
-                // It ends by itself, and has done no I/O.
-                drop((successor, top));
+            Err(NotResumed::Refused { suspended, reason }) => {
+                drop(top);
                 self.withdraw();
                 if matches!(self.phase, Phase::Serving(_)) {
-                    self.take_back(&handover, suspended_at);
+                    self.take_back(suspended);
                 }
                 Err(Refusal::because(format!("the new worker refused the sessions: {reason}")))
             }
-            Err(error) => {
-                drop((successor, top, handover));
-                self.phase = Phase::Down(Outage::new(suspended_at));
+            Err(NotResumed::Lost(error)) => {
                 Err(Refusal::because(format!("the new worker failed, and another one is started: {error}")))
             }
+        }
+    }
+
+    /// Takes the new top away, and has clients served on where they are not.
+    fn give_up(&mut self, change: LayerChange, suspended: Option<Suspended>) {
+        // Its files would keep its lock.
+        drop(change);
+        self.withdraw();
+        if let Some(suspended) = suspended
+            && matches!(self.phase, Phase::Serving(_))
+        {
+            self.take_back(suspended);
         }
     }
 
@@ -148,7 +288,8 @@ impl Supervisor {
     /// its snapshot.
     pub(super) fn go_on_with_snapshot(&mut self) {
         let Phase::Serving(worker) = &self.phase else { return };
-        if self.exposure.head.descriptor().closing().is_none() {
+        // Before the commit the worker speaks of an earlier change.
+        if self.is_changing_layers() || self.exposure.head.descriptor().closing().is_none() {
             return;
         }
         let outcome = match &worker.condition().completion {
@@ -162,7 +303,7 @@ impl Supervisor {
             Some(Completion::UnderWay) | None => return,
         };
         // A layer that a dead supervisor has left is nobody's snapshot.
-        let Some(PendingSnapshot { snapshot, stall }) = self.snapshot.take() else { return };
+        let Some(PendingSnapshot::Closing { snapshot, stall }) = self.snapshot.take() else { return };
         let answer = outcome.map_or_else(Answer::from, |()| Answer::Snapshotted {
             snapshot: snapshot.id,
             generation: self.exposure.head.descriptor().generation,
@@ -183,7 +324,10 @@ impl Supervisor {
                 return None;
             }
         };
-        let snapshot = self.snapshot.as_ref().map(|pending| &pending.snapshot);
+        let snapshot = match &self.snapshot {
+            Some(PendingSnapshot::Closing { snapshot, .. }) => Some(snapshot),
+            _ => None,
+        };
         Some(self.exposure.head.settle_layer(snapshot, kek.protection()))
     }
 

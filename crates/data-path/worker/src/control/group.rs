@@ -1,0 +1,219 @@
+//! Snapshots of several exposed volumes at one instant.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use strongroom_types::{SnapshotId, SnapshotName};
+use thiserror::Error;
+
+use super::{Answer, Client, ControlError, Request};
+
+/// How long all volumes are held still at most, whatever happens to this process.
+const LEASE: Duration = Duration::from_secs(5);
+/// For a new layer to be made and named, on a slow disk.
+const PREPARED_WITHIN: Duration = Duration::from_secs(60);
+/// For a worker to drain: beyond that its guests have waited too long already.
+const FROZEN_WITHIN: Duration = Duration::from_secs(60);
+/// For what was written before a snapshot to be made durable, on a slow disk.
+const DURABLE_WITHIN: Duration = Duration::from_secs(600);
+
+/// A volume that is exposed, as the caller knows it.
+#[derive(Clone, Debug)]
+pub struct GroupVolume {
+    /// The volume.
+    pub path: PathBuf,
+    /// The least generation that the caller knows to exist.
+    pub least_generation: u64,
+}
+
+/// A snapshot of one volume of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupedSnapshot {
+    /// The volume's descriptor's generation now.
+    pub generation: u64,
+    /// For how long its clients waited.
+    pub stall: Duration,
+}
+
+/// Why there is no snapshot of a group. None of its volumes has one.
+#[derive(Debug, Error)]
+pub enum GroupError {
+    /// A volume is named twice.
+    #[error("{path} is named twice")]
+    Twice {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A volume is not exposed.
+    #[error("{path} is not exposed; expose it, or make its snapshot alone")]
+    NotExposed {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A volume's supervisor refuses, or does not answer.
+    #[error("{path}: {error}")]
+    Volume {
+        /// The volume.
+        path: PathBuf,
+        /// Why.
+        error: ControlError,
+    },
+    /// A volume has a snapshot of a group that there is none of, and it cannot be deleted.
+    #[error("{reason}; {path} has the snapshot all the same and does not let go of it: {error}")]
+    Left {
+        /// The volume.
+        path: PathBuf,
+        /// Why.
+        error: ControlError,
+        /// Why there is no snapshot of the group.
+        reason: Box<Self>,
+    },
+}
+
+impl GroupError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Twice { .. } => "usage",
+            Self::NotExposed { .. } => "not_exposed",
+            Self::Volume { error, .. } => error.code(),
+            Self::Left { reason, .. } => reason.code(),
+        }
+    }
+}
+
+/// A snapshot of several volumes.
+///
+/// Its instant lies between the last answer to a freeze and the first commit. Each volume that takes
+/// the commit has done no write since its answer, because a lease that ends in between ends the
+/// freeze and the commit is refused: so a snapshot has a write of one volume only if it has all
+/// those, of any volume, that were completed before that write began.
+#[derive(Debug)]
+pub struct SnapshotGroup {
+    /// Its id in all volumes.
+    pub id: SnapshotId,
+    /// Its name in all volumes.
+    pub name: SnapshotName,
+    /// The volumes, each once.
+    pub volumes: Vec<GroupVolume>,
+}
+
+impl SnapshotGroup {
+    /// Makes the snapshot in all volumes; returns what came of it, in their order.
+    ///
+    /// # Errors
+    /// [`GroupError`]; then no volume has it, unless that says so.
+    pub fn make(&self) -> Result<Vec<GroupedSnapshot>, GroupError> {
+        for (at, volume) in self.volumes.iter().enumerate() {
+            if self.volumes[..at].iter().any(|other| is_same(&other.path, &volume.path)) {
+                return Err(GroupError::Twice { path: volume.path.clone() });
+            }
+        }
+        let prepare = |volume: &GroupVolume| Request::PrepareSnapshot {
+            id: self.id,
+            name: self.name.clone(),
+            least_generation: volume.least_generation,
+        };
+        let lease_ms = u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX);
+        let freeze = |_: &GroupVolume| Request::FreezeForSnapshot { id: self.id, lease_ms };
+        let held = self
+            .all(PREPARED_WITHIN, prepare, |answer| matches!(answer, Answer::SnapshotPrepared))
+            .and_then(|_| self.all(FROZEN_WITHIN, freeze, |answer| matches!(answer, Answer::Frozen)));
+        if let Err(error) = held {
+            self.abandon();
+            return Err(error);
+        }
+        let commit = |_: &GroupVolume| Request::CommitSnapshot { id: self.id };
+        let committed =
+            self.all(DURABLE_WITHIN, commit, |answer| matches!(answer, Answer::Snapshotted { .. }));
+        match committed {
+            Ok(answers) => Ok(answers.into_iter().filter_map(snapshotted).collect()),
+            Err(error) => {
+                self.abandon();
+                Err(self.delete(error))
+            }
+        }
+    }
+
+    /// Asks all volumes side by side. All have answered when it returns; the first failure in their
+    /// order is returned.
+    fn all(
+        &self,
+        deadline: Duration,
+        request: impl Fn(&GroupVolume) -> Request + Sync,
+        is_hoped_for: impl Fn(&Answer) -> bool + Sync,
+    ) -> Result<Vec<Answer>, GroupError> {
+        let ask = |volume: &GroupVolume| {
+            let answer = ask(&volume.path, request(volume), deadline)?;
+            if is_hoped_for(&answer) {
+                return Ok(answer);
+            }
+            let error = ControlError::of_answer(&volume.path, answer);
+            Err(GroupError::Volume { path: volume.path.clone(), error })
+        };
+        let (ask, (done, answers)) = (&ask, mpsc::channel());
+        thread::scope(|scope| {
+            for (at, volume) in self.volumes.iter().enumerate() {
+                let done = done.clone();
+                scope.spawn(move || done.send((at, ask(volume))));
+            }
+        });
+        drop(done);
+        let mut answers: Vec<_> = answers.into_iter().collect();
+        answers.sort_by_key(|(at, _)| *at);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Has no volume held still, or prepared, any more. One that cannot be asked lets go when its
+    /// lease is over.
+    fn abandon(&self) {
+        let abandon = |_: &GroupVolume| Request::AbandonSnapshot { id: self.id };
+        if let Err(error) =
+            self.all(PREPARED_WITHIN, abandon, |answer| matches!(answer, Answer::SnapshotAbandoned))
+        {
+            tracing::warn!("a volume goes on when its lease is over: {error}");
+        }
+    }
+
+    /// Deletes the snapshot where it was made although there is none of the group.
+    fn delete(&self, reason: GroupError) -> GroupError {
+        for volume in &self.volumes {
+            let request = Request::DeleteSnapshot { name: self.name.clone(), least_generation: 0 };
+            let error = match ask(&volume.path, request, PREPARED_WITHIN) {
+                Ok(Answer::SnapshotDeleted { .. }) => continue,
+                Ok(Answer::Refused { code, .. }) if code == "no_snapshot" => continue,
+                Ok(other) => ControlError::of_answer(&volume.path, other),
+                Err(GroupError::Volume { error, .. }) => error,
+                // Nobody has it to write any more: what was not durable then is no snapshot.
+                Err(_) => continue,
+            };
+            let (path, reason) = (volume.path.clone(), Box::new(reason));
+            return GroupError::Left { path, error, reason };
+        }
+        reason
+    }
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    one == other || identity(one).is_some_and(|found| identity(other) == Some(found))
+}
+
+fn ask(path: &Path, request: Request, deadline: Duration) -> Result<Answer, GroupError> {
+    let failed = |error| GroupError::Volume { path: path.to_owned(), error };
+    let client = Client::connect(path).map_err(failed)?;
+    let client = client.ok_or_else(|| GroupError::NotExposed { path: path.to_owned() })?;
+    client.ask(request, deadline).map_err(failed)
+}
+
+fn snapshotted(answer: Answer) -> Option<GroupedSnapshot> {
+    match answer {
+        Answer::Snapshotted { generation, stall_microseconds, .. } => {
+            Some(GroupedSnapshot { generation, stall: Duration::from_micros(stall_microseconds) })
+        }
+        _ => None,
+    }
+}

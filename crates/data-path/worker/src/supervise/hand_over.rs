@@ -1,0 +1,129 @@
+//! Sessions move from one worker to another.
+//!
+//! The successor is started, confined and given the keys before. Then the old worker drains and
+//! hands over ([`Supervisor::suspend`]), and the successor serves ([`Supervisor::resume`]): clients
+//! wait only from the one to the other. A successor that refuses the sessions has done no I/O, so
+//! another worker takes them back. One that dies with them may have begun with I/O, so its last I/O
+//! is waited for, as after any death.
+
+use std::time::{Duration, Instant};
+
+use strongroom_datastore::file::OpenLayer;
+
+use super::child::{ChildError, Handover, WorkerProcess};
+use super::restart::Outage;
+use super::{Phase, Supervisor, Workers, drain_deadline, start_worker};
+
+/// Sessions that no worker serves. The worker that had them waits for its end.
+#[derive(Debug)]
+pub(super) struct Suspended {
+    handover: Handover,
+    at: Instant,
+}
+
+/// Why the sessions are not suspended.
+#[derive(Debug)]
+pub(super) enum NotSuspended {
+    /// No worker serves now; one is being started.
+    Down,
+    /// The worker goes on with them.
+    Kept(String),
+    /// How far the worker came is unknown, and it is replaced.
+    Lost(String),
+}
+
+/// Why a successor does not serve the sessions.
+#[derive(Debug)]
+pub(super) enum NotResumed {
+    /// It refused them, and has done no I/O.
+    Refused {
+        /// The sessions.
+        suspended: Suspended,
+        /// Why.
+        reason: String,
+    },
+    /// It failed with them, and another worker is started.
+    Lost(String),
+}
+
+impl Supervisor {
+    /// Has the worker drain and hand over.
+    pub(super) fn suspend(&mut self) -> Result<Suspended, NotSuspended> {
+        let Phase::Serving(worker) = &mut self.phase else { return Err(NotSuspended::Down) };
+        let at = Instant::now();
+        match worker.suspend(drain_deadline(&self.exposure)) {
+            Ok(handover) => Ok(Suspended { handover, at }),
+            Err(ChildError::Refused(reason)) => Err(NotSuspended::Kept(reason)),
+            Err(error) => {
+                self.phase = Phase::Down(Outage::new(at));
+                Err(NotSuspended::Lost(error.to_string()))
+            }
+        }
+    }
+
+    /// Has a successor serve the sessions, under a new top if there is one. Returns for how long
+    /// clients waited.
+    pub(super) fn resume(
+        &mut self,
+        suspended: Suspended,
+        mut successor: WorkerProcess,
+        top: Option<&OpenLayer>,
+    ) -> Result<Duration, NotResumed> {
+        let taken = match top {
+            Some(top) => successor.take_over_under(&suspended.handover, top),
+            None => successor.take_over(&suspended.handover),
+        };
+        match taken {
+            Ok(()) => {
+                let stall = suspended.at.elapsed();
+                // The layer's files in it would keep its lock.
+                drop(suspended);
+                self.replace(successor);
+                Ok(stall)
+            }
+            // It ends by itself.
+            Err(ChildError::Refused(reason)) => Err(NotResumed::Refused { suspended, reason }),
+            Err(error) => {
+                self.phase = Phase::Down(Outage::new(suspended.at));
+                Err(NotResumed::Lost(error.to_string()))
+            }
+        }
+    }
+
+    /// Has another worker of the old program go on with the sessions.
+    pub(super) fn take_back(&mut self, suspended: Suspended) {
+        let taken = self.successor_of(&self.exposure.workers).and_then(|mut worker| {
+            worker.take_over(&suspended.handover)?;
+            Ok(worker)
+        });
+        match taken {
+            Ok(worker) => self.replace(worker),
+            Err(error) => {
+                tracing::error!("the sessions are lost, and clients connect again: {error}");
+                self.phase = Phase::Down(Outage::new(suspended.at));
+            }
+        }
+    }
+
+    /// A worker of this program that has everything but the layer.
+    pub(super) fn successor_of(&self, workers: &Workers) -> Result<WorkerProcess, ChildError> {
+        let mut successor = start_worker(&self.exposure, self.page.as_deref(), workers)?;
+        let kek = self.exposure.kek.now().map_err(|error| ChildError::Refused(error.to_string()))?;
+        let deks = self.exposure.head.deks(kek.protection());
+        drop(kek);
+        let deks = deks.map_err(|error| ChildError::Refused(error.to_string()))?;
+        successor.give_keys(deks, &self.exposure.kek)?;
+        Ok(successor)
+    }
+
+    /// Serves through this worker, and lets go of the one before, which has nothing left to do.
+    fn replace(&mut self, worker: WorkerProcess) {
+        self.crashes.serving();
+        self.herald.begins_anew();
+        if let Phase::Serving(old) = std::mem::replace(&mut self.phase, Phase::Serving(worker))
+            && let Err(error) = old.end(drain_deadline(&self.exposure))
+        {
+            tracing::warn!("the worker before did not end in order: {error}");
+        }
+    }
+}
