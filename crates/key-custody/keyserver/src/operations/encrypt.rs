@@ -1,5 +1,4 @@
-//! Encrypt and Decrypt (KMIP 1.4, 4.29 and 4.30), where they are switched on: AES in ECB, CBC and
-//! GCM.
+//! Encrypt and Decrypt (KMIP 1.4, 4.29 and 4.30), if enabled: AES in ECB, CBC and GCM.
 
 use strongroom_kmip::message::{DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse};
 use strongroom_kmip::protocol::{
@@ -16,7 +15,7 @@ use super::failure::Failure;
 use super::wrap::{check_may_be_used, parameters_of, use_allowance};
 use crate::objects::object::Object;
 
-/// A tag is whole where nobody asks for a shorter one.
+/// The default length of a tag: the full length.
 const WHOLE_TAG_BYTES: usize = 16;
 
 /// Encrypts a client's data with a key that may protect.
