@@ -150,7 +150,7 @@ impl Parameters {
         Ok(Self { mode, padding, random_iv: parameters.random_iv.unwrap_or(false), tag_bytes })
     }
 
-    /// The client's initialisation vector, or one that the server makes (`true`).
+    /// The client's initialisation vector, or one made by the server (`true`).
     fn iv(&self, given: Option<&ByteString>, length_bytes: usize) -> Result<(Vec<u8>, bool), Failure> {
         match given {
             Some(iv) => Ok((iv.expose().to_vec(), false)),
@@ -167,14 +167,14 @@ impl From<CipherError> for Failure {
     fn from(error: CipherError) -> Self {
         match error {
             CipherError::Secret(error) => error.into(),
-            // The cases of the standard expect no finer reason.
+            // The standard's test cases expect no more specific reason.
             CipherError::TagLength => Self::new(ResultReason::GeneralFailure, error.to_string()),
             error => Self::new(ResultReason::CryptographicFailure, error.to_string()),
         }
     }
 }
 
-/// Parts of data are not collected: data comes whole, in one message.
+/// Refuses data in parts: data must come whole, in one message.
 pub(super) fn check_in_one_part(
     correlation_value: &Option<ByteString>,
     init: Option<bool>,
