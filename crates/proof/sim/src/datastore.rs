@@ -124,7 +124,7 @@ fn is_exclusive(operation: FlockOperation) -> Result<bool, Errno> {
     match operation {
         FlockOperation::NonBlockingLockExclusive => Ok(true),
         FlockOperation::NonBlockingLockShared => Ok(false),
-        // There is only one thread, so nobody else could release the lock.
+        // There is only one thread, so no other could release the lock.
         _ => Err(Errno::DEADLK),
     }
 }
