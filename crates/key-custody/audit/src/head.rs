@@ -111,7 +111,7 @@ pub struct SignedHead {
     pub sequence: u64,
     /// The hash of that line, in hexadecimal.
     pub hash: String,
-    /// When.
+    /// The time.
     pub time: String,
     /// The id of the key.
     pub key: String,

@@ -39,7 +39,7 @@ pub enum KeyError {
     /// A provider made no key.
     #[error("key provider {provider} made no key: {reason}")]
     NotMade {
-        /// Which.
+        /// The provider.
         provider: ProviderName,
         /// Why not, and what to do.
         reason: String,
@@ -79,7 +79,7 @@ pub enum KeyError {
     KeyFileUnreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A key file that others may read.

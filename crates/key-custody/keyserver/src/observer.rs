@@ -37,7 +37,7 @@ pub struct RecordError(pub String);
 /// One operation that was done or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// The time.
     pub at: UnixSeconds,
     /// Who asked.
     pub who: Who,
@@ -79,7 +79,7 @@ pub enum ShownGrant {
 pub struct Who {
     /// The identity from the certificate.
     pub identity: Identity,
-    /// From where.
+    /// The client's address.
     pub address: Option<SocketAddr>,
 }
 

@@ -58,7 +58,7 @@ pub struct Size {
 struct Leaving {
     first: u64,
     bytes: u64,
-    /// Why.
+    /// The reason.
     reason: String,
     /// The line that follows its last one, at the beginning of the next file.
     next: u64,

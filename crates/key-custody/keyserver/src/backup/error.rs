@@ -48,7 +48,7 @@ pub enum BackupError {
         "the key of custodian {name} does not do ({why}); give a public key or certificate as PEM, RSA of {RSA_BITS_MIN} to {RSA_BITS_MAX} bits or on P-256 or P-384"
     )]
     CustodianKey {
-        /// Whose.
+        /// The custodian.
         name: String,
         /// Why it is unfit.
         why: &'static str,
@@ -56,7 +56,7 @@ pub enum BackupError {
     /// The backup's file already exists.
     #[error("{path} exists already; give the backup a name of its own")]
     Exists {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
     /// The system refused.
@@ -64,9 +64,9 @@ pub enum BackupError {
     System {
         /// What was tried.
         what: &'static str,
-        /// On which file.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// The server's state could not be read.
@@ -101,7 +101,7 @@ pub enum BackupError {
     NotABackup {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// The backup was made by a newer program.

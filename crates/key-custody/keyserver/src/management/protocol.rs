@@ -205,7 +205,7 @@ pub struct DestructionAnswer {
     pub key: ObjectId,
     /// The requester.
     pub requested_by: Person,
-    /// When.
+    /// When it was requested.
     pub requested_unix_seconds: i64,
     /// The earliest time of the destruction.
     pub due_unix_seconds: i64,

@@ -171,7 +171,7 @@ pub struct Clients {}
 pub struct RevokeClient {
     /// The client.
     pub client: ClientId,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -186,7 +186,7 @@ pub struct ProposeHandOver {
     /// The keys; all that the client has now if none is named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<ObjectId>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -194,7 +194,7 @@ pub struct ProposeHandOver {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfirmHandOver {
-    /// Which.
+    /// The hand-over's id.
     pub id: Uuid,
 }
 
@@ -202,7 +202,7 @@ pub struct ConfirmHandOver {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelHandOver {
-    /// Which.
+    /// The hand-over's id.
     pub id: Uuid,
 }
 
@@ -271,7 +271,7 @@ pub struct ScheduleDestruction {
     pub key: ObjectId,
     /// The minimum delay in seconds.
     pub delay_seconds: i64,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 

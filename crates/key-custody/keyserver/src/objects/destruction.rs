@@ -55,7 +55,7 @@ const COMMIT_ATTEMPTS: usize = 16;
 pub struct Waiting {
     /// The requester.
     pub requested_by: Person,
-    /// When.
+    /// When it was requested.
     pub requested_at: UnixSeconds,
     /// The earliest time of the destruction.
     pub due: UnixSeconds,
@@ -69,7 +69,7 @@ pub struct Waiting {
 /// A person, as the certificate names them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Person {
-    /// Who.
+    /// The client.
     pub client: ClientId,
     /// The name for people.
     pub name: ClientName,

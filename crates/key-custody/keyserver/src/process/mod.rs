@@ -88,11 +88,11 @@ pub enum ProcessError {
     /// A port cannot be listened on.
     #[error("cannot listen on {address} ({what}): {error}; is another server running there?")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// The port's purpose.
         what: &'static str,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// The administration socket cannot be used.

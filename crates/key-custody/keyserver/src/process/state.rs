@@ -79,7 +79,7 @@ pub enum StateError {
         doing: &'static str,
         /// Its file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
 }

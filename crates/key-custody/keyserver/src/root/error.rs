@@ -45,9 +45,9 @@ pub enum RootError {
     System {
         /// The attempted action.
         what: &'static str,
-        /// On which file.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// The record is damaged.
@@ -57,7 +57,7 @@ pub enum RootError {
     Damaged {
         /// The record.
         path: PathBuf,
-        /// In which way.
+        /// What is wrong.
         why: String,
     },
     /// The record was written by a newer program.
@@ -75,7 +75,7 @@ pub enum RootError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// A file of secrets that other users may read.

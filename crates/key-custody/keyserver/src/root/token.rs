@@ -85,7 +85,7 @@ pub enum TokenError {
     Module {
         /// The module.
         module: PathBuf,
-        /// Why not.
+        /// The module's error.
         error: Pkcs11Error,
     },
     /// The token is not there.

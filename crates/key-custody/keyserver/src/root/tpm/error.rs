@@ -17,7 +17,7 @@ pub enum TpmError {
     Unreachable {
         /// The configured device.
         device: TpmDevice,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// There is no such PCR.
