@@ -78,7 +78,7 @@ impl PublicKey {
     /// The key of a SubjectPublicKeyInfo (RFC 5280) in DER.
     ///
     /// # Errors
-    /// [`SignError`] if it is no key of P-256.
+    /// [`SignError`] if it is not a P-256 key.
     pub fn from_der(der: &[u8]) -> Result<Self, SignError> {
         let parsed = aws_lc_rs::signature::ParsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, der);
         parsed.map_err(|_| SignError("this is no P-256 public key".into()))?;

@@ -13,7 +13,7 @@ use crate::kek::Kek;
 /// Bytes of a DEK: two AES-256 keys, as XTS takes them.
 pub const DEK_BYTES: usize = 64;
 
-/// What a DEK is for.
+/// The purpose of a DEK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {

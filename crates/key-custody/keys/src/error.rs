@@ -21,9 +21,9 @@ pub enum KeyError {
     /// The volume's KEK has another source.
     #[error("the volume's key comes from a {wanted}, not from a {given}")]
     WrongSource {
-        /// What was given.
+        /// The source at hand.
         given: &'static str,
-        /// What the descriptor names.
+        /// The source that the descriptor names.
         wanted: &'static str,
     },
     /// The volume's KEK cannot be fetched now: the volume is *key-unavailable*.

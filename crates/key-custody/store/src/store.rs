@@ -176,11 +176,11 @@ pub struct Event {
     pub revision: Revision,
     /// The key.
     pub key: Vec<u8>,
-    /// What was done to it.
+    /// The change.
     pub change: Change,
 }
 
-/// What was done to a key.
+/// A kind of change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was made or written.

@@ -13,13 +13,13 @@ use crate::limits::{KEY_MAX_BYTES, TRANSACTION_MAX_BYTES, TRANSACTION_MAX_ITEMS,
 /// deleted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// What must hold.
+    /// The conditions.
     pub conditions: Vec<Condition>,
     /// The changes if the conditions hold.
     pub operations: Vec<Operation>,
 }
 
-/// What must be true of a key.
+/// A condition on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The key.

@@ -3,7 +3,7 @@
 //! **Gathering.** A sync costs the same for one record and for a hundred. Callers that wait for
 //! their records tend to come back with the next ones as soon as they are answered, so the writer
 //! waits for half of the records it last answered plus those already waiting, but no longer than
-//! [`GATHER_TIME`]. With half, two groups are under way: one is synced while the callers of the
+//! [`GATHER_TIME`]. With half, two groups are in progress: one is synced while the callers of the
 //! other work. With all, no caller would work during a sync. A lone caller never waits.
 
 use std::collections::VecDeque;

@@ -16,13 +16,13 @@ use super::records::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// More or fewer custodians than there can be.
+    /// The number of custodians or the threshold is out of range.
     #[error(
         "a backup that {threshold} of {custodians} custodians open cannot be made: give --threshold at least 2 and at most the number of custodians, of \
          whom there are up to {CUSTODIANS_MAX}"
     )]
     Threshold {
-        /// How many are to be needed.
+        /// The number of custodians needed to open the backup.
         threshold: usize,
         /// The number of custodians.
         custodians: usize,
@@ -62,7 +62,7 @@ pub enum BackupError {
     /// The system refused.
     #[error("cannot {what} {path}: {error}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
         /// The path.
         path: PathBuf,

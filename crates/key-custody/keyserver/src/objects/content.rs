@@ -22,7 +22,7 @@ pub enum Content {
     },
     /// A password or seed.
     Secret {
-        /// What kind of secret.
+        /// The kind of secret.
         kind: SecretDataType,
         /// The key block without its value.
         block: KeyBlock,

@@ -121,7 +121,7 @@ pub enum RootError {
         "a new passphrase has at least {NEW_PASSPHRASE_MIN_BYTES} bytes; this one has {actual_bytes}: take several words"
     )]
     PassphraseTooShort {
-        /// What it has.
+        /// Its length.
         actual_bytes: usize,
     },
     /// The passphrase does not open the root.

@@ -194,7 +194,7 @@ pub enum TokenError {
     Refused {
         /// The token.
         label: String,
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
         /// The module's error.
         error: Pkcs11Error,

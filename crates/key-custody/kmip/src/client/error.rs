@@ -111,7 +111,7 @@ pub enum ClientError {
     OperationTooNew {
         /// The server's address.
         server: ServerAddress,
-        /// What was asked for.
+        /// The requested operation.
         operation: Operation,
         /// The agreed version.
         version: ProtocolVersion,

@@ -69,7 +69,7 @@ pub struct RequestItem {
 }
 
 impl RequestItem {
-    /// What is asked for.
+    /// The requested operation.
     pub fn operation(&self) -> Operation {
         self.payload.operation()
     }
@@ -86,7 +86,7 @@ impl From<RequestPayload> for RequestItem {
 pub struct RequestMessage {
     /// The header.
     pub header: RequestHeader,
-    /// What is asked for.
+    /// The requested operations.
     pub items: Vec<RequestItem>,
 }
 

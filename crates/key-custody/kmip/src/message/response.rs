@@ -58,7 +58,7 @@ pub struct ResponseItem {
     pub result_message: Option<String>,
     /// The value to poll with.
     pub asynchronous_correlation_value: Option<ByteString>,
-    /// What was asked for.
+    /// The operation's result.
     pub payload: Option<ResponsePayload>,
     /// A vendor's extension.
     pub message_extension: Option<MessageExtension>,

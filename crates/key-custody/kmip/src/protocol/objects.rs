@@ -17,7 +17,7 @@ structure! {
 structure! {
     /// A secret that is no key: a password, a seed.
     pub struct SecretData {
-        /// What kind of secret it is.
+        /// The kind of secret.
         secret_data_type: SecretDataType = SECRET_DATA_TYPE,
         /// The secret.
         key_block: KeyBlock = KEY_BLOCK,

@@ -40,7 +40,7 @@ pub enum Client {
     Nbd,
 }
 
-/// What is measured.
+/// The measured task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Load, for a time.
@@ -75,7 +75,7 @@ pub struct DiskWorkload {
     pub groups: &'static [Group],
     /// Whether the quick form includes it.
     pub quick: bool,
-    /// What is measured.
+    /// The measured task.
     pub task: Task,
 }
 

@@ -4,8 +4,8 @@
 //! - [`connection`]: messages and their answers; [`protocol`]: their numbers;
 //! - [`disk_config`]: a device's description of its disk;
 //! - [`inflight`]: the area in which a server records taken requests for its successor;
-//! - [`guest`]: a guest's memory; [`ring`]: the driver's half of a split virtqueue; [`queue`]: block
-//!   requests; [`prepared`]: requests that are written once and sent repeatedly;
+//! - [`guest`]: a guest's memory; [`ring`]: the driver's half of a split virtqueue; [`queue`]:
+//!   block requests; [`prepared`]: requests that are written once and sent repeatedly;
 //! - [`front_end`]: the whole front end, which connects, and reconnects after the server died;
 //! - [`verify`]: load in which every sector identifies itself.
 //!

@@ -71,7 +71,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What kind of secret a Secret Data object is.
+    /// The kind of secret in a Secret Data object.
     pub enum SecretDataType: SECRET_DATA_TYPE {
         Password = 0x01 "Password",
         Seed = 0x02 "Seed",

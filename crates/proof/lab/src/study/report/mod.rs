@@ -14,7 +14,7 @@ use super::{Comparison, Interval, Machine, Measurement, Metric, Plan, PlannedWor
 /// The settings of a report.
 #[derive(Clone, Debug)]
 pub struct ReportSettings {
-    /// With whom everybody is compared.
+    /// The baselines that every subject is compared with.
     pub baselines: Vec<Baseline>,
     /// The metrics beside the headline, if they were measured.
     pub columns: Vec<Metric>,
