@@ -42,7 +42,7 @@ impl fmt::Display for Cipher {
 /// The context that is authenticated with a DEK: an envelope opens only if all of it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnvelopeContext {
-    /// What the DEK is for.
+    /// The purpose of the DEK.
     pub purpose: Purpose,
     /// The volume that it belongs to.
     pub volume: VolumeId,

@@ -29,7 +29,7 @@ pub enum KeyError {
     /// The volume's KEK cannot be fetched now: the volume is *key-unavailable*.
     #[error("key-unavailable: {key}: {reason}")]
     Unavailable {
-        /// Where it is.
+        /// The provider and the key's name there.
         key: Box<ProviderKey>,
         /// Why not, and what to do.
         reason: String,
@@ -44,12 +44,12 @@ pub enum KeyError {
         /// Why not, and what to do.
         reason: String,
     },
-    /// The key that a provider keeps is no KEK.
+    /// The key at a provider is not a KEK.
     #[error("{key}, is no AES-256 key: it has {bytes} bytes instead of {}", crate::KEK_BYTES)]
     ProviderKeyLength {
-        /// Where it is.
+        /// The provider and the key's name there.
         key: Box<ProviderKey>,
-        /// How long it is.
+        /// Its length.
         bytes: usize,
     },
     /// An envelope does not open: edited, or moved from elsewhere.

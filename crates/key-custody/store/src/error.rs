@@ -33,7 +33,7 @@ pub enum StoreError {
     /// A lease that would be too short or too long.
     #[error("a lease of {asked:?} is not within {least:?} and {most:?}")]
     LeaseTtl {
-        /// The life asked for.
+        /// The requested life.
         asked: Duration,
         /// The shortest.
         least: Duration,
@@ -72,7 +72,7 @@ pub enum StoreError {
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,
-    /// Another process, or another part of this one, has it open.
+    /// Another process, or another part of this one, has the store open.
     #[error("the store {store} is in use; only one process can have it open")]
     InUse {
         /// The store's path.

@@ -140,7 +140,7 @@ impl Entries {
 impl Iterator for Entries {
     type Item = Result<Entry, StoreError>;
 
-    /// The next one. After an error there are no more.
+    /// The next item. After an error there are no more.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(entry) = self.page.next() {

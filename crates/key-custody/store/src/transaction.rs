@@ -24,16 +24,16 @@ pub struct Transaction {
 pub struct Condition {
     /// The key.
     pub key: Vec<u8>,
-    /// What must be true of it.
+    /// The key's required state.
     pub is: Is,
 }
 
 /// A state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Is {
-    /// Not there.
+    /// The key does not exist.
     Absent,
-    /// There, whatever its value.
+    /// The key exists, with any value.
     Present,
     /// Last written by this revision.
     ModifiedAt(Revision),

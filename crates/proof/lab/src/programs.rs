@@ -39,7 +39,7 @@ pub enum ProgramError {
     Client {
         /// The server.
         server: String,
-        /// What happened.
+        /// The client's error.
         error: Box<dyn std::error::Error + Send + Sync>,
         /// The end of what it printed.
         said: String,
@@ -51,7 +51,7 @@ pub enum ProgramError {
         program: String,
         /// The system's error.
         error: io::Error,
-        /// What helps.
+        /// The advice to the user.
         next: &'static str,
     },
     /// A program reported a failure.

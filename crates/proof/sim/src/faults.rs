@@ -3,7 +3,7 @@
 use rand::Rng;
 use rand::rngs::StdRng;
 
-/// The frequencies of faults: one in so many operations, at random; 0 means never.
+/// The frequencies of faults: one in this many operations, at random; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Reads that fail with EIO.

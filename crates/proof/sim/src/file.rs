@@ -246,7 +246,7 @@ impl DataFile for SimFile {
     }
 }
 
-/// The file behind what was registered.
+/// The simulated file behind a data file.
 pub(crate) fn sim_file(file: &Arc<dyn DataFile>) -> Option<&SimFile> {
     file.as_any().downcast_ref()
 }

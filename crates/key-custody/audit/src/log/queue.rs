@@ -71,7 +71,7 @@ impl Waiting {
         self.closed.clone().or(full.then_some(AuditError::Overloaded))
     }
 
-    /// Whether so many records wait, or a request that cannot wait.
+    /// Whether this many records wait, or a request that cannot wait.
     fn is_due(&self, records: usize) -> bool {
         self.entries.len() >= records || !self.heads.is_empty() || self.closed.is_some()
     }
@@ -169,7 +169,7 @@ impl Queue {
         Some(group)
     }
 
-    /// Waits until `deadline` for so many records, or for a request that cannot wait.
+    /// Waits until `deadline` for this many records, or for a request that cannot wait.
     fn wait_for(&self, waiting: &mut MutexGuard<'_, Waiting>, records: usize, deadline: Option<Instant>) {
         while !waiting.is_due(records) {
             waiting.awaited = Some(records);

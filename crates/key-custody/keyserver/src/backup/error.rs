@@ -40,7 +40,7 @@ pub enum BackupError {
     /// An invalid name of a custodian.
     #[error("'{name}' is no name for a custodian: 1 to 64 letters, digits or . _ @ + -")]
     CustodianName {
-        /// As it was given.
+        /// The name as given.
         name: String,
     },
     /// A public key to which no share can be encrypted.

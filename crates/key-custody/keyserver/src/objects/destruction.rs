@@ -44,7 +44,7 @@ pub const DELAY_DEFAULT_SECONDS: i64 = 7 * 24 * 3600;
 /// Longest reason, in bytes: it goes on record.
 pub const REASON_MAX_BYTES: usize = 512;
 
-/// How many dependents a refusal names; a list of thousands helps nobody.
+/// How many dependents a refusal names; a list of thousands is of no use.
 const NAMED_MAX: usize = 20;
 
 /// How often a change is retried after a conflict.
@@ -371,7 +371,7 @@ impl Destructions {
     ///
     /// # Errors
     ///
-    /// [`DestructionError::NotScheduled`] if it was cancelled, or scheduled anew;
+    /// [`DestructionError::NotScheduled`] if it was cancelled, or rescheduled;
     /// [`DestructionError::Needed`], [`DestructionError::Unknown`].
     pub async fn carry_out(&self, id: ObjectId) -> Result<(), DestructionError> {
         for _ in 0..COMMIT_ATTEMPTS {

@@ -18,15 +18,15 @@ use super::{ROOT_BYTES, RootId};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RootError {
-    /// There is none.
+    /// There is no root key.
     #[error(
         "there is no root key: {path} does not exist; this is no state directory of a key server, or a new one"
     )]
     Missing {
-        /// Where it would be.
+        /// The expected path.
         path: PathBuf,
     },
-    /// There is one already.
+    /// A root key exists already.
     #[error("there is a root key already: {path}; making another would lose every key under it")]
     Exists {
         /// The record.
@@ -99,7 +99,7 @@ pub enum RootError {
     /// A path that would name another file when the server is started elsewhere.
     #[error("{path} is no absolute path; it would name another file at the next start")]
     RelativePath {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
     },
     /// A passphrase or PIN was needed and none given.
@@ -130,7 +130,7 @@ pub enum RootError {
          `strongroom keyserver restore` sets the key server up from a backup"
     )]
     WrongPassphrase {
-        /// Where it came from.
+        /// The passphrase's source.
         source_name: String,
     },
     /// A key file beside the data does not open the root.
@@ -142,7 +142,7 @@ pub enum RootError {
     /// An invalid name of a credential.
     #[error("'{name}' is no name of a credential: printable ASCII without '/' and ':', up to 255 bytes")]
     CredentialName {
-        /// As it was given.
+        /// The name as given.
         name: String,
     },
     /// systemd passed no credentials to this process.

@@ -77,7 +77,7 @@ pub enum TokenError {
     /// The module's path is relative, and could name another file at another start.
     #[error("the PKCS#11 module {module} is no absolute path")]
     RelativeModule {
-        /// As it was given.
+        /// The path as given.
         module: PathBuf,
     },
     /// The module cannot be loaded.

@@ -101,9 +101,9 @@ pub enum ClientError {
     NoCommonVersion {
         /// The server's address.
         server: ServerAddress,
-        /// What the server speaks.
+        /// The server's versions.
         theirs: Vec<ProtocolVersion>,
-        /// What the client may speak.
+        /// The client's permitted versions.
         ours: Vec<ProtocolVersion>,
     },
     /// The agreed version lacks the operation.

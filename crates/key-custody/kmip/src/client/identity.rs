@@ -45,7 +45,7 @@ pub enum TlsFilesError {
     Content {
         /// The path.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         wanted: &'static str,
         /// What is wrong.
         reason: String,

@@ -25,11 +25,11 @@ structure! {
         asynchronous_indicator: Option<bool> = ASYNCHRONOUS_INDICATOR,
         /// Whether the client can attest its state.
         attestation_capable_indicator: Option<bool> = ATTESTATION_CAPABLE_INDICATOR since V1_2,
-        /// The ways in which it can.
+        /// The supported kinds of attestation.
         attestation_types: Vec<AttestationType> = ATTESTATION_TYPE since V1_2,
         /// Credentials in addition to the certificate.
         authentication: Option<Authentication> = AUTHENTICATION,
-        /// What happens to the batch after an error; by default it stops.
+        /// The treatment of the batch after an error; by default it stops.
         batch_error_continuation_option: Option<BatchErrorContinuationOption> = BATCH_ERROR_CONTINUATION_OPTION,
         /// Whether the items must be processed in order.
         batch_order_option: Option<bool> = BATCH_ORDER_OPTION,

@@ -19,7 +19,7 @@ pub enum StudyError {
     Server {
         /// The server.
         server: String,
-        /// What happened.
+        /// The writer's error.
         error: WriterError,
         /// The end of what it printed.
         said: String,

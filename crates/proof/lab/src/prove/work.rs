@@ -29,7 +29,8 @@ pub struct Done {
     pub processor_us: f64,
 }
 
-/// Performs operations of so many passes, uncounted for `warm_up` and then counted for `duration`.
+/// Performs operations of this many passes, uncounted for `warm_up` and then counted for
+/// `duration`.
 pub fn work(passes: u64, warm_up: Duration, duration: Duration) -> std::io::Result<Done> {
     spend(passes, warm_up);
     let (begin, before) = (Instant::now(), processor_time(std::process::id())?);

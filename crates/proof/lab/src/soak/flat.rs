@@ -53,7 +53,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits for a soak of so many seconds.
+    /// The limits for a soak of this many seconds.
     pub fn for_seconds(seconds: f64) -> Self {
         Self {
             warm_up_seconds: (seconds / 20.0).clamp(2.0, 60.0),
@@ -74,7 +74,7 @@ impl Limits {
 const SAMPLES_MIN: usize = 8;
 /// On a busy machine, a quarter of less than this may consist of one command with its descriptors.
 const JUDGED_SECONDS_MIN: f64 = 60.0;
-/// A step is measured between the medians of so many samples on each side.
+/// A step is measured between the medians of this many samples on each side.
 const STEP_SAMPLES: usize = 3;
 /// With so many lives, a step in a few does not affect the median.
 const MEDIAN_LIVES_MIN: usize = 4;

@@ -13,7 +13,7 @@ pub struct Gate {
 pub struct Place<'gate>(&'gate Gate);
 
 impl Gate {
-    /// A gate for so many at a time.
+    /// A gate for this many at a time.
     pub fn new(places: usize) -> Self {
         Self { free: Mutex::new(places), left: Condvar::new() }
     }

@@ -43,7 +43,7 @@ pub enum Blow {
     Disconnect,
     /// Stops the queues in order, and then cuts the connection.
     Requeue,
-    /// Extends the used area to so many bytes.
+    /// Extends the used area to this many bytes.
     Extend(u64),
 }
 

@@ -61,7 +61,7 @@ pub enum StudyError {
     OtherStudy {
         /// The directory.
         path: PathBuf,
-        /// What differs.
+        /// The part that differs.
         what: String,
     },
     /// Another run is using the directory.

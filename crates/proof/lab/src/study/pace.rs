@@ -56,7 +56,7 @@ impl Default for PaceLimits {
 }
 
 impl Pace {
-    /// The best pace within `budget`, with so many measurements in each round.
+    /// The best pace within `budget`, with this many measurements in each round.
     pub fn within(budget: Duration, per_round: usize, limits: &PaceLimits) -> Result<Self, StudyError> {
         let per_round = u32::try_from(per_round.max(1)).unwrap_or(u32::MAX);
         let least = Self::of(limits.rounds_min, limits.duration_min);

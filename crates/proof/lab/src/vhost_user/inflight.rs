@@ -19,11 +19,11 @@ const QUEUE_ALIGNMENT: u64 = 64;
 pub struct InflightDescription {
     /// Count of bytes.
     pub mmap_size: u64,
-    /// Where it begins in its file.
+    /// The area's offset in its file.
     pub mmap_offset: u64,
     /// Count of queues.
     pub queues: u16,
-    /// Entries of each.
+    /// Entries in each queue.
     pub queue_size: u16,
 }
 

@@ -9,7 +9,7 @@ use super::write_log::{Change, Entry};
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// What happens to the requests since the last flush.
+/// The fate of the requests since the last flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// All persist: the complete prefix.

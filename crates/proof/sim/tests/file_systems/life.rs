@@ -105,7 +105,7 @@ pub struct Life<'a> {
 }
 
 impl<'a> Life<'a> {
-    /// A life of so many steps from creation on. A broken rule applies to the whole life.
+    /// A life of this many steps from creation on. A broken rule applies to the whole life.
     pub fn of(
         bench: &'a Bench,
         recorder: &'a Recorder,
@@ -123,7 +123,7 @@ impl<'a> Life<'a> {
         life.go_on(steps)
     }
 
-    /// Continues a life after a cut that left this volume, for so many steps.
+    /// Continues a life after a cut that left this volume, for this many steps.
     pub fn after(
         bench: &'a Bench,
         recorder: &'a Recorder,

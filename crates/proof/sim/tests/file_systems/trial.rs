@@ -23,7 +23,7 @@ const SHORT_LIFE_STEPS: usize = 250;
 const CUTS_PER_LIFE: usize = 50;
 const CUTS_PER_SECOND_LIFE: usize = 6;
 const SECOND_LIFE_STEPS: usize = 60;
-/// One in so many images is checked by `volume check`, and by the file system's own check.
+/// One in this many images is checked by `volume check`, and by the file system's own check.
 const CHECKED_ONE_IN: u64 = 8;
 const EXAMINED_ONE_IN: u64 = 16;
 /// The number of requests before a cut in a report.

@@ -122,7 +122,7 @@ impl Clock {
     }
 }
 
-/// Reads the log of a device of so many bytes.
+/// Reads the log of a device of this many bytes.
 pub fn read_log(log: &File, device_bytes: u64) -> Result<Vec<Entry>, LogError> {
     let end = log.metadata()?.len();
     let header: [u8; ENTRY_BYTES] = read(log, 0, ENTRY_BYTES as u64, end)?.try_into().unwrap_or_default();

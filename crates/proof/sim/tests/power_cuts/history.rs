@@ -33,7 +33,7 @@ pub const DATASTORE: &str = "/ds";
 
 /// More layers show nothing that these do not.
 const LAYERS_MAX: usize = 5;
-/// A life begins with fewer than this many layers on the first, each added after so many steps.
+/// A life begins with fewer than this many layers on the first, each added after this many steps.
 const LAYERS_AT_START_MAX: usize = 3;
 const STEPS_PER_LAYER: usize = 40;
 
@@ -121,7 +121,7 @@ struct Life<'a> {
 }
 
 impl History {
-    /// A life of so many steps. A broken rule applies to the whole life.
+    /// A life of this many steps. A broken rule applies to the whole life.
     pub fn of(bench: &Bench, seed: u64, steps: usize, rule: Option<Rule>) -> Self {
         // To be forgotten, a failure must happen first.
         let faults = match rule {
@@ -176,7 +176,7 @@ impl History {
         life.lived(steps)
     }
 
-    /// Continues a life after a power cut, for so many steps.
+    /// Continues a life after a power cut, for this many steps.
     pub fn after(bench: &Bench, fs: SimFs, name: &'static str, sort: Sort, seed: u64, steps: usize) -> Self {
         let cut = |content: &[u8], size_bytes| {
             Ok(Account::new(Oracle::of(content), Allowed::settled(name, size_bytes)))
@@ -185,7 +185,7 @@ impl History {
         life.unwrap().lived(steps)
     }
 
-    /// Continues a life after the volume's process was killed, for so many steps. Until the
+    /// Continues a life after the volume's process was killed, for this many steps. Until the
     /// successor has opened the volume, everything `allowed` before may be found after a power cut.
     /// An error states the problem it found.
     pub fn after_kill(

@@ -22,7 +22,7 @@ pub fn first_seed() -> u64 {
     number("POWER_CUTS_SEED", 1) as u64
 }
 
-/// Runs lives until so many cuts are done: `live` takes a seed and returns its number of cuts, or
+/// Runs lives until this many cuts are done: `live` takes a seed and returns its number of cuts, or
 /// the problem. Returns a summary.
 pub fn until(cuts: usize, mut live: impl FnMut(u64) -> Result<usize, String>) -> String {
     let begun = Instant::now();

@@ -33,7 +33,7 @@ const LARGE: [std::ops::Range<u64>; 9] =
 /// Up to this size every block of a volume is known; of a larger one, those in use.
 pub const ALL_KNOWN: u64 = 600;
 
-/// One in so many volumes has more than one region, and more pages of tags than fit in memory.
+/// One in this many volumes has more than one region, and more pages of tags than fit in memory.
 pub const LARGE_EVERY: u64 = 16;
 
 /// A recorded life.
@@ -106,7 +106,7 @@ impl History {
         Self::with(kek, seed, steps, None, faults, false)
     }
 
-    /// A life of a thin volume in a datastore with room for so many more bytes.
+    /// A life of a thin volume in a datastore with room for this many more bytes.
     pub fn in_room_of(kek: &Kek, seed: u64, steps: usize, room_bytes: u64) -> Self {
         let random = StdRng::seed_from_u64(seed);
         let fs = SimFs::new(seed);

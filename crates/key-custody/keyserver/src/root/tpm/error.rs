@@ -31,7 +31,7 @@ pub enum TpmError {
         "the TPM at {device} is not the one that the root key was sealed by, or was cleared since; put the disk back into its machine, or restore the server from a backup"
     )]
     OtherTpm {
-        /// Where it is.
+        /// The TPM's device.
         device: TpmDevice,
     },
     /// The PCRs differ.

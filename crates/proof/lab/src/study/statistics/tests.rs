@@ -119,7 +119,7 @@ fn too_few_rounds_decide_nothing() {
 #[derive(Clone, Copy, Debug)]
 struct Noise(f64, u32);
 
-/// Studies of so many rounds, in which the first value is `ratio` times the second.
+/// Studies of this many rounds, in which the first value is `ratio` times the second.
 fn studies(count: usize, rounds: usize, ratio: f64, noise: Noise) -> impl Iterator<Item = Vec<(f64, f64)>> {
     let mut random = StdRng::seed_from_u64(7);
     let mut pair = move || {

@@ -18,7 +18,7 @@ pub struct RegionDescription {
     pub bytes: u64,
     /// Its address in the front end.
     pub user: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub file_offset: u64,
 }
 

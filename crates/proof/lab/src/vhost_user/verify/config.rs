@@ -23,7 +23,7 @@ impl LoadConfig {
 /// When to pause. Requests stay in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After so many answered requests in this run.
+    /// After this many answered requests in this run.
     Operations(u64),
     /// At this time.
     Time(Instant),

@@ -134,12 +134,12 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An oracle of so many sectors of zeroes.
+    /// An oracle of this many sectors of zeroes.
     pub fn new(seed: u64, sectors: u64) -> Self {
         Self { seed, sectors: vec![Sector::default(); sectors as usize], sequence: 0 }
     }
 
-    /// Grows to so many sectors, if it has fewer. The new ones hold zeroes.
+    /// Grows to this many sectors, if it has fewer. The new ones hold zeroes.
     pub fn extend(&mut self, sectors: u64) {
         self.sectors.resize(self.sectors.len().max(sectors as usize), Sector::default());
     }
