@@ -8,9 +8,9 @@ pub enum AuditError {
     /// Beyond one of the [limits](crate::limits).
     #[error("{asked} {what}; {most} is the most a record may have")]
     TooLarge {
-        /// What there is too much of.
+        /// The item over its limit.
         what: &'static str,
-        /// How much there is.
+        /// The record's amount.
         asked: usize,
         /// The limit.
         most: usize,
@@ -18,31 +18,29 @@ pub enum AuditError {
     /// More records wait than the log takes. Try again.
     #[error("the audit log has too many records waiting; try again")]
     Overloaded,
-    /// There is no room on its file system. Nothing of the record is there; try again when there
-    /// is.
+    /// The log's file system is full. Nothing of the record was kept; try again when there is room.
     #[error("the audit log's file system is full: {reason}")]
     Full {
-        /// What the system said.
+        /// The system's error.
         reason: Arc<str>,
     },
     /// A write or sync failed, now or earlier; the record may be there or not. The log must be
     /// opened again.
     #[error("the audit log cannot be written until it is opened again: {reason}")]
     Failed {
-        /// What the system said.
+        /// The system's error.
         reason: Arc<str>,
     },
     /// The log has been closed.
     #[error("the audit log is closed")]
     Closed,
-    /// Another process has it open.
+    /// Another process has the log open.
     #[error("the audit log {log} is in use; only one process can write it")]
     InUse {
-        /// Where it lies.
+        /// The log's path.
         log: Arc<str>,
     },
-    /// Something that had been durable is not there any more, or was changed. The log is left as it
-    /// is.
+    /// Durable content is missing or was changed. The log is left as it is.
     #[error(
         "the audit log is damaged at {file}, line {line}, and was left as it is: {reason}. Put it aside and verify it"
     )]
@@ -54,18 +52,18 @@ pub enum AuditError {
         /// What is wrong.
         reason: String,
     },
-    /// It could not be opened or read.
+    /// The log could not be opened, read or shortened.
     #[error("the audit log cannot be {doing}: {reason}")]
     Io {
         /// `opened`, `read` or `shortened`.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         reason: Arc<str>,
     },
     /// A head could not be signed.
     #[error("the audit log's head cannot be signed: {reason}")]
     Unsigned {
-        /// What the signer said.
+        /// The signer's error.
         reason: Arc<str>,
     },
 }

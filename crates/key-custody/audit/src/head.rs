@@ -78,7 +78,7 @@ impl PublicKey {
     /// The key of a SubjectPublicKeyInfo (RFC 5280) in DER.
     ///
     /// # Errors
-    /// [`SignError`] if it is no key of P-256.
+    /// [`SignError`] if it is not a P-256 key.
     pub fn from_der(der: &[u8]) -> Result<Self, SignError> {
         let parsed = aws_lc_rs::signature::ParsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, der);
         parsed.map_err(|_| SignError("this is no P-256 public key".into()))?;
@@ -111,7 +111,7 @@ pub struct SignedHead {
     pub sequence: u64,
     /// The hash of that line, in hexadecimal.
     pub hash: String,
-    /// When.
+    /// The time.
     pub time: String,
     /// The id of the key.
     pub key: String,

@@ -1,5 +1,4 @@
-//! The audit log: who asked for what, and what became of it; append-only, hash-chained, its heads
-//! signed.
+//! The audit log: requests and their outcomes, append-only and hash-chained, with signed heads.
 //!
 //! # What it promises
 //! - A record that was answered is durable. A caller awaits [`AuditLog::append`] before it releases

@@ -32,7 +32,7 @@ pub(crate) fn hash(line: &[u8]) -> Hash {
     mac::sha256(line)
 }
 
-/// A line as it is read.
+/// A decoded line.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Line {
     pub(crate) sequence: u64,

@@ -1,4 +1,4 @@
-//! Records: who asked for what, and the outcome.
+//! Records of requests and their outcomes.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::limits::{FIELDS_MAX, OBJECTS_MAX, TEXT_MAX_BYTES};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Who asked.
+    /// The actor.
     pub actor: Actor,
     /// The action: a KMIP operation's name, or a word for one of the server's own tasks.
     pub action: String,
     /// The ids of the objects concerned, in the order of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<String>,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
     /// Why it was denied or failed, or its purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ pub struct Record {
     pub fields: BTreeMap<String, String>,
 }
 
-/// Who asked for something.
+/// The actor of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
@@ -48,7 +48,7 @@ pub struct Actor {
     pub address: Option<String>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -56,7 +56,7 @@ pub enum Outcome {
     Done,
     /// The actor is not permitted.
     Denied,
-    /// The actor is permitted, but it was not possible.
+    /// The actor is permitted, but the action was not possible.
     Failed,
 }
 

@@ -24,7 +24,7 @@ struct Logged {
     keys: Vec<PublicKey>,
 }
 
-/// A closed log of so many records in several files.
+/// A closed log of this many records in several files.
 fn logged(records: u64) -> Logged {
     let directory = tempfile::tempdir().unwrap();
     let document = document();

@@ -63,13 +63,13 @@ impl Identity {
     }
 }
 
-/// What a receiver does with a connection.
+/// How a receiver treats a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Good,
-    /// Closes in order after so many messages, with more in flight.
+    /// Closes cleanly after this many messages, with more in flight.
     LeavesAfter(usize),
-    /// Resets the connection after so many messages.
+    /// Resets the connection after this many messages.
     ResetsAfter(usize),
 }
 

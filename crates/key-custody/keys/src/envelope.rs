@@ -13,7 +13,7 @@ use crate::kek::Kek;
 /// Bytes of a DEK: two AES-256 keys, as XTS takes them.
 pub const DEK_BYTES: usize = 64;
 
-/// What a DEK is for.
+/// The purpose of a DEK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
@@ -42,7 +42,7 @@ impl fmt::Display for Cipher {
 /// The context that is authenticated with a DEK: an envelope opens only if all of it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnvelopeContext {
-    /// What the DEK is for.
+    /// The purpose of the DEK.
     pub purpose: Purpose,
     /// The volume that it belongs to.
     pub volume: VolumeId,

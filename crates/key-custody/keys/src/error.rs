@@ -21,15 +21,15 @@ pub enum KeyError {
     /// The volume's KEK has another source.
     #[error("the volume's key comes from a {wanted}, not from a {given}")]
     WrongSource {
-        /// What was given.
+        /// The source at hand.
         given: &'static str,
-        /// What the descriptor names.
+        /// The source that the descriptor names.
         wanted: &'static str,
     },
     /// The volume's KEK cannot be fetched now: the volume is *key-unavailable*.
     #[error("key-unavailable: {key}: {reason}")]
     Unavailable {
-        /// Where it is.
+        /// The provider and the key's name there.
         key: Box<ProviderKey>,
         /// Why not, and what to do.
         reason: String,
@@ -39,17 +39,17 @@ pub enum KeyError {
     /// A provider made no key.
     #[error("key provider {provider} made no key: {reason}")]
     NotMade {
-        /// Which.
+        /// The provider.
         provider: ProviderName,
         /// Why not, and what to do.
         reason: String,
     },
-    /// The key that a provider keeps is no KEK.
+    /// The key at a provider is not a KEK.
     #[error("{key}, is no AES-256 key: it has {bytes} bytes instead of {}", crate::KEK_BYTES)]
     ProviderKeyLength {
-        /// Where it is.
+        /// The provider and the key's name there.
         key: Box<ProviderKey>,
-        /// How long it is.
+        /// Its length.
         bytes: usize,
     },
     /// An envelope does not open: edited, or moved from elsewhere.
@@ -79,7 +79,7 @@ pub enum KeyError {
     KeyFileUnreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A key file that others may read.

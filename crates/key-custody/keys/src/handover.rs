@@ -24,7 +24,7 @@ impl Kek {
     /// Reads the key, which comes from `source`, from a pipe. It does not wait for the writer.
     ///
     /// # Errors
-    /// [`KeyError::NotHandedOver`] if it is no pipe, or holds anything but 32 bytes.
+    /// [`KeyError::NotHandedOver`] if it is not a pipe, or does not hold exactly 32 bytes.
     pub fn from_pipe(pipe: OwnedFd, source: KekSource) -> Result<Self, KeyError> {
         Self::new(read_pipe(pipe).map_err(KeyError::NotHandedOver)?, source)
     }

@@ -158,7 +158,7 @@ impl Kek {
         self.id
     }
 
-    /// Where it came from.
+    /// The source of the key.
     pub fn source(&self) -> &KekSource {
         &self.source
     }

@@ -1,10 +1,10 @@
-//! The seam to the record: whatever is done or refused is written down durably before the answer
-//! leaves.
+//! The interface to the audit record: every operation and refusal is recorded durably before the
+//! answer leaves.
 //!
-//! "No durable record, no release": [`Observer::record`] is awaited after a request has been worked
-//! through and before its response is sent. If it fails, the response is thrown away, key material
-//! is wiped, and the client is told that nothing can be given out. What the request changed stays
-//! changed; the next record that succeeds shows it.
+//! "No durable record, no release": [`Observer::record`] is awaited after a request was executed
+//! and before its response is sent. If it fails, the response is discarded, key material is wiped,
+//! and the client receives an error. The request's changes stay; the next successful record shows
+//! them.
 
 use std::fmt;
 use std::future::Future;
@@ -19,13 +19,13 @@ use crate::grant::{GrantId, VmGeneration, VmId};
 use crate::objects::clock::UnixSeconds;
 use crate::objects::id::ObjectId;
 
-/// What an [`Observer`] gives back.
+/// The future of [`Observer::record`].
 pub type Recording<'a> = Pin<Box<dyn Future<Output = Result<(), RecordError>> + Send + 'a>>;
 
 /// Keeps the record.
 pub trait Observer: Send + Sync {
-    /// Writes the events of one request down, in their order. The future is done when they are
-    /// durable; it may be dropped, and they may be durable all the same.
+    /// Records the events of one request, in their order. The future completes when they are
+    /// durable. If it is dropped, they may still become durable.
     fn record<'a>(&'a self, events: &'a [Event]) -> Recording<'a>;
 }
 
@@ -34,71 +34,70 @@ pub trait Observer: Send + Sync {
 #[error("the record cannot be kept: {0}")]
 pub struct RecordError(pub String);
 
-/// One thing that was done or refused.
+/// One operation that was done or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// The time.
     pub at: UnixSeconds,
     /// Who asked.
     pub who: Who,
-    /// What was asked for; `None` where that could not be read.
+    /// The operation; `None` if it could not be decoded.
     pub operation: Option<Operation>,
-    /// Of which objects; more than one for a Re-key (old, new) and a wrapped Get (key, wrapping
-    /// key).
+    /// The objects; more than one for a Re-key (old, new) and a wrapped Get (key, wrapping key).
     pub objects: Vec<ObjectId>,
-    /// How it ended.
+    /// The outcome.
     pub outcome: EventOutcome,
-    /// The grant that it was done under, or that was refused.
+    /// The grant that was used or refused.
     pub grant: Option<ShownGrant>,
-    /// Where an external provider keeps the key, if one was asked for it.
+    /// The key's place at an external provider, if one was asked for it.
     pub upstream: Option<ProviderKey>,
 }
 
 /// A grant that came with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShownGrant {
-    /// It was taken.
+    /// It was accepted.
     Redeemed {
         /// Its id.
         id: GrantId,
-        /// For which VM.
+        /// The VM.
         vm: VmId,
-        /// For which generation of it.
+        /// The VM's generation.
         generation: VmGeneration,
         /// Who signed it.
         signer: ClientId,
     },
-    /// It was refused, and nothing that it says is believed.
+    /// It was refused, and its contents are not trusted.
     Refused {
         /// The id that it claims.
         claimed: Option<GrantId>,
     },
 }
 
-/// Who asked for something.
+/// The client of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Who {
-    /// As the certificate says.
+    /// The identity from the certificate.
     pub identity: Identity,
-    /// From where.
+    /// The client's address.
     pub address: Option<SocketAddr>,
 }
 
-/// How it ended.
+/// The outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventOutcome {
-    /// A secret was given out, in the clear or under a wrap.
+    /// A secret was released, plain or wrapped.
     Released {
         /// Whether it was wrapped under another key.
         wrapped: bool,
     },
-    /// It was done, and no secret was given out.
+    /// It was done without releasing a secret.
     Done,
     /// It was refused or failed, and nothing changed.
     Refused {
-        /// What the client was told.
+        /// The reason that the client received.
         reason: ResultReason,
-        /// Why, in words: for a grant, the word of its refusal.
+        /// The reason in words; for a grant, the code of its refusal.
         message: String,
     },
     /// It was done, and undone because a later item of its batch failed.

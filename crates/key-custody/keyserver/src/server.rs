@@ -1,12 +1,12 @@
-//! A request from its bytes to the bytes of its answer: grant, batch, record.
+//! Handles a request from its bytes to the bytes of its answer: grant, batch, record.
 //!
-//! The order is what the promises rest on:
-//! 1. the grant that came with the request, if one did, is verified, held against the owners of the
-//!    objects that it names, and redeemed, durably;
+//! The promises depend on this order:
+//! 1. the request's grant, if it has one, is verified, checked against the owners of its objects,
+//!    and redeemed, durably;
 //! 2. each item of the batch is one piece of work and one transaction, durable before the next
-//!    begins; of a batch that is to be undone as a whole, all items are one;
-//! 3. what was done and refused is put on record, durably;
-//! 4. the answer leaves. If 3 failed, a refusal leaves in its place.
+//!    begins; in a batch with the undo option, all items are one transaction;
+//! 3. operations and refusals are recorded, durably;
+//! 4. the answer leaves. If step 3 failed, a refusal leaves in its place.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -38,32 +38,32 @@ use crate::operations::asking::{Answers, Ask};
 use crate::operations::failure::Failure;
 use crate::settings::Settings;
 
-/// Most items of one batch: what its client waits for, and what one transaction may have if it is
-/// to be undone as a whole, has an end.
+/// Most items of one batch: bounds the client's wait, and the transaction of a batch with the undo
+/// option.
 pub const BATCH_MAX_ITEMS: usize = 64;
 
-/// What [`Grants::redeem`] gives back.
+/// The future of [`Grants::redeem`].
 pub type Redeeming<'a> = Pin<Box<dyn Future<Output = Result<(), GrantFailure>> + Send + 'a>>;
 
-/// Takes grants: verifies them and uses them up.
+/// Verifies grants and uses them up.
 pub trait Grants: Send + Sync {
-    /// The grant that `bytes` are, if `host` may use it now.
+    /// Verifies that `bytes` are a grant that `host` may use now.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// Why it is not accepted.
     fn verify(&self, bytes: &[u8], host: &Identity) -> Result<VerifiedGrant, GrantFailure>;
 
-    /// Uses a grant up. When the future is done, that is durable.
+    /// Uses a grant up, durably once the future completes.
     fn redeem<'a>(&'a self, grant: &'a VerifiedGrant) -> Redeeming<'a>;
 }
 
-/// Why a grant was not taken.
+/// Why a grant was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantFailure {
     /// It may not be used.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Its use cannot be written down.
+    /// Its use cannot be recorded.
     #[error("the use of the grant cannot be written down: {0}")]
     Unavailable(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -81,22 +81,22 @@ pub struct KeyServer {
     answered: AtomicU64,
 }
 
-/// What a [`KeyServer`] stands on.
+/// The dependencies of a [`KeyServer`].
 pub struct Foundations {
-    /// Where objects and used grants are kept.
+    /// The store of objects and used grants.
     pub store: Arc<dyn Store>,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// Who takes grants.
+    /// The verifier of grants.
     pub grants: Arc<dyn Grants>,
     /// The record.
     pub observer: Arc<dyn Observer>,
-    /// What needs keys.
+    /// The dependents of keys.
     pub dependents: Arc<dyn Dependents>,
 }
 
 impl KeyServer {
-    /// A server for the objects that are in the store, sealed under keys derived from `root`.
+    /// A server for the objects in the store, sealed under keys derived from `root`.
     ///
     /// # Errors
     ///
@@ -121,14 +121,13 @@ impl KeyServer {
         })
     }
 
-    /// The same, as the broker before external providers.
+    /// The same, with a broker for external providers.
     #[must_use]
     pub fn with_broker(self, broker: Option<Arc<Broker>>) -> Self {
         Self { broker, ..self }
     }
 
-    /// Asks what an operation wants to know, and adds the answer, or why there is none, to those of
-    /// the request.
+    /// Makes an operation's request, and adds the answer or failure to the request's answers.
     pub(crate) async fn ask(&self, ask: Ask, answers: &mut Answers) {
         match (ask, &self.broker) {
             (Ask::Key(key), Some(broker)) => {
@@ -153,17 +152,17 @@ impl KeyServer {
         }
     }
 
-    /// The objects of the server, for what is done to them beside KMIP.
+    /// The objects of the server, for operations outside KMIP.
     pub fn objects(&self) -> Arc<Objects> {
         Arc::clone(&self.objects)
     }
 
-    /// Whoever is asked what needs a key.
+    /// The inquiry into keys' dependents.
     pub fn inquiry(&self) -> Arc<Inquiry> {
         Arc::clone(&self.inquiry)
     }
 
-    /// Answers the bytes of a request. Whatever they are, there is an answer.
+    /// Answers the bytes of a request. Every input gets an answer.
     pub async fn answer(&self, caller: Caller, request: &[u8], limits: &Limits) -> Zeroizing<Vec<u8>> {
         match RequestMessage::decode(request, limits) {
             Ok(request) => self.handle(caller, &request).await.encode(),
@@ -200,7 +199,7 @@ impl KeyServer {
         ResponseMessage { header, items }
     }
 
-    /// What has to be right before any item is looked at; the caller comes back with its grant.
+    /// Checks a request before any of its items; returns the caller with its grant.
     async fn prepare(&self, caller: Caller, request: &RequestMessage) -> Result<Caller, Failure> {
         if request.items.is_empty() || request.items.len() > BATCH_MAX_ITEMS {
             return Err(Failure::new(
@@ -219,8 +218,9 @@ impl KeyServer {
         Ok(caller.with_grant(grant))
     }
 
-    /// That the grant's signer owns what it grants: a control plane has no say over the keys of
-    /// others. Before the grant is redeemed, because that lets its host ask on for what it names.
+    /// Checks that the grant's signer owns the objects: a control plane cannot grant other owners'
+    /// keys. Checked before redemption, because that lets the host keep reading the objects'
+    /// metadata.
     fn check_owners(&self, grant: &VerifiedGrant) -> Result<(), Failure> {
         let work = self.objects.begin().map_err(|error| Failure::internal(&error))?;
         for id in grant.grant().objects().iter().filter_map(|text| text.parse::<ObjectId>().ok()) {
@@ -233,7 +233,7 @@ impl KeyServer {
         Ok(())
     }
 
-    /// `items`, if the events can be put on record; refusals otherwise.
+    /// Returns `items` if the events can be recorded; otherwise refusals.
     async fn on_record(&self, items: Vec<ResponseItem>, events: &[Event]) -> Vec<ResponseItem> {
         if events.is_empty() {
             return items;
@@ -268,7 +268,7 @@ impl KeyServer {
         }
     }
 
-    /// An event of now.
+    /// An event at the present time.
     pub(crate) fn event(
         &self,
         caller: &Caller,
@@ -286,14 +286,14 @@ impl KeyServer {
     }
 }
 
-/// What is known of the grant that a request was refused with.
+/// The facts about the grant of a refused request.
 fn refused_grant(header: &RequestHeader) -> Option<ShownGrant> {
     let bytes = grant_in(header).ok()??;
     Some(ShownGrant::Refused { claimed: Grant::claimed_id(bytes) })
 }
 
-/// The grant among the credentials. Names and passwords are left unread: the certificate alone says
-/// who asks.
+/// The grant among the credentials. Names and passwords are not read: only the certificate
+/// identifies the client.
 fn grant_in(header: &RequestHeader) -> Result<Option<&[u8]>, Failure> {
     let credentials = header.authentication.iter().flat_map(|authentication| &authentication.credentials);
     let mut grants = credentials.filter_map(|credential| match credential {

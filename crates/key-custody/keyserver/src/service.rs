@@ -1,5 +1,5 @@
-//! The key server behind KMIP's transport: each request is answered for whom its certificate names
-//! at that moment.
+//! The key server behind KMIP's transport: each request is answered for the client that its
+//! certificate names at that moment.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::authority::{self, Authority, Refusal, Revoked};
 use crate::caller::Caller;
 use crate::server::KeyServer;
 
-/// Answers for a [`KeyServer`] whose clients an [`Authority`] knows.
+/// The KMIP service of a [`KeyServer`], with clients from an [`Authority`].
 pub struct KmipService {
     server: Arc<KeyServer>,
     authority: Arc<Authority>,
@@ -50,8 +50,8 @@ impl Service for KmipService {
     }
 }
 
-/// Closes the connections of certificates that are revoked. One whose end lies in the future (it
-/// was renewed, and has its grace) is refused at its next request from then on.
+/// Closes the connections of revoked certificates. A renewed certificate in its grace period is
+/// refused at its first request after the period.
 pub struct ClosesRevoked {
     authority: Arc<Authority>,
     transport: ServerHandle,
@@ -73,6 +73,6 @@ impl authority::Observer for ClosesRevoked {
     }
 
     fn refused(&self, _: &CertificateSha256, _: Refusal) {
-        // The transport's observer hears of refused handshakes.
+        // The transport's observer receives refused handshakes.
     }
 }

@@ -1,12 +1,12 @@
-//! What the server offers.
+//! The server's settings.
 
 use strongroom_kmip::protocol::Operation;
 
-/// What is switched on.
+/// The enabled features.
 ///
-/// Using keys in the server needs more trust in it than fetching them: it sees the data, and
-/// answers questions about keys that it does not give out. Nothing of Strongroom needs it, so it is
-/// off.
+/// Using keys in the server needs more trust in it than fetching them: it sees the data, and acts
+/// as an oracle for keys that it does not release. Strongroom does not need it, so it is off by
+/// default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settings {
     /// Encrypt and Decrypt.
@@ -17,9 +17,9 @@ pub struct Settings {
     pub hash: bool,
     /// RNG Retrieve and RNG Seed.
     pub random: bool,
-    /// Whether the control plane and administrators destroy only by way of
+    /// Whether the control plane and administrators destroy only through
     /// [`Destructions`](crate::objects::destruction::Destructions), after a delay and with a second
-    /// person. KMIP clients destroy what is theirs at once, whatever this says.
+    /// person. KMIP clients destroy their own objects at once, regardless of this.
     pub delayed_destruction: bool,
 }
 

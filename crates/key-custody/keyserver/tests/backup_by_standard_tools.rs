@@ -1,4 +1,4 @@
-//! A backup is opened with what custodians have: `openssl` opens a share, and a few lines of Python
+//! A backup can be opened with standard tools: `openssl` opens a share, and a few lines of Python
 //! read the rest.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -35,7 +35,7 @@ fn path(directory: &Path, name: &str) -> String {
     directory.join(name).into_os_string().into_string().unwrap()
 }
 
-/// How docs/KEYS.md tells custodians to open their share.
+/// The command in docs/KEYS.md for opening a share.
 fn documented_command(encryption: ShareEncryption) -> String {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/KEYS.md");
     let text = fs::read_to_string(document).unwrap();
@@ -64,7 +64,7 @@ fn openssl_opens_shares_and_python_reads_the_backup() {
         let (private, public) = (at(&format!("{name}.private")), at(&format!("{name}.public")));
         openssl(&["genpkey", "-algorithm", algorithm, "-pkeyopt", parameter, "-out", &private]);
         if name == "emmy" {
-            // A certificate does as well.
+            // A certificate works as well.
             openssl(&["req", "-x509", "-new", "-key", &private, "-subj", "/CN=emmy", "-out", &public]);
         } else {
             openssl(&["pkey", "-in", &private, "-pubout", "-out", &public]);

@@ -1,5 +1,5 @@
-//! The authority and OpenSSL understand each other: requests that `openssl req` makes, certificates
-//! that `openssl verify` judges, connections that `openssl s_client` makes.
+//! The authority and OpenSSL interoperate: requests of `openssl req`, certificates checked by
+//! `openssl verify`, connections of `openssl s_client`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::io::Write;
@@ -44,7 +44,7 @@ impl Place {
         std::fs::write(self.path().join(name), text).unwrap();
     }
 
-    /// Runs `openssl` in the place; its output, or what it complains of.
+    /// Runs `openssl` in the place; returns its output or its error message.
     fn openssl(&self, arguments: &str) -> Result<String, String> {
         let mut command = Command::new("openssl");
         command.current_dir(self.path()).args(arguments.split_whitespace()).stdin(Stdio::null());
@@ -54,8 +54,7 @@ impl Place {
         if output.status.success() { Ok(said) } else { Err(said) }
     }
 
-    /// A key and a request for it, with a subject and an extension that the authority must not
-    /// heed.
+    /// A key and a request for it, with a subject and an extension that the authority must ignore.
     fn request(&self, key: &str, digest: &str) -> Vec<u8> {
         self.openssl(&format!("genpkey {key} -out key.pem")).unwrap();
         let wishes =
@@ -116,7 +115,7 @@ fn requests_of_openssl_are_answered_with_certificates_that_it_verifies() {
         }
         assert!(!shown.contains("evil") && !shown.contains("CN = root"), "{shown}");
 
-        // OpenSSL's own key goes with the certificate.
+        // The certificate is for OpenSSL's own key.
         let public = place.openssl("pkey -in key.pem -pubout").unwrap();
         assert_eq!(place.openssl("x509 -in client.pem -noout -pubkey").unwrap(), public);
         let fingerprint = place.openssl("x509 -in client.pem -noout -fingerprint -sha256").unwrap();
@@ -144,8 +143,8 @@ fn requests_that_are_not_taken_are_refused_with_the_reason() {
     let ed25519 = strict.request("-algorithm ED25519", "-sha256");
     assert_eq!(reason(&strict, &ed25519), SigningRequestError::Ed25519Off);
 
-    // Every changed byte is noticed. One alone is outside of what is signed and is read leniently:
-    // the tag of the signature algorithm's OID, which leaves the key as it was.
+    // Every changed byte is detected, except one that is outside the signed part and read
+    // leniently: the tag of the signature algorithm's OID, which does not change the key.
     place.request(P256, "-sha256");
     place.openssl("req -in request.pem -outform DER -out request.der").unwrap();
     let request = std::fs::read(place.path().join("request.der")).unwrap();
@@ -186,8 +185,8 @@ fn openssl_verifies_the_server_before_during_and_after_a_roll_over() {
     assert!(server("old.pem", "-untrusted chain.pem").unwrap().contains("OK"));
 }
 
-/// What `s_client` says of a connection to a server with the authority's configuration, and what
-/// the server says.
+/// The output of `s_client` for a connection to a server with the authority's configuration, and
+/// the server's result.
 fn connected(place: &Place, version: &str, arguments: &str) -> (String, Result<(), rustls::Error>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! The root key under a PKCS#11 token: SoftHSM 2. It finds its configuration by the environment of
-//! the process that loads it, so each test here runs its body in a process of its own.
+//! The root key under a PKCS#11 token: SoftHSM 2. It reads its configuration from the environment
+//! of the process that loads it, so each test runs its body in a separate process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::fs;
@@ -119,7 +119,7 @@ fn a_wrong_pin_is_tried_once_and_not_again_while_nobody_watches() {
             root::create(&state, &way(SecretSource::Given {}), &given(&right, Attempt::Attended)).unwrap();
         let refused = token_error(root::open(&state, &given(&wrong, Attempt::Unattended)));
         assert!(matches!(refused, TokenError::WrongPin { .. }), "{refused}");
-        // A service that is restarted over and over uses no further try, whatever PIN it has.
+        // A repeatedly restarted service uses no further try, whatever its PIN.
         for pin in [&wrong, &wrong, &right] {
             let refused = token_error(root::open(&state, &given(pin, Attempt::Unattended)));
             assert!(matches!(refused, TokenError::PinWasWrong { .. }), "{refused}");
@@ -128,7 +128,7 @@ fn a_wrong_pin_is_tried_once_and_not_again_while_nobody_watches() {
         assert_eq!(opened.id(), sealed.id());
         root::open(&state, &given(&right, Attempt::Unattended)).unwrap();
 
-        // Too short to be any PIN of the token, so it costs nothing.
+        // Too short to be a PIN of the token, so it uses no try.
         let short = secret("12");
         let refused = token_error(root::open(&state, &given(&short, Attempt::Unattended)));
         assert!(matches!(refused, TokenError::PinLength { actual: 2, .. }), "{refused}");
@@ -202,14 +202,14 @@ fn a_changed_seal_is_refused() {
         let changed = format!("{}{digit}{}", &text[..at], &text[at + 1..]);
         fs::write(&path, &changed).unwrap();
         assert!(matches!(root::open(&state, &access), Err(RootError::Damaged { .. })));
-        // Somebody who knows the format makes the digest match; the token still refuses.
+        // An attacker who knows the format can fix the digest; the token still refuses.
         fs::write(&path, with_right_digest(&changed)).unwrap();
         let refused = token_error(root::open(&state, &access));
         assert!(matches!(refused, TokenError::NotAuthentic { .. }), "{refused}");
     });
 }
 
-/// The record with the digest of what it says.
+/// The record with a matching digest.
 fn with_right_digest(text: &str) -> String {
     let mut is_string = false;
     let compact: String = text

@@ -131,7 +131,7 @@ impl KeyFacts {
 pub struct ListedKey {
     /// Its name at the provider.
     pub key: ProviderKeyId,
-    /// What the provider says of it.
+    /// The provider's facts about the key.
     pub facts: KeyFacts,
 }
 

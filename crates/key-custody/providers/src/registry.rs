@@ -58,15 +58,15 @@ pub enum RegistryError {
     Io {
         /// The attempted action, as in "read".
         action: &'static str,
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// A file is writable by other users, who could redirect the creation of our keys.
     #[error("{path} can be written by others than its owner (mode {mode:o}); run: chmod 600 {path}")]
     Mode {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Its mode.
         mode: u32,
@@ -74,9 +74,9 @@ pub enum RegistryError {
     /// A file is invalid.
     #[error("{path} does not set up a key provider: {reason}")]
     Content {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }

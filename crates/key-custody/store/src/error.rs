@@ -11,9 +11,9 @@ pub enum StoreError {
     /// Beyond one of the [limits](crate::limits).
     #[error("{asked} {what}; {most} is the most there may be")]
     TooLarge {
-        /// What there is too much of.
+        /// The item over its limit.
         what: &'static str,
-        /// How much was asked for.
+        /// The requested amount.
         asked: usize,
         /// The limit.
         most: usize,
@@ -27,13 +27,13 @@ pub enum StoreError {
     /// There is no such lease, or it has ended.
     #[error("there is no lease {lease}; it has expired or was revoked")]
     UnknownLease {
-        /// The lease that was named.
+        /// The lease named in the request.
         lease: LeaseId,
     },
     /// A lease that would be too short or too long.
     #[error("a lease of {asked:?} is not within {least:?} and {most:?}")]
     LeaseTtl {
-        /// The life asked for.
+        /// The requested life.
         asked: Duration,
         /// The shortest.
         least: Duration,
@@ -50,32 +50,32 @@ pub enum StoreError {
     /// More waits than the store takes. Try again.
     #[error("the store has too much waiting to be written; try again")]
     Overloaded,
-    /// There is no room on the file system. Try again when there is.
+    /// The file system is full. Try again when there is room.
     #[error("the store's file system is full: {reason}")]
     Full {
-        /// What the system said.
+        /// The system's error.
         reason: Arc<str>,
     },
     /// The write failed, and may or may not have taken effect. After a device failure the store
     /// takes no requests until it is reopened.
     #[error("whether it was stored is not known: {reason}")]
     Uncertain {
-        /// What the system said.
+        /// The system's error.
         reason: Arc<str>,
     },
     /// A write failed earlier, or a read now.
     #[error("the store cannot be used: {reason}")]
     Unavailable {
-        /// What the system said.
+        /// The system's error.
         reason: Arc<str>,
     },
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,
-    /// Another process, or another part of this one, has it open.
+    /// Another process, or another part of this one, has the store open.
     #[error("the store {store} is in use; only one process can have it open")]
     InUse {
-        /// Where it lies.
+        /// The store's path.
         store: Arc<str>,
     },
     /// The store is damaged. It is left as it is.
@@ -83,7 +83,7 @@ pub enum StoreError {
         "the store {store} is damaged and was left as it is: {reason}. Restore it from a backup, or repair the storage below it"
     )]
     Damaged {
-        /// Where it lies.
+        /// The store's path.
         store: Arc<str>,
         /// What is wrong with it.
         reason: Arc<str>,
@@ -91,21 +91,21 @@ pub enum StoreError {
     /// The format belongs to a later version of this program, or to no version.
     #[error("the store {store} has format {found}, and this program knows {known}")]
     UnknownFormat {
-        /// Where it lies.
+        /// The store's path.
         store: Arc<str>,
-        /// What it says it is.
+        /// The store's format.
         found: u64,
-        /// What this program knows.
+        /// The format that this program knows.
         known: u64,
     },
-    /// It could not be made or opened.
+    /// The store could not be made or opened.
     #[error("the store {store} cannot be {doing}: {reason}")]
     Open {
-        /// Where it was to lie.
+        /// The store's path.
         store: Arc<str>,
         /// `made` or `opened`.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         reason: Arc<str>,
     },
 }

@@ -10,7 +10,7 @@
 //!   [`StoreError::Uncertain`] it may be either; a caller that needs to know reads.
 //! - Transactions have one order, which the [`Revision`]s count without gaps. Each is judged
 //!   against everything before it and nothing after it.
-//! - A [`Snapshot`] is one revision of everything, whatever is written meanwhile.
+//! - A [`Snapshot`] is one revision of everything, regardless of later writes.
 //! - A [`Watch`] reports each change from its revision on once and in order, or fails with
 //!   [`StoreError::Compacted`]. It names keys and never holds values: deleted data must not live on
 //!   in a history.

@@ -17,7 +17,7 @@ pub const TRANSACTION_MAX_ITEMS: usize = 128;
 /// its framing.
 pub const TRANSACTION_MAX_BYTES: usize = 1024 * 1024;
 
-/// Most entries in one page of a range, whatever the caller's limit.
+/// Most entries in one page of a range, regardless of the caller's limit.
 pub const PAGE_MAX_ENTRIES: usize = 1024;
 
 /// A page ends with the entry that reaches this many bytes of keys and values, so that it has a

@@ -140,7 +140,7 @@ impl Entries {
 impl Iterator for Entries {
     type Item = Result<Entry, StoreError>;
 
-    /// The next one. After an error there are no more.
+    /// The next item. After an error there are no more.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(entry) = self.page.next() {
@@ -176,11 +176,11 @@ pub struct Event {
     pub revision: Revision,
     /// The key.
     pub key: Vec<u8>,
-    /// What was done to it.
+    /// The change.
     pub change: Change,
 }
 
-/// What was done to a key.
+/// A kind of change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was made or written.

@@ -13,27 +13,27 @@ use crate::limits::{KEY_MAX_BYTES, TRANSACTION_MAX_BYTES, TRANSACTION_MAX_ITEMS,
 /// deleted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// What must hold.
+    /// The conditions.
     pub conditions: Vec<Condition>,
     /// The changes if the conditions hold.
     pub operations: Vec<Operation>,
 }
 
-/// What must be true of a key.
+/// A condition on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The key.
     pub key: Vec<u8>,
-    /// What must be true of it.
+    /// The key's required state.
     pub is: Is,
 }
 
 /// A state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Is {
-    /// Not there.
+    /// The key does not exist.
     Absent,
-    /// There, whatever its value.
+    /// The key exists, with any value.
     Present,
     /// Last written by this revision.
     ModifiedAt(Revision),

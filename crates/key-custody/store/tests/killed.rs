@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use strongroom_store::{Engine, KeyRange, Store, Transaction};
 
-/// Where the child that is to be killed has its store.
+/// The variable that gives the child, which will be killed, the path of its store.
 const PATH_VARIABLE: &str = "STRONGROOM_STORE_KILLED";
 const THREADS: u64 = 4;
 const LIVES: u64 = 12;

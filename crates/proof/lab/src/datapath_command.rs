@@ -18,9 +18,9 @@ use strongroom_lab::study::{Machine, Metric, Pace, PaceLimits, Report, Store, Wo
 use strongroom_lab::vhost_user::guest::Pages;
 use time::OffsetDateTime;
 
-/// What a measurement takes beside itself: a server's start, connection and end.
+/// The overhead of a measurement: a server's start, connection and end.
 const OPEN: Duration = Duration::from_millis(300);
-/// How large each of several disks is, as a part of one.
+/// The divisor for the size of each of several disks.
 const SEVERAL_DISKS: u64 = 8;
 
 /// Measures this project's worker beside other servers of disks, in the same run, interleaved.
@@ -199,14 +199,13 @@ impl Arguments {
     }
 }
 
-/// Explains a ratio above 1 in the brief table, which the name of the baseline makes look
-/// impossible.
+/// Explains a ratio above 1 in the brief table, which the baseline's name makes look impossible.
 const ABOVE_RAW: &str = "\n
 A ratio above 1.00 is no error: fio moves the raw file through ordinary pages, and a worker's buffers are huge pages,
 which the disk takes in fewer, larger pieces. Small differences are the disk's, whose speed varies while this runs.
 `make measure` has the raw file with huge pages beside it, and medians of six rounds.";
 
-/// A line for each subject, for people who read it on a terminal.
+/// A line for each subject, for a terminal.
 fn brief(report: &Report) -> String {
     let mut text = format!("{:26}", "");
     for workload in &report.workloads {
@@ -241,7 +240,7 @@ fn form_name(form: Form) -> &'static str {
     }
 }
 
-/// The time, as a file is named by it.
+/// The time, in the form for file names.
 fn now() -> String {
     let now = OffsetDateTime::now_utc();
     let (date, time) = (now.date(), now.time());

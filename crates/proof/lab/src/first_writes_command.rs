@@ -103,8 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<(), StudyError> {
         let secret = scratch.0.join("secret");
         make_secret(&secret)?;
         let subjects = subjects(arguments, &secret);
-        // libvhost-user (QEMU 7.2) takes a chain that goes from one region into the next for a
-        // circle.
+        // libvhost-user (QEMU 7.2) mistakes a chain that crosses into the next region for a loop.
         let settings = Settings { splits_regions: false, ..Settings::new(arguments.queues, arguments.depth) };
         let place = Place { directory: scratch.0.clone(), settings, stop: Arc::clone(&stop) };
         let study =
@@ -158,7 +157,7 @@ fn catch_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// A directory that goes with its owner, whatever is in it.
+/// A directory that is removed on drop, with all its contents.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,8 +1,8 @@
-//! How long requests took: a histogram of fixed size, however many there are.
+//! Latencies of requests: a histogram of fixed size for any number of requests.
 
 use std::time::Duration;
 
-/// Steps within a power of two: a latency is told with an error of at most 1 in 64.
+/// Steps within a power of two: a reported latency has an error of at most 1 in 64.
 const STEPS_BITS: u32 = 6;
 const STEPS: usize = 1 << STEPS_BITS;
 /// Every number of nanoseconds has a step.
@@ -38,7 +38,7 @@ impl Latencies {
         self.longest_ns = self.longest_ns.max(other.longest_ns);
     }
 
-    /// What `share` of the requests (0 to 1) took at most; zero if there were none.
+    /// The quantile `share` (0 to 1) of the latencies; zero if there were none.
     pub fn quantile(&self, share: f64) -> Duration {
         let rank = (share.clamp(0.0, 1.0) * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -60,7 +60,7 @@ fn bucket(ns: u64) -> usize {
     power as usize * STEPS + (ns >> power) as usize
 }
 
-/// The longest latency that is counted there.
+/// The longest latency counted in a bucket.
 fn highest(bucket: usize) -> u64 {
     let power = (bucket / STEPS).saturating_sub(1);
     let step = (bucket - power * STEPS) as u64;

@@ -1,26 +1,25 @@
-//! Studies, load generators and reports: what shows that Strongroom does what it says, and how
-//! fast.
+//! Studies, load generators and reports, which verify Strongroom's claims and measure its speed.
 //!
 //! - [`vhost_user`]: a vhost-user-blk front end and driver of our own, and a load generator that
 //!   verifies every sector. `strongroom-lab vhost-user-verify` runs it against any server.
-//! - [`datapath`]: how fast a worker serves its disk, beside other servers.
-//!   `strongroom-lab datapath` runs it.
-//! - [`first_writes`]: how fast a disk is that has never been written, ours and QEMU's.
+//! - [`datapath`]: the speed of a worker, compared with other servers. `strongroom-lab datapath`
+//!   runs it.
+//! - [`first_writes`]: the speed of first writes to our volumes and QEMU's images.
 //!   `strongroom-lab first-writes` runs it.
-//! - [`kmip_load`]: how often any KMIP server releases a key, and how fast.
-//!   `strongroom-lab kmip-load` runs it.
-//! - [`service`]: a server that runs; [`processes`]: what it takes of processor and memory;
-//!   [`programs`]: what is told of one that fails.
-//! - [`study`]: what is compared is measured in the same run: interleaved, kept as it goes, told
-//!   with intervals and verdicts.
-//! - [`prove`]: the same measures what is known beforehand, and must find it.
+//! - [`kmip_load`]: the rate and latency of Get on any KMIP server. `strongroom-lab kmip-load` runs
+//!   it.
+//! - [`service`]: a running server; [`processes`]: its processor time and memory; [`programs`]:
+//!   running programs, and reports of their failures.
+//! - [`study`]: comparisons within one run: interleaved, saved as they go, reported with intervals
+//!   and verdicts.
+//! - [`prove`]: measures known quantities with the same instrument, which must find them.
 //!   `strongroom-lab prove` runs it.
-//! - [`soak`]: volumes under verified load for an hour, whatever happens to who serves them.
+//! - [`soak`]: volumes under verified load for an hour, while their servers are disturbed.
 //!   `strongroom-lab soak` runs it.
-//! - [`latency`]: how long requests took.
+//! - [`latency`]: a histogram of latencies.
 //!
-//! **Promise:** the lab knows the programs it studies only by their public interfaces, so that it
-//! judges another's as it judges ours, and shares no mistake with what it judges.
+//! **Promise:** the lab uses the programs it studies only through their public interfaces, so that
+//! it treats other programs like ours, and shares no mistakes with them.
 //!
 //! **May not enter:** anything that Strongroom itself needs to run.
 #![forbid(unsafe_code)]

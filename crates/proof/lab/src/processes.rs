@@ -1,4 +1,4 @@
-//! What a server's processes take: processor time and memory, as the kernel counts them.
+//! The processor time and memory of a server's processes, as counted by the kernel.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub fn family(root: ProcessId) -> io::Result<Vec<ProcessId>> {
         let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<ProcessId>().ok()) else {
             continue;
         };
-        // One that has ended meanwhile is nobody's parent.
+        // A process that has ended meanwhile has no children.
         if let Some(parent) =
             fs::read_to_string(format!("/proc/{id}/stat")).ok().and_then(|stat| parent_in(&stat))
         {
@@ -33,15 +33,15 @@ pub fn family(root: ProcessId) -> io::Result<Vec<ProcessId>> {
     Ok(family)
 }
 
-/// The parent in a `/proc/PID/stat` (proc(5)). The name before it may hold anything, parentheses
-/// too.
+/// The parent in a `/proc/PID/stat` (proc(5)). The name before it may contain anything, including
+/// parentheses.
 fn parent_in(stat: &str) -> Option<ProcessId> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Processor time that a process has taken so far, in user mode and in the kernel, with all its
-/// threads, those that have ended and io_uring's among them. In nanoseconds, where utime and stime
-/// of `/proc/PID/stat` count ticks of 10 ms.
+/// Processor time of a process so far, in user mode and in the kernel, of all its threads,
+/// including ended ones and io_uring's. In nanoseconds, whereas utime and stime of `/proc/PID/stat`
+/// count ticks of 10 ms.
 pub fn processor_time(id: ProcessId) -> io::Result<Duration> {
     let process = nix::unistd::Pid::from_raw(id.cast_signed());
     let time = ClockId::pid_cpu_clock_id(process).and_then(ClockId::now)?;
@@ -51,16 +51,16 @@ pub fn processor_time(id: ProcessId) -> io::Result<Duration> {
 /// Memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Resident (RSS), the guest's memory that it has touched included.
+    /// Resident (RSS), including the guest's memory that it has touched.
     pub resident_bytes: u64,
-    /// Its share (PSS): what two processes have in common counts half for each.
+    /// Its share (PSS): memory shared by two processes counts half for each.
     pub proportional_bytes: u64,
-    /// What is its own alone: anonymous memory, huge pages included.
+    /// Its private memory: anonymous memory, including huge pages.
     pub anonymous_bytes: u64,
 }
 
 impl Memory {
-    /// This and another process's.
+    /// The sum with another process's.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -70,12 +70,12 @@ impl Memory {
         }
     }
 
-    /// Of a process that is there.
+    /// The memory of an existing process.
     pub fn of(id: ProcessId) -> io::Result<Self> {
         Ok(Self::parse(&fs::read_to_string(format!("/proc/{id}/smaps_rollup"))?))
     }
 
-    /// Understands a `/proc/PID/smaps_rollup`. What is missing is zero.
+    /// Parses `/proc/PID/smaps_rollup`. Missing fields are zero.
     fn parse(text: &str) -> Self {
         let field = |name| {
             let kib = text
@@ -83,7 +83,7 @@ impl Memory {
                 .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
             kib.map_or(0, |kib: u64| kib << 10)
         };
-        // Pages of hugetlbfs are in none of the kernel's sums.
+        // The kernel's sums do not include hugetlbfs pages.
         let huge_bytes = field("Private_Hugetlb:") + field("Shared_Hugetlb:");
         Self {
             resident_bytes: field("Rss:") + huge_bytes,
@@ -124,7 +124,7 @@ mod tests {
         assert!(worked.join().is_ok());
         let after = processor_time(std::process::id()).unwrap();
         assert!(after - before >= Duration::from_micros(100), "{before:?} {after:?}");
-        // No process has a number as high (PID_MAX_LIMIT).
+        // No process has so high an id (PID_MAX_LIMIT).
         assert!(processor_time(1 << 22).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! Programs that are run: what is told of one that fails, and how secrets are given to them.
+//! Running programs: reports of their failures, and passing secrets to them.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,37 +9,37 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why a program is of no use. Each says of which server, program or file.
+/// Why running a program failed. Each names the server, program or file.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// A server ended, or did not begin.
+    /// A server ended, or did not start.
     #[error("{server} ended with {status}{}", its_log(said))]
     Ended {
-        /// Which.
+        /// The server.
         server: String,
-        /// How.
+        /// The exit status.
         status: ExitStatus,
         /// The end of what it printed.
         said: String,
     },
-    /// A server takes too long.
+    /// A server took too long.
     #[error("{server} did not {what} within {within:?}{}", its_log(said))]
     Late {
-        /// Which.
+        /// The server.
         server: String,
-        /// To do what.
+        /// The attempted action.
         what: &'static str,
-        /// How long it was waited.
+        /// How long the lab waited.
         within: Duration,
         /// The end of what it printed.
         said: String,
     },
-    /// A server did not do what its client asked.
+    /// A server failed to do its client's request.
     #[error("{server}: {error}{}", its_log(said))]
     Client {
-        /// Which.
+        /// The server.
         server: String,
-        /// What happened.
+        /// The client's error.
         error: Box<dyn std::error::Error + Send + Sync>,
         /// The end of what it printed.
         said: String,
@@ -47,62 +47,62 @@ pub enum ProgramError {
     /// A program cannot be run.
     #[error("cannot run {program}: {error}; {next}")]
     Program {
-        /// Which.
+        /// The program.
         program: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
-        /// What helps.
+        /// The advice to the user.
         next: &'static str,
     },
-    /// A program says that it failed.
+    /// A program reported a failure.
     #[error("{command} failed with {status}: {said}")]
     Command {
         /// The command line.
         command: String,
-        /// How.
+        /// The exit status.
         status: ExitStatus,
-        /// What it said.
+        /// Its output.
         said: String,
     },
     /// A file or directory.
     #[error("cannot {action} {path}: {error}")]
     File {
-        /// To do what.
+        /// The attempted action.
         action: &'static str,
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A process cannot be asked or told.
+    /// A process cannot be queried or signalled.
     #[error("cannot {action} process {id} of {server}: {error}; measuring needs root")]
     Process {
-        /// To do what.
+        /// The attempted action.
         action: &'static str,
-        /// Which.
+        /// The process id.
         id: u32,
         /// Of which server.
         server: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A person wants it to end.
+    /// Stopped by a signal.
     #[error("a signal asked for the end; everything that was started has been ended")]
     Signal,
 }
 
-/// The end of a message, with what a program said.
+/// The end of a message, with a program's output.
 pub fn its_log(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!("; it said: {said}") }
 }
 
-/// A path as QEMU's options have it: a comma would end it.
+/// A path in QEMU's options, where a comma must be escaped.
 pub fn option_value(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// Makes a secret that only its owner can read: 64 hexadecimal digits, which are a key to one and a
-/// passphrase to the other.
+/// Makes a secret that only its owner can read: 64 hexadecimal digits, which serve as a key or as a
+/// passphrase.
 pub fn make_secret(path: &Path) -> Result<(), ProgramError> {
     let made = || {
         let mut bytes = [0; 32];
@@ -114,7 +114,7 @@ pub fn make_secret(path: &Path) -> Result<(), ProgramError> {
     made().map_err(|error| ProgramError::File { action: "make", path: path.to_owned(), error })
 }
 
-/// Runs a command to its end: what it printed.
+/// Runs a command to its end; returns its output.
 pub fn run(command: &mut Command) -> Result<Vec<u8>, ProgramError> {
     let line = line_of(command);
     let next = "install it, or say where it is";
@@ -127,7 +127,7 @@ pub fn run(command: &mut Command) -> Result<Vec<u8>, ProgramError> {
     Ok(output.stdout)
 }
 
-/// A command line, to be told.
+/// A command line, for messages.
 pub fn line_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")

@@ -116,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Runs the work that others measure.
+/// Runs the work that the study measures.
 pub fn work(arguments: &WorkArguments) -> Result<(), Box<dyn Error>> {
     let warm_up = Duration::from_millis(arguments.warm_up_ms);
     let done = work::work(arguments.passes, warm_up, Duration::from_millis(arguments.duration_ms))?;
@@ -124,7 +124,7 @@ pub fn work(arguments: &WorkArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The programs that are measured. One that is not there is told of when it is to be measured.
+/// The versions of the measured programs. A missing program is reported when it is measured.
 fn versions(config: &ProofConfig) -> BTreeMap<String, String> {
     let builds = config.programs.iter().flat_map(|(program, slower)| [program.clone(), slower.clone()]);
     let programs = ["nbdkit", "fio"].into_iter().map(PathBuf::from).chain(builds);

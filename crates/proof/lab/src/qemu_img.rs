@@ -1,19 +1,19 @@
-//! How qemu-img is asked for images whose key is derived from a passphrase.
+//! Making images with qemu-img whose key is derived from a passphrase.
 
 use std::process::Command;
 
 use crate::programs::{ProgramError, run};
 
-/// What an image's key is derived with where deriving it is not what is measured. qemu-img finds
-/// out how fast it derives keys, and gives up ("unable to get accurate CPU usage") where that takes
-/// less than the kernel's clock of processor time can tell: with SHA-256 in hardware that is every
-/// other time, or each. SHA-512 is slow enough, and nothing else is hashed with it.
+/// The hash of an image's key derivation where that is not measured. qemu-img calibrates the
+/// derivation, and gives up ("unable to get accurate CPU usage") if it is too fast for the kernel's
+/// clock of processor time: with SHA-256 in hardware it often or always fails. SHA-512 is slow
+/// enough, and is used for nothing else.
 pub const KEY_HASH: &str = "hash-alg=sha512";
 
-/// How often an image is tried to be made, as some are not at the first.
+/// How often making an image is tried, because the first attempt may fail.
 const CREATE_ATTEMPTS: u32 = 10;
 
-/// Makes an image by this command, which can be given again.
+/// Makes an image with this command, which may be repeated.
 pub fn create(command: &mut Command) -> Result<(), ProgramError> {
     for _ in 1..CREATE_ATTEMPTS {
         if run(command).is_ok() {

@@ -1,5 +1,5 @@
-//! A server that runs: it is started, connected to, measured and ended, and never outlives whoever
-//! started it.
+//! A running server: it is started, connected to, measured and ended, and never outlives its
+//! starter.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,22 +17,22 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::processes::{self, Memory, ProcessId};
 use crate::programs::ProgramError;
 
-/// For a server to begin: one that has much to recover does it first.
+/// The time for a server to start, including recovery.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two attempts to connect.
+/// The time between two attempts to connect.
 const CONNECT_PERIOD: Duration = Duration::from_micros(500);
-/// For a server to end after it was asked to: it brings everything to its place first.
+/// The time for a server to end on request, including destaging.
 const END_TIMEOUT: Duration = Duration::from_secs(120);
-/// For a killed process to be gone: not before its requests to the disk have come back.
+/// The time for a killed process to disappear, which waits for its requests to the disk.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much of what a server said is told, in bytes.
+/// The most bytes of a server's output in a message.
 const SAID_BYTES_MAX: usize = 2000;
 
 /// A running server.
 pub struct Service {
     name: String,
     child: Child,
-    /// Processes that were seen beside the first, so that they can be ended when that is gone.
+    /// Other processes of the server, so that they can be ended when the first is gone.
     others: Vec<(ProcessId, OwnedFd)>,
     socket: PathBuf,
     output: PathBuf,
@@ -40,7 +40,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts `command`, which serves a disk at `socket`. What it prints goes to the file `output`.
+    /// Starts `command`, which serves a disk at `socket`. Its output goes to the file `output`.
     pub fn start(
         name: &str,
         mut command: Command,
@@ -64,8 +64,8 @@ impl Service {
         self.started
     }
 
-    /// Connects, as soon as the server answers: `connect` is tried until it gives something, or an
-    /// error that does not only say that nobody is there.
+    /// Connects as soon as the server answers: retries `connect` until it returns a value, or an
+    /// error other than the server's absence.
     pub fn connect<T, E: std::error::Error + Send + Sync + 'static>(
         &mut self,
         stop: &AtomicBool,
@@ -91,13 +91,13 @@ impl Service {
         }
     }
 
-    /// Waits until the server accepts connections, of whatever protocol. Those of its processes
-    /// that begin after that are to be seen later.
+    /// Waits until the server accepts connections of any protocol. Processes that it starts later
+    /// must be recorded later.
     pub fn await_socket(&mut self, stop: &AtomicBool) -> Result<(), ProgramError> {
         self.connect(stop, |socket| Ok::<_, io::Error>(UnixStream::connect(socket).ok().map(drop)))
     }
 
-    /// Sees which processes it has now: these are measured, and ended with it.
+    /// Records its present processes, which are measured, and ended with it.
     pub fn see_processes(&mut self) -> Result<(), ProgramError> {
         let family = processes::family(self.child.id()).map_err(|error| self.process("find", 0, error))?;
         self.others.clear();
@@ -108,22 +108,22 @@ impl Service {
         Ok(())
     }
 
-    /// Its processes, as they were when it was connected to.
+    /// Its recorded processes.
     pub fn process_ids(&self) -> impl Iterator<Item = ProcessId> {
         std::iter::once(self.child.id()).chain(self.others.iter().map(|(id, _)| *id))
     }
 
-    /// Processor time that all its processes have taken so far.
+    /// Processor time of all its processes so far.
     pub fn processor_time(&self) -> Result<Duration, ProgramError> {
         let of = |id| processes::processor_time(id).map_err(|error| self.process("measure", id, error));
         self.process_ids().map(of).sum()
     }
 
-    /// Memory of the process that serves the disk, and of all of them.
+    /// Memory of the serving process, and of all of them.
     pub fn memory(&self) -> Result<(Memory, Memory), ProgramError> {
         let mut all = Memory::default();
         let mut serving = Memory::default();
-        // The last is the worker, where there is one.
+        // The last is the worker, if there is one.
         for id in self.process_ids() {
             serving = Memory::of(id).map_err(|error| self.process("measure", id, error))?;
             all = all.and(serving);
@@ -131,7 +131,7 @@ impl Service {
         Ok((serving, all))
     }
 
-    /// Asks it to end, and waits until it has; how long that took.
+    /// Ends it and waits; returns how long that took.
     pub fn end(mut self) -> Result<Duration, ProgramError> {
         let start = Instant::now();
         let id = self.child.id();
@@ -153,7 +153,7 @@ impl Service {
     }
 
     fn kill_all(&mut self) -> bool {
-        // Those that are gone already need no killing.
+        // Processes that are already gone need no killing.
         let _ = self.child.kill();
         for (_, process) in &self.others {
             let _ = pidfd_send_signal(process, Signal::KILL);
@@ -162,17 +162,17 @@ impl Service {
         self.others.drain(..).all(|(_, process)| await_end(&process, KILL_TIMEOUT))
     }
 
-    /// What a client's error is, of this server.
+    /// Converts a client's error to one of this server.
     pub fn failed(&self, error: impl std::error::Error + Send + Sync + 'static) -> ProgramError {
         ProgramError::Client { server: self.name.clone(), error: Box::new(error), said: self.said() }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// It did not settle in time.
+    /// The error that it took too long.
     pub fn late(&self, what: &'static str, within: Duration) -> ProgramError {
         ProgramError::Late { server: self.name.clone(), what, within, said: self.said() }
     }
@@ -185,7 +185,7 @@ impl Service {
         ProgramError::Process { action, id, server: self.name.clone(), error }
     }
 
-    /// The end of what it printed.
+    /// The end of its output.
     pub fn said(&self) -> String {
         let text = fs::read_to_string(&self.output).unwrap_or_default();
         let mut start = text.len().saturating_sub(SAID_BYTES_MAX);
@@ -199,7 +199,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            // A start that failed has not been looked at yet.
+            // After a failed start its processes are not recorded yet.
             if self.others.is_empty() {
                 let _ = self.see_processes();
             }
@@ -213,7 +213,7 @@ fn open_process(id: ProcessId) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Whether a process is gone, after waiting at most for so long.
+/// Waits up to `within` for a process to end; returns whether it has.
 fn await_end(process: &OwnedFd, within: Duration) -> bool {
     let until = Instant::now() + within;
     loop {

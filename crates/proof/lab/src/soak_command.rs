@@ -57,21 +57,21 @@ pub struct Arguments {
     report: Option<PathBuf>,
 }
 
-/// Why it fails.
+/// Why the command failed.
 #[derive(Debug, Error)]
 pub enum SoakFailed {
-    /// It could not be begun, or not be ended.
+    /// The soak could not be started or ended.
     #[error(transparent)]
     Soak(#[from] SoakError),
-    /// What came of it cannot be written.
+    /// The report cannot be written.
     #[error("cannot write {}: {error}", path.display())]
     Report {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
-    /// Something is not as it must be; the report says what.
+    /// There were violations, which the report lists.
     #[error("the soak found {0} violations")]
     Violations(usize),
 }

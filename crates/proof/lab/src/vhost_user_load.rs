@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let mut servers = Vec::new();
     for socket in &arguments.sockets {
         let front_end = GuestLoad::connect(socket, pattern, guests)?;
-        // Who listens there, and what it has started.
+        // The listening process, and its descendants.
         let peer = getsockopt(front_end.socket(), PeerCredentials)?.pid();
         servers.extend(processes::family(peer.unsigned_abs())?);
         front_ends.push(front_end);
@@ -98,7 +98,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     servers.sort_unstable();
     servers.dedup();
     let server_time = || -> Duration {
-        // One that has ended meanwhile is missed by the load.
+        // If a process has ended meanwhile, the load notices it.
         servers.iter().map(|id| processes::processor_time(*id).unwrap_or_default()).sum()
     };
     let mut load = GuestLoad::new(front_ends, pattern, guests, stop)?;

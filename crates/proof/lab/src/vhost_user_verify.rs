@@ -9,11 +9,11 @@ use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::protocol::feature;
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
 
-/// Without a limit of either kind, this long.
+/// The duration without a limit of either kind.
 const SECONDS_DEFAULT: u64 = 10;
-/// How long a successor of a server that died is waited for.
+/// How long to wait for the successor of a server that died.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks for it.
+/// The polling period for it.
 const SUCCESSOR_PAUSE: Duration = Duration::from_millis(5);
 
 /// Makes verified load on a vhost-user-blk server. THE CONTENT OF THE DISK IS LOST.

@@ -1,4 +1,4 @@
-//! `strongroom-lab vhost-user-verify`, as a person runs it.
+//! Tests `strongroom-lab vhost-user-verify` through its command line.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -36,8 +36,7 @@ fn it_counts_what_it_has_verified() {
 #[test]
 fn it_fails_by_naming_what_is_wrong() {
     let local = start(Lie::LostWrite);
-    // One at a time: beside others, a later write may have mended the sector before it is looked at
-    // again.
+    // One request at a time: otherwise a later write may overwrite the sector before it is reread.
     let output = verify(&local, &["--queues", "1", "--depth", "1", "--operations", "5000"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -1,5 +1,5 @@
-//! The study of first writes, on QEMU's storage daemon, and `strongroom-lab first-writes` where it
-//! cannot go on.
+//! The study of first writes, on QEMU's storage daemon, and failures of
+//! `strongroom-lab first-writes`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs;

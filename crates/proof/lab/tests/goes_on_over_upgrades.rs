@@ -1,4 +1,4 @@
-//! Load that is verified while one server hands its sessions over to the next, again and again.
+//! Verified load while each server hands its sessions over to the next, repeatedly.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod support;
@@ -14,7 +14,7 @@ use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Un
 use support::{DISK_BYTES, Lie, Local, LyingDisk, Served};
 
 const UPGRADES: usize = 40;
-/// Answered by each server at least.
+/// The minimum number of requests answered by each server.
 const OPERATIONS: u64 = 100;
 const DEADLINE: Duration = Duration::from_secs(60);
 

@@ -1,7 +1,7 @@
-//! A server that is killed after it has shown the driver an answer, and before it has noted that in
-//! the area of what is in flight: the driver may have written the same block anew by then, through
-//! another queue, and a successor that does the old write again destroys the newer one. The state
-//! is made by hand, for every point at which the kill can come.
+//! A server is killed after it has published an answer to the driver, and before it has recorded
+//! that in the inflight area. By then the driver may have rewritten the same block through another
+//! queue, and a successor that repeats the old write destroys the newer one. The test constructs
+//! this state for every point at which the kill can happen.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -44,7 +44,7 @@ fn await_answer(queue: &mut Queue) -> Answered {
     }
 }
 
-/// Writes one byte, over and over, into each block, in one batch.
+/// Fills each block with one byte, in one batch.
 fn write_blocks(queue: &mut Queue, byte: u8) {
     for slot in 0..BATCH {
         let content = [byte + slot as u8; BLOCK];
@@ -56,7 +56,7 @@ fn write_blocks(queue: &mut Queue, byte: u8) {
     }
 }
 
-/// The byte that each block is full of.
+/// Returns the fill byte of each block.
 fn read_blocks(queue: &mut Queue) -> Vec<u8> {
     let read = |slot| {
         queue.submit(slot, &Operation::Read(block(slot)), &Shape::default(), &[0; BLOCK]).unwrap();
@@ -71,7 +71,7 @@ fn read_blocks(queue: &mut Queue) -> Vec<u8> {
 }
 
 /// Old writes through queue 0 and newer ones of the same blocks through queue 1, all answered; then
-/// the server is gone. The heads of the old ones, the last first.
+/// the server is gone. `heads` has those of the old writes, the last first.
 struct Scene {
     local: Local,
     front_end: FrontEnd,
@@ -103,7 +103,7 @@ impl Scene {
         Self { local, front_end, heads, used_index }
     }
 
-    /// Sets what the area says of heads.
+    /// Marks the heads in the area.
     fn mark_in_flight(&self, heads: &[u16]) {
         let area = self.front_end.inflight().unwrap().queue(0);
         for head in heads {
@@ -115,8 +115,8 @@ impl Scene {
 
 #[test]
 fn an_answered_write_is_not_done_again_over_a_newer_one() {
-    // How many of the batch the dead server came to clear, from either end; and in how many batches
-    // it had answered.
+    // The number of entries of the batch that the dead server had cleared, from either end; and the
+    // size of its last batch.
     for (cleared, last_batch) in [(0, 4), (1, 4), (3, 4), (4, 4), (0, 1), (1, 2), (0, 3)] {
         for first_cleared_last in [false, true] {
             let Scene { local, mut front_end, heads, used_index } = {
@@ -131,7 +131,7 @@ fn an_answered_write_is_not_done_again_over_a_newer_one() {
                 scene
             };
             front_end.reconnect().unwrap();
-            // Something on each queue, behind which nothing old can come any more.
+            // A request on each queue, after which no old request can be processed.
             for queue in front_end.queues() {
                 queue.submit(0, &Operation::Flush, &Shape::default(), &[]).unwrap();
                 queue.publish().unwrap();
@@ -149,8 +149,8 @@ fn an_answered_write_is_not_done_again_over_a_newer_one() {
 
 #[test]
 fn a_write_that_was_taken_and_not_answered_is_done_once() {
-    // The same requests, made available once more, taken, and not answered: so the state above
-    // would be taken for one to do again, if the index did not tell the two apart.
+    // The same requests, made available again, taken, and not answered. Without the index, this
+    // state could not be distinguished from the one above.
     let Scene { local, mut front_end, heads, used_index } = {
         let mut scene = Scene::new();
         let ring = scene.front_end.queues()[0].ring_mut();
@@ -170,7 +170,7 @@ fn a_write_that_was_taken_and_not_answered_is_done_once() {
     }
     let older: Vec<u8> = (0..BATCH).map(|slot| OLD + slot as u8).collect();
     assert_eq!(read_blocks(&mut front_end.queues()[1]), older);
-    // Stopped, so that nothing more can come.
+    // Stopped, so that no further answers can come.
     assert_eq!(front_end.stop().unwrap()[0], end);
     assert_eq!(front_end.queues()[0].ring().used_index(), Ok(end));
     local.server.stop().unwrap();

@@ -1,5 +1,5 @@
-//! Guests that take little of the processor: what they ask for is asked for, counted, and ended in
-//! any case.
+//! Guests with little processor time: their requests are as configured and counted, and they always
+//! end.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -41,7 +41,7 @@ fn every_answer_is_counted_once_on_several_disks_and_queues() {
     let no_time = Duration::ZERO;
     let (loaded, [before, after]) =
         load.run(no_time, Duration::from_millis(100), &mut || requests()).unwrap();
-    // Nothing is counted that was not served, and what is served after the end is not counted.
+    // Only served requests are counted, and none after the end.
     assert!(before <= after && loaded.operations > 0 && loaded.operations <= requests());
     assert_eq!(loaded.bytes, loaded.operations * 4096);
     let quantile = |share| loaded.latencies.quantile(share);
@@ -51,9 +51,9 @@ fn every_answer_is_counted_once_on_several_disks_and_queues() {
             && quantile(0.99) <= loaded.latencies.longest()
     );
     assert!(loaded.client_cpu > no_time && loaded.elapsed > no_time);
-    // Both kinds of requests came, on both disks.
+    // Both kinds of requests reached both disks.
     assert!([first_disk, second_disk].iter().all(|disk| disk.content().iter().any(|byte| *byte != 0)));
-    // It can be done again.
+    // The run can be repeated.
     assert!(load.run(no_time, Duration::from_millis(20), &mut || ()).unwrap().0.operations > 0);
 }
 

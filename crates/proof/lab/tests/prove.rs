@@ -1,7 +1,7 @@
-//! The instrument finds what is known beforehand: a short form of `strongroom-lab prove`.
+//! The instrument finds known quantities: a short form of `strongroom-lab prove`.
 //!
-//! What is injected here is large beside what a busy machine adds, and a server that sleeps most of
-//! the time is not made slower by others.
+//! The injected quantities are large compared with the noise of a busy machine, and other load does
+//! not slow a server that mostly sleeps.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::process::Command;
@@ -44,8 +44,7 @@ fn an_injected_delay_is_found_and_two_servers_that_have_it_are_not_told_apart() 
     let claims = prove(&config(Proof::Delay, 6, 450));
     let [delay, slower, equal] = claims.as_slice() else { panic!("{claims:?}") };
     assert!(delay.holds && slower.holds, "{claims:?}");
-    // Where others keep the machine busy, six rounds may leave it open; they may not make a
-    // difference of it.
+    // On a busy machine six rounds may leave it undecided, but must not produce a difference.
     assert!(equal.holds || equal.found.starts_with("undecided"), "{claims:?}");
 }
 
@@ -56,8 +55,8 @@ fn an_injected_rate_is_found() {
     assert!(claims.iter().all(|claim| claim.holds), "{claims:?}");
 }
 
-/// By processor time, and twice as long: a small difference is a matter for a machine that nobody
-/// else uses.
+/// Compared by processor time, with twice the work: a small difference needs an otherwise idle
+/// machine.
 #[test]
 fn slower_work_is_told_apart() {
     let claims = prove(&config(Proof::Work, 10, 100));

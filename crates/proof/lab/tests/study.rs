@@ -1,4 +1,4 @@
-//! A study that is killed, refused, stopped and gone on with, in processes of its own.
+//! A study that is killed, refused, stopped and continued, in separate processes.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::cell::Cell;
@@ -100,8 +100,8 @@ fn assert_is_as_planned(store: &Store) {
 const DIRECTORY: &str = "STRONGROOM_LAB_TEST_DIRECTORY";
 const MEASUREMENTS: &str = "STRONGROOM_LAB_TEST_MEASUREMENTS";
 
-/// Not a test of its own: what [`child`] starts. It measures so often, and then stands still in a
-/// measurement.
+/// Not a test by itself, but the process that [`child`] starts. It performs some measurements, and
+/// then blocks in one.
 #[test]
 fn the_study_that_is_killed() {
     let (Ok(directory), Ok(most)) = (std::env::var(DIRECTORY), std::env::var(MEASUREMENTS)) else { return };
@@ -139,7 +139,7 @@ fn a_study_that_is_killed_at_any_step_goes_on_from_there() {
     let all = study(4, || Ok(())).plan().steps().len();
     let mut done = 0;
     for attempt in 0_usize.. {
-        // None, one or two are measured before the kill.
+        // Zero, one or two measurements before the kill.
         let measured = attempt % 3;
         if done + measured >= all {
             break;
@@ -149,7 +149,7 @@ fn a_study_that_is_killed_at_any_step_goes_on_from_there() {
         let samples = directory.path().join("samples.jsonl");
         let text = fs::read_to_string(&samples).unwrap();
         assert_eq!(text.lines().count(), done);
-        // What a kill within the writing of a line would leave: some of it.
+        // A kill during the writing of a line leaves part of it.
         let torn = text.lines().next().unwrap_or("{\"round\":");
         let torn = &torn[..torn.len() * (attempt + 1) / (all + 1)];
         OpenOptions::new().append(true).open(&samples).unwrap().write_all(torn.as_bytes()).unwrap();
@@ -164,7 +164,7 @@ fn a_study_that_is_killed_at_any_step_goes_on_from_there() {
     let store = run(directory.path(), &mut rest).unwrap();
     assert_eq!(count.get(), all - done);
     assert_is_as_planned(&store);
-    // A study that is complete measures nothing more.
+    // A complete study makes no further measurements.
     drop(store);
     assert_is_as_planned(&run(directory.path(), &mut rest).unwrap());
     assert_eq!(count.get(), all - done);
@@ -224,12 +224,12 @@ fn a_store_is_one_runs_alone_and_its_lines_are_whole() {
     fs::write(&samples, text.replacen("round", "ruond", 2)).unwrap();
     let error = Store::open(directory.path(), &plan, &machine()).unwrap_err().to_string();
     assert!(error.contains("samples.jsonl, line 1, is not a record of a study"), "{error}");
-    // Lines that are whole and not of this plan.
+    // Whole lines of another plan.
     let lines: Vec<&str> = text.lines().rev().collect();
     fs::write(&samples, lines.join("\n") + "\n").unwrap();
     let error = Store::open(directory.path(), &plan, &machine()).unwrap_err().to_string();
     assert!(error.contains("its list of measurements is not the same"), "{error}");
-    // A file of the same name that is somebody else's stays as it is.
+    // An unrelated file of the same name is unchanged.
     fs::remove_file(directory.path().join("plan.json")).unwrap();
     fs::write(&samples, "theirs").unwrap();
     let error = Store::open(directory.path(), &plan, &machine()).unwrap_err().to_string();

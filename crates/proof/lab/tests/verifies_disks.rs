@@ -1,4 +1,4 @@
-//! The load passes on an honest disk, and every kind of lie is caught and named.
+//! The load passes on an honest disk, and detects and names every kind of lie.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod support;
@@ -22,7 +22,7 @@ fn verify(lie: Lie, settings: Settings, seed: u64) -> Result<Report, LoadError> 
     load.finish()
 }
 
-/// What the load finds first.
+/// The first finding of the load.
 fn caught(lie: Lie, seed: u64) -> Finding {
     match verify(lie, Settings::new(2, 16), seed) {
         Err(error @ LoadError::Wrong(_)) => {
@@ -34,15 +34,15 @@ fn caught(lie: Lie, seed: u64) -> Finding {
     }
 }
 
-/// The same of what stays wrong. What was in flight may overwrite the sector before it is looked at
-/// again; then nobody can tell, and it is tried once more.
+/// The same for permanent errors. Requests in flight may overwrite the sector before it is reread;
+/// then the attempt is inconclusive and repeated.
 fn caught_for_good(lie: Lie, seed: u64) -> Finding {
     let findings = (0..5).map(|attempt| caught(lie, seed + 100 * attempt));
     findings.into_iter().find(|finding| finding.stays).expect("it stays wrong")
 }
 
-/// The same of what is right when it is looked at again. The second look may meet the disk's next
-/// lie; then it is tried once more.
+/// The same for transient errors, which are correct on rereading. The second read may hit the
+/// disk's next lie; then the attempt is repeated.
 fn caught_in_passing(lie: Lie, seed: u64) -> Finding {
     let findings = (0..5).map(|attempt| caught(lie, seed + 100 * attempt));
     findings.into_iter().find(|finding| !finding.stays).expect("it is right when it is looked at again")
@@ -93,7 +93,7 @@ fn torn_sectors_are_caught() {
 
 #[test]
 fn misdirected_writes_are_caught() {
-    // At the place where the write should have gone, it is lost.
+    // In its intended place the write is lost.
     let finding = caught_for_good(Lie::MisdirectedWrite, 4);
     let misplaced = matches!(finding.wrong, Wrong::Misplaced(stamp) if stamp.sector + 8 == finding.sector);
     assert!(misplaced || matches!(finding.wrong, Wrong::Old { .. } | Wrong::Zeroes { .. }), "{finding}");

@@ -1,4 +1,4 @@
-//! One change of a file, and how much of it a power cut leaves.
+//! One change of a file, and the parts of it that survive a power cut.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::content::{Content, SpaceChange};
 const SECTOR: usize = SECTOR_BYTES as usize;
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / SECTOR_BYTES;
 
-/// What a change does to the length.
+/// The effect of a change on the length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
     Set(u64),
@@ -20,14 +20,14 @@ pub(crate) enum Length {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// Sectors, of which each persists or not by itself.
+    /// Sectors, each of which persists independently.
     Sectors {
         /// The first one's number.
         first: u64,
         bytes: Arc<[u8]>,
-        /// Which of them still count: a later one that is durable has replaced the others.
+        /// Which of them are live; the others were replaced by later durable writes.
         live: Vec<bool>,
-        /// Blocks that were not there before, whose sectors persist together.
+        /// New blocks, whose sectors persist together.
         fills: Vec<u64>,
     },
     /// A transaction of the file system, which persists whole or not at all.
@@ -35,15 +35,14 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Whole sectors, from a sector's boundary on.
+    /// Whole sectors, starting at a sector boundary.
     pub(crate) fn sectors(offset: u64, bytes: Arc<[u8]>) -> Self {
         debug_assert!(offset.is_multiple_of(SECTOR_BYTES) && bytes.len().is_multiple_of(SECTOR));
         let live = vec![true; bytes.len() / SECTOR];
         Self::Sectors { first: offset / SECTOR_BYTES, bytes, live, fills: Vec::new() }
     }
 
-    /// The same, with the sectors together of each block that `is_data` does not know to be data
-    /// already.
+    /// The same, but the sectors of each block that is not yet data (`is_data`) persist together.
     pub(crate) fn filling(mut self, is_data: impl Fn(u64) -> bool) -> Self {
         if let Self::Sectors { first, live, fills, .. } = &mut self {
             let sectors = *first..*first + live.len() as u64;
@@ -67,19 +66,19 @@ impl Change {
     }
 
     pub(crate) fn truncate(length: u64) -> Self {
-        // Beyond the end of any file, on a block's boundary.
+        // Beyond the end of any file, on a block boundary.
         let end = u64::MAX / BLOCK_BYTES * BLOCK_BYTES;
         let ranges = vec![Extent::between(length, end)];
         Self::Transaction { ranges, space: SpaceChange::Free, length: Some(Length::Set(length)) }
     }
 
-    /// Does all of it.
+    /// Applies the whole change.
     pub(crate) fn apply(&self, content: &mut Content) {
         self.apply_where(content, |_| true);
     }
 
-    /// Does as much of it as a power cut may leave. `persists` is asked once for each part that
-    /// persists by itself.
+    /// Applies the part that survives a power cut. Calls `persists` once for each independently
+    /// persisting part.
     pub(crate) fn apply_torn(&self, content: &mut Content, mut persists: impl FnMut() -> bool) {
         match self {
             Self::Sectors { first, fills, .. } => {
@@ -132,13 +131,13 @@ impl Change {
         }
     }
 
-    /// Whether it takes a block's data away.
+    /// Whether it removes a block's data.
     pub(crate) fn frees(&self, block: u64) -> bool {
         let block = Extent::between(block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
         self.ranges().iter().any(|range| matches!(self, Self::Transaction { .. }) && range.overlaps(block))
     }
 
-    /// Whether it changes anything in these bytes.
+    /// Whether it changes any of these bytes.
     pub(crate) fn touches(&self, within: Extent) -> bool {
         self.ranges().iter().any(|range| range.overlaps(within))
     }
@@ -151,7 +150,7 @@ impl Change {
         }
     }
 
-    /// What it wrote, so that an earlier change which is not durable cannot come back over it.
+    /// The ranges it wrote, over which an earlier, non-durable change cannot reappear.
     fn ranges(&self) -> Vec<Extent> {
         match self {
             Self::Sectors { first, live, .. } => {
@@ -162,7 +161,7 @@ impl Change {
         }
     }
 
-    /// Takes out of it what a later change has replaced durably.
+    /// Removes the parts that a later, durable change has replaced.
     pub(crate) fn replace_by(&mut self, later: &Change) {
         let replaced = later.ranges();
         match self {
@@ -185,7 +184,7 @@ impl Change {
         }
     }
 
-    /// Flips one bit of what is written; silently.
+    /// Silently flips one bit of the written data.
     pub(crate) fn corrupt(&mut self, random: &mut StdRng) {
         if let Self::Sectors { bytes, .. } = self {
             let mut wrong = bytes.to_vec();
@@ -195,7 +194,7 @@ impl Change {
         }
     }
 
-    /// Moves what is written by so many sectors, within `end_sector`; silently.
+    /// Silently moves the written data by some sectors, within `end_sector`.
     pub(crate) fn misdirect(&mut self, end_sector: u64, random: &mut StdRng) {
         if let Self::Sectors { first, live, .. } = self
             && end_sector > live.len() as u64
@@ -205,18 +204,18 @@ impl Change {
         }
     }
 
-    /// Takes out sectors at random, as a device does that fails half-way.
+    /// Removes sectors at random, like a device that fails half-way.
     pub(crate) fn lose_some(&mut self, random: &mut StdRng) {
         if let Self::Sectors { first, live, fills, .. } = self {
             for (sector, live) in live.iter_mut().enumerate() {
-                // A block that was not there is not, unless all of it has arrived.
+                // A new block does not appear unless all of it was written.
                 let is_filled = fills.contains(&((*first + sector as u64) / SECTORS_PER_BLOCK));
                 *live &= !is_filled && random.random::<bool>();
             }
         }
     }
 
-    /// Keeps its first blocks, as many as were written when its writer was killed.
+    /// Keeps only the first blocks, those written before the writer was killed.
     pub(crate) fn interrupt(&mut self, random: &mut StdRng) {
         if let Self::Sectors { first, live, .. } = self {
             let start = *first / SECTORS_PER_BLOCK;
@@ -226,7 +225,7 @@ impl Change {
         }
     }
 
-    /// Keeps only what lies before `end`, a sector's boundary.
+    /// Keeps only the part before `end`, a sector boundary.
     pub(crate) fn cut_short(&mut self, end: u64) {
         if let Self::Sectors { first, live, .. } = self {
             for (sector, live) in live.iter_mut().enumerate() {

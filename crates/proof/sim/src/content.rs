@@ -1,7 +1,6 @@
-//! What one file holds: blocks of data, space that was reserved and never written, holes, and a
-//! length.
+//! The content of one file: blocks of data, reserved but unwritten space, holes, and a length.
 //!
-//! Blocks are shared between all states that hold them, and copied when one of them changes.
+//! States share blocks, and copy them on write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,21 +16,21 @@ enum Block {
     Data(Arc<[u8; BLOCK]>),
 }
 
-/// What becomes of an extent that is not written, but changed as space.
+/// A change of an extent's space allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpaceChange {
     /// Its blocks become holes.
     Free,
-    /// Its blocks read as zeroes and take space.
+    /// Its blocks read as zeroes and stay allocated.
     Zero,
-    /// Holes in it take space; data stays.
+    /// Its holes are allocated; data stays.
     Reserve,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     length: u64,
-    /// Those that take space, by number.
+    /// The allocated blocks, by number.
     blocks: BTreeMap<u64, Block>,
 }
 
@@ -40,12 +39,12 @@ impl Content {
         self.length
     }
 
-    /// Sets the length and nothing else. What lies beyond a new end must have been freed.
+    /// Sets only the length. Blocks beyond a new end must already be free.
     pub(crate) fn set_length(&mut self, length: u64) {
         self.length = length;
     }
 
-    /// Count of bytes of whole blocks that take space.
+    /// Bytes of all allocated blocks.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK_BYTES
     }
@@ -61,7 +60,7 @@ impl Content {
         (end - first) - self.blocks.range(first..end).count() as u64
     }
 
-    /// Reads what is there; holes, and what lies beyond the end, are zeroes.
+    /// Reads the content; holes, and bytes beyond the end, are zeroes.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
         for (block, within, piece) in pieces(offset, into.len()) {
             let into = &mut into[piece];
@@ -90,8 +89,8 @@ impl Content {
         }
     }
 
-    /// Changes space; the length stays. Of blocks that the extent covers in part only the covered
-    /// bytes are zeroed.
+    /// Changes the allocation; the length stays. In partially covered blocks only the covered bytes
+    /// are zeroed.
     pub(crate) fn change_space(&mut self, extent: Extent, change: SpaceChange) {
         if change == SpaceChange::Reserve {
             let extent = extent.widened_to(BLOCK_BYTES);
@@ -147,7 +146,7 @@ impl Content {
         (data < self.length).then_some(data)
     }
 
-    /// The first byte from `at` on that is no data; the end is none.
+    /// The first byte from `at` on that is not data; the end counts as a hole.
     pub(crate) fn next_hole(&self, at: u64) -> u64 {
         let mut block = at / BLOCK_BYTES;
         while matches!(self.blocks.get(&block), Some(Block::Data(_))) {
@@ -157,8 +156,8 @@ impl Content {
     }
 }
 
-/// The pieces of a transfer, block by block: which block, from which of its bytes on, and which
-/// bytes of the memory.
+/// The pieces of a transfer, block by block: the block, the offset in it, and the range of the
+/// memory.
 fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -13,9 +13,9 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 use crate::file::{SimDirectory, SimFile};
 use crate::fs::{OpenHow, SimFs};
 
-/// Small enough that the histories of tiny volumes have writes of both sorts.
+/// Small enough that the histories of tiny volumes have writes below and above it.
 const FILL_BYTES_MIN: u64 = 2 * BLOCK_BYTES;
-/// What a file system without a limit says of its size: enough for any test.
+/// The reported size of a file system without a limit: enough for any test.
 const UNLIMITED_BYTES: u64 = 1 << 50;
 
 impl Storage for SimFs {
@@ -91,7 +91,7 @@ impl Directory for SimDirectory {
     }
 }
 
-/// The kernel has no such directory: through this one nothing can be opened.
+/// A placeholder: the kernel has no such directory, so nothing can be opened through it.
 impl AsFd for SimDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         static NOTHING: OnceLock<std::fs::File> = OnceLock::new();
@@ -124,7 +124,7 @@ fn is_exclusive(operation: FlockOperation) -> Result<bool, Errno> {
     match operation {
         FlockOperation::NonBlockingLockExclusive => Ok(true),
         FlockOperation::NonBlockingLockShared => Ok(false),
-        // Nobody else could let go of it: there is one thread.
+        // There is only one thread, so no other could release the lock.
         _ => Err(Errno::DEADLK),
     }
 }

@@ -1,4 +1,4 @@
-//! Open files and directories: everything that is done at once, and not through a queue.
+//! Open files and directories: all immediate operations, as opposed to those of a queue.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -99,21 +99,21 @@ impl SimDirectory {
         Ok(())
     }
 
-    /// Makes everything on its file system durable that is done (`syncfs`).
+    /// Makes all completed changes on its file system durable (`syncfs`).
     pub fn sync_file_system(&self) -> Result<(), Errno> {
         let mut state = self.fs.state();
         state.alive(self.mount)?;
         state.sync_all()
     }
 
-    /// Bytes that a file of it takes.
+    /// Allocated bytes of a file in it.
     pub fn allocated_bytes(&self, name: &str) -> Result<u64, Errno> {
         let state = self.fs.state();
         let ino = state.medium.names.get(self.ino, name).ok_or(Errno::NOENT)?;
         Ok(state.file(ino).map_or(0, |file| file.current.allocated_bytes()))
     }
 
-    /// Locks it, if nobody else holds it (`flock` with `LOCK_NB`).
+    /// Locks it without waiting (`flock` with `LOCK_NB`).
     pub fn try_lock(&self, exclusive: bool) -> Result<(), Errno> {
         try_lock(&mut self.fs.state(), self.ino, self.id, exclusive)
     }
@@ -141,7 +141,7 @@ impl SimFile {
         Ok(self.state()?.file(self.ino)?.current.length())
     }
 
-    /// Reads from `offset` on; says how much there was before the end (`pread`).
+    /// Reads from `offset` on; returns the number of bytes before the end (`pread`).
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
         let mut state = self.state()?;
         let one_in = state.faults.read_error_one_in;
@@ -157,7 +157,7 @@ impl SimFile {
     /// Writes all of `from` through the page cache (`pwrite`).
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
         let mut state = self.state_to_write()?;
-        // The page cache writes back whole sectors, with what is around.
+        // The page cache writes back whole sectors, with the bytes around.
         let exact = Extent::new(offset, from.len() as u64).map_err(|_| Errno::INVAL)?;
         if exact.is_empty() {
             return Ok(());
@@ -174,7 +174,7 @@ impl SimFile {
         result
     }
 
-    /// Gives it a length (`ftruncate`).
+    /// Sets its length (`ftruncate`).
     pub fn set_length(&self, length: u64) -> Result<(), Errno> {
         let mut state = self.state_to_write()?;
         let operation = state.next_id();
@@ -182,7 +182,7 @@ impl SimFile {
         self.done(&mut state, operation)
     }
 
-    /// Takes space for an extent, and makes the file that long (`fallocate`).
+    /// Allocates space for an extent, and extends the file to it (`fallocate`).
     pub fn allocate(&self, extent: Extent) -> Result<(), Errno> {
         let mut state = self.state_to_write()?;
         let operation = state.next_id();
@@ -192,29 +192,29 @@ impl SimFile {
         self.done(&mut state, operation)
     }
 
-    /// Makes all of it durable that is done (`fsync`).
+    /// Makes all completed changes durable (`fsync`).
     pub fn sync(&self) -> Result<(), Errno> {
         self.state()?.sync_at_once(self.ino)
     }
 
-    /// The first byte of data from `at` on (`SEEK_DATA`); ENXIO where there is none.
+    /// The first byte of data from `at` on (`SEEK_DATA`); ENXIO if there is none.
     pub fn next_data(&self, at: u64) -> Result<u64, Errno> {
         self.state()?.file(self.ino)?.current.next_data(at).ok_or(Errno::NXIO)
     }
 
-    /// The first byte from `at` on that is no data (`SEEK_HOLE`); ENXIO from the end on.
+    /// The first byte from `at` on that is not data (`SEEK_HOLE`); ENXIO from the end on.
     pub fn next_hole(&self, at: u64) -> Result<u64, Errno> {
         let state = self.state()?;
         let content = &state.file(self.ino)?.current;
         if at >= content.length() { Err(Errno::NXIO) } else { Ok(content.next_hole(at)) }
     }
 
-    /// Locks it, if nobody else holds it (`flock` with `LOCK_NB`).
+    /// Locks it without waiting (`flock` with `LOCK_NB`).
     pub fn try_lock(&self, exclusive: bool) -> Result<(), Errno> {
         try_lock(&mut self.fs.state(), self.ino, self.id, exclusive)
     }
 
-    /// What is done at once is known to be done at once.
+    /// The submitter of an immediate operation knows its completion at once.
     fn done(&self, state: &mut State, operation: u64) -> Result<(), Errno> {
         let now = state.clock;
         state.file_mut(self.ino)?.tell(operation, now);
@@ -246,7 +246,7 @@ impl DataFile for SimFile {
     }
 }
 
-/// The file behind what was registered.
+/// The simulated file behind a data file.
 pub(crate) fn sim_file(file: &Arc<dyn DataFile>) -> Option<&SimFile> {
     file.as_any().downcast_ref()
 }
@@ -256,8 +256,7 @@ fn try_lock(state: &mut State, ino: Ino, id: HandleId, exclusive: bool) -> Resul
     if holders.contains(&(id, exclusive)) {
         return Ok(());
     }
-    // As flock(2) says: to convert a lock is to let go of it first, also where the new one is
-    // refused.
+    // As flock(2) says, converting a lock releases it first, even if the new one is refused.
     holders.retain(|(other, _)| *other != id);
     if holders.iter().any(|(_, alone)| exclusive || *alone) {
         return Err(Errno::WOULDBLOCK);

@@ -1,4 +1,4 @@
-//! The simulated file system as its user sees it: names, power cuts, faults.
+//! The simulated file system's interface: names, power cuts, faults.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub struct SimFs {
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenHow {
-    /// Also to write.
+    /// Also for writing.
     pub write: bool,
-    /// Create it where it is missing.
+    /// Create it if it is missing.
     pub create: bool,
-    /// With `create`: refuse one that is there.
+    /// With `create`: refuse an existing file.
     pub exclusive: bool,
-    /// Make it empty.
+    /// Truncate it.
     pub truncate: bool,
 }
 
@@ -56,15 +56,15 @@ impl SimFs {
         SimReactor::new(self.clone(), seed)
     }
 
-    /// The file system that a power cut leaves now. The same seed leaves the same; this one goes
-    /// on.
+    /// The file system after a power cut now. Equal seeds give equal results; this one is
+    /// unchanged.
     pub fn cut(&self, seed: u64) -> Self {
         let medium = self.state().medium.clone();
         let habits = self.state().habits;
         Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, habits)
     }
 
-    /// Keeps every moment from now on, for [`Self::cut_at`].
+    /// Records every moment from now on, for [`Self::cut_at`].
     pub fn record(&self) {
         let mut state = self.state();
         let now = state.medium.clone();
@@ -72,13 +72,13 @@ impl SimFs {
         state.history = Some(vec![now]);
     }
 
-    /// How many moments have been kept, and so the number of the next. The present one is the last
-    /// of them.
+    /// The number of recorded moments, which is the number of the next one. The last one is the
+    /// present.
     pub fn moments(&self) -> usize {
         self.state().history.as_ref().map_or(0, Vec::len)
     }
 
-    /// The file system that a power cut at an earlier moment leaves.
+    /// The file system after a power cut at an earlier moment.
     ///
     /// # Panics
     /// If there is no such moment.
@@ -89,9 +89,9 @@ impl SimFs {
         Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, state.habits)
     }
 
-    /// The file system after everybody who used it was killed at an earlier moment. All that was
-    /// done is seen, and nothing of it is more durable than it was; whatever was under way has been
-    /// done, in part or not at all, and has ended.
+    /// The file system after all its users were killed at an earlier moment. All completed changes
+    /// are visible, and none is more durable than before. Operations in flight have ended: done,
+    /// done in part, or not done.
     ///
     /// # Panics
     /// If there is no such moment.
@@ -104,8 +104,8 @@ impl SimFs {
         killed
     }
 
-    /// The moments at which a power cut could have changed these bytes of a file whose name begins
-    /// so.
+    /// The moments at which a power cut could change these bytes of a file whose name begins with
+    /// `name`.
     pub fn moments_unsettled(&self, name: &str, within: Extent) -> Vec<usize> {
         let state = self.state();
         let moments = state.history.iter().flatten().enumerate();
@@ -121,39 +121,40 @@ impl SimFs {
         moments.filter(|(_, medium)| is_unsettled(medium)).map(|(moment, _)| moment).collect()
     }
 
-    /// What goes wrong from now on.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// How many bytes of blocks it has room for; without a limit at first.
+    /// Sets its capacity in bytes of blocks; initially unlimited.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.state().capacity_bytes = capacity_bytes;
     }
 
-    /// Whether a block that is written where there was none persists whole or not at all, as it
-    /// does on the file systems that are supported. At first it need not.
+    /// Sets whether a new block persists whole or not at all, as on the supported file systems.
+    /// Initially it does not.
     pub fn set_fills_whole(&self, fills_whole: bool) {
         self.state().habits.fills_whole = fills_whole;
     }
 
-    /// Whether a sync of a file that begins while another one of that file is under way is
-    /// acknowledged and does nothing, as btrfs does at times. At first none is.
+    /// Sets whether a sync that begins during another sync of the same file is acknowledged without
+    /// effect, as btrfs does at times. Initially it is not.
     pub fn set_skips_overlapping_syncs(&self, skips_overlapping_syncs: bool) {
         self.state().habits.skips_overlapping_syncs = skips_overlapping_syncs;
     }
 
-    /// While it hangs, the device ends no operation of a queue.
+    /// Sets whether the device hangs, during which it completes no operation of a queue.
     pub fn set_hung(&self, hung: bool) {
         self.state().hung = hung;
     }
 
-    /// The device vanishes: what is under way fails, and so does everything until it comes back.
+    /// Makes the device vanish: operations in flight fail, and so do all others until it comes
+    /// back.
     pub fn vanish(&self) {
         self.state().gone = true;
     }
 
-    /// The device is there again, with what a power cut would have left. What was open stays dead.
+    /// Brings the device back, in the state after a power cut. Open handles stay dead.
     pub fn come_back(&self, seed: u64) {
         let mut state = self.state();
         state.medium = state.medium.crash(&mut StdRng::seed_from_u64(seed));
@@ -195,7 +196,7 @@ impl SimFs {
         Ok(())
     }
 
-    /// Renames, and refuses to replace (`renameat2` with `RENAME_NOREPLACE`).
+    /// Renames without replacing (`renameat2` with `RENAME_NOREPLACE`).
     pub fn rename_no_replace(&self, from: &Path, to: &Path) -> Result<(), Errno> {
         let mut state = self.state();
         state.name_fault()?;
@@ -211,13 +212,13 @@ impl SimFs {
         Ok(())
     }
 
-    /// Whether a path leads to anything.
+    /// Whether a path exists.
     pub fn exists(&self, path: &Path) -> bool {
         let state = self.state();
         state.parent(path).is_ok_and(|(parent, name)| state.medium.names.get(parent, name).is_some())
     }
 
-    /// Whether a path leads to a directory.
+    /// Whether a path is a directory.
     pub fn is_directory(&self, path: &Path) -> bool {
         self.state().directory(path).is_ok()
     }

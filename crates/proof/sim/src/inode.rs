@@ -1,11 +1,11 @@
-//! One file: what a reader sees, what is durable, and what lies between the two.
+//! One file: its visible content, its durable content, and the changes between the two.
 //!
 //! ```text
 //! submitted ---> under way ---> done: seen by readers, pending ---> covered by a sync: durable
 //! ```
 //!
-//! A power cut finds the durable content, and on top of it any part of what is pending or under
-//! way: in the order in which it was done where that is known, in any order otherwise.
+//! A power cut leaves the durable content, and on top of it any part of the changes pending or in
+//! flight: in their order of completion if that is known, otherwise in any order.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -15,20 +15,20 @@ use strongroom_types::Extent;
 use crate::change::Change;
 use crate::content::Content;
 
-/// Counts what happens to a simulated file system.
+/// A count of events of a simulated file system.
 pub(crate) type Tick = u64;
 
-/// Names an operation of a queue.
+/// The id of a queue's operation.
 pub(crate) type OperationId = u64;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inode {
-    /// What a reader sees.
+    /// The content that readers see.
     pub(crate) current: Content,
     durable: Content,
-    /// Done and not durable, in the order in which it was done.
+    /// Completed and not durable, in order of completion.
     pending: Vec<Pending>,
-    /// Submitted and not done.
+    /// Submitted and not completed.
     under_way: Vec<UnderWay>,
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct Inode {
 struct Pending {
     operation: OperationId,
     change: Change,
-    /// When its submitter was told that it is done.
+    /// When its submitter learnt of its completion.
     told: Option<Tick>,
-    /// A sync that should have covered it failed: no later one will.
+    /// A sync that should have covered it failed; no later one will cover it.
     abandoned: bool,
 }
 
@@ -49,17 +49,17 @@ struct UnderWay {
 }
 
 impl Inode {
-    /// A file that has been as it is for ever.
+    /// A file whose whole content is durable.
     pub(crate) fn durable(content: Content) -> Self {
         Self { current: content.clone(), durable: content, ..Self::default() }
     }
 
-    /// An operation is on its way: a power cut may leave any part of it from now on.
+    /// Submits an operation: from now on a power cut may leave any part of it.
     pub(crate) fn submit(&mut self, operation: OperationId, changes: Vec<Change>) {
         self.under_way.push(UnderWay { operation, changes });
     }
 
-    /// The operation is done, as it turned out in the end; if `durably`, with all that is needed to
+    /// Completes an operation with its final changes; if `durably`, with all metadata needed to
     /// read it back.
     pub(crate) fn execute(&mut self, operation: OperationId, changes: Vec<Change>, durably: bool) {
         self.under_way.retain(|other| other.operation != operation);
@@ -67,7 +67,8 @@ impl Inode {
             change.apply(&mut self.current);
             let pending = Pending { operation, change, told: None, abandoned: false };
             if durably {
-                // Durable with what it takes to read it: the length too, wherever it came from.
+                // Durable with the metadata needed to read it, including the length, whatever set
+                // that.
                 let length = pending.change.end().min(self.current.length()).max(self.durable.length());
                 self.fold(pending);
                 self.durable.set_length(length.max(self.durable.length()));
@@ -77,15 +78,15 @@ impl Inode {
         }
     }
 
-    /// The submitter of an operation has been told its end.
+    /// Records that the submitter of an operation has learnt of its completion.
     pub(crate) fn tell(&mut self, operation: OperationId, now: Tick) {
         for pending in self.pending.iter_mut().filter(|pending| pending.operation == operation) {
             pending.told = Some(now);
         }
     }
 
-    /// Makes durable what its submitters knew to be done at `horizon`. The rest may become so, and
-    /// need not.
+    /// Makes durable the changes that their submitters knew to be complete at `horizon`. The rest
+    /// may or may not become durable.
     pub(crate) fn sync(&mut self, horizon: Tick) {
         for pending in std::mem::take(&mut self.pending) {
             if pending.is_covered(horizon) {
@@ -96,18 +97,17 @@ impl Inode {
         }
     }
 
-    /// A sync failed: content that it should have covered is marked clean by the kernel and written
-    /// by nobody, and a length that came of writing waits for that content. What was asked of the
-    /// file system by itself, such as a length that was set, is in its journal, in order; one that
-    /// cannot write its journal does not go on, and no later sync succeeds there.
+    /// Fails a sync: the kernel marks the uncovered content clean and never writes it, and a length
+    /// from writing waits for that content. Metadata operations, such as setting a length, are in
+    /// the journal, in order. A file system that cannot write its journal stops, and no later sync
+    /// succeeds there.
     pub(crate) fn fail_sync(&mut self, horizon: Tick) {
         for pending in self.pending.iter_mut().filter(|pending| pending.is_covered(horizon)) {
             pending.abandoned = pending.change.follows_content();
         }
     }
 
-    /// Makes a change durable. What was done before it and is not durable can come back only where
-    /// it does not reach.
+    /// Makes a change durable. Earlier non-durable changes can reappear only outside its ranges.
     fn fold(&mut self, covered: Pending) {
         covered.change.apply(&mut self.durable);
         for earlier in &mut self.pending {
@@ -115,8 +115,8 @@ impl Inode {
         }
     }
 
-    /// Whether a block is data to a reader, and would be after any power cut: what is written over
-    /// it now is seen then.
+    /// Whether a block is data to a reader, and would be after any power cut, so that an overwrite
+    /// is visible then.
     pub(crate) fn is_data(&self, block: u64) -> bool {
         let may_be_freed = || self.pending.iter().any(|pending| pending.change.frees(block));
         self.current.is_data(block) && self.durable.is_data(block) && !may_be_freed()
@@ -134,9 +134,9 @@ impl Inode {
         changes.any(|change| change.touches(within))
     }
 
-    /// What is left of it when its user was killed: all that was done, whatever was in flight done
-    /// or not, and nothing more durable than it was. Nothing is under way: the kernel gives the
-    /// lock back with the last operation's end, so a successor knows that.
+    /// The file after its user was killed: all completed changes, operations in flight done or not,
+    /// and nothing more durable than before. Nothing is in flight, because the kernel releases the
+    /// lock only when the last operation ends.
     pub(crate) fn killed(&self, random: &mut StdRng) -> Self {
         let mut left = self.clone();
         let mut under_way = std::mem::take(&mut left.under_way);
@@ -158,7 +158,7 @@ impl Inode {
         left
     }
 
-    /// What a power cut leaves.
+    /// The content after a power cut.
     pub(crate) fn crash(&self, random: &mut StdRng) -> Content {
         let mut content = self.durable.clone();
         let mood = Mood::draw(random);
@@ -183,13 +183,13 @@ impl Pending {
     }
 }
 
-/// How a cut treats what is not durable. Independent coins alone would hardly ever leave all or
-/// nothing of anything.
+/// How a cut treats non-durable changes. Independent coin flips alone would almost never keep all
+/// or none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mood {
     Nothing,
     Everything,
-    /// Each change with a chance of its own.
+    /// Each change with its own probability.
     Mixed,
 }
 

@@ -1,7 +1,7 @@
-//! The names of a file system: which file each directory's entries lead to, now and durably.
+//! The names of a file system: the files of each directory's entries, current and durable.
 //!
-//! A change of names (creation, renaming, removal) is one transaction: a power cut leaves it whole
-//! or not at all, and until its directory has been synced each by itself, in any subset.
+//! A change of names (creation, renaming, removal) is one transaction, which a power cut leaves
+//! whole or not at all. Until its directory has been synced, any subset of them may persist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +18,14 @@ pub(crate) const ROOT: Ino = 1;
 
 type Entries = BTreeMap<(Ino, String), Ino>;
 
-/// An entry and what it leads to from now on, if anything.
+/// An entry and its new target, if any.
 type NameChange = (Ino, String, Option<Ino>);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     current: Entries,
     durable: Entries,
-    /// Done and not durable, in order.
+    /// Completed and not durable, in order.
     pending: Vec<Vec<NameChange>>,
 }
 
@@ -34,7 +34,7 @@ impl Names {
         self.current.get(&(directory, name.to_owned())).copied()
     }
 
-    /// Everything that is called so, in whatever directory.
+    /// All files with a matching name, in any directory.
     pub(crate) fn called(&self, is_so: impl Fn(&str) -> bool) -> impl Iterator<Item = Ino> {
         self.current.iter().filter(move |((_, name), _)| is_so(name)).map(|(_, ino)| *ino)
     }
@@ -56,7 +56,7 @@ impl Names {
         self.pending.push(changes);
     }
 
-    /// Makes durable what was changed in a directory.
+    /// Makes the changes of a directory durable.
     pub(crate) fn sync(&mut self, directory: Ino) {
         for changes in std::mem::take(&mut self.pending) {
             if changes.iter().any(|(of, ..)| *of == directory) {
@@ -67,7 +67,7 @@ impl Names {
         }
     }
 
-    /// What a power cut leaves; what nothing leads to from the root is gone.
+    /// The names after a power cut; unreachable files are gone.
     pub(crate) fn crash(&self, random: &mut StdRng) -> Self {
         let mut left = self.durable.clone();
         let mood = Mood::draw(random);
@@ -93,7 +93,7 @@ impl Names {
         Self { current: left.clone(), durable: left, pending: Vec::new() }
     }
 
-    /// Everything that a name leads to.
+    /// All files with a name.
     pub(crate) fn files(&self) -> impl Iterator<Item = Ino> {
         self.current.values().copied()
     }
@@ -103,7 +103,7 @@ fn apply(entries: &mut Entries, changes: &[NameChange]) {
     for (directory, name, ino) in changes {
         entries.remove(&(*directory, name.clone()));
         if let Some(ino) = ino {
-            // There are no hard links: where a file gets a name, it has no other.
+            // There are no hard links: a file that gets a name has no other.
             entries.retain(|_, other| other != ino);
             entries.insert((*directory, name.clone()), *ino);
         }

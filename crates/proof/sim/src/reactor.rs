@@ -1,5 +1,5 @@
-//! A thread's event loop over simulated files: operations are done in any order, and told of sooner
-//! or later.
+//! A thread's event loop over simulated files: operations complete in any order, and are reported
+//! sooner or later.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -38,20 +38,20 @@ struct Core {
     random: StdRng,
     /// Submitted since the last kick.
     unsent: Vec<Operation>,
-    /// Sent, and not done.
+    /// Sent and not completed.
     under_way: Vec<Operation>,
-    /// Done, and not told of, in inboxes.
+    /// Completed but not reported, in inboxes.
     untold: usize,
 }
 
-/// Where a queue finds what has ended.
+/// The completions of a queue.
 #[derive(Default)]
 struct Inbox {
     done: RefCell<VecDeque<(FileDone, Option<Told>)>>,
     closed: Cell<bool>,
 }
 
-/// Which operation of which file is told of.
+/// The reported operation and its file.
 struct Told {
     file: Arc<dyn DataFile>,
     operation: OperationId,
@@ -77,7 +77,7 @@ enum Work {
     Sync {
         horizon: Tick,
     },
-    /// A sync that does nothing.
+    /// A sync without effect.
     SkippedSync,
     Space {
         extent: Extent,
@@ -114,7 +114,8 @@ impl EventLoop for SimReactor {
         Rc::new(self.clone())
     }
 
-    /// Does not sleep while anything is under way: what a poll does not end, a later one does.
+    /// Does not sleep while operations are in flight: if one poll does not complete them, a later
+    /// one does.
     fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
         let until_deadline = self.deadline.take().map(|at| at.saturating_duration_since(Instant::now()));
         let sleep = match self.core.borrow().has_work() {
@@ -197,7 +198,7 @@ impl Core {
         self.untold > 0 || !self.under_way.is_empty() && !self.fs.state().hung
     }
 
-    /// Sends what was submitted: a power cut may leave any part of it from now on.
+    /// Sends submitted operations: from now on a power cut may leave any part of them.
     fn kick(&mut self) {
         for mut operation in self.unsent.drain(..) {
             operation.send(&self.fs);
@@ -205,7 +206,7 @@ impl Core {
         }
     }
 
-    /// Does some of what is under way, in any order. Most of the time not all of it.
+    /// Completes some operations in flight, in any order; usually not all.
     fn work(&mut self) {
         if self.fs.state().hung {
             return;
@@ -235,7 +236,7 @@ impl Core {
 }
 
 impl Drop for Core {
-    /// As a ring does, it waits for what is under way; but not for a device that hangs.
+    /// Like a ring, waits for operations in flight, but not for a hanging device.
     fn drop(&mut self) {
         if !self.fs.state().hung {
             while let Some(operation) = self.under_way.pop() {
@@ -249,7 +250,7 @@ impl Drop for Core {
 }
 
 impl Operation {
-    /// An operation to be sent, or its end where it cannot be.
+    /// Creates an operation to send, or its immediate completion if it is invalid.
     fn new(
         fs: &SimFs,
         inbox: &Rc<Inbox>,
@@ -281,7 +282,7 @@ impl Operation {
             None => Some(Err(Errno::BADF)),
             Some(file) if writes && !file.writable => Some(Err(Errno::BADF)),
             Some(_) if i64::try_from(reach.end()).is_err() => Some(Err(Errno::INVAL)),
-            // As O_DIRECT has it.
+            // As with O_DIRECT.
             Some(_) if transfers && !reach.is_aligned_to(SECTOR_BYTES) => Some(Err(Errno::INVAL)),
             Some(_) if !matches!(work, Work::Sync { .. }) && reach.is_empty() => Some(Ok(())),
             Some(_) => None,
@@ -296,7 +297,7 @@ impl Operation {
         }
     }
 
-    /// What it will change, as a power cut may leave it.
+    /// Its changes, as a power cut may leave them.
     fn changes(&self, fs: &SimFs) -> Vec<Change> {
         match (&self.work, &self.buffer) {
             (Work::Write { extent, .. }, Some(buffer)) => {

@@ -1,4 +1,4 @@
-//! All that a simulated file system is, behind one lock.
+//! The whole state of a simulated file system, behind one lock.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -15,7 +15,7 @@ use crate::faults::{Faults, strikes};
 use crate::inode::{Inode, OperationId, Tick};
 use crate::names::{Ino, Names, ROOT};
 
-/// Names an open file description.
+/// The id of an open file description.
 pub(crate) type HandleId = u64;
 
 #[derive(Clone, Debug)]
@@ -24,21 +24,20 @@ pub(crate) enum Node {
     File(Inode),
 }
 
-/// All that outlives a power cut, or may.
+/// All state that survives, or may survive, a power cut.
 #[derive(Clone, Debug)]
 pub(crate) struct Medium {
     pub(crate) nodes: BTreeMap<Ino, Arc<Node>>,
     pub(crate) names: Arc<Names>,
 }
 
-/// In what file systems differ.
+/// Behaviour in which file systems differ.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Habits {
-    /// A block that is written where there was none persists whole or not at all, as on the
-    /// supported file systems.
+    /// A new block persists whole or not at all, as on the supported file systems.
     pub(crate) fills_whole: bool,
-    /// A sync that begins beside another of the same file is acknowledged and does nothing, as
-    /// btrfs does at times.
+    /// A sync that begins during another of the same file is acknowledged without effect, as btrfs
+    /// does at times.
     pub(crate) skips_overlapping_syncs: bool,
 }
 
@@ -47,19 +46,19 @@ pub(crate) struct State {
     pub(crate) medium: Medium,
     /// Count of open handles of each file.
     pub(crate) open: BTreeMap<Ino, usize>,
-    /// Who holds a lock, and whether alone.
+    /// The holders of locks, and whether each is exclusive.
     pub(crate) locks: BTreeMap<Ino, Vec<(HandleId, bool)>>,
     next_id: u64,
     pub(crate) clock: Tick,
     pub(crate) random: StdRng,
     pub(crate) faults: Faults,
     pub(crate) capacity_bytes: Option<u64>,
-    /// Counts how often the device came back; handles of before are dead.
+    /// The number of times the device came back; earlier handles are dead.
     pub(crate) mount: u32,
     pub(crate) gone: bool,
     pub(crate) hung: bool,
     pub(crate) habits: Habits,
-    /// Syncs that were sent and have not ended, while it is a habit to take notice.
+    /// Syncs in flight, tracked only if overlapping ones are skipped.
     syncs_under_way: Vec<(Ino, OperationId)>,
     /// The medium after each tick, while it is recorded.
     pub(crate) history: Option<Vec<Medium>>,
@@ -71,11 +70,11 @@ impl Medium {
         Self { nodes, names: Arc::default() }
     }
 
-    /// What a power cut leaves of it.
+    /// The medium after a power cut.
     pub(crate) fn crash(&self, random: &mut StdRng) -> Self {
         let names = self.names.crash(random);
         let mut nodes = BTreeMap::from([(ROOT, Arc::new(Node::Directory))]);
-        // In the order of their numbers, which is that of their creation: names may be random.
+        // In the order of their numbers, which is that of creation, because names may be random.
         let reached: std::collections::BTreeSet<Ino> = names.files().collect();
         for ino in reached {
             let Some(node) = self.nodes.get(&ino) else { continue };
@@ -89,7 +88,7 @@ impl Medium {
         Self { nodes, names: Arc::new(names) }
     }
 
-    /// What is left of it when everybody who used it was killed.
+    /// The medium after all its users were killed.
     pub(crate) fn killed(&self, random: &mut StdRng) -> Self {
         let mut left = |node: &Arc<Node>| match &**node {
             Node::File(file) if !file.is_durable() => Arc::new(Node::File(file.killed(random))),
@@ -121,7 +120,7 @@ impl State {
         }
     }
 
-    /// Something has happened: a power cut can come between this and the next.
+    /// Records an event: a power cut can happen between this and the next.
     pub(crate) fn tick(&mut self) {
         self.clock += 1;
         if let Some(history) = &mut self.history {
@@ -129,7 +128,7 @@ impl State {
         }
     }
 
-    /// Gives out no number that another one has given out.
+    /// Makes sure that no number of `other` is issued again.
     pub(crate) fn number_after(&mut self, other: &Self) {
         self.next_id = self.next_id.max(other.next_id);
     }
@@ -139,12 +138,12 @@ impl State {
         self.next_id
     }
 
-    /// Fails where the device is gone, or has been since the handle was opened.
+    /// Fails if the device is gone, or was gone since the handle was opened.
     pub(crate) fn alive(&self, mount: u32) -> Result<(), Errno> {
         if self.gone || self.mount != mount { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// For what changes or looks up names.
+    /// Fails a change or look-up of names, as the faults demand.
     pub(crate) fn name_fault(&mut self) -> Result<(), Errno> {
         if self.gone || strikes(self.faults.name_error_one_in, &mut self.random) {
             return Err(Errno::IO);
@@ -220,7 +219,7 @@ impl State {
         Some(capacity.saturating_sub(used))
     }
 
-    /// How far from `extent`'s start on there is space for what it needs, in whole blocks.
+    /// The end of the part of `extent` for which there is space, in whole blocks.
     fn room_for(&self, ino: Ino, extent: Extent) -> Result<u64, Errno> {
         let Some(free) = self.free_bytes() else { return Ok(extent.end()) };
         let mut left = free / BLOCK_BYTES;
@@ -238,7 +237,7 @@ impl State {
         Ok(at.min(extent.end()))
     }
 
-    /// Writes whole sectors, with all that can go wrong.
+    /// Writes whole sectors, with the injected faults.
     pub(crate) fn write(
         &mut self,
         ino: Ino,
@@ -273,7 +272,7 @@ impl State {
         result
     }
 
-    /// Changes space, with all that can go wrong.
+    /// Changes space, with the injected faults.
     pub(crate) fn change_space(
         &mut self,
         ino: Ino,
@@ -295,7 +294,8 @@ impl State {
         failed.map_or(Ok(()), Err)
     }
 
-    /// A sync of a file begins, to end with [`Self::end_sync`]; whether it will do anything.
+    /// Begins a sync of a file, which ends with [`Self::end_sync`]. Returns whether it will have an
+    /// effect.
     pub(crate) fn begin_sync(&mut self, ino: Ino, operation: OperationId) -> bool {
         let is_first = !self.is_syncing(ino);
         self.syncs_under_way.push((ino, operation));
@@ -306,7 +306,7 @@ impl State {
         self.syncs_under_way.retain(|(_, other)| *other != operation);
     }
 
-    /// A sync of a file, by a call that returns when it has ended.
+    /// A synchronous sync of a file.
     pub(crate) fn sync_at_once(&mut self, ino: Ino) -> Result<(), Errno> {
         if self.habits.skips_overlapping_syncs && self.is_syncing(ino) {
             self.tick();
@@ -319,7 +319,7 @@ impl State {
         self.syncs_under_way.iter().any(|(other, _)| *other == ino)
     }
 
-    /// Makes durable what submitters knew to be done at `horizon`.
+    /// Makes durable the changes that submitters knew to be complete at `horizon`.
     pub(crate) fn sync(&mut self, ino: Ino, horizon: Tick) -> Result<(), Errno> {
         let fails = strikes(self.faults.sync_error_one_in, &mut self.random);
         let file = self.file_mut(ino)?;
@@ -332,7 +332,7 @@ impl State {
         if fails { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Makes everything durable that is done, names too.
+    /// Makes all completed changes durable, including names.
     pub(crate) fn sync_all(&mut self) -> Result<(), Errno> {
         if strikes(self.faults.sync_error_one_in, &mut self.random) {
             return Err(Errno::IO);
@@ -348,7 +348,7 @@ impl State {
         Ok(())
     }
 
-    /// A punch or zeroing as the transactions that it takes: some number of runs of blocks.
+    /// Splits a punch or zeroing into its transactions: some number of runs of blocks.
     pub(crate) fn transactions(&mut self, extent: Extent, space: SpaceChange) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut at = extent.offset();

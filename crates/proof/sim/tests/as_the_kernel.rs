@@ -1,5 +1,5 @@
-//! Without power cuts and faults the model does what the kernel's file systems do: the same
-//! operations, the same results.
+//! Without power cuts and faults the model behaves like the kernel's file systems: the same
+//! operations give the same results.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -78,7 +78,7 @@ impl Pair {
     }
 }
 
-/// `maps`: whether unwritten space stays a hole when it is read; not in tmpfs.
+/// `maps`: whether unwritten space stays a hole when it is read, which is not so in tmpfs.
 fn random_operations(place: &str, seed: u64, maps: bool) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut pair = Pair::new(place, seed);
@@ -93,7 +93,7 @@ fn random_operations(place: &str, seed: u64, maps: bool) {
             0..3 => pair.both(|queue| queue.write(first * 4096, count as usize * 4096, step, durable)),
             3..5 => pair.both(|queue| queue.read(first * 4096, count as usize * 4096)),
             5 => pair.both(|_| FileOperation::Punch { extent }),
-            // Beyond the end the file systems differ in what they keep, and no datastore asks.
+            // Beyond the end the file systems differ, and no datastore relies on that.
             6 => pair.both(|_| FileOperation::Zero { extent: within }),
             7 => pair.both(|_| FileOperation::SyncData),
             8 => {
@@ -161,7 +161,7 @@ fn buffered_bytes_are_the_same() {
     }
 }
 
-/// An error of the kernel, as the model says it.
+/// An error of the kernel in the model's terms.
 fn errno<T>(result: std::io::Result<T>) -> Result<(), Errno> {
     result.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap())
 }
@@ -200,7 +200,7 @@ fn names_are_the_same() {
                     let kernel = renameat_with(rustix::fs::CWD, &theirs, rustix::fs::CWD, &to, flags);
                     (kernel, fs.rename_no_replace(&ours, &Path::new("/").join(two)))
                 }
-                // Replacing happens among the files of one directory.
+                // Replacing renames stay within one directory.
                 5 if directory == other_directory && one != "dir" && two != "dir" => {
                     let kernel = errno(std::fs::rename(&theirs, place.path().join(two)));
                     let opened = fs.open_directory(Path::new(directory));

@@ -1,9 +1,9 @@
 //! Power cuts beneath the audit log, at every moment of its life: every image opens, holds every
-//! record that was answered, and verifies.
+//! acknowledged record, and verifies.
 //!
-//! The log is the product's; the directory below it is simulated. `cargo test -p strongroom-sim
-//! --test audit_cuts -- --nocapture` prints what was done; with `--features full` it does 20,000
-//! cuts. `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
+//! The log is the product's, on a simulated directory. `cargo test -p strongroom-sim --test
+//! audit_cuts -- --nocapture` prints the counts; with `--features full` it does 20,000 cuts.
+//! `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,29 +31,29 @@ use strongroom_sim::{Faults, OpenHow, SimDirectory, SimFile, SimFs};
 
 /// Power cuts in all.
 const CUTS: usize = if cfg!(feature = "full") { 20_000 } else { 1_500 };
-/// Of each life. One in eight of them goes on after the cut, and is cut again.
+/// Cuts per life. One in eight lives continues after the cut, and is cut again.
 const CUTS_PER_LIFE: usize = 60;
 const GROUPS_PER_LIFE: usize = 30;
-/// How much of a log is kept: some three files.
+/// The retention of a log: about three files.
 const KEPT: Retention = Retention { keep_bytes: Some(15_000), keep_age: None, collector: None };
-/// Of a life whose writer is killed, and cuts after each.
+/// Kills of a life's writer, and cuts after each.
 const KILLS_PER_LIFE: usize = 12;
 const CUTS_PER_KILL: usize = 6;
 
-/// How the directory breaks its word.
+/// The promise that the directory breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// No file is synced.
     FilesNotSynced,
-    /// The directory is not: a new file's name may go.
+    /// The directory is not synced: a new file's name may be lost.
     NamesNotSynced,
-    /// A sync covers the file as it was some time ago.
+    /// A sync covers an earlier state of the file.
     SyncsEverySecond,
-    /// That a file has been removed is not synced before the next one is.
+    /// A file's removal is not synced before the next removal.
     RemovalsNotSynced,
 }
 
-/// A simulated directory as the log uses directories.
+/// A simulated directory in the form that the log uses.
 struct Place {
     directory: SimDirectory,
     rule: Option<Rule>,
@@ -166,20 +166,20 @@ fn record(random: &mut StdRng) -> Record {
 /// A log's life, recorded.
 struct Life {
     fs: SimFs,
-    /// Moments by which a line had been answered for.
+    /// Moments by which a line had been acknowledged.
     answered: Vec<(usize, u64)>,
-    /// Moments by which a head had been given out.
+    /// Moments by which a head had been returned.
     heads: Vec<(usize, SignedHead)>,
     /// Appends that were refused.
     refused: usize,
-    /// Files that were removed because the log was too long.
+    /// Files removed by retention.
     removed: u64,
     /// Whether there was room at all times.
     has_room: bool,
 }
 
 impl Life {
-    /// What is on the file system goes on, or a new log begins.
+    /// Continues the log on the file system, or begins a new one.
     fn of(
         fs: SimFs,
         key: &Key,
@@ -189,7 +189,7 @@ impl Life {
         faults: Faults,
     ) -> Result<Self, String> {
         fs.record();
-        // A life that goes on after one without room may find what that one had to remove first.
+        // A life after one without room may first have to finish that one's removals.
         let is_new = place(&fs, None).names().is_ok_and(|names| names.is_empty());
         let has_room = is_new && seed.is_multiple_of(3);
         let life = Self {
@@ -204,8 +204,8 @@ impl Life {
         life.lived(log, key, seed, groups, rule, faults)
     }
 
-    /// Whoever wrote the log was killed at this moment, and a successor goes on. What he finds need
-    /// not be durable; once he has opened it, what he says is durable is.
+    /// The writer is killed at this moment, and a successor continues. The state it finds need not
+    /// be durable; once it has opened the log, the lines it reports as durable are.
     fn after_kill(
         &self,
         moment: usize,
@@ -242,7 +242,7 @@ impl Life {
         let life = &mut self;
         fs.set_faults(faults);
         for _ in 0..groups {
-            // At times there is no room.
+            // Sometimes there is no room.
             let room =
                 (!life.has_room && random.random_ratio(1, 6)).then(|| random.random_range(0..8) * 4096);
             fs.set_capacity(room);
@@ -282,7 +282,7 @@ impl Life {
         Ok(self)
     }
 
-    /// How many lines had been answered for by this moment, and which heads had been given out.
+    /// The lines acknowledged by this moment, and the heads returned.
     fn known(&self, moment: usize) -> (u64, Vec<SignedHead>) {
         let answered =
             self.answered.iter().filter(|(at, _)| *at <= moment + 1).map(|(_, sequence)| *sequence);
@@ -290,7 +290,7 @@ impl Life {
         (answered.max().unwrap_or(0), heads.collect())
     }
 
-    /// Opens what a cut left, and holds it against what was answered.
+    /// Opens the state after a cut, and checks it against the acknowledged lines.
     fn check(&self, fs: &SimFs, key: &Key, moment: usize) -> Result<(), String> {
         let (answered, heads) = self.known(moment);
         let log = open(fs, key, None).map_err(|error| error.to_string())?;
@@ -315,7 +315,7 @@ impl Life {
         Ok(())
     }
 
-    /// The last line that has gone, as the log says itself.
+    /// The last removed line, according to the log itself.
     fn told_to_have_gone(&self, directory: &dyn Directory) -> u64 {
         let names = directory.names().unwrap().into_iter().filter(|name| name.ends_with(".jsonl"));
         let texts = names.map(|name| {
@@ -370,8 +370,8 @@ fn cut_at(
     Ok(done)
 }
 
-/// A life, whoever writes the log killed at random moments, and each time the power cut for a
-/// successor: half of the cuts while he opens it, or right after.
+/// A life whose writer is killed at random moments, with power cuts under each successor: half of
+/// them while it opens the log, or right after.
 fn live_and_kill(key: &Key, seed: u64, rule: Option<Rule>) -> Result<usize, String> {
     let life = Life::of(SimFs::new(seed), key, seed, GROUPS_PER_LIFE, None, Faults::default())?;
     let mut random = StdRng::seed_from_u64(seed);

@@ -1,5 +1,5 @@
-//! The file volume on simulated files passes the suite that every disk must pass: completions in
-//! any order, some of them late.
+//! The file volume on simulated files passes the conformance suite of every disk, with completions
+//! in any order, some of them late.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,4 +1,4 @@
-//! A guest that syncs without a pause: its first writes come to the layer all the same.
+//! A guest that syncs without a pause: its first writes are destaged to the layer all the same.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -12,7 +12,7 @@ use strongroom_memory::BufferPool;
 use strongroom_sim::SimFs;
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
 
-/// More than any cycle takes.
+/// More rounds than any cycle takes.
 const ROUNDS_MAX: usize = 20_000;
 
 struct Queue {
@@ -30,7 +30,7 @@ impl Queue {
         self.channel.submit(Io { tag: 1, request: Request::Write { extent, from, durable } });
     }
 
-    /// Until what was submitted has ended; the destager goes on beside it.
+    /// Waits until the submitted requests have completed, while the destager runs.
     fn finish(&mut self, destager: &mut Destager) {
         let mut done = Vec::new();
         while done.is_empty() {
@@ -61,7 +61,7 @@ fn the_log_is_emptied_while_durable_writes_follow_each_other_without_a_pause() {
         let mut queues =
             [1, 2].map(|seed| Queue { channel: disk.open(&thread(seed), 1).unwrap(), pool: pool.clone() });
         let is_empty = || disk.log_size_and_use().unwrap().1 == 0;
-        // These two are overwritten in place from now on.
+        // These two blocks are overwritten in place from now on.
         for block in [0, 1] {
             queues[0].submit(block, false);
             queues[0].finish(&mut destager);
@@ -71,7 +71,7 @@ fn the_log_is_emptied_while_durable_writes_follow_each_other_without_a_pause() {
         }
         queues[0].submit(100, false);
         queues[0].finish(&mut destager);
-        // Whenever the destager looks, a sync is under way.
+        // Whenever the destager polls, a sync is in flight.
         queues[0].submit(0, true);
         let emptied = (0..ROUNDS_MAX).map(|round| round % 2).any(|at| {
             queues[1 - at].submit(1 - at as u64, true);

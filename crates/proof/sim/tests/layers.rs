@@ -1,5 +1,5 @@
-//! A layer is added to a volume, or not: power is cut at every moment of it, calls fail, and there
-//! is no room.
+//! Adding a layer to a volume is atomic, under power cuts at every moment, failing calls and lack
+//! of room.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -14,7 +14,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::VolumeSize;
 
-/// Power cuts at each moment, each of which leaves something else.
+/// Power cuts at each moment, with different outcomes.
 const CUTS: u64 = 20;
 /// Additions in which calls fail.
 const FAULTY_ADDITIONS: u64 = 400;
@@ -56,14 +56,14 @@ fn names(fs: &SimFs) -> Vec<String> {
     Storage::open_directory(fs, path()).unwrap().names().unwrap()
 }
 
-/// The files of layers that the volume has besides those of `layers` layers.
+/// The number of files beyond those of `layers` layers.
 fn leftovers(fs: &SimFs, layers: usize, provisioning: Provisioning) -> usize {
     let log = usize::from(provisioning == Provisioning::Thin);
     names(fs).iter().filter(|name| !name.starts_with("descriptor")).count() - (3 * layers - 1 + log)
 }
 
-/// The volume opens with two layers or with three, tells of nothing worse than leftovers, gets
-/// another layer and goes away; says how many layers it had.
+/// Checks that the volume opens with two or three layers, reports nothing worse than leftovers,
+/// accepts another layer and can be deleted. Returns its number of layers.
 fn outlives(fs: &SimFs, kek: &Kek, provisioning: Provisioning) -> usize {
     let protection = Protection::Encrypted(kek);
     let options =

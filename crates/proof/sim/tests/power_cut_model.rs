@@ -1,5 +1,4 @@
-//! What a cut of the model leaves, against an oracle that is slow and obvious: for each sector the
-//! writes that it may show.
+//! Compares the model's cuts with a slow and obvious oracle: the writes that each sector may show.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -48,7 +47,7 @@ struct Write {
     durable: bool,
 }
 
-/// All writes in question of each sector, by number; 0 is the zeroes of the beginning.
+/// All possible writes of each sector, by number; 0 is the initial zeroes.
 struct Oracle {
     now: u64,
     writes: Vec<Write>,
@@ -91,7 +90,7 @@ impl Oracle {
         }
     }
 
-    /// What had ended before this write was submitted cannot be seen any more where it reaches.
+    /// Writes completed before this write was submitted can no longer be seen in its extent.
     fn make_durable(&mut self, id: usize) {
         let (extent, submitted) = (self.writes[id].extent.clone(), self.writes[id].submitted);
         let writes = &self.writes;
@@ -202,7 +201,7 @@ fn the_oracle_can_fail() {
     assert!((0..10).all(|seed| random_history(seed, Faults::default(), false) > 0));
 }
 
-/// How often each outcome is seen among many cuts.
+/// The frequency of each outcome among many cuts.
 fn outcomes<T: Ord>(fs: &SimFs, look: impl Fn(&SimFs) -> T) -> BTreeMap<T, usize> {
     let mut seen = BTreeMap::new();
     for seed in 0..2000 {
@@ -386,8 +385,8 @@ fn where_overlapping_syncs_are_skipped_the_later_one_does_nothing() {
         file.sync().unwrap();
         let seen = || outcomes(&fs, |fs| content_of(fs, "file").unwrap()[0]).into_keys().collect::<Vec<_>>();
         assert_eq!(seen(), expected);
-        // All of it is durable when all of the file system is, and when the first has ended and
-        // there is another.
+        // Everything is durable after a sync of the file system, and after another sync once the
+        // first has ended.
         let root = fs.open_directory(Path::new("/")).unwrap();
         root.sync_file_system().unwrap();
         assert_eq!(seen(), [6]);

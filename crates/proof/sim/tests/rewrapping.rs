@@ -1,5 +1,5 @@
-//! A volume moves from one KEK to another: power is cut at every moment of it, calls fail, and
-//! there is no room. Whatever happens, a key opens it that whoever began this has.
+//! A volume moves from one KEK to another, under power cuts at every moment, failing calls and lack
+//! of room. In every case one of the caller's keys opens it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -13,7 +13,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::VolumeSize;
 
-/// Power cuts at each moment, each of which leaves something else.
+/// Power cuts at each moment, with different outcomes.
 const CUTS: u64 = 40;
 /// Re-wraps in which calls fail.
 const FAULTY_REWRAPS: u64 = 400;
@@ -58,7 +58,7 @@ fn rewrap_volume(fs: &SimFs, from: &Kek, to: &Kek) -> Result<Descriptor, Datasto
     rewrap_on(fs, path(), &options)
 }
 
-/// Which keys open a volume.
+/// The keys that open a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Under {
     Old,
@@ -66,7 +66,7 @@ enum Under {
     New,
 }
 
-/// What of it opens, all of it or not at all.
+/// The volume's DEKs, if all of it opens with this key.
 fn opens(fs: &SimFs, kek: &Kek) -> Option<Deks> {
     let opened = open_on(fs, path(), &options(kek)).ok()?;
     let findings = check_on(fs, path(), Some(kek)).unwrap();
@@ -75,7 +75,7 @@ fn opens(fs: &SimFs, kek: &Kek) -> Option<Deks> {
     Some(opened.deks)
 }
 
-/// Which keys open it now; and the job, done again, ends under the new one.
+/// Returns the keys that open it now, and checks that repeating the job ends under the new one.
 fn outlives(fs: &SimFs, old: &Kek, new: &Kek) -> Under {
     let (with_old, with_new) = (opens(fs, old), opens(fs, new));
     let under = match (&with_old, &with_new) {
@@ -128,7 +128,7 @@ fn power_cuts_leave_a_volume_that_a_key_opens() {
     assert!(old > 0 && both > 0 && new > 0);
 }
 
-/// A life of cuts: each interrupts what the one before has left.
+/// A series of cuts, each of which interrupts the recovery from the one before.
 #[test]
 fn power_cuts_one_after_the_other_are_outlived() {
     let mut cuts = 0;

@@ -1,9 +1,9 @@
-//! Power cuts beneath the metadata store, at every moment of its life: every image opens, holds
-//! whatever was acknowledged, and is one revision of the store whole.
+//! Power cuts beneath the metadata store, at every moment of its life: every image opens, holds all
+//! acknowledged transactions, and is exactly one revision of the store.
 //!
-//! The engine is the product's with redb in it; the file below it is simulated. `cargo test -p
-//! strongroom-sim --test store_cuts -- --nocapture` prints what was done; with `--features full` it
-//! does 20,000 cuts. `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
+//! The engine is the product's, with redb, on a simulated file. `cargo test -p strongroom-sim
+//! --test store_cuts -- --nocapture` prints the counts; with `--features full` it does 20,000 cuts.
+//! `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,26 +28,27 @@ use strongroom_store::{
 
 /// Power cuts in all.
 const CUTS: usize = if cfg!(feature = "full") { 20_000 } else { 1_200 };
-/// Of each life. One in eight of them goes on after the cut, and is cut again.
+/// Cuts per life. One in eight lives continues after the cut, and is cut again.
 const CUTS_PER_LIFE: usize = 60;
 const GROUPS_PER_LIFE: usize = 25;
-/// Of a life whose owner is killed, and cuts after each.
+/// Kills of a life's process, and cuts after each.
 const KILLS_PER_LIFE: usize = 12;
 const CUTS_PER_KILL: usize = 6;
 const FILE: &str = "store.redb";
 
-/// How the backend breaks its word.
+/// The promise that the backend breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// No sync does anything.
+    /// No sync has an effect.
     NeverSyncs,
-    /// Every second sync does nothing: the commit is made durable, that it is the latest is not.
+    /// Every second sync has no effect: the commit becomes durable, but not the header that names
+    /// it.
     SkipsSecondSync,
-    /// The other ones do nothing: that it is the latest is durable before it is itself.
+    /// Every first sync has no effect: the header becomes durable before the commit it names.
     SkipsFirstSync,
 }
 
-/// A simulated file as redb uses files.
+/// A simulated file in the form that redb uses.
 #[derive(Debug)]
 struct Backend {
     file: SimFile,
@@ -94,14 +95,13 @@ impl StorageBackend for Backend {
     }
 }
 
-/// A store's life, recorded, and what it was at each revision.
+/// A store's recorded life, and its content at each revision.
 struct Life {
     fs: SimFs,
-    /// What the store was, may have become, and became: a revision whose sync failed may give way
-    /// to another of its number.
+    /// The store's actual and possible contents: a revision whose sync failed may be replaced by
+    /// another of the same number.
     states: Vec<(Revision, Vec<Entry>)>,
-    /// Moments at which transactions were about to be asked for, with the latest revision that they
-    /// could make.
+    /// Moments before transactions were submitted, with the latest revision that they could create.
     asked: Vec<(usize, Revision)>,
     /// Moments by which a revision had been acknowledged.
     acknowledged: Vec<(usize, Revision)>,
@@ -116,11 +116,11 @@ fn open(fs: &SimFs, rule: Option<Rule>) -> Result<Engine, String> {
     Engine::with_backend(Backend::open(fs, rule), "simulated").map_err(|error| error.to_string())
 }
 
-/// What a transaction makes of a state, if it changes anything.
+/// The state after a transaction, if it changes anything.
 fn follow(state: &[Entry], transaction: &Transaction, revision: Revision) -> Option<Vec<Entry>> {
     let mut state = state.to_vec();
     let place = |state: &[Entry], key: &[u8]| state.binary_search_by(|entry| entry.key.as_slice().cmp(key));
-    // All conditions here are of absence.
+    // All conditions here require absence.
     if transaction.conditions.iter().any(|condition| place(&state, &condition.key).is_ok()) {
         return None;
     }
@@ -171,7 +171,7 @@ fn transaction(random: &mut StdRng) -> Transaction {
 }
 
 impl Life {
-    /// What is on the file system goes on, or a new store begins.
+    /// Continues the store on the file system, or begins a new one.
     fn of(fs: SimFs, seed: u64, groups: usize, rule: Option<Rule>, faults: Faults) -> Result<Self, String> {
         drop(open(&fs, None)?);
         fs.record();
@@ -182,8 +182,8 @@ impl Life {
         life.lived(engine, seed, groups, rule, faults)
     }
 
-    /// Whoever had the store was killed at this moment, and a successor goes on. What he finds need
-    /// not be durable; once he has opened it, what he shows is.
+    /// The store's process is killed at this moment, and a successor continues. The state it finds
+    /// need not be durable; once it has opened the store, the state it shows is.
     fn after_kill(
         &self,
         moment: usize,
@@ -201,7 +201,7 @@ impl Life {
             return Err(format!("the successor finds revision {}, of {least} to {most}", state.0));
         }
         let mut states = self.states.clone();
-        // What another future would have brought is of no more use.
+        // States of the other future no longer apply.
         states.retain(|(revision, _)| *revision <= state.0);
         states.push(state.clone());
         let asked = vec![(0, most)];
@@ -235,13 +235,12 @@ impl Life {
             life.acknowledged.push((fs.moments(), state.0));
             life.states.push(state);
         }
-        // That it is closed in order is cut into as well.
+        // The orderly close is cut as well.
         drop(engine);
         Ok(self)
     }
 
-    /// Asks for some transactions at once, and waits for all of them; whether each was answered
-    /// for.
+    /// Submits some transactions at once, and waits for all. Returns whether each was acknowledged.
     fn do_group(&mut self, engine: &Engine, random: &mut StdRng) -> bool {
         let count = random.random_range(1..4_u64);
         let (mut latest, mut state) = self.states.last().cloned().unwrap();
@@ -276,7 +275,7 @@ impl Life {
         (least, most.unwrap_or(least).max(least))
     }
 
-    /// Opens what a cut left, and holds it against what was acknowledged.
+    /// Opens the state after a cut, and checks it against the acknowledged transactions.
     fn check(&self, fs: &SimFs, moment: usize) -> Result<(), String> {
         let engine =
             Engine::with_backend(Backend::open(fs, None), "cut").map_err(|error| error.to_string())?;
@@ -295,7 +294,7 @@ impl Life {
     }
 }
 
-/// A life and its cuts. In every third one syncs fail at times, and the store is opened again.
+/// A life and its cuts. In every third life syncs fail at times, and the store is reopened.
 fn live(seed: u64, rule: Option<Rule>) -> Result<usize, String> {
     let faults = match (rule, seed % 3) {
         (None, 1) => Faults { sync_error_one_in: 12, ..Faults::default() },
@@ -329,8 +328,8 @@ fn cut_at(life: &Life, moments: &[usize], mut random: StdRng, again: bool) -> Re
     Ok(done)
 }
 
-/// A life, whoever has the store killed at random moments, and each time the power cut for a
-/// successor: half of the cuts while he opens it, or right after.
+/// A life whose process is killed at random moments, with power cuts under each successor: half of
+/// them while it opens the store, or right after.
 fn live_and_kill(seed: u64, rule: Option<Rule>) -> Result<usize, String> {
     let life = Life::of(SimFs::new(seed), seed, GROUPS_PER_LIFE, None, Faults::default())?;
     let mut random = StdRng::seed_from_u64(seed);

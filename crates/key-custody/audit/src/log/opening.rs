@@ -34,9 +34,9 @@ pub(super) struct Current {
     pub(super) file: Box<dyn LogFile>,
     /// Its durable bytes, after which the next group goes.
     pub(super) length: u64,
-    /// How long it is with the zeroes that are written ahead of the lines.
+    /// Its length with the zeroes that are written ahead of the lines.
     pub(super) ahead: u64,
-    /// When it was begun, by the clock at that time.
+    /// When the file was begun, by the clock at that time.
     pub(super) begun: OffsetDateTime,
 }
 

@@ -3,7 +3,7 @@
 //! **Gathering.** A sync costs the same for one record and for a hundred. Callers that wait for
 //! their records tend to come back with the next ones as soon as they are answered, so the writer
 //! waits for half of the records it last answered plus those already waiting, but no longer than
-//! [`GATHER_TIME`]. With half, two groups are under way: one is synced while the callers of the
+//! [`GATHER_TIME`]. With half, two groups are in progress: one is synced while the callers of the
 //! other work. With all, no caller would work during a sync. A lone caller never waits.
 
 use std::collections::VecDeque;
@@ -71,7 +71,7 @@ impl Waiting {
         self.closed.clone().or(full.then_some(AuditError::Overloaded))
     }
 
-    /// Whether so many records wait, or a request that cannot wait.
+    /// Whether this many records wait, or a request that cannot wait.
     fn is_due(&self, records: usize) -> bool {
         self.entries.len() >= records || !self.heads.is_empty() || self.closed.is_some()
     }
@@ -169,7 +169,7 @@ impl Queue {
         Some(group)
     }
 
-    /// Waits until `deadline` for so many records, or for a request that cannot wait.
+    /// Waits until `deadline` for this many records, or for a request that cannot wait.
     fn wait_for(&self, waiting: &mut MutexGuard<'_, Waiting>, records: usize, deadline: Option<Instant>) {
         while !waiting.is_due(records) {
             waiting.awaited = Some(records);

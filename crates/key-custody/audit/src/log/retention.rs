@@ -10,8 +10,9 @@
 //! If there is no room for the record, step 1 comes last: the removed file makes room for it.
 //!
 //! After a power cut behind step 1 the file is still there, and a second record precedes its
-//! removal. Never removed are the last file, a file whose successor has no durable line, and a file
-//! that its successor does not follow from: that is damage, and the file is the evidence.
+//! removal. Three files are never removed: the last one, one whose successor has no durable line,
+//! and one whose successor does not follow from it. The last case is damage, and the file is the
+//! evidence.
 
 use std::io;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub struct Size {
 struct Leaving {
     first: u64,
     bytes: u64,
-    /// Why.
+    /// The reason.
     reason: String,
     /// The line that follows its last one, at the beginning of the next file.
     next: u64,

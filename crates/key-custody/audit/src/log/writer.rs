@@ -43,19 +43,19 @@ struct Writer {
     unsigned: u64,
     /// Bytes cut when the log was opened, until the cut has been put on record.
     cut_bytes: Option<u64>,
-    /// When a head is to be signed.
+    /// When the next head must be signed.
     head_due: Instant,
     /// The bytes behind the durable end must be removed before the next write.
     tail: bool,
 }
 
-/// A group as it is written.
+/// A group being written.
 struct Draft {
     bytes: Vec<u8>,
     chain: Chain,
-    /// The sequence of its first record.
+    /// The sequence of the group's first record.
     first_record: u64,
-    /// Whether its file ends with it.
+    /// Whether the file ends with this group.
     ends_file: bool,
     head: Option<Result<SignedHead, AuditError>>,
 }

@@ -92,7 +92,7 @@ pub(crate) fn confirmed(log: &AuditLog, collector: &str) -> Result<u64, AuditErr
     Ok(Cursor::load(log.directory(), collector, log)?.next - 1)
 }
 
-/// Ships a log until it is dropped or the log is closed. What was sent by then is confirmed, if the
+/// Ships a log until it is dropped or the log is closed. Lines sent by then are confirmed, if the
 /// collector answers in time.
 #[derive(Debug)]
 pub struct Shipper {
@@ -205,9 +205,9 @@ struct Ship {
     shared: Arc<Shared>,
 }
 
-/// Why a connection came to its end.
+/// Why a connection ended.
 enum Stop {
-    /// Its lines are to be confirmed.
+    /// Its lines must be confirmed.
     Confirm,
     /// There will be no more lines.
     Closed,
@@ -267,7 +267,7 @@ impl Ship {
         Ok(stop)
     }
 
-    /// Sends lines until they are to be confirmed.
+    /// Sends lines until they must be confirmed.
     fn send_lines(&mut self, connection: &mut Connection, first: (u64, Vec<u8>)) -> Result<Stop, String> {
         let began = Instant::now();
         let mut chunk = Vec::new();

@@ -36,7 +36,7 @@ pub enum AuthorityError {
     Unknown {
         /// The kind and id of the missing item.
         what: String,
-        /// What to do.
+        /// The advice to the user.
         next: &'static str,
     },
     /// The client's certificate does not permit it.

@@ -16,13 +16,13 @@ use super::records::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// More or fewer custodians than there can be.
+    /// The number of custodians or the threshold is out of range.
     #[error(
         "a backup that {threshold} of {custodians} custodians open cannot be made: give --threshold at least 2 and at most the number of custodians, of \
          whom there are up to {CUSTODIANS_MAX}"
     )]
     Threshold {
-        /// How many are to be needed.
+        /// The number of custodians needed to open the backup.
         threshold: usize,
         /// The number of custodians.
         custodians: usize,
@@ -40,7 +40,7 @@ pub enum BackupError {
     /// An invalid name of a custodian.
     #[error("'{name}' is no name for a custodian: 1 to 64 letters, digits or . _ @ + -")]
     CustodianName {
-        /// As it was given.
+        /// The name as given.
         name: String,
     },
     /// A public key to which no share can be encrypted.
@@ -48,7 +48,7 @@ pub enum BackupError {
         "the key of custodian {name} does not do ({why}); give a public key or certificate as PEM, RSA of {RSA_BITS_MIN} to {RSA_BITS_MAX} bits or on P-256 or P-384"
     )]
     CustodianKey {
-        /// Whose.
+        /// The custodian.
         name: String,
         /// Why it is unfit.
         why: &'static str,
@@ -56,17 +56,17 @@ pub enum BackupError {
     /// The backup's file already exists.
     #[error("{path} exists already; give the backup a name of its own")]
     Exists {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
     /// The system refused.
     #[error("cannot {what} {path}: {error}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// On which file.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// The server's state could not be read.
@@ -101,7 +101,7 @@ pub enum BackupError {
     NotABackup {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// The backup was made by a newer program.

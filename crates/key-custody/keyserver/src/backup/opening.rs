@@ -26,7 +26,7 @@ pub enum OpeningError {
          the share with OpenSSL (docs/KEYS.md)"
     )]
     Key {
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// No share of the backup is for this key.

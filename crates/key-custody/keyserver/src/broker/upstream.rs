@@ -45,7 +45,7 @@ pub enum UpstreamError {
     /// It refuses, or is not configured here.
     #[error("{reason}")]
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// It does not, or no longer, have the key.

@@ -29,7 +29,7 @@
 //!
 //! **Generations.** Each time the control plane starts a VM on a host, it increments the VM's
 //! generation and puts it into the grants. The server remembers the highest generation of each VM
-//! and refuses lower ones: a host that was given up and comes back cannot fetch the keys with an
+//! and refuses lower ones: a host that was abandoned and comes back cannot fetch the keys with an
 //! earlier grant.
 //!
 //! What may not enter: KMIP, objects, the verification of certificates (room `authority`).

@@ -1,5 +1,5 @@
-//! What a control plane asks of the broker: to take in a key of an external provider, or to have
-//! one made there.
+//! A control plane's requests to the broker: to adopt a key of an external provider, or to have one
+//! made there.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::broker::{self, Broker, BrokerError, UpstreamError, UpstreamState};
 use crate::objects::keeping::Objects;
 use crate::objects::lifecycle::State;
 
-/// What the broker's questions are answered from.
+/// The state behind the broker's questions.
 pub struct Brokering {
     /// The objects of the server.
     pub objects: Arc<Objects>,
-    /// The broker, if the server is one.
+    /// The broker, if the server has one.
     pub broker: Option<Arc<Broker>>,
 }
 
 impl Management {
-    /// Takes a provider's key in. It must be there, and be active or deactivated.
+    /// Adopts a provider's key, which must exist and be active or deactivated.
     pub(super) fn broker_add(
         &self,
         asker: &Identity,
@@ -36,7 +36,7 @@ impl Management {
         self.taken_in(asker, key, state)
     }
 
-    /// Has a key made at a provider, and takes it in.
+    /// Has a key made at a provider, and adopts it.
     pub(super) fn broker_create(
         &self,
         asker: &Identity,

@@ -1,12 +1,12 @@
-//! Who may open backups: the custodians whom the first backup names, until two administrators name
+//! The custodians who may open backups: those of the first backup, until two administrators name
 //! others.
 //!
 //! | key in the store | value |
 //! |---|---|
-//! | `custody/approved` | JSON of [`Named`]: the last custody that two administrators agreed upon |
-//! | `custody/proposed` | JSON of [`Proposal`]: what one of them asked for last, and who that was |
+//! | `custody/approved` | JSON of [`Named`]: the last custody that two administrators agreed on |
+//! | `custody/proposed` | JSON of [`Proposal`]: the last proposal, and its administrator |
 //!
-//! Without an approved one, the custody of the last backup is what holds.
+//! Without an approved one, the custody of the last backup applies.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) const PREFIX: &[u8] = b"custody/";
 pub(crate) const APPROVED: &[u8] = b"custody/approved";
 const PROPOSED: &[u8] = b"custody/proposed";
 
-/// Some custodians, and how many of them it takes.
+/// Some custodians, and their threshold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Named {
     threshold: u8,
@@ -53,7 +53,7 @@ impl Named {
         Self { threshold: last.threshold, custodians: last.custodians }
     }
 
-    /// Whether all that `other` lets open a backup could open one of this, too.
+    /// Whether every group that may open backups under `other` may also do so under this custody.
     fn allows(&self, other: &Self) -> bool {
         let is_known = |custodian: &LastCustodian| {
             self.custodians.iter().any(|known| known.key_sha256 == custodian.key_sha256)
@@ -61,7 +61,7 @@ impl Named {
         other.custodians.iter().all(is_known) && other.threshold >= self.threshold
     }
 
-    /// What two people compare: the same for the same keys and number alone.
+    /// The id that two people compare: equal only for the same keys and threshold.
     fn id(&self) -> String {
         let mut keys: Vec<_> = self.custodians.iter().map(|custodian| custodian.key_sha256).collect();
         keys.sort_unstable();
@@ -83,12 +83,12 @@ impl Named {
     }
 }
 
-/// What the store says of custody.
+/// The records of custody in the store.
 pub(super) struct Custodies(pub Arc<dyn Store>);
 
 impl Custodies {
-    /// Refuses custodians whom neither the last backup nor two administrators have named, or fewer
-    /// of them.
+    /// Refuses custodians whom neither the last backup nor two administrators have named, or a
+    /// lower threshold.
     pub fn check(&self, wanted: &Named, last: Option<LastBackup>) -> Result<(), Unanswered> {
         let holds = match self.read::<Named>(APPROVED)? {
             Some((approved, _)) => Some(approved),
@@ -108,7 +108,7 @@ impl Custodies {
         }
     }
 
-    /// One administrator asks for these. What was asked for before is forgotten.
+    /// Records one administrator's proposal, in place of an earlier one.
     pub fn propose(&self, asker: &Identity, named: Named) -> Result<NamedCustody, Unanswered> {
         let by = Person { client: asker.client, name: asker.name.clone() };
         let proposal = Proposal { named: named.clone(), by: by.clone() };
@@ -116,7 +116,7 @@ impl Custodies {
         Ok(named.answer(Some(by)))
     }
 
-    /// Another one agrees: to exactly what has this id.
+    /// Confirms, by another administrator, exactly the proposal with this id.
     pub fn confirm(&self, asker: &Identity, id: &str) -> Result<NamedCustody, Unanswered> {
         let none =
             || refused("no-custodians", format!("custodians {id} were not asked for, or others were since"));
@@ -134,7 +134,7 @@ impl Custodies {
         Ok(named.answer(Some(by)))
     }
 
-    /// What holds, and what was asked for.
+    /// The custody in force, and the proposal.
     pub fn list(&self, last: Option<LastBackup>) -> Result<CustodyAnswer, Unanswered> {
         let approved = self.read::<Named>(APPROVED)?.map(|(named, _)| named);
         let proposed = self.read::<Proposal>(PROPOSED)?;

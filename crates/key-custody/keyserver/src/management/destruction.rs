@@ -1,4 +1,4 @@
-//! Destroying keys, as administrators ask for it, and what is on record of a key.
+//! Administrators' requests to destroy keys, and a key's records.
 
 use tokio::runtime::Handle;
 
@@ -53,7 +53,7 @@ impl Management {
         Ok(HistoryAnswer { events: events.collect(), is_complete: history.is_complete })
     }
 
-    /// Waits on the thread that answers, which may block.
+    /// Waits on the answering thread, which may block.
     pub(super) fn wait<T>(&self, task: impl Future<Output = T>) -> T {
         Handle::current().block_on(task)
     }

@@ -1,5 +1,5 @@
-//! What a control plane asks so that it can grant: a host's public key by the host's name, that a
-//! VM has gone on, and that a key is a VM's.
+//! A control plane's requests in preparation of grants: look up a host's public key, raise a VM's
+//! generation, bind a key to a VM.
 
 use time::OffsetDateTime;
 
@@ -12,8 +12,8 @@ use crate::objects::id::ObjectId;
 use crate::objects::keeping::KeepingError;
 
 impl Management {
-    /// The hosts that are called so, by their names or ids, each with the key of its newest
-    /// certificate. One that is revoked or has no certificate that is good now is none.
+    /// The hosts with this name or id, each with the key of its newest certificate. Omits revoked
+    /// hosts, and hosts without a valid certificate.
     pub(super) fn hosts(&self, host: &str, now: OffsetDateTime) -> Result<Vec<HostAnswer>, Unanswered> {
         let mut hosts = Vec::new();
         for (client, record, is_revoked) in self.authority.clients().map_err(failed)? {
@@ -37,14 +37,14 @@ impl Management {
         Ok(hosts)
     }
 
-    /// Lets a VM go on to a generation although no grant for it was redeemed.
+    /// Raises a VM's generation without redeeming a grant.
     pub(super) fn fence(&self, vm: VmId, generation: VmGeneration) -> Result<FenceAnswer, Unanswered> {
         let generation = ledger::raise_generation(self.store.as_ref(), vm, generation)
             .map_err(|error| refused_by_server("grants", &error))?;
         Ok(FenceAnswer { vm, generation })
     }
 
-    /// Makes a key of the asker's a VM's.
+    /// Binds one of the caller's keys to a VM.
     pub(super) fn bind_key(&self, asker: &Identity, key: ObjectId, vm: VmId) -> Result<(), Unanswered> {
         let unusable = |error: &KeepingError| refused_by_server("objects", error);
         let work = self.brokering.objects.begin().map_err(|error| unusable(&error))?;

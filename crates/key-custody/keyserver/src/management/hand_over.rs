@@ -1,15 +1,14 @@
-//! Keys of one client become another's: one administrator asks for it, and another one agrees.
+//! Transfers keys from one client to another: one administrator proposes it, and another confirms.
 //!
 //! | key in the store | value |
 //! |---|---|
-//! | `hand-over/` id (16 bytes) | JSON of [`Proposal`], until it is done or taken back |
+//! | `hand-over/` id (16 bytes) | JSON of [`Proposal`], until it is done or cancelled |
 //!
-//! **Why two**: whoever owns a key gets it, and an administrator can enrol an owner.
+//! **Why two**: a key's owner can fetch it, and an administrator can enrol an owner.
 //!
-//! **Order**: that all of them may be handed over is found out; that they are is put on record,
-//! with each key; then each becomes the other's in a transaction of its own, with its names; then
-//! the proposal goes. One that was broken off goes on when it is confirmed again: what has become
-//! the other's stays so.
+//! **Order**: check that all keys may be handed over; record the hand-over with each key; move each
+//! key, with its names, in a transaction of its own; delete the proposal. An interrupted hand-over
+//! continues when it is confirmed again: keys already moved stay moved.
 
 use serde::{Deserialize, Serialize};
 use strongroom_audit::{Actor, Outcome, Record};
@@ -27,13 +26,13 @@ use crate::objects::keeping::{KeepingError, Work};
 
 pub(crate) const PREFIX: &[u8] = b"hand-over/";
 
-/// Most keys that are handed over at once: as many as one record names.
+/// Most keys of one hand-over: as many as one record names.
 const KEYS_MAX: usize = strongroom_audit::limits::OBJECTS_MAX;
 
-/// Most hand-overs that wait.
+/// Most pending hand-overs.
 const WAITING_MAX: usize = 64;
 
-/// How often a key is handed over again because its owner changed it meanwhile.
+/// How often moving a key is retried because its owner changed it meanwhile.
 const ATTEMPTS: usize = 32;
 
 /// A client as the authority knows it.
@@ -43,7 +42,7 @@ struct Known {
     is_revoked: bool,
 }
 
-/// What one administrator asked for.
+/// One administrator's proposal.
 #[derive(Serialize, Deserialize)]
 struct Proposal {
     from: Person,
@@ -61,7 +60,7 @@ impl Proposal {
 }
 
 impl Management {
-    /// Asks for it.
+    /// Proposes a hand-over.
     pub(super) fn propose_hand_over(
         &self,
         asker: &Identity,
@@ -105,7 +104,7 @@ impl Management {
         Ok(proposal.answer(id))
     }
 
-    /// Another administrator agrees, and it is done.
+    /// Confirms a hand-over by another administrator, and carries it out.
     pub(super) fn confirm_hand_over(
         &self,
         asker: &Identity,
@@ -140,14 +139,14 @@ impl Management {
         Ok(proposal.answer(id))
     }
 
-    /// It is not to be after all.
+    /// Cancels a hand-over.
     pub(super) fn cancel_hand_over(&self, id: Uuid) -> Result<HandOverAnswer, Unanswered> {
         let proposal = self.waiting_hand_over(id)?;
         self.commit(Transaction::new().delete(store_key(id)))?;
         Ok(proposal.answer(id))
     }
 
-    /// What was asked for and is not done.
+    /// The pending hand-overs.
     pub(super) fn waiting_hand_overs(&self) -> Result<Vec<HandOverAnswer>, Unanswered> {
         let entries = self.store.snapshot().and_then(|snapshot| snapshot.all(&KeyRange::prefix(PREFIX)));
         let entries = entries.map_err(|error| refused_by_server("store", &error))?;
@@ -165,7 +164,7 @@ impl Management {
         read(&entry.value)
     }
 
-    /// A client that there is or was.
+    /// A present or former client.
     fn client(&self, client: ClientId) -> Result<Known, Unanswered> {
         let clients = self.authority.clients().map_err(failed)?;
         let found = clients.into_iter().find(|(id, ..)| *id == client);
@@ -174,7 +173,7 @@ impl Management {
         Ok(Known { person: Person { client, name: record.name }, role: record.role, is_revoked })
     }
 
-    /// A client that is let in and may have keys of one with that role.
+    /// A client that is not revoked and may receive keys of a client with that role.
     fn heir(&self, client: ClientId, role: Role) -> Result<Person, Unanswered> {
         let Known { person, role: own_role, is_revoked } = self.client(client)?;
         if own_role != role || !matches!(role, Role::Client | Role::Control) {
@@ -208,8 +207,7 @@ impl Management {
     }
 }
 
-/// Makes the key the other's in a piece of work; `false` if it is not, or no longer, the first
-/// one's.
+/// Stages a key's change of owner; returns `false` if `from` does not, or no longer, own it.
 fn stage(work: &mut Work<'_>, key: ObjectId, from: &Person, to: &Person) -> Result<bool, Unanswered> {
     let mut object = match work.load(key) {
         Ok(object) if object.owner == from.client && !object.is_destroyed() => object,

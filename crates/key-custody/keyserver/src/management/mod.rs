@@ -1,13 +1,12 @@
-//! What administrators ask of a server that runs: who its clients are, whether it is backed up,
-//! what became of a key.
+//! Administrators' questions to a running server: its clients, its backups, the history of keys.
 //!
-//! It goes over the socket of the server's machine or the enrolment port (HTTP/1.1 over TLS,
-//! `POST /v1/manage`) under a certificate of a role that the [table](crate::access::scope) lets do
-//! it. [`questions`] has the questions, [`protocol`] the answers; here they are answered. None of
-//! them shows a key: who manages the server does not read what it keeps.
+//! They come through the socket on the server's machine or the enrolment port (HTTP/1.1 over TLS,
+//! `POST /v1/manage`), with a certificate of a role that the [table](crate::access::scope) permits.
+//! [`questions`] has the questions, [`protocol`] the answers; this module answers them. No answer
+//! shows a key: administrators do not read the keys they manage.
 //!
-//! Each question that changes something is on record before its answer leaves, and so is each that
-//! is refused.
+//! Each question that changes something, and each refused one, is on record before its answer
+//! leaves.
 
 mod backup;
 mod brokering;
@@ -65,7 +64,7 @@ pub struct Management {
 }
 
 impl Management {
-    /// For the server of this state, whose audit log is shipped, and shortened.
+    /// Management of this state's server, with the shipping and retention of its audit log.
     ///
     /// # Errors
     /// [`SealingError`] if no keys can be derived.
@@ -299,7 +298,7 @@ impl Management {
         })
     }
 
-    /// That more of the log is here than is to be kept.
+    /// A warning that the log is larger than its retention allows.
     fn retention_warning(&self, log: Size) -> Option<String> {
         let most = self.retention.keep_bytes?;
         let confirmed = self.shipper.as_ref()?.status().confirmed;
@@ -315,7 +314,7 @@ impl Management {
     fn revoke(&self, client: ClientId, reason: &str, now: OffsetDateTime) -> Result<(), Unanswered> {
         let is_restored = || self.store.get(RESTORED).map(|entry| entry.is_some());
         match self.authority.revoke_client(client, reason, now) {
-            // It may have been enrolled after the backup.
+            // The client may have been enrolled after the backup.
             Err(AuthorityError::Unknown { .. })
                 if is_restored().map_err(|error| refused_by_server("store", &error))? =>
             {
@@ -338,7 +337,7 @@ impl enrol::server::Management for Management {
     }
 }
 
-/// The record of a question, with what was asked as far as it matters afterwards.
+/// The record of a question, with the parameters that matter later.
 fn record_of(question: &Question, actor: Actor, outcome: Outcome) -> Record {
     let record = Record::new(actor, question.name(), outcome);
     match question {
@@ -350,7 +349,7 @@ fn record_of(question: &Question, actor: Actor, outcome: Outcome) -> Record {
             let reason = within_limits(reason);
             record.field("from", from.to_string()).field("to", to.to_string()).reason(reason)
         }
-        // Of one that was refused, nothing that it says is believed.
+        // The contents of a refused question are not trusted.
         Question::RecordUse(RecordUse { what, by, .. }) if outcome == Outcome::Done => {
             record.field("use", what.clone()).field("by", by.clone())
         }
@@ -358,7 +357,7 @@ fn record_of(question: &Question, actor: Actor, outcome: Outcome) -> Record {
     }
 }
 
-/// The record with the ids of what it is about.
+/// Adds the ids of the objects concerned to a record.
 fn about(record: Record, ids: impl IntoIterator<Item = String>) -> Record {
     ids.into_iter().fold(record, Record::object)
 }
@@ -367,14 +366,14 @@ fn key_of(question: &Question) -> Option<String> {
     question.key().map(|key| key.to_string())
 }
 
-/// Room for an answer with a token: a buffer that grows leaves copies.
+/// Capacity for an answer with a token: a growing buffer would leave copies.
 const TOKEN_ANSWER_BYTES: usize = 4096;
 
-/// A question that was answered.
+/// An answered question.
 struct Done {
     /// JSON. It may hold a token.
     answer: Zeroizing<Vec<u8>>,
-    /// The ids of what it was about, for the record.
+    /// The ids of the objects concerned, for the record.
     about: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What questions are answered with, as JSON.
+//! The answers to questions, as JSON.
 
 use serde::{Deserialize, Serialize};
 use strongroom_audit::limits::OBJECTS_MAX;
@@ -14,54 +14,53 @@ use crate::grant::{VmGeneration, VmId};
 use crate::objects::destruction::Person;
 use crate::objects::id::ObjectId;
 
-/// Most records in a [`HistoryAnswer`]: with the longest texts within an answer.
+/// Most records in a [`HistoryAnswer`]: even with the longest texts they fit an answer.
 pub const HISTORY_MAX: u32 = 1000;
 
-/// Keys that are to be, or have become, another client's.
+/// A pending or completed hand-over of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandOverAnswer {
-    /// Names it.
+    /// Its id.
     pub id: Uuid,
-    /// Whose the keys are, or were.
+    /// The present or former owner.
     pub from: Person,
-    /// Whose they are to be, or are.
+    /// The new owner.
     pub to: Person,
-    /// Which.
+    /// The keys.
     pub keys: Vec<ObjectId>,
-    /// What was given as the reason.
+    /// The reason given.
     pub reason: String,
-    /// Who asked for it.
+    /// The requester.
     pub requested_by: Person,
 }
 
 impl HandOverAnswer {
-    /// The ids for the record: its own first, and as many keys as there is room for; its
-    /// confirmation names all.
+    /// The ids for the record: its own first, then as many keys as fit; its confirmation names all.
     pub(super) fn about(&self) -> Vec<String> {
         let keys = self.keys.iter().map(ObjectId::to_string);
         [self.id.to_string()].into_iter().chain(keys).take(OBJECTS_MAX).collect()
     }
 }
 
-/// Who opens backups.
+/// The custody of backups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CustodyAnswer {
-    /// Those who do; nobody before the first backup, which may name any.
+    /// The custody in force; `None` before the first backup, which may name anyone.
     pub present: Option<NamedCustody>,
-    /// Those whom one administrator asked for.
+    /// One administrator's proposal.
     pub proposed: Option<NamedCustody>,
 }
 
-/// Custodians, and how many of them it takes.
+/// Custodians and their threshold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedCustody {
-    /// The same for the same keys and the same number alone.
+    /// The id: equal only for the same keys and threshold.
     pub id: String,
-    /// How many of them it takes.
+    /// How many are needed.
     pub threshold: u8,
-    /// Who they are.
+    /// The custodians.
     pub custodians: Vec<LastCustodian>,
-    /// Who asked for them.
+    /// The proposing administrator.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub proposed_by: Option<Person>,
 }
@@ -69,47 +68,47 @@ pub struct NamedCustody {
 /// The longest text about a use of guest data, in bytes.
 pub const USE_TEXT_BYTES_MAX: usize = 256;
 
-/// What a server is.
+/// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusAnswer {
-    /// What protects the root key: `tpm`, `token`, `credential`, `passphrase`, `unprotected`.
+    /// The root key's protection: `tpm`, `token`, `credential`, `passphrase`, `unprotected`.
     pub root_protection: String,
-    /// By what exactly.
+    /// The protection in detail.
     pub root_by: String,
-    /// What a person should know.
+    /// Warnings for people.
     pub warnings: Vec<String>,
     /// SHA-256 of the authority's certificate.
     pub authority: String,
-    /// How many clients there ever were.
+    /// The number of clients so far.
     pub clients: usize,
-    /// Whether it is backed up.
+    /// The state of its backup.
     pub backup: BackupStatus,
     /// The last line of the audit log.
     pub audit_sequence: u64,
     /// The first line that is still there.
     #[serde(default)]
     pub audit_first_sequence: u64,
-    /// How large it is.
+    /// The size of the audit log.
     #[serde(default)]
     pub audit_bytes: u64,
-    /// Where the audit log is shipped to, if it is.
+    /// The collector of the audit log, if there is one.
     pub collector: Option<CollectorAnswer>,
     /// The server's clock.
     pub now_unix_seconds: i64,
 }
 
-/// How shipping the audit log fares.
+/// The state of shipping the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectorAnswer {
     /// The last line that the collector has confirmed; 0 for none.
     pub confirmed_sequence: u64,
     /// Attempts that failed since the server was started.
     pub failures: u64,
-    /// What went wrong last, until something goes right.
+    /// The last failure, until the next success.
     pub trouble: Option<String>,
 }
 
-/// A token that was made. Whoever has it can become its client.
+/// A new token. Its holder can become its client.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewTokenAnswer {
     /// Names it; no secret.
@@ -152,13 +151,13 @@ pub struct ClientAnswer {
     pub name: ClientName,
     /// Its role.
     pub role: Role,
-    /// When it became one.
+    /// When it was enrolled.
     pub created_unix_seconds: i64,
-    /// Whether it is one no longer.
+    /// Whether it is revoked.
     pub is_revoked: bool,
 }
 
-/// A host that can be granted something.
+/// A host that can receive grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostAnswer {
     /// Its id.
@@ -167,28 +166,28 @@ pub struct HostAnswer {
     pub name: ClientName,
     /// The key of its newest certificate.
     pub public_key: PublicKeySha256,
-    /// When that ends.
+    /// When that certificate expires.
     pub not_after_unix_seconds: i64,
 }
 
 /// A key of an external provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokeredAnswer {
-    /// What it is called here.
+    /// Its object id here.
     pub id: String,
-    /// Where it is.
+    /// Its provider and id there.
     #[serde(flatten)]
     pub key: ProviderKey,
-    /// `active`, `deactivated`, `compromised`: as far as is known here.
+    /// `active`, `deactivated`, `compromised`: as known here.
     pub state: String,
 }
 
-/// How far a VM has gone on.
+/// The generation of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FenceAnswer {
     /// The VM.
     pub vm: VmId,
-    /// The lowest generation that is good. Higher than was asked for if the VM had gone on further.
+    /// The lowest valid generation; higher than requested if the VM was already further.
     pub generation: VmGeneration,
 }
 
@@ -199,30 +198,30 @@ pub struct AuditAnswer {
     pub head: SignedHead,
 }
 
-/// A destruction that waits, or waited.
+/// A pending or former destruction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DestructionAnswer {
     /// The key.
     pub key: ObjectId,
-    /// Who asked for it.
+    /// The requester.
     pub requested_by: Person,
-    /// When.
+    /// When it was requested.
     pub requested_unix_seconds: i64,
-    /// Before this it is not done.
+    /// The earliest time of the destruction.
     pub due_unix_seconds: i64,
-    /// What was given as the reason.
+    /// The reason given.
     pub reason: String,
     /// The second person, once there is one.
     pub confirmed_by: Option<Person>,
 }
 
-/// What is on record of a key.
+/// The records of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryAnswer {
     /// Oldest first.
     pub events: Vec<EventAnswer>,
-    /// Whether there is no more. Otherwise there were more than were asked for, or older files of
-    /// the log are gone.
+    /// Whether these are all. If not, there were more than requested, or older files of the log
+    /// were removed.
     pub is_complete: bool,
 }
 
@@ -231,9 +230,9 @@ pub struct HistoryAnswer {
 pub struct EventAnswer {
     /// The line.
     pub sequence: u64,
-    /// When, as in RFC 3339.
+    /// The time, as in RFC 3339.
     pub time: String,
-    /// What it says.
+    /// The record itself.
     pub record: Record,
 }
 
@@ -241,7 +240,7 @@ pub struct EventAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CustodianText {
-    /// What they are called.
+    /// The custodian's name.
     pub name: String,
     /// Their public key, PEM.
     pub public_key: String,
@@ -250,20 +249,19 @@ pub struct CustodianText {
 /// A backup that waits to be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupAnswer {
-    /// Which one, and for whom.
+    /// The backup and its custodians.
     pub backup: LastBackup,
-    /// How long the file is.
+    /// The length of the file.
     pub length_bytes: u64,
     /// SHA-256 of the file.
     #[serde(with = "hex::array")]
     pub sha256: [u8; 32],
 }
 
-/// A piece of a backup's file. It is encrypted; nobody but its custodians can open it.
+/// A piece of a backup's file. It is encrypted; only its custodians can open it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupPart {
-    /// The bytes from the asked one on; fewer than there are left if they are many, none at the
-    /// end.
+    /// The bytes from the requested offset on, up to a limit; empty at the end.
     #[serde(with = "hex")]
     pub bytes: Vec<u8>,
 }

@@ -1,5 +1,4 @@
-//! What administrators ask: one row of the table for each question, and what it says as a type of
-//! its own.
+//! Administrators' questions: one row of the table, and one type, for each.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,22 +17,22 @@ use crate::objects::id::ObjectId;
 
 /// A question whose answer has a type.
 pub trait Ask: Clone + Into<Question> {
-    /// What it is answered with.
+    /// The type of its answer.
     type Answer: Serialize + DeserializeOwned + Send;
 }
 
-/// What a question does to the server.
+/// The effect of a question on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: it is on record only if it is refused.
+    /// None: it is on record only if it is refused.
     Reads,
-    /// It changes something, or lets something out, and goes on record.
+    /// It changes or releases something, and goes on record.
     Changes,
 }
 
 macro_rules! questions {
     ($($question:ident => $answer:ty: $name:literal, $class:ident, $effect:ident;)*) => {
-        /// What an administrator asks.
+        /// A question of an administrator.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(tag = "question", rename_all = "kebab-case")]
         pub enum Question {
@@ -41,14 +40,14 @@ macro_rules! questions {
         }
 
         impl Question {
-            /// What it is called on record.
+            /// Its name in records.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$question(_) => $name,)*
                 }
             }
 
-            /// What a role must be allowed to ask it.
+            /// The class of operations that it needs permission for.
             pub fn class(&self) -> OperationClass {
                 match self {
                     $(Self::$question(_) => OperationClass::$class,)*
@@ -77,7 +76,7 @@ macro_rules! questions {
     };
 }
 
-// Question, its answer, its name on record, what its asker must be allowed, and what it does.
+// Question, answer, name in records, required class, and effect.
 questions! {
     Status => StatusAnswer: "status", ReadAudit, Reads;
     CreateToken => NewTokenAnswer: "create token", ManageClients, Changes;
@@ -111,7 +110,7 @@ questions! {
 }
 
 impl Question {
-    /// The key that it is about, for the record also of a refusal.
+    /// The key it concerns, for the record, including that of a refusal.
     pub fn key(&self) -> Option<ObjectId> {
         match self {
             Self::ScheduleDestruction(ScheduleDestruction { key, .. })
@@ -123,7 +122,7 @@ impl Question {
     }
 }
 
-/// What the server is.
+/// The state of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Status {}
@@ -132,29 +131,28 @@ pub struct Status {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
-    /// The client, if it is there, of that name and role. What it has of certificates ends when the
-    /// token is used.
+    /// An existing client of that name and role, whose certificates end when the token is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<ClientId>,
     /// The client's name.
     pub name: ClientName,
     /// Its role.
     pub role: Role,
-    /// For how long it can be used; the default if nothing is said.
+    /// How long it can be used, in seconds; `None` for the default.
     pub valid_seconds: Option<u32>,
     /// The only key that it may be used for.
     pub public_key: Option<PublicKeySha256>,
-    /// The life of the certificate, in days; the default if nothing is said.
+    /// The validity of the certificate in days; `None` for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_days: Option<u32>,
 }
 
-/// All tokens that are known.
+/// All known tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {}
 
-/// A token is not to be used any more.
+/// Cancels a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelToken {
@@ -167,53 +165,53 @@ pub struct CancelToken {
 #[serde(deny_unknown_fields)]
 pub struct Clients {}
 
-/// A client is one no longer, with all its certificates.
+/// Revokes a client, with all its certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeClient {
     /// The client.
     pub client: ClientId,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Keys of one client are to be another's, if another administrator agrees.
+/// Proposes that one client's keys become another's; another administrator must confirm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProposeHandOver {
-    /// Whose they are; it may be revoked.
+    /// The present owner, which may be revoked.
     pub from: ClientId,
-    /// Whose they are to be: of the same role.
+    /// The new owner, of the same role.
     pub to: ClientId,
-    /// Which; all that the client has now if none is named.
+    /// The keys; all that the client has now if none is named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<ObjectId>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// The second administrator's word, upon which it is done.
+/// Confirms and carries out a hand-over, by a second administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfirmHandOver {
-    /// Which.
+    /// The hand-over's id.
     pub id: Uuid,
 }
 
-/// The keys stay whose they are; what waited is answered.
+/// Cancels a hand-over, which is returned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelHandOver {
-    /// Which.
+    /// The hand-over's id.
     pub id: Uuid,
 }
 
-/// The hand-overs that wait.
+/// The pending hand-overs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandOvers {}
 
-/// The hosts of that name or id that can be granted something.
+/// The hosts of that name or id that can receive grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hosts {
@@ -221,18 +219,18 @@ pub struct Hosts {
     pub host: String,
 }
 
-/// A VM has gone on: what was granted for it before is void.
+/// Raises a VM's generation: earlier grants for it are void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FenceVm {
     /// The VM.
     pub vm: VmId,
-    /// The lowest generation that is good from now on.
+    /// The lowest valid generation from now on.
     pub generation: VmGeneration,
 }
 
-/// A key of the asker's was made for a VM: no grant releases it for another one from now on. Asked
-/// again, it stays so.
+/// Binds one of the caller's keys to a VM: no grant releases it for another VM from now on. May be
+/// repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BindKey {
@@ -242,7 +240,7 @@ pub struct BindKey {
     pub vm: VmId,
 }
 
-/// A key that an external provider has is to be had here.
+/// Adopts a key of an external provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BrokerAdd {
@@ -250,13 +248,13 @@ pub struct BrokerAdd {
     pub key: ProviderKey,
 }
 
-/// The same for a key that is made there.
+/// Has a key made there, and adopts it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BrokerCreate {
     /// The provider.
     pub provider: ProviderName,
-    /// Names the wish, so that it can be repeated.
+    /// The request's id, so that it can be repeated.
     pub request: KeyRequestId,
 }
 
@@ -265,19 +263,19 @@ pub struct BrokerCreate {
 #[serde(deny_unknown_fields)]
 pub struct BrokeredKeys {}
 
-/// A key is to be destroyed after a delay, if another administrator confirms it.
+/// Schedules a key's destruction after a delay; another administrator must confirm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleDestruction {
     /// The key.
     pub key: ObjectId,
-    /// How long it waits at least, in seconds.
+    /// The minimum delay in seconds.
     pub delay_seconds: i64,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// It is not to be destroyed after all; what waited is answered.
+/// Cancels a destruction, which is returned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelDestruction {
@@ -285,7 +283,7 @@ pub struct CancelDestruction {
     pub key: ObjectId,
 }
 
-/// The second person's word.
+/// Confirms a destruction, by a second person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfirmDestruction {
@@ -293,85 +291,84 @@ pub struct ConfirmDestruction {
     pub key: ObjectId,
 }
 
-/// The destructions that wait.
+/// The pending destructions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Destructions {}
 
-/// What is on record of a key.
+/// The records of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyHistory {
     /// The key.
     pub key: ObjectId,
-    /// How many of the last records; at most [`HISTORY_MAX`](super::protocol::HISTORY_MAX).
+    /// How many of the latest records; at most [`HISTORY_MAX`](super::protocol::HISTORY_MAX).
     pub most: u32,
 }
 
-/// A signed head of the audit log, to be kept elsewhere.
+/// Requests a signed head of the audit log, to keep elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditHead {}
 
-/// Puts on record that somebody gets at what a guest keeps, by way of a control plane, which
-/// says who. Answered when it is durable.
+/// Records that a person accesses a guest's data through a control plane, which names the person.
+/// Answered once it is durable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordUse {
-    /// Of which VM.
+    /// The VM.
     pub vm: VmId,
-    /// What is done, in words; at most [`USE_TEXT_BYTES_MAX`](super::protocol::USE_TEXT_BYTES_MAX).
+    /// The access, in words; at most [`USE_TEXT_BYTES_MAX`](super::protocol::USE_TEXT_BYTES_MAX).
     pub what: String,
-    /// By whom, as the control plane calls them; as long at most.
+    /// The person, as the control plane names them; of the same maximum length.
     pub by: String,
 }
 
-/// A backup is made, and waits on the server to be fetched.
+/// Makes a backup, which waits on the server to be downloaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MakeBackup {
-    /// How many custodians it takes to open it.
+    /// How many custodians are needed to open it.
     pub threshold: u8,
-    /// Who they are: those of the last backup, or such as two administrators agreed upon.
+    /// The custodians: those of the last backup, or ones that two administrators agreed on.
     pub custodians: Vec<CustodianText>,
 }
 
-/// Others are to be custodians from now on, or fewer are to be needed, if another administrator
-/// agrees:
+/// Proposes other custodians, or a lower threshold; another administrator must confirm:
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProposeCustodians {
-    /// How many custodians it takes to open a backup.
+    /// How many custodians are needed to open a backup.
     pub threshold: u8,
-    /// Who they are.
+    /// The custodians.
     pub custodians: Vec<CustodianText>,
 }
 
-/// The second administrator's word.
+/// Confirms a proposal of custodians, by a second administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfirmCustodians {
-    /// Names what was asked for, its custodians' keys and their number.
+    /// The proposal's id, derived from its custodians' keys and threshold.
     pub id: String,
 }
 
-/// Who opens backups, and who was asked for.
+/// The present custody, and the proposed one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Custodians {}
 
-/// A piece of the backup that waits.
+/// Reads a piece of the waiting backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadBackup {
-    /// Which one it should be.
+    /// The expected backup.
     pub id: BackupId,
-    /// From which byte on.
+    /// The offset of the first byte.
     pub offset: u64,
 }
 
-/// The backup that waits is safe elsewhere: the server remembers it as the last one, and removes
-/// its own copy.
+/// Confirms that the waiting backup is safe elsewhere: the server records it as the last one, and
+/// removes its own copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeepBackup {

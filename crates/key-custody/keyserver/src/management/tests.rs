@@ -1,4 +1,4 @@
-//! Every question, as every role asks it.
+//! Every question, asked by every role.
 
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_types::KeyRequestId;
@@ -10,8 +10,8 @@ use crate::grant::{VmGeneration, VmId};
 use crate::objects::id::ObjectId;
 use crate::recovery::tests::{Machine, identity};
 
-/// Which roles may ask, said once more in words that do not come from the classes; every question
-/// is there.
+/// The roles that may ask each question, stated independently of the classes. Every question is
+/// listed.
 fn who_may(question: &Question) -> &'static [Role] {
     match question {
         Question::Status(_)
@@ -45,8 +45,8 @@ fn who_may(question: &Question) -> &'static [Role] {
     }
 }
 
-/// One of each. What they are about is mostly not there: a question that may be asked is answered
-/// or refused for that.
+/// One question of each kind. Their objects mostly do not exist, so a permitted question is
+/// answered or refused for that reason.
 fn every_question() -> Vec<Question> {
     let key = ObjectId::from_bytes([7; 16]);
     let vm = VmId::from_bytes([8; 16]);

@@ -1,18 +1,18 @@
-//! The attributes that clients set, and who may change which.
+//! The attributes that clients set, and the rules for changing them.
 
 use strongroom_kmip::protocol::{Attribute, AttributeIndex, AttributeName, AttributeValue};
 
-/// Most values of attributes that one object may have. A tape library keeps some ten; what an
-/// object has must fit the store's largest value many times over.
+/// Most values of attributes that one object may have. A tape library uses about ten; an object's
+/// attributes must stay far below the store's largest value.
 pub const ATTRIBUTES_MAX: usize = 256;
 
-/// Who gives an attribute its value (KMIP 1.4, section 3, "initially set by", "modifiable by
-/// client", "deletable by client").
+/// Who sets an attribute (KMIP 1.4, section 3, "initially set by", "modifiable by client",
+/// "deletable by client").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeper {
     /// The server alone.
     Server,
-    /// The client, once: with the object, or afterwards where it has none.
+    /// The client, once: with the object, or later if it has none.
     ClientOnce,
     /// The client, as often as it likes.
     Client,
@@ -22,17 +22,17 @@ pub enum Keeper {
     UsageLimits,
 }
 
-/// What holds for attributes of one name.
+/// The rule for attributes of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttributeRule {
-    /// Who gives it its value.
+    /// Who sets it.
     pub keeper: Keeper,
-    /// Whether an object may have several values of it.
+    /// Whether it may have several values.
     pub many: bool,
 }
 
 /// The rule for a name, or `None` if this server has no such attribute: those of certificates, and
-/// `y-` ones, which a server makes up and this one does not.
+/// `y-` ones, which servers define and this one does not.
 pub fn rule(name: &AttributeName) -> Option<AttributeRule> {
     use AttributeName as Name;
     let (keeper, many) = match name {
@@ -96,10 +96,10 @@ pub fn rule(name: &AttributeName) -> Option<AttributeRule> {
     Some(AttributeRule { keeper, many })
 }
 
-/// Why the set cannot take an attribute.
+/// Why an attribute cannot be added or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AttributeError {
-    /// There is one, and there may be no more.
+    /// It has a value, and may have only one.
     #[error("the object has {name} already, and may have it once")]
     Single {
         /// The attribute.
@@ -110,16 +110,16 @@ pub enum AttributeError {
     NoSuchInstance {
         /// The attribute.
         name: AttributeName,
-        /// Which of several.
+        /// The index.
         index: u32,
     },
-    /// Enough is enough.
+    /// The limit of values is reached.
     #[error("an object may have {ATTRIBUTES_MAX} attributes at most")]
     TooMany,
 }
 
-/// Attributes of one object in the order in which they came. An instance keeps its index for life,
-/// and an index is not given again while a later one is there.
+/// Attributes of one object in the order of their addition. An instance keeps its index for life,
+/// and an index is not reused while a later one exists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttributeSet {
     instances: Vec<Instance>,
@@ -132,7 +132,7 @@ struct Instance {
 }
 
 impl AttributeSet {
-    /// What [`Self::to_attributes`] gave.
+    /// The inverse of [`Self::to_attributes`].
     pub fn from_attributes(attributes: Vec<Attribute>) -> Self {
         let instances = attributes
             .into_iter()
@@ -144,7 +144,7 @@ impl AttributeSet {
         Self { instances }
     }
 
-    /// Every attribute, as KMIP has it: the first of its name without an index.
+    /// Every attribute in KMIP's form: the first of its name without an index.
     pub fn to_attributes(&self) -> Vec<Attribute> {
         self.instances.iter().map(Instance::to_attribute).collect()
     }
@@ -172,7 +172,7 @@ impl AttributeSet {
         self.instances.iter().any(|instance| instance.value == *value)
     }
 
-    /// Adds a value; the attribute comes back with the index that it got.
+    /// Adds a value; returns the attribute with its index.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl AttributeSet {
         Ok(attribute)
     }
 
-    /// Puts `value` in the place of the instance of its name with that index.
+    /// Replaces the instance of the same name with that index.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl AttributeSet {
         Ok(self.instances[place].to_attribute())
     }
 
-    /// Removes an instance, which comes back.
+    /// Removes an instance, and returns it.
     ///
     /// # Errors
     ///

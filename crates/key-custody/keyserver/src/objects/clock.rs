@@ -38,7 +38,7 @@ impl fmt::Display for UnixSeconds {
     }
 }
 
-/// Where the time comes from, so that a test can let a cryptoperiod pass.
+/// A source of time, so that a test can let a cryptoperiod pass.
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> UnixSeconds;
@@ -55,7 +55,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// The machine's time in seconds since 1970; a clock that nobody set counts as 1970.
+/// The machine's time in seconds since 1970; earlier times count as 1970.
 pub(crate) fn unix_seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

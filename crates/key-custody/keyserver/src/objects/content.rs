@@ -1,4 +1,4 @@
-//! The value of an object: what kind it is, and its secret.
+//! The value of an object: its kind and its secret.
 
 use strongroom_kmip::protocol::{KeyBlock, KeyFormatType, OpaqueDataType, SecretDataType};
 use strongroom_memory::secret::{SecretBytes, SecretError};
@@ -8,30 +8,30 @@ use super::attributes::AttributeSet;
 /// The value of an object.
 #[derive(Debug)]
 pub enum Content {
-    /// Attributes for other objects, beside those that it has itself.
+    /// Attributes for other objects, beside its own.
     Template {
-        /// What objects that are made with it get.
+        /// The attributes of objects that are made with it.
         attributes: AttributeSet,
     },
     /// A symmetric key.
     Key {
         /// The key block without its value.
         block: KeyBlock,
-        /// The key, or what a client registered in its place: absent, wrapped.
+        /// The key; absent or wrapped if a client registered it so.
         material: Material,
     },
     /// A password or seed.
     Secret {
-        /// What kind of secret.
+        /// The kind of secret.
         kind: SecretDataType,
         /// The key block without its value.
         block: KeyBlock,
         /// The secret.
         material: Material,
     },
-    /// Bytes that mean something to others.
+    /// Bytes that the server does not interpret.
     Opaque {
-        /// What they are to them.
+        /// Their type.
         kind: OpaqueDataType,
         /// The bytes.
         material: Material,
@@ -41,9 +41,9 @@ pub enum Content {
 /// The secret of an object.
 #[derive(Debug)]
 pub enum Material {
-    /// Here.
+    /// Present.
     Present(SecretBytes),
-    /// Here as it was wrapped elsewhere: the whole encoded Key Value, which cannot be seen.
+    /// Present, but wrapped elsewhere: the whole encoded Key Value, which cannot be read.
     WrappedContent(SecretBytes),
     /// Kept elsewhere (KMIP 1.2, Key Value Location), or destroyed.
     Absent,
@@ -97,7 +97,7 @@ impl Content {
 }
 
 impl Material {
-    /// Whether the server has it.
+    /// Whether the server has the secret.
     pub fn is_present(&self) -> bool {
         !matches!(self, Self::Absent)
     }

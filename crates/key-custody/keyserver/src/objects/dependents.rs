@@ -1,9 +1,9 @@
-//! What needs a key: asked of whoever knows the datastores, before a key is destroyed.
+//! Finds what depends on a key, before it is destroyed.
 //!
-//! This room knows no datastore; who starts the server says who does ([`Dependents`]). The answer
-//! comes from disks, some of which hang: an [`Inquiry`] asks one question at a time, on a thread of
-//! its own, and waits only so long. A disk that never answers costs the server that one thread, and
-//! nothing is destroyed.
+//! This room knows no datastore; the process that starts the server supplies [`Dependents`]. The
+//! answer comes from disks, which may hang: an [`Inquiry`] asks one question at a time, on a thread
+//! of its own, and waits for a limited time. A disk that never answers costs the server one thread,
+//! and nothing is destroyed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use tokio::sync::Semaphore;
 
 use super::id::ObjectId;
 
-/// Knows what can be opened only with a key.
+/// Finds what can be opened only with a given key.
 pub trait Dependents: Send + Sync {
-    /// Names of everything known that has an envelope under this key: volumes, snapshots, clones,
-    /// backups, templates. May block for disks.
+    /// Names of all known volumes, snapshots, clones, backups and templates with an envelope under
+    /// this key. May block for disks.
     ///
     /// # Errors
     ///
-    /// Why that cannot be said. Then nothing is destroyed.
+    /// If it cannot be determined. Then nothing is destroyed.
     fn of(&self, key: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// Nothing needs any key: of a server beside which there are no volumes.
+/// No dependents, for a server without volumes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoDependents;
 
@@ -33,38 +33,38 @@ impl Dependents for NoDependents {
     }
 }
 
-/// How long an answer is waited for: well below the 20 s that an administrator's question may take,
-/// and enough to read some 100,000 descriptors.
+/// How long to wait for an answer: well below the 20 s of an administrator's question, and enough
+/// to read some 100,000 descriptors.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Asks [`Dependents`].
+/// Queries [`Dependents`].
 pub struct Inquiry {
     dependents: Arc<dyn Dependents>,
     turn: Arc<Semaphore>,
     answer_within: Duration,
 }
 
-/// Why it is not known what needs a key.
+/// Why a key's dependents are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Unknown {
-    /// It was looked, and something was in the way.
+    /// The search failed.
     #[error("{0}")]
     Unreadable(Box<dyn std::error::Error + Send + Sync>),
-    /// It is still being looked.
+    /// The search is still running.
     #[error("a datastore has not answered within {} seconds; is a disk stuck?", waited.as_secs())]
     Slow {
-        /// For how long it was waited.
+        /// How long the caller waited.
         waited: Duration,
     },
 }
 
 impl Inquiry {
-    /// Asks `dependents` from now on.
+    /// An inquiry of `dependents`.
     pub fn new(dependents: Arc<dyn Dependents>) -> Self {
         Self { dependents, turn: Arc::new(Semaphore::new(1)), answer_within: ANSWER_WITHIN }
     }
 
-    /// Names of everything known that needs the key.
+    /// Names of all known dependents of the key.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that answers when it is told to.
+    /// A disk that answers on request.
     struct Stuck(Mutex<Receiver<()>>);
 
     impl Dependents for Stuck {
@@ -111,7 +111,7 @@ mod tests {
         runtime.block_on(async {
             let mut inquiry = Inquiry::new(Arc::new(Stuck(Mutex::new(wait))));
             inquiry.answer_within = Duration::from_millis(1);
-            // The second one waits for its turn, which the first one has.
+            // The second inquiry waits for the first one's turn.
             for _ in 0..2 {
                 assert!(matches!(inquiry.of(ObjectId::random()).await, Err(Unknown::Slow { .. })));
             }

@@ -1,5 +1,5 @@
-//! Destroying a key that volumes rest upon: asked for, waited for, confirmed by a second person,
-//! and only then done.
+//! Destruction of a key that volumes may depend on: requested, delayed, confirmed by a second
+//! person, and only then carried out.
 //!
 //! ```text
 //! schedule ---> waiting ---(delay over, another admin has confirmed, nothing needs the key)---> sweep: tombstone
@@ -8,15 +8,15 @@
 //!               as it was, deactivated: what it protects can still be read
 //! ```
 //!
-//! - A key that is scheduled is deactivated in the same transaction: from then on it opens
-//!   envelopes and makes none.
-//! - Whether something needs the key is asked when it is scheduled, when it is confirmed, and again
-//!   by the sweep; what does is named. Between the sweep's question and its transaction no new
-//!   envelope can come, because a deactivated key makes none.
-//! - The tombstone and the end of the waiting are one transaction, so a crash leaves a key that
-//!   waits or a key that is gone.
+//! - Scheduling deactivates the key in the same transaction: from then on it opens envelopes and
+//!   seals none.
+//! - Dependents are checked when the destruction is scheduled, when it is confirmed, and again by
+//!   the sweep; a refusal names them. Between the sweep's check and its transaction no new envelope
+//!   can appear, because a deactivated key seals none.
+//! - The tombstone is written and the pending record deleted in one transaction, so a crash leaves
+//!   either a pending or a destroyed key.
 //!
-//! In the store: `destruction/` identifier (16 bytes) → JSON of [`Waiting`], without anything
+//! In the store: `destruction/` identifier (16 bytes) → JSON of [`Waiting`], which holds nothing
 //! secret.
 
 use std::sync::Arc;
@@ -34,45 +34,44 @@ use crate::access::{ClientId, ClientName, Identity};
 
 pub(crate) const PREFIX: &[u8] = b"destruction/";
 
-/// Shortest time that a destruction waits, unless the server was set up for another: long enough
-/// for a person to see the alarm, and to come.
+/// Default of the shortest delay: long enough for a person to notice the alarm and to act.
 pub const DELAY_MIN_SECONDS: i64 = 3600;
-/// Longest: a cryptoperiod of a year and a bit. Who wants more wants no destruction.
+/// Longest delay: a cryptoperiod of a year and a bit.
 pub const DELAY_MAX_SECONDS: i64 = 400 * 24 * 3600;
-/// What suits most: longer than a long weekend and shorter than backups live.
+/// Default delay: longer than a long weekend and shorter than backups are kept.
 pub const DELAY_DEFAULT_SECONDS: i64 = 7 * 24 * 3600;
 
 /// Longest reason, in bytes: it goes on record.
 pub const REASON_MAX_BYTES: usize = 512;
 
-/// How many of the things that need a key are named in a refusal; a list of thousands helps nobody.
+/// How many dependents a refusal names; a list of thousands is of no use.
 const NAMED_MAX: usize = 20;
 
-/// How often a change is tried again because another came between.
+/// How often a change is retried after a conflict.
 const COMMIT_ATTEMPTS: usize = 16;
 
-/// A destruction that waits.
+/// A pending destruction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// Who asked for it.
+    /// The requester.
     pub requested_by: Person,
-    /// When.
+    /// When it was requested.
     pub requested_at: UnixSeconds,
-    /// Before this it is not done.
+    /// The earliest time of the destruction.
     pub due: UnixSeconds,
-    /// What was given as the reason.
+    /// The reason given.
     pub reason: String,
     /// The second person, once there is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub confirmed_by: Option<Person>,
 }
 
-/// Someone, as the certificate named them.
+/// A person, as the certificate names them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Person {
-    /// Who.
+    /// The client.
     pub client: ClientId,
-    /// What people call them.
+    /// The name for people.
     pub name: ClientName,
 }
 
@@ -88,16 +87,16 @@ impl Person {
     }
 }
 
-/// Why a destruction is not scheduled, cancelled, confirmed or done.
+/// Why a destruction was not scheduled, cancelled, confirmed or carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum DestructionError {
-    /// Something needs the key.
+    /// The key has dependents.
     #[error("the key is still needed by {}: {}", .dependents.len(), named(.dependents))]
     Needed {
-        /// What does.
+        /// Their names.
         dependents: Vec<String>,
     },
-    /// It cannot be said what needs the key.
+    /// The key's dependents are unknown.
     #[error("it cannot be said whether anything needs the key: {0}")]
     Unknown(#[from] Unknown),
     /// It is scheduled already.
@@ -109,21 +108,21 @@ pub enum DestructionError {
     /// It is not scheduled.
     #[error("no destruction of this key is scheduled")]
     NotScheduled,
-    /// The one who asked for it may not confirm it.
+    /// The requester may not confirm it.
     #[error("the second person must be another than the one who asked for the destruction")]
     SamePerson,
-    /// Too soon or too late.
+    /// The delay is too short or too long.
     #[error("a destruction waits for {least_seconds} to {DELAY_MAX_SECONDS} seconds, not {delay_seconds}")]
     Delay {
-        /// What was asked for.
+        /// The requested delay.
         delay_seconds: i64,
         /// The least at this server.
         least_seconds: i64,
     },
-    /// More words than the record takes.
+    /// The reason is too long for the record.
     #[error("a reason has at most {REASON_MAX_BYTES} bytes, not {0}")]
     Reason(usize),
-    /// The object is destroyed, or is none that is deactivated.
+    /// The object is destroyed, or of a type that cannot be deactivated.
     #[error(transparent)]
     LifeCycle(#[from] LifeCycleError),
     /// The object cannot be read or written.
@@ -132,13 +131,13 @@ pub enum DestructionError {
     /// The record of the destruction cannot be read.
     #[error("the record of a destruction is damaged: {0}")]
     Damaged(#[from] serde_json::Error),
-    /// Others keep changing the same key.
+    /// Every attempt conflicted with a concurrent change.
     #[error("others keep changing the same key; try again")]
     Contended,
 }
 
 impl DestructionError {
-    /// A word for programs, which never changes.
+    /// A code for programs, which never changes.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Needed { .. } => "needed",
@@ -157,7 +156,7 @@ impl DestructionError {
     }
 }
 
-/// The first of them.
+/// The first few dependents, for a message.
 pub(crate) fn named(dependents: &[String]) -> String {
     let first = dependents.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
     match dependents.len().saturating_sub(NAMED_MAX) {
@@ -178,14 +177,14 @@ pub struct Destructions {
     objects: Arc<Objects>,
     inquiry: Arc<Inquiry>,
     delay_min_seconds: i64,
-    /// Told of each that is confirmed.
+    /// Notified of each confirmation.
     confirmed: Notify,
     /// Held while a confirmation may be in the store and not on record yet.
     confirming: Mutex<()>,
 }
 
 impl Destructions {
-    /// Of the objects in `store`, as far as what `inquiry` finds lets them go.
+    /// The destructions of objects in `store`, subject to the dependents that `inquiry` finds.
     pub fn new(store: Arc<dyn Store>, objects: Arc<Objects>, inquiry: Arc<Inquiry>) -> Self {
         let delay_min_seconds = DELAY_MIN_SECONDS;
         Self {
@@ -198,14 +197,13 @@ impl Destructions {
         }
     }
 
-    /// The same with another least delay than [`DELAY_MIN_SECONDS`]; 1 second at least.
+    /// The same with a minimum delay other than [`DELAY_MIN_SECONDS`]; at least 1 second.
     #[must_use]
     pub fn with_delay_min(self, seconds: i64) -> Self {
         Self { delay_min_seconds: seconds.clamp(1, DELAY_MAX_SECONDS), ..self }
     }
 
-    /// What a person should know of a server whose destructions wait for less than
-    /// [`DELAY_MIN_SECONDS`].
+    /// A warning for a server with a minimum delay below [`DELAY_MIN_SECONDS`].
     pub fn delay_warning(&self) -> Option<String> {
         let Self { delay_min_seconds, .. } = self;
         (*delay_min_seconds < DELAY_MIN_SECONDS).then(|| {
@@ -237,7 +235,7 @@ impl Destructions {
         if reason.len() > REASON_MAX_BYTES {
             return Err(DestructionError::Reason(reason.len()));
         }
-        // Whether there is such a key is said before it is looked who needs it.
+        // A missing key is reported before its dependents are searched.
         self.objects.begin()?.load(id)?;
         self.check_unneeded(id).await?;
         for _ in 0..COMMIT_ATTEMPTS {
@@ -253,7 +251,7 @@ impl Destructions {
                     state @ (State::Destroyed | State::DestroyedCompromised) => {
                         return Err(LifeCycleError::NoTransition { state, asked: "destroyed" }.into());
                     }
-                    // Nothing was ever protected with it, or nothing can be any more.
+                    // The key never protected anything, or no longer can.
                     State::PreActive | State::Deactivated | State::Compromised => {}
                 }
                 object.touch(now);
@@ -276,7 +274,7 @@ impl Destructions {
         Err(DestructionError::Contended)
     }
 
-    /// Takes a destruction back. The key stays deactivated: it opens what it has sealed.
+    /// Cancels a destruction. The key stays deactivated: it still opens envelopes.
     ///
     /// # Errors
     ///
@@ -293,14 +291,13 @@ impl Destructions {
         Err(DestructionError::Contended)
     }
 
-    /// Keeps what is [due](Self::due) back for as long as the answer is held: from before a
-    /// confirmation until it is on record, so that no key is destroyed upon a word that nobody
-    /// wrote down.
+    /// Blocks [due](Self::due) destructions while the guard is held: from before a confirmation
+    /// until it is on record, so that no key is destroyed on an unrecorded confirmation.
     pub async fn begin_confirming(&self) -> MutexGuard<'_, ()> {
         self.confirming.lock().await
     }
 
-    /// The second person's word.
+    /// Records the second person's confirmation.
     ///
     /// # Errors
     ///
@@ -325,7 +322,7 @@ impl Destructions {
         Err(DestructionError::Contended)
     }
 
-    /// Everything that waits, by identifier.
+    /// All pending destructions, by identifier.
     ///
     /// # Errors
     ///
@@ -339,7 +336,7 @@ impl Destructions {
         identified.map(|(id, value)| Ok((id, serde_json::from_slice(value)?))).collect()
     }
 
-    /// What is due and confirmed now, with each confirmation on record.
+    /// The destructions that are due and confirmed, with each confirmation on record.
     ///
     /// # Errors
     ///
@@ -352,7 +349,7 @@ impl Destructions {
         Ok(waiting)
     }
 
-    /// Seconds until the next that is confirmed and not due yet falls due; none if there is none.
+    /// Seconds until the next confirmed destruction falls due; `None` if there is none.
     ///
     /// # Errors
     ///
@@ -364,17 +361,17 @@ impl Destructions {
         Ok(left.map(i64::unsigned_abs).min())
     }
 
-    /// Waits until one is confirmed.
+    /// Waits until a destruction is confirmed.
     pub async fn confirmed(&self) {
         self.confirmed.notified().await;
     }
 
-    /// Destroys a key whose destruction is due and confirmed. Whatever is in the way, it goes on
-    /// waiting.
+    /// Destroys a key whose destruction is due and confirmed. On failure the destruction stays
+    /// pending.
     ///
     /// # Errors
     ///
-    /// [`DestructionError::NotScheduled`] if it was cancelled, or scheduled anew;
+    /// [`DestructionError::NotScheduled`] if it was cancelled, or rescheduled;
     /// [`DestructionError::Needed`], [`DestructionError::Unknown`].
     pub async fn carry_out(&self, id: ObjectId) -> Result<(), DestructionError> {
         for _ in 0..COMMIT_ATTEMPTS {
@@ -401,7 +398,7 @@ impl Destructions {
         Err(DestructionError::Contended)
     }
 
-    /// Refuses if something needs the key, or that cannot be said.
+    /// Refuses if the key has dependents, or they are unknown.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Names of managed objects.
+//! Identifiers of managed objects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub struct ObjectId(Uuid);
 pub struct NotAnObjectId;
 
 impl ObjectId {
-    /// A new one, which no other object has.
+    /// A new random identifier.
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
@@ -28,7 +28,7 @@ impl ObjectId {
         self.0.as_bytes()
     }
 
-    /// From its 16 bytes, as [`Self::as_bytes`] gave them.
+    /// The identifier with these 16 bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
     }
@@ -43,8 +43,8 @@ impl fmt::Display for ObjectId {
 impl FromStr for ObjectId {
     type Err = NotAnObjectId;
 
-    /// Takes only the one spelling that the server gives out, so that an object never has two
-    /// names.
+    /// Accepts only the spelling that the server gives out, so that an object never has two
+    /// identifiers.
     fn from_str(text: &str) -> Result<Self, NotAnObjectId> {
         let id = Self(Uuid::try_parse(text).map_err(|_| NotAnObjectId)?);
         if id.to_string() == text { Ok(id) } else { Err(NotAnObjectId) }

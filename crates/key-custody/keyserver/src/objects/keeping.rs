@@ -1,16 +1,15 @@
-//! Objects in the store: how they are found, and how a piece of work on them becomes one
-//! transaction.
+//! Objects in the store: their indexes, and changes to them as one transaction.
 //!
 //! | key | value |
 //! |---|---|
-//! | `object/` identifier (16 bytes) | the object's [sealed record](super::sealing), or its tombstone, for good |
+//! | `object/` identifier (16 bytes) | the object's [sealed record](super::sealing), or its tombstone, permanently |
 //! | `name/` owner (16) HMAC of a name (32) | the identifier of the live object that bears the name |
-//! | `owned/` owner (16) identifier (16) | nothing; live objects only, so that destroyed ones cost a search nothing |
+//! | `owned/` owner (16) identifier (16) | empty; live objects only, so that destroyed ones do not slow a search |
 //!
-//! A [`Work`] reads one snapshot and stages what it changes. What it has done becomes one
-//! transaction that holds only if nothing that it read and changed has been changed by another
-//! since; if it has, all of it is done anew. So a crash at any moment leaves an object as it was or
-//! as it was to be, and the indexes with it.
+//! A [`Work`] reads one snapshot and stages changes. They become one transaction, which commits
+//! only if no changed object was modified by another client since; on a conflict the whole work is
+//! repeated. So a crash at any moment leaves an object and its indexes either in the old or in the
+//! new state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,10 +31,10 @@ pub(crate) const OWNED_PREFIX: &[u8] = b"owned/";
 /// Why objects cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepingError {
-    /// There is none, and never was one, by this name.
+    /// No such object exists or ever existed.
     #[error("there is no object {id}")]
     NotFound {
-        /// The identifier that was asked for.
+        /// The requested identifier.
         id: ObjectId,
     },
     /// Another live object of the owner has the name.
@@ -44,25 +43,25 @@ pub enum KeepingError {
         /// The name.
         name: String,
     },
-    /// The record is older than the store says that it must be.
+    /// The record is older than the store's count of writes allows.
     #[error(
         "the record of object {id} is one from before: it is at generation {found} after {written} changes"
     )]
     RolledBack {
-        /// Whose record.
+        /// The object.
         id: ObjectId,
         /// The generation in the record.
         found: u64,
-        /// How often the store has written it.
+        /// The store's count of writes.
         written: u64,
     },
     /// The record does not open.
     #[error(transparent)]
     Sealing(#[from] SealingError),
-    /// The record opens and cannot be read.
+    /// The record opens but cannot be decoded.
     #[error("object {id}: {source}")]
     Metadata {
-        /// Whose record.
+        /// The object.
         id: ObjectId,
         /// What is wrong with it.
         source: MetadataError,
@@ -84,7 +83,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// The objects that `store` has, sealed under keys derived from `root`.
+    /// The objects in `store`, sealed under keys derived from `root`.
     ///
     /// # Errors
     ///
@@ -97,7 +96,7 @@ impl Objects {
         Ok(Self { store, sealing: Sealing::new(root)?, sketches: Sketches::default(), clock })
     }
 
-    /// Begins a piece of work on what there is now.
+    /// Begins a piece of work on the current state.
     ///
     /// # Errors
     ///
@@ -112,17 +111,17 @@ impl Objects {
         })
     }
 
-    /// Makes durable what the work has changed; `false` if another has changed some of it, and it
-    /// has to be done again.
+    /// Commits a work's changes. Returns `false` on a conflict, after which the work must be
+    /// repeated.
     ///
     /// # Errors
     ///
-    /// [`KeepingError::Store`], also when it is not known whether the change was made.
+    /// [`KeepingError::Store`], also if it is uncertain whether the change was made.
     pub async fn commit(&self, transaction: Transaction) -> Result<bool, KeepingError> {
         Ok(matches!(self.store.submit(transaction).await?, Outcome::Committed(_)))
     }
 
-    /// The same, for who may block.
+    /// The same, for threads that may block.
     ///
     /// # Errors
     ///
@@ -145,7 +144,7 @@ impl Objects {
     }
 }
 
-/// Opens a record that is no older than the store says.
+/// Opens a record, and checks its generation against the store's count of writes.
 fn open_record(sealing: &Sealing, id: ObjectId, entry: &Entry) -> Result<OpenedRecord, KeepingError> {
     let record = sealing.open(id, &entry.value)?;
     // Each change writes the record once, so the store's own count of writes is a floor for the
@@ -158,14 +157,15 @@ fn open_record(sealing: &Sealing, id: ObjectId, entry: &Entry) -> Result<OpenedR
 
 /// An object that a piece of work has changed.
 struct Staged {
-    /// What the store had, if it had it.
+    /// The stored state, if there was one.
     before: Option<Before>,
-    /// Of an object that the store had not: 1, or what it had in the store that it comes from.
+    /// The first generation of an object new to this store: 1, or its generation in the store it
+    /// comes from.
     first_generation: u64,
     object: Object,
 }
 
-/// What has to be known of the stored state to replace it.
+/// The facts of the stored state that are needed to replace it.
 #[derive(Clone)]
 struct Before {
     modified: Revision,
@@ -180,7 +180,7 @@ struct IndexKeys {
     owned: Vec<u8>,
 }
 
-/// A piece of work: sees one state of all objects and what it has changed itself.
+/// A piece of work: sees one snapshot of all objects and its own changes.
 pub struct Work<'a> {
     sealing: &'a Sealing,
     sketches: &'a Sketches,
@@ -190,12 +190,12 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The time for all that is done here.
+    /// The time of this work.
     pub fn now(&self) -> UnixSeconds {
         self.now
     }
 
-    /// The store as it is seen here, for what is known beside objects.
+    /// This work's snapshot of the store, for records other than objects.
     pub(crate) fn snapshot(&self) -> &dyn Snapshot {
         self.snapshot.as_ref()
     }
@@ -205,7 +205,7 @@ impl Work<'_> {
         !self.staged.is_empty()
     }
 
-    /// An object as it is now, or its tombstone.
+    /// An object in its current state, or its tombstone.
     ///
     /// # Errors
     ///
@@ -229,12 +229,12 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Adds an object as it was in another store.
+    /// Adds an object in its state from another store.
     pub(super) fn restore(&mut self, object: Object, generation: u64) {
         self.staged.insert(object.id, Staged { before: None, first_generation: generation, object });
     }
 
-    /// Puts a changed object in place of what [`Work::load`] gave.
+    /// Replaces an object from [`Work::load`] by its changed version.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl Work<'_> {
             }
         }
         let Some(entry) = self.snapshot.get(&self.name_key(owner, name)?)? else { return Ok(None) };
-        // One that was changed here would have been found above if it still had the name.
+        // An object changed in this work would have been found above if it still had the name.
         Ok(read_id(&entry.value).filter(|id| !self.staged.contains_key(id)))
     }
 
@@ -302,14 +302,14 @@ impl Work<'_> {
         Ok(found.into_iter().map(|(_, object)| object).collect())
     }
 
-    /// What was changed, as the one transaction that makes it durable.
+    /// The work's changes as one transaction.
     ///
     /// # Errors
     ///
     /// [`KeepingError::Sealing`] for an object that is too large.
     pub fn into_transaction(self) -> Result<Transaction, KeepingError> {
         let mut transaction = Transaction::new();
-        // Names that this work takes away from objects, and names that it gives to objects.
+        // Names that this work removes from objects, and names that it gives to objects.
         let mut freed = BTreeSet::new();
         let mut borne = BTreeMap::new();
         for (id, staged) in &self.staged {

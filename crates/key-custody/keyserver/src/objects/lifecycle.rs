@@ -14,28 +14,28 @@
 //!             +------------------------------------+
 //! ```
 //!
-//! Nothing runs when a date is reached: the state is computed from the dates whenever it is looked
-//! at, and written down with the next change. So a server that was off has missed nothing.
+//! Nothing runs when a date is reached: the state is computed from the dates on every read, and
+//! stored with the next change. So a server that was off has missed nothing.
 
 use serde::{Deserialize, Serialize};
 
 use super::clock::UnixSeconds;
 
-/// Where an object stands in its life.
+/// The state of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It exists and may not be used for cryptography yet.
+    /// It exists but may not be used for cryptography yet.
     PreActive,
     /// It may be used to protect and to process.
     Active,
-    /// It may be used to process what it protected before.
+    /// It may be used only to process data protected before.
     Deactivated,
-    /// It may be known to others; used only to process, knowingly.
+    /// It may be known to others; it may be used only to process, under special circumstances.
     Compromised,
     /// Its material is gone.
     Destroyed,
-    /// Its material is gone, and had been compromised before or was found to be after.
+    /// Its material is gone, and was found to be compromised before or after.
     DestroyedCompromised,
 }
 
@@ -70,11 +70,11 @@ pub struct RequestedDates {
     pub protect_stop: Option<UnixSeconds>,
     /// See [`SettableDate::Deactivation`].
     pub deactivation: Option<UnixSeconds>,
-    /// When the material came into being elsewhere; for objects that are registered.
+    /// When the material was created elsewhere; for registered objects.
     pub original_creation: Option<UnixSeconds>,
 }
 
-/// Why an object may not do what was asked.
+/// Why an object's state does not permit an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LifeCycleError {
     /// The state has no such transition.
@@ -82,7 +82,7 @@ pub enum LifeCycleError {
     NoTransition {
         /// The state it is in.
         state: State,
-        /// What was asked, as a participle.
+        /// The requested transition, as a participle.
         asked: &'static str,
     },
     /// The date has been reached, or the state is past the point where it matters.
@@ -101,7 +101,7 @@ pub enum LifeCycleError {
         /// The date that has to come after it.
         later: SettableDate,
     },
-    /// It is in the archive (or is not, when it was to be recovered).
+    /// It is archived or, for Recover, not archived.
     #[error("the object is {}", if *.archived { "archived; recover it first" } else { "not archived" })]
     Archived {
         /// Whether it is archived.
@@ -174,12 +174,12 @@ impl LifeCycle {
         }
     }
 
-    /// Takes down what the dates have done until `now`.
+    /// Applies the dates reached by `now` to the stored state.
     fn settle(&mut self, now: UnixSeconds) {
         self.state = self.state_at(now);
     }
 
-    /// Notes a change of any attribute.
+    /// Records a change of any attribute.
     pub fn touch(&mut self, now: UnixSeconds) {
         self.settle(now);
         self.last_change = now;
@@ -220,7 +220,7 @@ impl LifeCycle {
         Ok(())
     }
 
-    /// Revokes for compromise, which `occurrence` may date back (transitions 3, 5, 8 and 10).
+    /// Revokes for a compromise, which `occurrence` may backdate (transitions 3, 5, 8 and 10).
     ///
     /// # Errors
     ///
@@ -259,11 +259,11 @@ impl LifeCycle {
         Ok(())
     }
 
-    /// Puts it into the archive: it is there, but not to be had until it is recovered.
+    /// Archives it: it cannot be fetched until it is recovered.
     ///
     /// # Errors
     ///
-    /// [`LifeCycleError::Archived`] if it is there already.
+    /// [`LifeCycleError::Archived`] if it is already archived.
     pub fn archive(&mut self, now: UnixSeconds) -> Result<(), LifeCycleError> {
         if self.archive.is_some() {
             return Err(LifeCycleError::Archived { archived: true });
@@ -273,22 +273,22 @@ impl LifeCycle {
         Ok(())
     }
 
-    /// Takes it out of the archive.
+    /// Recovers it from the archive.
     ///
     /// # Errors
     ///
-    /// [`LifeCycleError::Archived`] if it is not there.
+    /// [`LifeCycleError::Archived`] if it is not archived.
     pub fn recover(&mut self, now: UnixSeconds) -> Result<(), LifeCycleError> {
         self.archive.take().ok_or(LifeCycleError::Archived { archived: false })?;
         self.touch(now);
         Ok(())
     }
 
-    /// Sets or moves a date, with what follows from it at once.
+    /// Sets or moves a date, and applies its effect at once.
     ///
     /// # Errors
     ///
-    /// [`LifeCycleError::DateIsFixed`] once the date was reached or the object is past caring;
+    /// [`LifeCycleError::DateIsFixed`] once the date was reached or no longer matters;
     /// [`LifeCycleError::DatesOutOfOrder`].
     pub fn set_date(
         &mut self,
@@ -324,7 +324,7 @@ impl LifeCycle {
     }
 
     /// Whether it may be used to decrypt, unwrap or verify at `now`. A deactivated or compromised
-    /// object still may, so that nothing that it protects is lost.
+    /// object still may, so that no protected data is lost.
     pub fn may_process(&self, now: UnixSeconds) -> bool {
         match self.state_at(now) {
             State::Active => self.process_start.is_none_or(|start| start <= now),
@@ -348,7 +348,7 @@ impl LifeCycle {
         self.initial
     }
 
-    /// When anything of it last changed: by a client, or by one of its dates.
+    /// When it last changed, by a client or by one of its dates.
     pub fn last_change_at(&self, now: UnixSeconds) -> UnixSeconds {
         if self.state_at(now) == self.state {
             return self.last_change;
@@ -377,7 +377,7 @@ impl LifeCycle {
         self.archive
     }
 
-    /// When its material came into being, if that is known.
+    /// When its material was created, if that is known.
     pub fn original_creation(&self) -> Option<UnixSeconds> {
         self.original_creation
     }

@@ -8,7 +8,7 @@ fn fresh(dates: RequestedDates) -> LifeCycle {
     LifeCycle::begin(dates, NOW).unwrap()
 }
 
-/// An object brought into `state` by the shortest way.
+/// An object in `state`, reached by the shortest way.
 fn object_in(state: State) -> LifeCycle {
     let mut life = fresh(RequestedDates::default());
     match state {
@@ -32,8 +32,8 @@ fn object_in(state: State) -> LifeCycle {
 /// One transition under test, and its name for the assertion's message.
 type Action = (&'static str, fn(&mut LifeCycle) -> Result<(), LifeCycleError>);
 
-/// Every state under every transition: what the standard's diagram has goes where it says, all else
-/// is refused and changes nothing.
+/// Every state under every transition: the standard's transitions lead to its states, and all
+/// others are refused and change nothing.
 #[test]
 fn the_transitions_are_those_of_the_standard_and_no_others() {
     let later = NOW.plus_seconds(1);

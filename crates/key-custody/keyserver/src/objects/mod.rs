@@ -1,20 +1,20 @@
-//! Managed objects: what they are, how they live, how they are kept.
+//! Managed objects: their contents, life cycle and storage.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`lifecycle`] | states and dates |
-//! | [`attributes`] | what clients set, and who may change which |
+//! | [`attributes`] | attributes set by clients, and the rules for changing them |
 //! | [`object`] | one object, and its metadata as bytes |
-//! | [`view`] | all attributes of an object as KMIP has them |
+//! | [`view`] | all attributes of an object in KMIP's form |
 //! | [`sealing`] | the sealed record |
-//! | `sketches` | what metadata say, remembered |
+//! | `sketches` | a cache of decoded metadata |
 //! | [`keeping`] | the store: indexes, pieces of work, transactions |
-//! | [`transfer`] | objects out of a store and into another, for backups |
-//! | [`dependents`] | what needs a key |
-//! | [`destruction`] | destroying after a delay, with a second person, and never what is needed |
+//! | [`transfer`] | moves objects between stores, for backups |
+//! | [`dependents`] | what depends on a key |
+//! | [`destruction`] | destruction after a delay, with a second person, and without dependents |
 //!
-//! A destroyed object leaves a tombstone for good: whoever asks for it, or restores a backup that
-//! still had it, learns that it is dead. What may not enter: who may do what (`access`), messages
+//! A destroyed object leaves a permanent tombstone: a request for it, or a restore of a backup that
+//! still has it, finds that it is destroyed. What may not enter: permissions (`access`), messages
 //! (`operations`).
 
 pub mod attributes;

@@ -1,8 +1,8 @@
-//! One managed object: what is known of it, and its secret.
+//! One managed object: its metadata and its secret.
 //!
-//! In a record its metadata are `JSON length (4, big-endian), JSON, TTLV`: what the server itself
-//! keeps as JSON, what came over KMIP (attributes, the outside of the key block) as the TTLV it
-//! came in, encoded for KMIP 1.4.
+//! In a record its metadata are `JSON length (4, big-endian), JSON, TTLV`: the server's own facts
+//! as JSON, and the parts from KMIP (attributes, the key block without its value) as TTLV, encoded
+//! for KMIP 1.4.
 
 use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
@@ -21,7 +21,7 @@ use super::id::ObjectId;
 use super::lifecycle::{LifeCycle, LifeCycleError};
 use crate::access::ClientId;
 
-/// Metadata are written for the newest version, which has every field that there is.
+/// Metadata are written for the newest version, which has every field.
 const RECORD_VERSION: ProtocolVersion = ProtocolVersion::V1_4;
 const LENGTH_BYTES: usize = 4;
 
@@ -30,13 +30,13 @@ const LENGTH_BYTES: usize = 4;
 pub struct Object {
     /// Its Unique Identifier.
     pub id: ObjectId,
-    /// The client that it belongs to.
+    /// The client that owns it.
     pub owner: ClientId,
-    /// What it is.
+    /// Its type.
     pub object_type: ObjectType,
     /// State and dates.
     pub life: LifeCycle,
-    /// What clients have set.
+    /// Attributes set by clients.
     pub attributes: AttributeSet,
     /// Its value.
     pub content: Content,
@@ -46,15 +46,15 @@ pub struct Object {
     pub fresh: bool,
     /// Why it was revoked.
     pub revocation: Option<Revocation>,
-    /// How much may still be protected with it.
+    /// Its usage limits.
     pub usage: Option<Usage>,
-    /// Whether the random bytes are the server's own.
+    /// Whether the server generated it.
     pub made_here: bool,
-    /// Whether it was Sensitive all its life.
+    /// Whether it has always been Sensitive.
     pub always_sensitive: bool,
-    /// Whether it was not Extractable all its life.
+    /// Whether it has never been Extractable.
     pub never_extractable: bool,
-    /// Where the key is, if an external provider keeps it: [`broker`](crate::broker).
+    /// The key's place, if an external provider keeps it: [`broker`](crate::broker).
     pub upstream: Option<ProviderKey>,
 }
 
@@ -79,30 +79,31 @@ impl Revocation {
     }
 }
 
-/// How much may be protected with a key (KMIP 1.4, 3.21).
+/// A key's usage limits (KMIP 1.4, 3.21).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// In all.
+    /// The total.
     pub total: i64,
-    /// What of it is left.
+    /// The remaining amount.
     pub left: i64,
     unit: u32,
-    /// Whether any was allocated: from then on the limits cannot be changed.
+    /// Whether any was allocated; then the limits can no longer be changed.
     pub begun: bool,
 }
 
 impl Usage {
-    /// A limit of which nothing was used.
+    /// An unused limit.
     pub fn new(total: i64, unit: UsageLimitsUnit) -> Self {
         Self { total, left: total, unit: unit.number(), begun: false }
     }
 
-    /// Of what it is a limit.
+    /// The unit of the limit.
     pub fn unit(&self) -> UsageLimitsUnit {
         UsageLimitsUnit::from_number(self.unit)
     }
 
-    /// Takes `count` away from what is left; `false`, and nothing taken, if there is not so much.
+    /// Allocates `count` of the remaining amount. Returns `false`, and allocates nothing, if too
+    /// little is left.
     pub fn allocate(&mut self, count: i64) -> bool {
         let enough = count >= 0 && count <= self.left;
         if enough {
@@ -116,13 +117,13 @@ impl Usage {
 /// Why metadata cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum MetadataError {
-    /// Cut short.
+    /// Truncated.
     #[error("its metadata are cut short")]
     Short,
     /// The server's own part.
     #[error("its metadata: {0}")]
     Json(#[from] serde_json::Error),
-    /// The part that came over KMIP.
+    /// The part from KMIP.
     #[error("its attributes: {0}")]
     Kmip(#[from] DecodeError),
     /// A record of one kind with the state of the other.
@@ -170,12 +171,12 @@ impl Object {
         self.life.destroyed().is_some()
     }
 
-    /// The names that it bears, each of which no other live object of its owner has.
+    /// Its names, which no other live object of its owner has.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.attributes.names()
     }
 
-    /// Its secret as it lies in the record.
+    /// Its secret as stored in the record.
     pub fn material(&self) -> Option<&SecretBytes> {
         match self.content.material()? {
             Material::Present(secret) | Material::WrappedContent(secret) => Some(secret),
@@ -193,7 +194,7 @@ impl Object {
         }
     }
 
-    /// Destroys the object: its state moves on, its secret is dropped, and what is left is its
+    /// Destroys the object: its state changes, its secret is dropped, and the rest is its
     /// tombstone.
     ///
     /// # Errors
@@ -207,13 +208,13 @@ impl Object {
         Ok(())
     }
 
-    /// Keeps the memory of Sensitive and Extractable true after one of them was changed.
+    /// Updates Always Sensitive and Never Extractable after a change of Sensitive or Extractable.
     pub fn note_protection(&mut self) {
         self.always_sensitive &= self.is_sensitive();
         self.never_extractable &= !self.is_extractable();
     }
 
-    /// The same object again, with a copy of its secret.
+    /// A copy of the object, including its secret.
     ///
     /// # Errors
     ///
@@ -237,12 +238,12 @@ impl Object {
         })
     }
 
-    /// Notes that something of it has changed.
+    /// Records that it has changed.
     pub fn touch(&mut self, now: UnixSeconds) {
         self.life.touch(now);
     }
 
-    /// All but the secret, for its record.
+    /// Everything except the secret, for its record.
     pub fn metadata(&self) -> Vec<u8> {
         let value = match self.content.material() {
             Some(Material::Present(_)) => Value::Present,
@@ -269,7 +270,7 @@ impl Object {
             never_extractable: self.never_extractable,
             upstream: self.upstream.clone(),
         };
-        // Numbers, booleans and texts without maps: serde_json has nothing to refuse.
+        // Numbers, booleans and texts without maps: serde_json cannot fail.
         let json = serde_json::to_vec(&facts).unwrap_or_default();
         let ttlv = write_exactly(|writer| {
             writer.structure(Tag::TEMPLATE_ATTRIBUTE, |writer| {
@@ -291,7 +292,7 @@ impl Object {
         metadata
     }
 
-    /// An object out of its record.
+    /// Decodes an object from its record.
     ///
     /// # Errors
     ///
@@ -301,7 +302,7 @@ impl Object {
     }
 }
 
-/// An object as its metadata have it, without its secret.
+/// An object from its metadata, without its secret.
 #[derive(Debug)]
 pub struct Sketch {
     object: Object,
@@ -365,7 +366,7 @@ impl Sketch {
         Ok(Self { object, value: facts.value })
     }
 
-    /// The object with its secret, if its value is one that the server has.
+    /// The object with its secret, if the server has its value.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What an object looks like in the store: sealed, and bound to its name, generation and kind.
+//! The stored form of an object: sealed, and bound to its identifier, generation and kind.
 //!
 //! ```text
 //! offset  bytes
@@ -10,10 +10,10 @@
 //!   22+n     16  tag
 //! ```
 //!
-//! The associated data are the object's identifier, its generation and its kind: a record put under
-//! another name, or an object put in place of its tombstone, does not open. Every record has its
-//! own random nonce; 2^32 records under one root would be too many (NIST SP 800-38D, 8.3), at a
-//! thousand changes a second some fifty days of nothing else.
+//! The associated data are the object's identifier, its generation and its kind: a record moved to
+//! another identifier, or an object in place of its tombstone, does not open. Every record has its
+//! own random nonce. One root must not seal more than 2^32 records (NIST SP 800-38D, 8.3), which
+//! takes fifty days at a thousand changes a second.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use strongroom_crypto::kdf::hkdf_sha256;
@@ -34,12 +34,12 @@ const LENGTH_BYTES: usize = 4;
 /// objects have a few hundred bytes.
 pub const METADATA_MAX_BYTES: usize = 256 << 10;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordKind {
-    /// An object with all it has.
+    /// A live object.
     Object,
-    /// What is left of a destroyed object: everything but its material, for good.
+    /// The permanent rest of a destroyed object: everything except its material.
     Tombstone,
 }
 
@@ -55,10 +55,10 @@ impl RecordKind {
 /// Why a record cannot be sealed or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SealingError {
-    /// Not what this program writes.
+    /// Not this program's format.
     #[error("the record of object {id} has no known format")]
     Format {
-        /// Whose record.
+        /// The object.
         id: ObjectId,
     },
     /// Edited, exchanged, or sealed under another root.
@@ -66,7 +66,7 @@ pub enum SealingError {
         "the record of object {id} does not open: it was changed, belongs to another object, or was sealed under another root key"
     )]
     Authentication {
-        /// Whose record.
+        /// The object.
         id: ObjectId,
     },
     /// More than a record may hold.
@@ -74,7 +74,7 @@ pub enum SealingError {
         "{length_bytes} bytes of metadata are more than the {METADATA_MAX_BYTES} that an object may have"
     )]
     TooLong {
-        /// How many there are.
+        /// The length.
         length_bytes: usize,
     },
     /// The cryptographic library refused.
@@ -85,20 +85,20 @@ pub enum SealingError {
     Secret(#[from] strongroom_memory::secret::SecretError),
 }
 
-/// A record out of the store.
+/// An opened record.
 #[derive(Debug)]
 pub struct OpenedRecord {
-    /// What it is.
+    /// Its kind.
     pub kind: RecordKind,
-    /// How often it has changed, from 1.
+    /// Its generation, from 1.
     pub generation: u64,
-    /// What is known of the object.
+    /// The object's metadata.
     pub metadata: Vec<u8>,
     /// Its secret, if it has one.
     pub material: SecretBytes,
 }
 
-/// The keys that everything in the store is sealed and indexed under.
+/// The keys that seal and index all objects in the store.
 pub struct Sealing {
     records: SecretBytes,
     names: SecretBytes,
@@ -109,7 +109,7 @@ impl Sealing {
     ///
     /// # Errors
     ///
-    /// [`SealingError::Crypto`] for a root of no bytes or when there is no protected memory.
+    /// [`SealingError::Crypto`] for an empty root or without protected memory.
     pub fn new(root: &SecretBytes) -> Result<Self, SealingError> {
         let derive = |purpose: &[u8]| hkdf_sha256(root, b"", purpose, KEY_BYTES);
         Ok(Self {
@@ -190,8 +190,8 @@ impl Sealing {
         Ok(OpenedRecord { kind, generation, metadata: metadata.to_vec(), material })
     }
 
-    /// Where `text` is found in an index, without the store showing it: the same text has the same
-    /// place under the same root only.
+    /// The place of `text` in an index, which hides the text: equal texts have equal places only
+    /// under the same root.
     ///
     /// # Errors
     ///
@@ -207,7 +207,7 @@ impl Sealing {
     }
 }
 
-/// Kind and generation of a record, as its unauthenticated header has them.
+/// Kind and generation from a record's unauthenticated header.
 pub(super) fn header(record: &[u8]) -> Option<(RecordKind, u64)> {
     let header = record.first_chunk::<HEADER_BYTES>()?;
     let kind = match (header[0], header[1]) {

@@ -1,8 +1,8 @@
-//! What metadata say, remembered, so that a key that is fetched again and again is decrypted each
-//! time and read once.
+//! A cache of decoded metadata, so that a key that is fetched repeatedly is decrypted each time but
+//! decoded once.
 //!
-//! A record is opened and authenticated each time, and its metadata are compared: the same bytes
-//! say the same. No secret is kept.
+//! A record is opened and authenticated each time, and its metadata are compared with the cached
+//! bytes. No secret is cached.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 use super::id::ObjectId;
 use super::object::{MetadataError, Sketch};
 
-/// Most objects that are remembered. Beyond them all are forgotten.
+/// Most cached objects. Beyond that the cache is cleared.
 const SKETCHES_MAX: usize = 4096;
 
-/// The longest metadata that are remembered: those of most keys have a few hundred bytes, and all
-/// together have 16 MiB at most.
+/// The longest cached metadata: those of most keys have a few hundred bytes, and the cache stays
+/// within 16 MiB.
 const METADATA_MAX_BYTES: usize = 4096;
 
-/// What is remembered.
+/// The cache.
 #[derive(Debug, Default)]
 pub(super) struct Sketches(Mutex<HashMap<ObjectId, Arc<Remembered>>>);
 

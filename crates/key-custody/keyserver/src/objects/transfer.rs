@@ -1,9 +1,9 @@
-//! Objects out of one server's store and into another's: for backups, which are sealed by something
-//! else than the root key.
+//! Moves objects from one server's store into another's, for backups, which are not sealed by the
+//! root key.
 //!
 //! The content of a [`PlainRecord`] is `generation (8, big-endian), metadata length (4), metadata,
-//! material`. It holds keys in the clear, so it lives in memory that is wiped and goes straight
-//! into what encrypts it.
+//! material`. It holds plaintext keys, so it is in memory that is wiped, and goes straight to
+//! encryption.
 
 use strongroom_memory::secret::SecretBytes;
 use strongroom_store::{Entries, Entry, KeyRange, Transaction};
@@ -21,20 +21,20 @@ const LENGTH_BYTES: usize = 4;
 pub struct PlainRecord {
     /// Which one.
     pub id: ObjectId,
-    /// Whether it is alive.
+    /// Its kind: object or tombstone.
     pub kind: RecordKind,
-    /// All of it; see the [module](self).
+    /// Its content; see the [module](self).
     pub content: Zeroizing<Vec<u8>>,
 }
 
-/// Every object and tombstone of one moment, page by page.
+/// Every object and tombstone of one snapshot, page by page.
 pub struct Export<'a> {
     objects: &'a Objects,
     entries: Entries,
 }
 
 impl Objects {
-    /// Opens every record, as things are now, one at a time.
+    /// Opens every record of the current state, one at a time.
     ///
     /// # Errors
     ///
@@ -44,12 +44,12 @@ impl Objects {
         Ok(Export { objects: self, entries })
     }
 
-    /// What puts a record into this store, sealed under this server's root. For a store that has no
-    /// record of that object: it is restored, and never merged.
+    /// The transaction that puts a record into this store, sealed under this server's root. The
+    /// store must have no record of that object: objects are restored, never merged.
     ///
     /// # Errors
     ///
-    /// [`KeepingError::Metadata`] for a content that is none; [`KeepingError::Sealing`].
+    /// [`KeepingError::Metadata`] for invalid content; [`KeepingError::Sealing`].
     pub fn import(&self, record: &PlainRecord) -> Result<Transaction, KeepingError> {
         let (object, generation) = read(record)?;
         let mut work: Work<'_> = self.begin()?;
@@ -57,9 +57,9 @@ impl Objects {
         work.into_transaction()
     }
 
-    /// The same of a record whose object `present` knows too, as it is in the server that is
-    /// restored over: if that is the later state, the object lives on as far as it has come. A key
-    /// that was revoked since the backup stays revoked.
+    /// The same for a record whose object `present` also has, on the server that the restore
+    /// replaces: if that is the later state, it is kept. A key that was revoked since the backup
+    /// stays revoked.
     ///
     /// # Errors
     ///
@@ -80,8 +80,8 @@ impl Objects {
         work.into_transaction()
     }
 
-    /// What puts a tombstone into this store: in place of the object, if it is there. `None` if it
-    /// is known to be dead.
+    /// The transaction that puts a tombstone into this store, in place of the object if there is
+    /// one. `None` if the store already has the tombstone.
     ///
     /// # Errors
     ///
@@ -132,8 +132,7 @@ impl Iterator for Export<'_> {
 }
 
 impl Objects {
-    /// The record in an entry under `object/`; `None` for what is none of ours: the keys there are
-    /// identifiers.
+    /// The record in an entry under `object/`; `None` for a key that is not an identifier.
     ///
     /// # Errors
     ///
@@ -167,8 +166,8 @@ impl Objects {
         }
     }
 
-    /// Every tombstone. A record that says it is one and cannot be opened is an error: which object
-    /// is dead, it alone says.
+    /// Every tombstone. A tombstone that cannot be opened is an error, because only it names the
+    /// destroyed object.
     ///
     /// # Errors
     ///
@@ -184,7 +183,7 @@ impl Objects {
         Ok(tombstones)
     }
 
-    /// How many objects are alive.
+    /// The number of live objects.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Everything that KMIP has to say of an object, made of what the server keeps of it.
+//! All KMIP attributes of an object, derived from the server's record.
 
 use strongroom_kmip::protocol::{
     Attribute, AttributeName, AttributeValue, CryptographicAlgorithm, Digest, HashingAlgorithm,
@@ -11,7 +11,7 @@ use super::clock::UnixSeconds;
 use super::lifecycle::{SettableDate, State};
 use super::object::Object;
 
-/// For how long a client may use a key that it has got before it should ask again (KMIP 1.4, 3.20).
+/// How long a client may use a fetched key before it should fetch it again (KMIP 1.4, 3.20).
 pub const LEASE_SECONDS: u32 = 3600;
 
 impl From<State> for KmipState {
@@ -54,7 +54,7 @@ pub fn random_source() -> RngParameters {
 }
 
 impl Object {
-    /// All attributes that `version` has, as they are at `now`.
+    /// All attributes that `version` has, with their values at `now`.
     pub fn attributes_at(&self, version: ProtocolVersion, now: UnixSeconds) -> Vec<Attribute> {
         let mut all: Vec<Attribute> = self.computed(now).into_iter().map(Attribute::from).collect();
         all.extend(self.attributes.to_attributes());
@@ -117,25 +117,25 @@ impl Object {
         values
     }
 
-    /// Whether the value never was here (KMIP 1.2, Key Value Location) and cannot be had through
-    /// here either.
+    /// Whether the value is kept elsewhere (KMIP 1.2, Key Value Location) and not available through
+    /// a provider.
     pub fn has_key_value_elsewhere(&self) -> bool {
         self.upstream.is_none()
             && !self.is_destroyed()
             && self.content.material().is_some_and(|material| !material.is_present())
     }
 
-    /// Whether plain material may not be given out.
+    /// Whether plain material must not be released.
     pub fn is_sensitive(&self) -> bool {
         self.attributes.get(&AttributeName::Sensitive) == Some(&AttributeValue::Sensitive(true))
     }
 
-    /// Whether material may be given out at all.
+    /// Whether material may be released at all.
     pub fn is_extractable(&self) -> bool {
         self.attributes.get(&AttributeName::Extractable) != Some(&AttributeValue::Extractable(false))
     }
 
-    /// The format in which a client gets the value that asks for none.
+    /// The format for a client that requests none.
     pub fn default_format(&self) -> KeyFormatType {
         self.content.format().unwrap_or(KeyFormatType::Raw)
     }

@@ -10,7 +10,7 @@ use super::{Context, check_has_state};
 use crate::objects::attributes::{AttributeError, Keeper};
 use crate::objects::object::Usage;
 
-/// Adds a value of an attribute that the object does not have, or may have several of.
+/// Adds a value of an attribute that the object lacks, or of which it may have several.
 pub fn add_attribute(
     context: &mut Context<'_, '_>,
     request: &AddAttributeRequest,

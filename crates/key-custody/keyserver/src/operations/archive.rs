@@ -1,7 +1,7 @@
 //! Archive and Recover (KMIP 1.4, 4.22 and 4.23).
 //!
-//! There is no slower place that archived objects go to: they are sealed in the same store, and not
-//! given out until they are recovered.
+//! There is no separate storage for archived objects: they stay sealed in the same store, and are
+//! not released until they are recovered.
 
 use strongroom_kmip::message::{UniqueIdentifierRequest, UniqueIdentifierResponse};
 

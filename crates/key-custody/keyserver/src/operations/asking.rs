@@ -1,9 +1,9 @@
-//! What operations have to ask of others: of external providers, and of whoever knows what needs a
-//! key.
+//! Requests of operations to external providers and to
+//! [`Dependents`](crate::objects::dependents::Dependents).
 //!
-//! An operation does not wait. One that lacks an answer says what it wants to ask, and nothing of
-//! it counts; it is asked between two attempts, where there may be waiting, and the operation is
-//! done again with the answer.
+//! An operation does not wait. If it lacks an answer, it returns the request and its attempt is
+//! dropped. The request is made between two attempts, where waiting is allowed, and the operation
+//! is repeated with the answer.
 
 use std::collections::HashMap;
 
@@ -15,18 +15,18 @@ use crate::broker::UpstreamState;
 use crate::objects::dependents::Unknown;
 use crate::objects::id::ObjectId;
 
-/// What is to be asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// The external provider that keeps this key, for it.
+    /// Asks the external provider of this key for the key.
     Key(ProviderKey),
-    /// The same, for where the key is in its life.
+    /// Asks it for the key's state.
     State(ProviderKey),
-    /// What needs this object.
+    /// Asks for the dependents of this object.
     Dependents(ObjectId),
 }
 
-/// What was answered while one request was worked on. Dropped with it, which wipes the keys.
+/// The answers during one request. Dropped with it, which wipes the keys.
 #[derive(Debug, Default)]
 pub struct Answers {
     pub(crate) keys: HashMap<ProviderKey, Result<SecretBytes, Failure>>,

@@ -8,7 +8,8 @@ use super::Context;
 use super::failure::Failure;
 use crate::objects::view::LEASE_SECONDS;
 
-/// Says whether an object may be used as asked; what is not allowed comes back with what would be.
+/// Checks whether an object may be used as requested; returns the allowed values in place of those
+/// that are not.
 pub fn check(context: &mut Context<'_, '_>, request: &CheckRequest) -> Result<CheckResponse, Failure> {
     let object = context.living_object(request.unique_identifier.as_ref())?;
     let left = object.usage.map(|usage| usage.left);

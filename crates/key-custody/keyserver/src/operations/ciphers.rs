@@ -12,23 +12,22 @@ use zeroize::Zeroizing;
 
 /// AES's block, and CBC's initialisation vector.
 pub const BLOCK_BYTES: usize = 16;
-/// The nonce of GCM that the server makes where it is to make one: of the length that needs no
-/// hashing (NIST SP 800-38D, 8.2).
+/// Length of a GCM nonce made by the server, for which no hashing is needed (NIST SP 800-38D, 8.2).
 pub const GCM_NONCE_BYTES: usize = 12;
 
 /// How data is cut into blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Each block for itself.
+    /// Each block by itself.
     Ecb,
-    /// Each block with the one before it.
+    /// Each block chained to the one before it.
     Cbc([u8; BLOCK_BYTES]),
 }
 
-/// What fills the last block up.
+/// The padding of the last block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Padding {
-    /// Nothing: the data are whole blocks.
+    /// None: the data are whole blocks.
     None,
     /// PKCS#5, for blocks of 16 bytes PKCS#7 (RFC 5652, 6.3).
     Pkcs5,
@@ -37,7 +36,7 @@ pub enum Padding {
 /// Why data cannot be encrypted or decrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum CipherError {
-    /// No key of AES.
+    /// Not an AES key.
     #[error("a key of {length_bytes} bytes is none of AES")]
     KeyLength {
         /// Its length.
@@ -46,16 +45,16 @@ pub enum CipherError {
     /// Without padding, the data must be whole blocks.
     #[error("without padding, the data must be a multiple of {BLOCK_BYTES} bytes")]
     NotWholeBlocks,
-    /// No such tag.
+    /// An invalid tag length.
     #[error("a tag has {} to {} bytes", gcm::TAG_BYTES.start(), gcm::TAG_BYTES.end())]
     TagLength,
-    /// No such nonce.
+    /// An invalid nonce length.
     #[error("a nonce has {} to {} bytes, not {length_bytes}", gcm::NONCE_BYTES.start(), gcm::NONCE_BYTES.end())]
     NonceLength {
         /// Its length.
         length_bytes: usize,
     },
-    /// Another key, another initialisation vector, or other data.
+    /// The key, initialisation vector or data is wrong.
     #[error("the data do not decrypt")]
     DoesNotDecrypt,
     /// No protected memory, or no random bytes.
@@ -87,7 +86,7 @@ pub fn encrypt(
     data: &[u8],
 ) -> Result<Zeroizing<Vec<u8>>, CipherError> {
     let cipher_key = unbound(key)?;
-    // With room for the padding: a buffer that grew would leave a copy of the data behind.
+    // Allocated with room for the padding: a growing buffer would leave a copy of the data behind.
     let mut text = Zeroizing::new(Vec::with_capacity(data.len() + BLOCK_BYTES));
     text.extend_from_slice(data);
     let context = match mode {
@@ -149,7 +148,7 @@ pub fn decrypt(
     Ok(text)
 }
 
-/// Encrypts and authenticates; gives ciphertext and tag.
+/// Encrypts and authenticates; returns ciphertext and tag.
 ///
 /// # Errors
 ///
@@ -167,7 +166,7 @@ pub fn seal_gcm(
     Ok((text, tag[..tag_bytes].to_vec()))
 }
 
-/// Decrypts what [`seal_gcm`] gave.
+/// Decrypts the output of [`seal_gcm`].
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ pub fn create(context: &mut Context<'_, '_>, request: &CreateRequest) -> Result<
     Ok(answer)
 }
 
-/// A new key out of the server's random source.
+/// A new key from the server's random source.
 pub(super) fn make_key(context: &Context<'_, '_>, mut wanted: Wanted) -> Result<Object, Failure> {
     let missing = |what| Failure::new(ResultReason::MissingData, format!("a key needs a {what}"));
     let algorithm = wanted.algorithm().ok_or_else(|| missing("Cryptographic Algorithm"))?;
@@ -47,7 +47,7 @@ pub(super) fn make_key(context: &Context<'_, '_>, mut wanted: Wanted) -> Result<
     Ok(object)
 }
 
-/// The outside of a plain key.
+/// The key block of a plain key, without its value.
 fn raw_block(algorithm: CryptographicAlgorithm, length_bits: i32) -> KeyBlock {
     KeyBlock {
         key_format_type: KeyFormatType::Raw,

@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::modify_attribute::{attribute_at, check_unused};
 use crate::objects::attributes::{Keeper, rule};
 
-/// Takes one value of an attribute away, and returns it.
+/// Removes one value of an attribute, and returns it.
 pub fn delete_attribute(
     context: &mut Context<'_, '_>,
     request: &DeleteAttributeRequest,
@@ -19,7 +19,7 @@ pub fn delete_attribute(
     let mut object = context.online_object(request.unique_identifier.as_ref())?;
     let now = context.work.now();
     let deleted = match rule.keeper {
-        // These say what may be done with the secret; they are changed, and never just gone.
+        // These control the release of the secret; they can be changed, but never deleted.
         _ if matches!(name, AttributeName::Sensitive | AttributeName::Extractable) => {
             return Err(Failure::denied(format!("{name} is not deleted")));
         }

@@ -13,11 +13,11 @@ use crate::objects::object::Object;
 /// The Object Group of the keys that Strongroom makes for volumes.
 pub const VOLUME_KEY_GROUP: &str = "strongroom";
 
-/// Drops the material for good; the tombstone stays.
+/// Destroys the material permanently; the tombstone stays.
 ///
-/// A client destroys what is its own at once, unless a volume needs it. Whether one does is asked
-/// for every key; where it cannot be said, because a datastore is not there, a key that Strongroom
-/// made is kept, and another client's is its own affair.
+/// A client destroys its own objects at once, unless a volume depends on them. Dependents are
+/// checked for every key. If they are unknown, because a datastore is missing, a key that
+/// Strongroom made is kept, while another client's key is destroyed.
 pub fn destroy(
     context: &mut Context<'_, '_>,
     request: &UniqueIdentifierRequest,
@@ -29,7 +29,7 @@ pub fn destroy(
     }
     let mut object = context.online_object(request.unique_identifier.as_ref())?;
     let is_of_volumes = is_of_volumes(&object);
-    // Refused for its state before it is looked who needs it.
+    // A wrong state is refused before dependents are searched.
     object.destroy(context.work.now())?;
     check_unneeded(context, &object, is_of_volumes)?;
     let answer = answer_for(object.id);

@@ -1,5 +1,4 @@
-//! Encrypt and Decrypt (KMIP 1.4, 4.29 and 4.30), where they are switched on: AES in ECB, CBC and
-//! GCM.
+//! Encrypt and Decrypt (KMIP 1.4, 4.29 and 4.30), if enabled: AES in ECB, CBC and GCM.
 
 use strongroom_kmip::message::{DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse};
 use strongroom_kmip::protocol::{
@@ -16,7 +15,7 @@ use super::failure::Failure;
 use super::wrap::{check_may_be_used, parameters_of, use_allowance};
 use crate::objects::object::Object;
 
-/// A tag is whole where nobody asks for a shorter one.
+/// The default length of a tag: the full length.
 const WHOLE_TAG_BYTES: usize = 16;
 
 /// Encrypts a client's data with a key that may protect.
@@ -151,7 +150,7 @@ impl Parameters {
         Ok(Self { mode, padding, random_iv: parameters.random_iv.unwrap_or(false), tag_bytes })
     }
 
-    /// The client's initialisation vector, or one that the server makes (`true`).
+    /// The client's initialisation vector, or one made by the server (`true`).
     fn iv(&self, given: Option<&ByteString>, length_bytes: usize) -> Result<(Vec<u8>, bool), Failure> {
         match given {
             Some(iv) => Ok((iv.expose().to_vec(), false)),
@@ -168,14 +167,14 @@ impl From<CipherError> for Failure {
     fn from(error: CipherError) -> Self {
         match error {
             CipherError::Secret(error) => error.into(),
-            // The cases of the standard expect no finer reason.
+            // The standard's test cases expect no more specific reason.
             CipherError::TagLength => Self::new(ResultReason::GeneralFailure, error.to_string()),
             error => Self::new(ResultReason::CryptographicFailure, error.to_string()),
         }
     }
 }
 
-/// Parts of data are not collected: data comes whole, in one message.
+/// Refuses data in parts: data must come whole, in one message.
 pub(super) fn check_in_one_part(
     correlation_value: &Option<ByteString>,
     init: Option<bool>,

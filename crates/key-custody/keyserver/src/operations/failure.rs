@@ -1,4 +1,4 @@
-//! Why an operation was not done, as KMIP tells it.
+//! Failures of operations, in KMIP's terms.
 
 use strongroom_kmip::codec::DecodeError;
 use strongroom_kmip::protocol::ResultReason;
@@ -11,17 +11,17 @@ use crate::objects::keeping::KeepingError;
 use crate::objects::lifecycle::LifeCycleError;
 use crate::objects::sealing::SealingError;
 
-/// Longest message of a failure. Some quote what the client sent, which may be long, and each goes
-/// on record.
+/// Longest message of a failure. Some quote the client's text, which may be long, and each goes on
+/// record.
 const MESSAGE_MAX_BYTES: usize = 512;
 
-/// A failed batch item: nothing was changed by it.
+/// A failed batch item, which changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct Failure {
     /// The reason for programs.
     pub reason: ResultReason,
-    /// The reason for people. It tells nothing that the client may not know.
+    /// The reason for people. It reveals nothing that the client may not know.
     pub message: String,
 }
 
@@ -36,27 +36,27 @@ impl Failure {
         Self { reason, message }
     }
 
-    /// The client may not.
+    /// The client lacks permission.
     pub fn denied(message: impl Into<String>) -> Self {
         Self::new(ResultReason::PermissionDenied, message)
     }
 
-    /// There is no such object, or nothing of it is left that could be used.
+    /// There is no such object, or it is destroyed.
     pub fn not_found() -> Self {
         Self::new(ResultReason::ItemNotFound, "there is no such object")
     }
 
-    /// A field has a value that cannot be meant.
+    /// A field has an invalid value.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ResultReason::InvalidField, message)
     }
 
-    /// This server does not do that.
+    /// This server does not offer that.
     pub fn not_offered(message: impl Into<String>) -> Self {
         Self::new(ResultReason::FeatureNotSupported, message)
     }
 
-    /// The server cannot, and it is not the client's fault. The cause goes to the log, not to the
+    /// The server failed through no fault of the client. The cause goes to the log, not to the
     /// client.
     pub fn internal(cause: &dyn std::error::Error) -> Self {
         tracing::error!(%cause, "an operation failed");

@@ -14,7 +14,7 @@ use super::{Context, Released};
 use crate::objects::attributes::AttributeSet;
 use crate::objects::object::{Content, Material, Object};
 
-/// Gives an object out, in the clear or wrapped under another key of the caller's.
+/// Releases an object, plain or wrapped under another of the caller's keys.
 pub fn get(context: &mut Context<'_, '_>, request: &GetRequest) -> Result<GetResponse, Failure> {
     if request.key_compression_type.is_some() {
         return Err(Failure::new(
@@ -107,7 +107,7 @@ fn value_of(
     })
 }
 
-/// The key that an external provider keeps.
+/// The key at its external provider.
 fn upstream_key(context: &mut Context<'_, '_>, object: &Object) -> Result<ByteString, Failure> {
     let key = object.upstream.as_ref().ok_or_else(Failure::not_found)?;
     Ok(context.key_of_provider(key)?.into())
@@ -124,7 +124,7 @@ fn check_may_leave(object: &Object, wrapped: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The format that was asked for, or the one that the object was registered in.
+/// The requested format, or the one that the object was registered in.
 fn given_format(object: &Object, request: &GetRequest) -> Result<KeyFormatType, Failure> {
     use KeyFormatType::{Opaque, Raw, TransparentSymmetricKey};
     let own = object.default_format();
@@ -151,7 +151,7 @@ fn in_format(bytes: ByteString, format: KeyFormatType) -> KeyMaterial {
     }
 }
 
-/// A template is the attributes that it has for others.
+/// A template's value is its attributes for other objects.
 fn template(
     context: &Context<'_, '_>,
     object: &Object,

@@ -9,8 +9,7 @@ use super::Context;
 use super::failure::Failure;
 use crate::access::Role;
 
-/// Attributes by name, or all; also of a destroyed object. One that the object does not have is
-/// left out.
+/// Returns attributes by name, or all, even of a destroyed object. Missing ones are left out.
 pub fn get_attributes(
     context: &mut Context<'_, '_>,
     request: &GetAttributesRequest,
@@ -23,14 +22,14 @@ pub fn get_attributes(
         ));
     }
     let mut object = context.object(request.unique_identifier.as_ref())?;
-    // Who holds the key lives by what is said here.
+    // A host that holds the key relies on this answer.
     if context.caller.role() == Role::Host && !object.is_destroyed() {
         object = context.as_provider_says(object)?;
     }
     let mut attributes = object.attributes_at(context.version, context.work.now());
     if !names.is_empty() {
         attributes.retain(|attribute| names.contains(&attribute.name()));
-        // In the order in which they were asked for.
+        // In the requested order.
         attributes.sort_by_key(|attribute| names.iter().position(|name| *name == attribute.name()));
     }
     Ok(GetAttributesResponse { unique_identifier: object.id.to_string(), attributes })

@@ -5,7 +5,7 @@ use strongroom_kmip::message::{GetUsageAllocationRequest, UniqueIdentifierRespon
 use super::failure::Failure;
 use super::{Context, answer_for};
 
-/// Gives a client a part of what may still be protected with a key.
+/// Allocates a part of a key's remaining usage to a client.
 pub fn get_usage_allocation(
     context: &mut Context<'_, '_>,
     request: &GetUsageAllocationRequest,

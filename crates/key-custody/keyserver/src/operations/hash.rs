@@ -1,4 +1,4 @@
-//! Hash (KMIP 1.4, 4.37), where it is switched on.
+//! Hash (KMIP 1.4, 4.37), if enabled.
 
 use aws_lc_rs::digest;
 use strongroom_kmip::message::{HashRequest, HashResponse};

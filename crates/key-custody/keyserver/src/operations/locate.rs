@@ -16,16 +16,16 @@ use crate::objects::clock::UnixSeconds;
 use crate::objects::id::ObjectId;
 use crate::objects::object::Object;
 
-/// Most groups whose turn is remembered. One that is forgotten begins anew.
+/// Most groups whose turn is remembered. A forgotten group starts again.
 const TURNS_MAX: usize = 4096;
 
-/// Which member of a group was the default last: a group's members take turns (KMIP 1.4, 4.9,
-/// Object Group Member).
+/// The last default member of each group: a group's members take turns (KMIP 1.4, 4.9, Object Group
+/// Member).
 #[derive(Debug, Default)]
 pub struct GroupTurns(Mutex<HashMap<(ClientId, String), ObjectId>>);
 
 impl GroupTurns {
-    /// The next of `members`, which are in their order.
+    /// The next of `members`, which are sorted.
     fn next(&self, owner: ClientId, group: &str, members: &[ObjectId]) -> Option<ObjectId> {
         let mut turns = self.0.lock();
         let key = (owner, group.to_owned());
@@ -39,7 +39,7 @@ impl GroupTurns {
     }
 }
 
-/// The objects that have all the attributes asked for, oldest first.
+/// Finds the objects with all the requested attributes, oldest first.
 pub fn locate(context: &mut Context<'_, '_>, request: &LocateRequest) -> Result<LocateResponse, Failure> {
     let limit = |asked: Option<i32>, what| match asked {
         None => Ok(None),
@@ -63,8 +63,8 @@ pub fn locate(context: &mut Context<'_, '_>, request: &LocateRequest) -> Result<
     }
     let total = found.len();
     let given: Vec<ObjectId> = found.into_iter().skip(offset).take(maximum.unwrap_or(usize::MAX)).collect();
-    // The batch goes on with the object that was found, if it was one; with more, there is none
-    // that it could mean.
+    // The batch continues with the found object if there is exactly one; several would be
+    // ambiguous.
     context.placeholder = match given.as_slice() {
         [one] => Some(*one),
         _ => None,
@@ -79,7 +79,7 @@ pub fn locate(context: &mut Context<'_, '_>, request: &LocateRequest) -> Result<
     })
 }
 
-/// The objects that the caller may learn of, as few as an index can make them.
+/// The objects visible to the caller, narrowed down by an index if possible.
 fn candidates(context: &mut Context<'_, '_>, request: &LocateRequest) -> Result<Vec<Object>, Failure> {
     let caller = context.caller;
     let owner = match scope(caller.role(), OperationClass::ReadMetadata) {
@@ -89,7 +89,7 @@ fn candidates(context: &mut Context<'_, '_>, request: &LocateRequest) -> Result<
             let granted = caller.grant().map(|grant| grant.grant().objects()).unwrap_or_default();
             let mut found = Vec::new();
             for text in granted {
-                // Those that the grant names for something else, and those that are gone, are just
+                // Objects that the grant names for other operations, and destroyed ones, are simply
                 // not found.
                 if let Ok(object) = context.object_for(Some(text), OperationClass::ReadMetadata)
                     && !object.is_destroyed()

@@ -1,4 +1,4 @@
-//! MAC and MAC Verify (KMIP 1.4, 4.33 and 4.34), where they are switched on: HMAC.
+//! MAC and MAC Verify (KMIP 1.4, 4.33 and 4.34), if enabled: HMAC.
 
 use aws_lc_rs::hmac;
 use strongroom_kmip::message::{MacRequest, MacResponse, MacVerifyRequest, MacVerifyResponse};
@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::wrap::{check_may_be_used, parameters_of, use_allowance};
 use crate::objects::object::Object;
 
-/// Makes the MAC of a client's data.
+/// Computes the MAC of a client's data.
 pub fn mac(context: &mut Context<'_, '_>, request: &MacRequest) -> Result<MacResponse, Failure> {
     check_in_one_part(&request.correlation_value, request.init_indicator, request.final_indicator)?;
     let data = request.data.as_ref().ok_or_else(missing_data)?;
@@ -31,7 +31,7 @@ pub fn mac(context: &mut Context<'_, '_>, request: &MacRequest) -> Result<MacRes
     Ok(MacResponse { unique_identifier, mac_data: Some(tag.as_ref().into()), correlation_value: None })
 }
 
-/// Says whether a MAC is that of the data.
+/// Verifies the MAC of a client's data.
 pub fn mac_verify(
     context: &mut Context<'_, '_>,
     request: &MacVerifyRequest,

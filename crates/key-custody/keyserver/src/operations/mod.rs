@@ -1,10 +1,10 @@
-//! The operations of KMIP, one file each: what they do to objects, and nothing of connections,
-//! batches or records.
+//! The operations of KMIP, one file each: their effect on objects, independent of connections,
+//! batches and records.
 //!
-//! An operation is a function of a [`Context`] and its payload. It reads and stages through the
-//! context's piece of [`Work`], so it may be done again if another client was faster; it says what
-//! it gave out, so that the record can be kept before the answer leaves; and it asks for every
-//! object by [`Context::object`] or one of its sisters, which is where permission is checked.
+//! An operation is a function of a [`Context`] and its payload. It reads and stages changes through
+//! the context's [`Work`], so it can be repeated after a conflict. It reports released secrets, so
+//! that they are recorded before the answer leaves. It obtains every object through
+//! [`Context::object`] or a variant, which check permissions.
 
 mod activate;
 mod add_attribute;
@@ -53,43 +53,43 @@ use crate::settings::Settings;
 
 pub use locate::GroupTurns;
 
-/// What the operations of one request go by.
+/// The context of a request's operations.
 pub struct Context<'a, 'w> {
-    /// Who asks.
+    /// The client.
     pub caller: &'a Caller,
-    /// In which version of KMIP.
+    /// The version of KMIP.
     pub version: ProtocolVersion,
-    /// What the server offers.
+    /// The server's settings.
     pub settings: &'a Settings,
-    /// Whose turn it is in groups of objects.
+    /// The turns in groups of objects.
     pub turns: &'a GroupTurns,
-    /// What is read and changed.
+    /// The objects read and changed.
     pub work: &'a mut Work<'w>,
-    /// What others have answered so far.
+    /// The answers of providers and datastores so far.
     pub answers: &'a Answers,
-    /// What has to be asked first. Then nothing of the operation counts; it is done again with the
+    /// A request that must be made first. Then the attempt is dropped, and repeated with the
     /// answer.
     pub asks: Option<Ask>,
-    /// Where an external provider keeps the key that the item has to do with, for the record.
+    /// The item's key at an external provider, for the record.
     pub upstream: Option<ProviderKey>,
-    /// The object that an item means which names none (KMIP 1.4, section 4, "ID Placeholder").
+    /// The object of an item that names none (KMIP 1.4, section 4, "ID Placeholder").
     pub placeholder: Option<ObjectId>,
-    /// The objects that the item had to do with, for the record.
+    /// The objects of the item, for the record.
     pub objects: Vec<ObjectId>,
-    /// Whether a secret is given out, and if so, whether it is wrapped.
+    /// The released secret, if there is one.
     pub released: Option<Released>,
-    /// The operation that is being done.
+    /// The current operation.
     pub operation: Operation,
 }
 
-/// A secret that is given out.
+/// A released secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
     /// Whether it is wrapped under another key.
     pub wrapped: bool,
 }
 
-/// Which class of permission an operation needs; `None` for those that are not offered.
+/// The permission class of an operation; `None` for those that are not offered.
 pub fn class_of(operation: Operation) -> Option<OperationClass> {
     use OperationClass as Class;
     Some(match operation {
@@ -118,8 +118,7 @@ pub fn class_of(operation: Operation) -> Option<OperationClass> {
         | Operation::Mac
         | Operation::MacVerify => Class::UseKey,
         Operation::RngRetrieve | Operation::RngSeed | Operation::Hash => Class::Random,
-        // Public key cryptography, split keys, what a server says unasked, and what has no name
-        // here.
+        // Public key cryptography, split keys, operations that servers initiate, and unknown ones.
         Operation::CreateKeyPair
         | Operation::DeriveKey
         | Operation::Certify
@@ -138,11 +137,11 @@ pub fn class_of(operation: Operation) -> Option<OperationClass> {
     })
 }
 
-/// Does one operation.
+/// Performs one operation.
 ///
 /// # Errors
 ///
-/// [`Failure`]; then nothing that the operation staged may be made durable.
+/// [`Failure`]; then the operation's staged changes must not be committed.
 pub fn perform(payload: &RequestPayload, context: &mut Context<'_, '_>) -> Result<ResponsePayload, Failure> {
     use RequestPayload as Request;
     use ResponsePayload as Response;
@@ -205,12 +204,12 @@ fn not_supported(operation: Operation) -> Failure {
 }
 
 impl Context<'_, '_> {
-    /// Refuses operations that are switched off, that the version does not have, or that the caller
-    /// may never do.
+    /// Refuses operations that are disabled, that the version does not have, or that the caller may
+    /// never do.
     fn check_offered(&self) -> Result<(), Failure> {
         let operation = self.operation;
         let Some(class) = class_of(operation) else { return Err(not_supported(operation)) };
-        // Who asks which versions there are cannot know yet that the question came with 1.1.
+        // A client that asks for the versions cannot know yet that Discover Versions needs 1.1.
         let is_known = operation.since() <= self.version || operation == Operation::DiscoverVersions;
         if !is_known || !self.settings.offers(operation) {
             return Err(not_supported(operation));
@@ -223,13 +222,12 @@ impl Context<'_, '_> {
         }
     }
 
-    /// The object that an item means, if the caller may do the operation to it. It may be a
-    /// tombstone.
+    /// The object of an item, if the caller may perform the operation on it. It may be a tombstone.
     ///
     /// # Errors
     ///
-    /// `ItemNotFound` for what is not there; `PermissionDenied` for what is another's and not
-    /// granted.
+    /// `ItemNotFound` for a missing object; `PermissionDenied` for one of another client that was
+    /// not granted.
     pub fn object(&mut self, named: Option<&String>) -> Result<Object, Failure> {
         let class = class_of(self.operation).ok_or_else(|| not_supported(self.operation))?;
         let object = self.object_for(named, class)?;
@@ -247,7 +245,7 @@ impl Context<'_, '_> {
         if object.is_destroyed() { Err(Failure::not_found()) } else { Ok(object) }
     }
 
-    /// As [`Context::living_object`], and the object is not in the archive.
+    /// As [`Context::living_object`], and the object is not archived.
     ///
     /// # Errors
     ///
@@ -271,7 +269,8 @@ impl Context<'_, '_> {
             })?,
         };
         self.objects.push(id);
-        // Before the object is looked for: who may see none of them does not learn which there are.
+        // Checked before the look-up, so that a caller without permission does not learn which
+        // objects exist.
         let scope = match self.caller.scope_for(id, class) {
             Err(_) if class == OperationClass::ReadMetadata && self.is_held(id)? => Scope::Granted,
             scope => scope?,
@@ -281,17 +280,17 @@ impl Context<'_, '_> {
             Scope::Own if object.owner != self.caller.client() => {
                 Err(Failure::denied("the object belongs to another client"))
             }
-            // Refused before: such a caller has no scope here.
+            // Refused above: such a caller has no scope here.
             Scope::Nothing => Err(Failure::denied("the caller may do this to no object")),
             Scope::Own | Scope::Granted | Scope::All => Ok(object),
         }
     }
 
-    /// A key that an external provider keeps.
+    /// A key at an external provider.
     ///
     /// # Errors
     ///
-    /// Why the provider does not give it.
+    /// The provider's failure.
     fn key_of_provider(&mut self, key: &ProviderKey) -> Result<&SecretBytes, Failure> {
         self.upstream = Some(key.clone());
         match self.answers.keys.get(key) {
@@ -300,11 +299,11 @@ impl Context<'_, '_> {
         }
     }
 
-    /// The object as its external provider says that it is now, if one keeps its key.
+    /// The object, updated to the state at its external provider, if it has one.
     ///
     /// # Errors
     ///
-    /// Why that cannot be said.
+    /// Why the state is unknown.
     fn as_provider_says(&mut self, mut object: Object) -> Result<Object, Failure> {
         let Some(key) = &object.upstream else { return Ok(object) };
         self.upstream = Some(key.clone());
@@ -318,14 +317,14 @@ impl Context<'_, '_> {
         Ok(object)
     }
 
-    /// Has it asked first; the failure is not seen by anyone.
+    /// Requests an answer first; the returned failure reaches no client.
     fn ask(&mut self, ask: Ask) -> Failure {
         self.asks = Some(ask);
         Failure::new(ResultReason::GeneralFailure, "something has to be asked first")
     }
 
-    /// Whether the caller is a host that was granted the object before, and may ask on what became
-    /// of it.
+    /// Whether the caller is a host that was granted the object before, and may still read its
+    /// state.
     fn is_held(&self, id: ObjectId) -> Result<bool, Failure> {
         let caller = self.caller;
         if caller.role() != Role::Host || caller.grant().is_some() {
@@ -336,7 +335,7 @@ impl Context<'_, '_> {
     }
 }
 
-/// Refuses an object in the archive.
+/// Refuses an archived object.
 pub(crate) fn check_online(object: &Object) -> Result<(), Failure> {
     match object.life.archived() {
         Some(_) => {
@@ -346,7 +345,7 @@ pub(crate) fn check_online(object: &Object) -> Result<(), Failure> {
     }
 }
 
-/// Refuses what has no state: templates and opaque objects.
+/// Refuses objects without a state: templates and opaque objects.
 pub(crate) fn check_has_state(object: &Object) -> Result<(), Failure> {
     use strongroom_kmip::protocol::ObjectType;
     match object.object_type {
@@ -358,7 +357,7 @@ pub(crate) fn check_has_state(object: &Object) -> Result<(), Failure> {
     }
 }
 
-/// The answer of operations that have nothing to tell but which object it was.
+/// The answer of operations that return only the object's identifier.
 pub(crate) fn answer_for(id: ObjectId) -> UniqueIdentifierResponse {
     UniqueIdentifierResponse { unique_identifier: id.to_string() }
 }

@@ -11,7 +11,7 @@ use crate::objects::clock::UnixSeconds;
 use crate::objects::lifecycle::SettableDate;
 use crate::objects::object::{Object, Usage};
 
-/// Puts another value in the place of one that the object has.
+/// Replaces one of the object's values.
 pub fn modify_attribute(
     context: &mut Context<'_, '_>,
     request: &ModifyAttributeRequest,
@@ -60,7 +60,7 @@ pub(super) fn checked_rule(
     rule(&name).ok_or_else(|| Failure::invalid(format!("{name} is not an attribute of objects here")))
 }
 
-/// Refuses usage limits that were drawn upon.
+/// Refuses usage limits that were drawn on.
 pub(super) fn check_unused(usage: &Usage) -> Result<(), Failure> {
     if usage.begun {
         return Err(Failure::denied("some of the usage limits was allocated; they are fixed from then on"));
@@ -68,7 +68,7 @@ pub(super) fn check_unused(usage: &Usage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which date an attribute is.
+/// The date that an attribute sets.
 pub(super) fn settable_date(value: &AttributeValue) -> Result<(SettableDate, UnixSeconds), Failure> {
     Ok(match value {
         AttributeValue::ActivationDate(at) => (SettableDate::Activation, (*at).into()),
@@ -79,7 +79,7 @@ pub(super) fn settable_date(value: &AttributeValue) -> Result<(SettableDate, Uni
     })
 }
 
-/// The attribute as the object has it now.
+/// The object's current attribute.
 pub(super) fn attribute_at(
     object: &Object,
     name: &AttributeName,

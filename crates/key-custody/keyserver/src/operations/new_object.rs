@@ -1,4 +1,4 @@
-//! The attributes that a new object is made with: templates first, then what the request says.
+//! The attributes of a new object: templates first, then the request's own.
 
 use strongroom_kmip::protocol::{
     AttributeName, AttributeValue, CryptographicAlgorithm, ObjectType, ResultReason, TemplateAttribute,
@@ -11,37 +11,36 @@ use crate::objects::id::ObjectId;
 use crate::objects::lifecycle::{LifeCycle, RequestedDates};
 use crate::objects::object::{Content, Object, Usage};
 
-/// Longest key that is made here, in bits: an HMAC key of the longest block.
+/// Longest key that is generated, in bits: an HMAC key of the longest block.
 const KEY_MAX_BITS: i32 = 1024;
 
-/// What is asked of a new object, beside its value.
+/// The requested properties of a new object, except its value.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    /// What the object keeps as it is.
+    /// Attributes that the object keeps unchanged.
     pub attributes: AttributeSet,
     /// Its dates.
     pub dates: RequestedDates,
     /// Its usage limits.
     pub usage: Option<Usage>,
-    /// Whether its value has never left a server, where the client knows.
+    /// Whether its value has never left a server, if the client states it.
     pub fresh: Option<bool>,
 }
 
 impl Wanted {
-    /// What the request asks for.
+    /// Reads the request's attributes.
     ///
     /// # Errors
     ///
-    /// `ItemNotFound` for a template that is not there, `InvalidField` for attributes that clients
-    /// do not set.
+    /// `ItemNotFound` for a missing template, `InvalidField` for attributes that clients do not
+    /// set.
     pub fn of(context: &mut Context<'_, '_>, asked: &TemplateAttribute) -> Result<Self, Failure> {
         let mut wanted = Self::default();
         let says = |name: &AttributeName| asked.attributes.iter().any(|attribute| attribute.name() == *name);
         for name in &asked.templates {
             for attribute in template_named(context, &name.value)?.to_attributes() {
                 let name = attribute.name();
-                // What the request says of an attribute that stands once goes before what the
-                // template does.
+                // For a single-valued attribute, the request takes precedence over the template.
                 if rule(&name).is_some_and(|rule| rule.many) || !says(&name) {
                     wanted.take(&attribute.value, context)?;
                 }
@@ -53,7 +52,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Takes one attribute in.
+    /// Adds one attribute.
     ///
     /// # Errors
     ///
@@ -102,7 +101,7 @@ impl Wanted {
         }
     }
 
-    /// The object that is wanted, with that value; it belongs to the caller.
+    /// The requested object with that value; the caller owns it.
     ///
     /// # Errors
     ///
@@ -143,7 +142,7 @@ impl Wanted {
     }
 }
 
-/// What the caller's template of that name has for others.
+/// The attributes of the caller's template of that name.
 fn template_named(context: &mut Context<'_, '_>, name: &str) -> Result<AttributeSet, Failure> {
     let missing = || Failure::new(ResultReason::ItemNotFound, "there is no such template");
     let id = context.work.named(context.caller.client(), name)?.ok_or_else(missing)?;
@@ -156,7 +155,7 @@ fn template_named(context: &mut Context<'_, '_>, name: &str) -> Result<Attribute
     }
 }
 
-/// Refuses values that this server can do nothing with.
+/// Refuses values that this server cannot use.
 pub fn check_value(value: &AttributeValue) -> Result<(), Failure> {
     match value {
         AttributeValue::ApplicationSpecificInformation(information) if information.data.is_none() => {
@@ -170,7 +169,7 @@ pub fn check_value(value: &AttributeValue) -> Result<(), Failure> {
     }
 }
 
-/// How many bytes a key of that algorithm and length in bits has.
+/// The number of bytes of a key of that algorithm and length in bits.
 ///
 /// # Errors
 ///

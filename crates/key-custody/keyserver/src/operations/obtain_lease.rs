@@ -8,7 +8,7 @@ use super::{Context, check_has_state};
 use crate::objects::lifecycle::State;
 use crate::objects::view::LEASE_SECONDS;
 
-/// Lets a client go on using a key that it holds, or tells it to stop.
+/// Extends a client's use of a key that it holds, or ends it.
 pub fn obtain_lease(
     context: &mut Context<'_, '_>,
     request: &UniqueIdentifierRequest,

@@ -11,13 +11,13 @@ use strongroom_kmip::ttlv::{Item, Tag, Type, Value};
 use super::{Context, class_of};
 use crate::objects::view::random_source;
 
-/// Whose server this is.
+/// The server's vendor.
 pub const VENDOR: &str = "Strongroom";
 
 const OBJECT_TYPES: [ObjectType; 4] =
     [ObjectType::SymmetricKey, ObjectType::SecretData, ObjectType::OpaqueObject, ObjectType::Template];
 
-/// What the server is and can do, as far as it is asked.
+/// Answers the queried functions.
 pub fn query(context: &Context<'_, '_>, request: &QueryRequest) -> QueryResponse {
     let version = context.version;
     let mut answer = QueryResponse::default();
@@ -36,7 +36,7 @@ pub fn query(context: &Context<'_, '_>, request: &QueryRequest) -> QueryResponse
                 answer.vendor_identification = Some(VENDOR.to_owned());
                 answer.server_information = Some(server_information());
             }
-            // Any namespace is kept; there is none whose data the server makes up.
+            // Any namespace is accepted; the server generates data for none.
             QueryFunction::ApplicationNamespaces
             | QueryFunction::AttestationTypes
             | QueryFunction::Validations => {}
@@ -45,7 +45,7 @@ pub fn query(context: &Context<'_, '_>, request: &QueryRequest) -> QueryResponse
             QueryFunction::Rngs => answer.rng_parameters = vec![random_source()],
             QueryFunction::Profiles => answer.profile_information = profiles(version),
             QueryFunction::Capabilities => answer.capability_information = vec![capabilities()],
-            // A client becomes known by an enrolment that is not of KMIP.
+            // Clients enrol outside KMIP.
             QueryFunction::ClientRegistrationMethods => {
                 answer.client_registration_methods = vec![ClientRegistrationMethod::Unspecified];
             }
@@ -55,7 +55,7 @@ pub fn query(context: &Context<'_, '_>, request: &QueryRequest) -> QueryResponse
     answer
 }
 
-/// What a vendor may say freely: which program and which version of it.
+/// The vendor's free text: the program and its version.
 fn server_information() -> Value {
     let text = concat!("strongroom ", env!("CARGO_PKG_VERSION"));
     // The first tag of the vendors' range is the grant's; this is the second.
@@ -63,7 +63,7 @@ fn server_information() -> Value {
     Value::Structure(tag.map(|tag| Item::text(tag, text)).into_iter().collect())
 }
 
-/// The one tag that was added: the signed grant in a credential.
+/// The one added tag: the signed grant in a credential.
 fn extension(with_tag: bool) -> ExtensionInformation {
     ExtensionInformation {
         name: "STRONGROOM GRANT".to_owned(),

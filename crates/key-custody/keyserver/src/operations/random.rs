@@ -1,11 +1,11 @@
-//! RNG Retrieve and RNG Seed (KMIP 1.4, 4.35 and 4.36), where they are switched on.
+//! RNG Retrieve and RNG Seed (KMIP 1.4, 4.35 and 4.36), if enabled.
 
 use strongroom_kmip::message::{RngRetrieveRequest, RngRetrieveResponse, RngSeedRequest, RngSeedResponse};
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
 
 use super::failure::Failure;
 
-/// Random bytes: at most as many as a secret may have.
+/// Returns random bytes, up to the limit of a secret.
 pub fn retrieve(request: &RngRetrieveRequest) -> Result<RngRetrieveResponse, Failure> {
     let length_bytes = usize::try_from(request.data_length)
         .ok()
@@ -14,8 +14,8 @@ pub fn retrieve(request: &RngRetrieveRequest) -> Result<RngRetrieveResponse, Fai
     Ok(RngRetrieveResponse { data: (&SecretBytes::random(length_bytes)?).into() })
 }
 
-/// Takes a client's seed and uses nothing of it: the source is seeded by the kernel, and what a
-/// client brings is known to the client.
+/// Accepts a client's seed but uses none of it: the kernel seeds the source, and the client knows
+/// its own seed.
 pub fn seed(_: &RngSeedRequest) -> Result<RngSeedResponse, Failure> {
     Ok(RngSeedResponse { data_length: 0 })
 }

@@ -12,8 +12,8 @@ use crate::objects::clock::UnixSeconds;
 use crate::objects::lifecycle::{RequestedDates, SettableDate};
 use crate::objects::object::{Object, Usage};
 
-/// Makes a key that takes the place of another: it gets its names and its other attributes, and
-/// each links to the other. The old key stays as it is, without its names.
+/// Makes a key that replaces another: it receives the old key's names and other attributes, and
+/// each links to the other. The old key keeps everything but its names.
 pub fn re_key(context: &mut Context<'_, '_>, request: &ReKeyRequest) -> Result<ReKeyResponse, Failure> {
     let mut old = context.online_object(request.unique_identifier.as_ref())?;
     if old.plain_key().is_none() {
@@ -42,14 +42,14 @@ pub fn re_key(context: &mut Context<'_, '_>, request: &ReKeyRequest) -> Result<R
     let answer = ReKeyResponse { unique_identifier: new.id.to_string(), template_attribute: None };
     context.placeholder = Some(new.id);
     context.objects.push(new.id);
-    // The old key gives its names up before the new one takes them.
+    // The old key must give up its names before the new one takes them.
     context.work.replace(old)?;
     context.work.add(new)?;
     Ok(answer)
 }
 
-/// What the old key has and the request does not say, in the order of the old key. Links are its
-/// own affair.
+/// Copies attributes of the old key that the request does not set, in the old key's order. Links
+/// are not inherited.
 fn inherit(wanted: &mut Wanted, old: &Object, names: Vec<AttributeValue>) {
     let asked = std::mem::take(&mut wanted.attributes);
     let inherited =
@@ -62,7 +62,7 @@ fn inherit(wanted: &mut Wanted, old: &Object, names: Vec<AttributeValue>) {
         let replaced = !many && asked_values.iter().any(|asked| asked.name() == name);
         let made_anew = matches!(name, AttributeName::Link | AttributeName::RandomNumberGenerator);
         if !replaced && !made_anew && !wanted.attributes.has(&value) {
-            // As many as the old key had, at most.
+            // No more than the old key had, so the limit holds.
             let _ = wanted.attributes.add(value, many);
         }
     }
@@ -77,9 +77,9 @@ fn inherit(wanted: &mut Wanted, old: &Object, names: Vec<AttributeValue>) {
     }
 }
 
-/// The dates of the new key. With an offset, it becomes active so long from now, and its other
-/// dates keep their distance from that (KMIP 1.4, table 187); without one it has those of the old
-/// key, where the request does not say others.
+/// The dates of the new key. With an offset, it becomes active after that time, and its other dates
+/// shift with it (KMIP 1.4, table 187). Without one it has the old key's dates, unless the request
+/// sets others.
 fn new_dates(
     old: &Object,
     asked: RequestedDates,
@@ -101,7 +101,7 @@ fn new_dates(
         process_start: asked.process_start.or_else(|| shifted(SettableDate::ProcessStart)),
         protect_stop: asked.protect_stop.or_else(|| shifted(SettableDate::ProtectStop)),
         deactivation: asked.deactivation.or_else(|| match offset_seconds {
-            // When the old key was deactivated before its time is no date of the new one's.
+            // An early deactivation of the old key does not apply to the new one.
             None if old.revocation.is_some() => None,
             _ => shifted(SettableDate::Deactivation),
         }),

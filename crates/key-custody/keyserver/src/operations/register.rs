@@ -16,7 +16,7 @@ use super::new_object::{Wanted, key_bytes};
 use crate::objects::attributes::{AttributeRule, AttributeSet, Keeper, rule};
 use crate::objects::object::{Content, Material};
 
-/// Takes an object in: a symmetric key (plain, wrapped, or kept elsewhere), secret data, an opaque
+/// Registers an object: a symmetric key (plain, wrapped, or kept elsewhere), secret data, an opaque
 /// object, a template.
 pub fn register(
     context: &mut Context<'_, '_>,
@@ -50,7 +50,7 @@ pub fn register(
             for attribute in template_attributes(context, raw)? {
                 let value = attribute.value;
                 let rule = rule_for_template(&value)?;
-                // Its name is its own, wherever it stands.
+                // A template's name is its own, wherever it appears.
                 if let AttributeValue::Name(_) = value {
                     wanted.take(&value, context)?;
                 } else {
@@ -73,7 +73,7 @@ pub fn register(
 /// The value of a key block.
 struct TakenValue {
     material: Material,
-    /// SHA-256 of the key material in its format, as far as it can be seen.
+    /// SHA-256 of the key material in its format, if it is readable.
     digest: Option<[u8; 32]>,
 }
 
@@ -121,7 +121,7 @@ impl TakenValue {
                     }
                 };
                 let digest = match block.key_format_type {
-                    // Of the encoded structure that the material is.
+                    // The digest covers the encoded structure of the material.
                     KeyFormatType::TransparentSymmetricKey => sha256(&write_exactly(|writer| {
                         writer.structure(Tag::KEY_MATERIAL, |writer| writer.bytes(Tag::KEY, bytes.expose()));
                     })),
@@ -133,8 +133,8 @@ impl TakenValue {
     }
 }
 
-/// Algorithm and length stand in the key block, in the attributes, or in both, and then they agree;
-/// and the key has that length.
+/// Checks algorithm and length: they are in the key block, the attributes or both, must agree, and
+/// must match the key.
 fn agree_with_block(wanted: &mut Wanted, block: &KeyBlock, material: &Material) -> Result<(), Failure> {
     let from_block = [
         block.cryptographic_algorithm.map(AttributeValue::CryptographicAlgorithm),
@@ -175,7 +175,7 @@ fn secret(bytes: &ByteString) -> Result<SecretBytes, Failure> {
     Ok(secret)
 }
 
-/// The rule for an attribute that a template may have for others.
+/// The rule for an attribute in a template.
 fn rule_for_template(value: &AttributeValue) -> Result<AttributeRule, Failure> {
     let name = value.name();
     rule(&name)
@@ -183,7 +183,7 @@ fn rule_for_template(value: &AttributeValue) -> Result<AttributeRule, Failure> {
         .ok_or_else(|| Failure::invalid(format!("{name} is not set by templates")))
 }
 
-/// What a template holds: attributes, and nothing else.
+/// Reads a template, which holds only attributes.
 fn template_attributes(context: &Context<'_, '_>, raw: &RawObject) -> Result<Vec<Attribute>, Failure> {
     let rules = Rules { version: context.version, unknown_fields: UnknownFields::Refuse };
     let encoded = write_exactly(|writer| {

@@ -7,8 +7,8 @@ use super::failure::Failure;
 use super::{Context, answer_for, check_has_state, check_online};
 use crate::objects::object::Revocation;
 
-/// Ends the use of an object: compromised if the reason says so, deactivated otherwise. A destroyed
-/// object can still be found to have been compromised.
+/// Ends the use of an object: as compromised or deactivated, depending on the reason. A destroyed
+/// object can still be marked compromised.
 pub fn revoke(
     context: &mut Context<'_, '_>,
     request: &RevokeRequest,

@@ -1,4 +1,4 @@
-//! A key under another: AES key wrap (NIST SP 800-38F, RFC 3394 and 5649) in Get.
+//! Wraps a key under another: AES key wrap (NIST SP 800-38F, RFC 3394 and 5649) in Get.
 
 use aws_lc_rs::key_wrap::{AES_128, AES_256, AesKek, KeyWrap, KeyWrapPadded};
 use strongroom_kmip::protocol::{
@@ -16,11 +16,11 @@ use crate::objects::object::Object;
 /// Wrapping adds one semiblock, and padding up to seven bytes before it.
 const SEMIBLOCK_BYTES: usize = 8;
 
-/// `block`, a plain key of `object`, wrapped as the client wants it.
+/// Wraps `block`, a plain key of `object`, as the client requests.
 ///
 /// # Errors
 ///
-/// What is wrong with the wish, or with the wrapping key; all that can be wrong with using that.
+/// If the specification is invalid, or the wrapping key is missing or may not be used.
 pub fn wrap(
     context: &mut Context<'_, '_>,
     object: &Object,
@@ -89,7 +89,7 @@ pub fn wrap(
 
 /// The key that wraps: the caller's own, or granted for use, and active.
 fn wrapping_key(context: &mut Context<'_, '_>, named: &String) -> Result<Object, Failure> {
-    // A client wraps with what it owns; a host needs the grant's word for using the key.
+    // A client wraps with keys that it owns; a host needs a grant for using the key.
     let class = match scope(context.caller.role(), OperationClass::ReadKey) {
         Scope::Granted => OperationClass::UseKey,
         _ => OperationClass::ReadKey,
@@ -106,7 +106,7 @@ fn wrapping_key(context: &mut Context<'_, '_>, named: &String) -> Result<Object,
     Ok(key)
 }
 
-/// Refuses a use that the key's Cryptographic Usage Mask does not name.
+/// Refuses a use that the key's Cryptographic Usage Mask does not permit.
 pub(super) fn check_may_be_used(key: &Object, purpose: CryptographicUsageMask) -> Result<(), Failure> {
     match key.attributes.get(&AttributeName::CryptographicUsageMask) {
         Some(AttributeValue::CryptographicUsageMask(mask)) if mask.contains(purpose) => Ok(()),
@@ -114,7 +114,7 @@ pub(super) fn check_may_be_used(key: &Object, purpose: CryptographicUsageMask) -
     }
 }
 
-/// Counts a use of `length_bytes` against the key's usage limits; whether it has any.
+/// Counts a use of `length_bytes` against the key's usage limits. Returns whether it has any.
 pub(super) fn use_allowance(key: &mut Object, length_bytes: usize) -> Result<bool, Failure> {
     let Some(usage) = &mut key.usage else { return Ok(false) };
     let count = match usage.unit() {
@@ -128,7 +128,7 @@ pub(super) fn use_allowance(key: &mut Object, length_bytes: usize) -> Result<boo
     }
 }
 
-/// The parameters of the request, or else of the key.
+/// The parameters of the request or, failing that, of the key.
 pub(super) fn parameters_of<'a>(
     asked: Option<&'a CryptographicParameters>,
     key: &'a Object,

@@ -1,14 +1,14 @@
-//! The key server as a process: puts its rooms together, serves, and ends in order.
+//! The key server as a process: assembles its rooms, serves, and shuts down in order.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`state`] | the state directory: root, store, authority and audit log, opened in the order in which they need each other |
-//! | `record` | what goes on record, as lines of the audit log |
-//! | `upkeep` | what falls due with time |
+//! | `record` | audit records of the server's events |
+//! | `upkeep` | periodic maintenance |
 //! | `sweep` | destructions that fall due |
 //!
-//! **Order of the end.** The ports stop taking requests and finish those under way; then the upkeep
-//! ends; then the audit log signs its last head and is closed; then the store.
+//! **Order of shutdown.** The ports stop accepting requests and finish those in progress; then the
+//! upkeep ends; then the audit log signs its last head and is closed; then the store.
 
 pub(crate) mod record;
 mod repeated;
@@ -45,11 +45,11 @@ use crate::server::{Foundations, KeyServer};
 use crate::service::{ClosesRevoked, KmipService};
 use crate::settings::Settings;
 
-/// How long a collector is waited for that gets the last lines of the audit log: as long as it may
-/// take for any. One that is in trouble is not waited for.
+/// How long shutdown waits for the collector to confirm the last lines of the audit log. It does
+/// not wait for a failing collector.
 const LAST_LINES_WAIT: Duration = Duration::from_secs(10);
 
-/// Where a server listens, and what it offers.
+/// The listeners and settings of a server.
 #[derive(Debug)]
 pub struct ProcessSettings {
     /// The KMIP port.
@@ -58,27 +58,28 @@ pub struct ProcessSettings {
     pub enrolment: SocketAddr,
     /// The listening socket for administration by this machine, if there is one.
     pub administration: Option<OwnedFd>,
-    /// What of KMIP is switched on.
+    /// The enabled KMIP operations.
     pub offered: Settings,
     /// The limits of the KMIP port.
     pub limits: ServerLimits,
-    /// Where the audit log is shipped to.
+    /// The collector of the audit log.
     pub collector: Option<Collector>,
-    /// Which files of the audit log go. With a collector, once that has confirmed them.
+    /// The retention of audit log files. With a collector, files go only once it has confirmed
+    /// them.
     pub retention: Retention,
-    /// The external providers that the server is the broker of.
+    /// The external providers that the server brokers.
     pub upstream: Option<Arc<dyn Upstream>>,
-    /// How long a destruction waits at least, in seconds.
+    /// The minimum delay of a destruction, in seconds.
     pub destruction_delay_min_seconds: i64,
 }
 
-/// Why a server does not serve.
+/// Why a server failed to start or serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// Its state cannot be opened.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The authority refuses.
+    /// The authority failed.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
     /// No keys can be derived.
@@ -87,11 +88,11 @@ pub enum ProcessError {
     /// A port cannot be listened on.
     #[error("cannot listen on {address} ({what}): {error}; is another server running there?")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What for.
+        /// The port's purpose.
         what: &'static str,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// The administration socket cannot be used.
@@ -105,7 +106,7 @@ pub enum ProcessError {
     Thread(io::Error),
 }
 
-/// A server that listens and does not serve yet.
+/// A server that listens but does not serve yet.
 pub struct KeyServerProcess {
     state: State,
     server: Server<KmipService>,
@@ -118,7 +119,7 @@ pub struct KeyServerProcess {
     brokering: Brokering,
 }
 
-/// Where a server listens: the ports that it was told, or the kernel's choice where that was 0.
+/// A server's addresses: the configured ports, or the kernel's choice for port 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// KMIP.
@@ -128,8 +129,8 @@ pub struct Addresses {
 }
 
 impl KeyServerProcess {
-    /// Listens. Whoever connects from now on waits until [`run`](Self::run). What `dependents`
-    /// names as needing a key keeps the key from being destroyed.
+    /// Begins to listen. Clients that connect now wait until [`run`](Self::run). A key with
+    /// `dependents` cannot be destroyed.
     ///
     /// # Errors
     /// [`ProcessError`].
@@ -175,12 +176,12 @@ impl KeyServerProcess {
         Ok(Self { state, server, record, destructions, enrolment, addresses, shipper, retention, brokering })
     }
 
-    /// Where it listens.
+    /// The addresses it listens on.
     pub fn addresses(&self) -> Addresses {
         self.addresses
     }
 
-    /// Serves until `shutdown` is ready, then ends in order.
+    /// Serves until `shutdown` is ready, then shuts down in order.
     ///
     /// # Errors
     /// [`ProcessError::Authority`] if TLS cannot be set up for enrolment.
@@ -188,7 +189,7 @@ impl KeyServerProcess {
         let Self { state, server, record, destructions, enrolment, shipper, retention, brokering, .. } = self;
         let end = watch::Sender::new(false);
         let told = |mut end: watch::Receiver<bool>| async move {
-            // The sender outlives all who listen to it here.
+            // The sender outlives all its receivers here.
             let _ = end.wait_for(|ended| *ended).await;
         };
         let management = Management::new(
@@ -217,12 +218,12 @@ impl KeyServerProcess {
             handle.shut_down();
         };
         let (served, ()) = tokio::join!(port, until_told);
-        // A task of theirs that panicked has told so.
+        // The panic hook has reported a panic of these tasks.
         let _ = kmip.await;
         let _ = upkeep.await;
         let _ = sweep.await;
         record.event("stop", "the key server ends in order").await;
-        // What comes after a head could have been written by whoever holds the disk.
+        // Lines after the last head could have been written by anyone with the disk.
         if let Err(error) = state.audit.head().await {
             tracing::warn!(%error, "the end of the audit log could not be signed");
         }
@@ -239,7 +240,7 @@ impl KeyServerProcess {
     }
 }
 
-/// A listening socket as the runtime knows it.
+/// Converts a listening socket to the runtime's type.
 fn unix_listener(socket: OwnedFd) -> io::Result<UnixListener> {
     let listener = std::os::unix::net::UnixListener::from(socket);
     listener.set_nonblocking(true)?;

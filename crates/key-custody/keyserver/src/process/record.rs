@@ -1,4 +1,4 @@
-//! What goes on record, as lines of the audit log.
+//! Audit records of the server's events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::objects::destruction::Waiting;
 use crate::objects::id::ObjectId;
 use crate::observer::{Event, EventOutcome, Observer, RecordError, Recording, ShownGrant};
 
-/// Writes to the audit log whatever the rooms of the server report.
+/// Writes the reports of the server's rooms to the audit log.
 #[derive(Clone)]
 pub(super) struct AuditRecord {
     log: Arc<AuditLog>,
@@ -25,12 +25,12 @@ pub(super) struct AuditRecord {
     repeated: Arc<Mutex<Repeated>>,
 }
 
-/// Most refusals of strangers that are put on record one by one in a second. Whoever can reach the
-/// port can be refused as often as they like, and would fill the disk, without which no key is
-/// released. What clients ask is always on record.
+/// Most refusals of strangers that are recorded individually in a second. An attacker who can reach
+/// the port could otherwise fill the disk with refusals, and without disk space no key is released.
+/// Clients' requests are always recorded.
 const STRANGERS_PER_SECOND: u32 = 50;
 
-/// Refusals of those that nobody knows, in the present second.
+/// Refusals of unknown clients in the present second.
 struct Strangers {
     since: Instant,
     recorded: u32,
@@ -38,8 +38,8 @@ struct Strangers {
 }
 
 impl Strangers {
-    /// Whether one more is to be on record by itself, and how many earlier ones were not that are
-    /// to be told of now.
+    /// Counts a refusal. Returns whether to record it individually, and how many earlier unrecorded
+    /// ones to report now.
     fn one_more(&mut self, now: Instant) -> (bool, u64) {
         let mut untold = 0;
         if now.duration_since(self.since) >= Duration::from_secs(1) {
@@ -62,7 +62,7 @@ impl AuditRecord {
         Self { log, strangers: Arc::new(Mutex::new(strangers)), repeated: Arc::default() }
     }
 
-    /// Puts on record what the server did by itself.
+    /// Records an action of the server itself.
     pub async fn event(&self, action: &str, reason: &str) {
         let record = Record::new(server(), action, Outcome::Done).reason(reason);
         if let Err(error) = self.log.append(&record).await {
@@ -70,7 +70,7 @@ impl AuditRecord {
         }
     }
 
-    /// Puts on record what becomes of a destruction that is due, durably.
+    /// Durably records the outcome of a due destruction.
     pub async fn destruction(
         &self,
         id: ObjectId,
@@ -89,12 +89,12 @@ impl AuditRecord {
         recorded.inspect_err(|error| tracing::error!(%error, key = %id, "could not be put on record"))
     }
 
-    /// Puts on record what nobody waits for, because nothing is released by it.
+    /// Records an event without waiting, because it releases nothing.
     fn append(&self, record: &Record) {
         drop(self.log.append(record));
     }
 
-    /// Puts on record that somebody was refused before it was known who asks for what.
+    /// Records a refusal from before client or request were known.
     fn append_refused(&self, record: &Record) {
         let (is_recorded, untold) = self.strangers.lock().one_more(Instant::now());
         if untold > 0 {
@@ -112,12 +112,12 @@ pub(crate) fn server() -> Actor {
     Actor { role: "server".into(), name: "key server".into(), ..Actor::default() }
 }
 
-/// Somebody whose certificate says nothing that is believed.
+/// The actor of a client whose certificate was not accepted.
 fn stranger(fingerprint: Option<String>, address: Option<String>) -> Actor {
     Actor { fingerprint, role: "none".into(), name: "stranger".into(), address }
 }
 
-/// A client whose certificate was believed.
+/// The actor of a client whose certificate was accepted.
 pub(crate) fn actor_of(identity: &Identity, address: Option<String>) -> Actor {
     Actor {
         fingerprint: Some(identity.certificate.to_string()),
@@ -127,8 +127,7 @@ pub(crate) fn actor_of(identity: &Identity, address: Option<String>) -> Actor {
     }
 }
 
-/// A text that a client may have written, no longer than the log takes, and marked where it was
-/// cut.
+/// Limits a possibly client-supplied text to the log's maximum, and marks a cut.
 pub(crate) fn within_limits(text: &str) -> String {
     const MARK: &str = "…";
     if text.len() <= TEXT_MAX_BYTES {
@@ -183,7 +182,7 @@ fn line(event: &Event) -> Record {
 
 impl Observer for AuditRecord {
     fn record<'a>(&'a self, events: &'a [Event]) -> Recording<'a> {
-        // In their order; all wait for the same sync.
+        // In order; all wait for the same sync.
         let lines = {
             let mut repeated = self.repeated.lock();
             let one = |event| match repeated.line(event) {

@@ -1,10 +1,10 @@
-//! Questions that are asked again and again, and change nothing.
+//! Repeated questions that change nothing.
 //!
-//! Whoever holds a key asks now and then whether it is still good; a control plane asks for all of
-//! its VMs' keys. One line for each would bury what happened under a million lines a month of
-//! nothing. So such a question is on record when it is asked first, and again once something else
-//! was done with the key; the line then says how often it had been asked meanwhile. What releases a
-//! secret, changes something or is refused has a line each time.
+//! The holder of a key regularly asks whether it is still valid; a control plane asks for the keys
+//! of all its VMs. One line for each would bury the relevant records under a million lines a month.
+//! So such a question is recorded the first time, and again once something else was done with the
+//! key; that line states how often it was asked meanwhile. Operations that release a secret, change
+//! something or are refused get a line each time.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,10 @@ use crate::access::CertificateSha256;
 use crate::objects::id::ObjectId;
 use crate::observer::{Event, EventOutcome};
 
-/// Most questions that are remembered. Beyond them all are forgotten, and on record once more.
+/// Most questions that are remembered. Beyond that all are forgotten, and recorded once more.
 const QUESTIONS_MAX: usize = 65_536;
 
-/// The questions that are on record, since nothing else was done with their key.
+/// The recorded questions since the last other operation on their key.
 #[derive(Debug, Default)]
 pub(super) struct Repeated {
     asked: HashMap<ObjectId, HashMap<CertificateSha256, Asked>>,
@@ -26,18 +26,18 @@ pub(super) struct Repeated {
 
 #[derive(Debug)]
 struct Asked {
-    /// How often since that.
+    /// Repetitions since that record.
     unrecorded: u64,
-    /// Whether the next one is to be on record.
+    /// Whether the next repetition must be recorded.
     is_stale: bool,
 }
 
-/// What becomes of an event.
+/// The recording of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// It is on record already.
+    /// It is already on record.
     None,
-    /// It gets a line, which says how often it was asked without one.
+    /// It gets a line, which states the unrecorded repetitions.
     One {
         /// How often.
         unrecorded: u64,
@@ -45,7 +45,7 @@ pub(super) enum Line {
 }
 
 impl Repeated {
-    /// What becomes of this event, which has come now.
+    /// Decides the recording of a new event.
     pub fn line(&mut self, event: &Event) -> Line {
         let Some(object) = question(event) else {
             for object in &event.objects {
@@ -126,7 +126,7 @@ mod tests {
         }
         assert_eq!(repeated.line(&asks(2)), first, "of another client");
         assert_eq!(repeated.line(&event(1, Operation::GetAttributes, other)), first, "about another key");
-        // What is done with it, or refused, is on record each time.
+        // Operations on it, and refusals, are recorded each time.
         for _ in 0..2 {
             assert_eq!(repeated.line(&event(3, Operation::Get, key)), first);
         }

@@ -8,7 +8,8 @@
 //! backup.json  the last backup                       (backup)
 //! ```
 //!
-//! Everything but the root is sealed under keys derived from the root, each for its purpose alone.
+//! Everything except the root is sealed under keys derived from the root, each for a single
+//! purpose.
 
 use std::fs;
 use std::io;
@@ -36,12 +37,12 @@ pub const AUDIT_DIRECTORY: &str = "audit";
 /// The name of the file with the key that verifies the log's heads.
 pub const AUDIT_KEY_FILE: &str = "audit.pub";
 
-/// What the authority's keys are sealed under, derived from the root.
+/// The label of the key, derived from the root, that seals the authority's keys.
 pub(crate) const AUTHORITY_LABEL: &str = "authority v1";
-/// What the objects' keys are derived from, derived from the root.
+/// The label of the key, derived from the root, from which the objects' keys are derived.
 pub(crate) const OBJECTS_LABEL: &str = "objects v1";
 
-/// Where the key that signs the log's heads lies in the store, sealed.
+/// The place in the store of the sealed key that signs the log's heads.
 const HEAD_KEY: &str = "audit/sealed/head";
 
 /// Why the state cannot be opened.
@@ -65,41 +66,40 @@ pub enum StateError {
     /// No keys can be derived for the objects.
     #[error(transparent)]
     Sealing(#[from] SealingError),
-    /// The server was restored, and it cannot be put on record.
+    /// The server was restored, and the restore cannot be recorded.
     #[error(transparent)]
     Restored(#[from] RestoredError),
-    /// Two servers at once.
+    /// Two servers at the same time.
     #[error("another process changes the state of this key server; there may be one at a time")]
     Contended,
     /// The system.
     #[error("cannot {doing} {path}: {error}")]
     System {
-        /// What was to be done.
+        /// The attempted action.
         doing: &'static str,
-        /// With what.
+        /// Its file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// What a key server has, open. It is closed when it is dropped: the log, with a last head signed,
-/// before the store.
+/// A key server's open state. Dropping it signs a last head, and closes the log before the store.
 pub struct State {
-    /// Where it lies.
+    /// The state directory.
     pub directory: PathBuf,
-    /// Who is who.
+    /// The certificate authority.
     pub authority: Arc<Authority>,
-    /// What happened.
+    /// The audit log.
     pub audit: Arc<AuditLog>,
-    /// Everything else.
+    /// The store.
     pub store: Arc<dyn Store>,
-    /// What objects' keys are derived from.
+    /// The key from which the objects' keys are derived.
     pub objects_key: SecretBytes,
 }
 
 impl State {
-    /// Opens the state of a directory that has a root; what is not there yet is made.
+    /// Opens the state in a directory that has a root, and creates missing parts.
     ///
     /// # Errors
     /// [`StateError`].
@@ -119,7 +119,7 @@ impl State {
         make_directory(&audit_directory)?;
         let audit_directory = Arc::new(OsDirectory::lock(&audit_directory)?);
         let audit = AuditLog::open(audit_directory, Box::new(head_key), audit)?;
-        // Nobody restores now: whoever does has the store open.
+        // No restore is running, because it would hold the store open.
         target::remove_staged(directory)?;
         restored::finish(directory, store.as_ref(), &audit)?;
         Ok(Self {
@@ -132,7 +132,7 @@ impl State {
     }
 }
 
-/// Makes a directory that only its owner can enter, if it is not there, durably.
+/// Durably creates a directory that only its owner can enter, if it does not exist.
 ///
 /// # Errors
 /// [`StateError::System`].
@@ -169,7 +169,7 @@ pub(crate) fn open_store(path: &Path) -> Result<Arc<dyn Store>, StateError> {
     Ok(Arc::new(engine))
 }
 
-/// The key that signs heads; made and kept where there is none yet.
+/// Loads the key that signs heads; makes and stores one if there is none.
 fn open_head_key(store: &dyn Store, sealing_key: &SecretBytes) -> Result<HeadKey, StateError> {
     let pkcs8 = match store.get(HEAD_KEY.as_bytes())? {
         Some(entry) => private_key::open(sealing_key, HEAD_KEY, &entry.value)?,
@@ -186,8 +186,8 @@ fn open_head_key(store: &dyn Store, sealing_key: &SecretBytes) -> Result<HeadKey
     Ok(HeadKey::from_pkcs8(pkcs8.expose())?)
 }
 
-/// Puts the public half where `audit verify` finds it. It is worth no more than the directory is:
-/// who does not trust that keeps a copy elsewhere.
+/// Writes the public half to where `audit verify` finds it. It is only as trustworthy as the
+/// directory; an auditor who does not trust that keeps a copy elsewhere.
 fn publish_head_key(directory: &Path, key: &HeadKey) -> Result<(), StateError> {
     let path = directory.join(AUDIT_KEY_FILE);
     let public = key.public_key();

@@ -1,7 +1,7 @@
-//! Destructions that fall due: carried out when their time has come, with each outcome on record.
+//! Carries out due destructions, with each outcome on record.
 //!
-//! That a key is destroyed now is on record before it is; without that record it stays. What is in
-//! the way is recorded when it changes, not each minute anew.
+//! A destruction is recorded before it happens; without that record the key stays. An obstacle is
+//! recorded when it changes, not every minute.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,11 +15,10 @@ use super::record::AuditRecord;
 use crate::objects::destruction::{DestructionError, Destructions, Waiting};
 use crate::objects::id::ObjectId;
 
-/// How often it is looked when nothing is known to fall due earlier: what was in the way may be
-/// gone.
+/// The longest time between two sweeps, because an obstacle may have gone.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Carries out what falls due until it is told to end.
+/// Carries out due destructions until `end`.
 pub(super) fn start(
     destructions: Arc<Destructions>,
     record: Arc<AuditRecord>,
@@ -41,7 +40,7 @@ pub(super) fn start(
 struct Sweep {
     destructions: Arc<Destructions>,
     record: Arc<AuditRecord>,
-    /// What was recorded last of each that is due and cannot be done.
+    /// The last recorded obstacle of each due destruction.
     in_the_way: HashMap<ObjectId, String>,
 }
 
@@ -72,7 +71,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Puts on record why a key that should be gone is still there.
+    /// Records why a due destruction could not be carried out.
     async fn tell(&mut self, id: ObjectId, waiting: &Waiting, error: &DestructionError) {
         let reason = error.to_string();
         if self.in_the_way.get(&id) == Some(&reason) {

@@ -1,4 +1,4 @@
-//! What falls due with time.
+//! Periodic maintenance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tokio::task::JoinHandle;
 use super::state::State;
 use crate::grant::{holding, ledger};
 
-/// How often it is looked. Certificates live for days, grants for up to an hour.
+/// The time between two runs. Certificates are valid for days, grants for up to an hour.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Does it until it is told to end.
+/// Runs the maintenance until `end`.
 pub(super) fn start(state: &State, retention: Retention, mut end: watch::Receiver<bool>) -> JoinHandle<()> {
     let (authority, store) = (Arc::clone(&state.authority), Arc::clone(&state.store));
     let (audit, retention) = (Arc::clone(&state.audit), Arc::new(retention));
@@ -41,7 +41,7 @@ pub(super) fn start(state: &State, retention: Retention, mut end: watch::Receive
                     tracing::warn!(%error, "what VMs have left could not be forgotten; trying again in a minute");
                 }
             });
-            // A panic has been told.
+            // The panic hook has reported a panic.
             let _ = done.await;
             let ended = tokio::time::timeout(INTERVAL, end.wait_for(|ended| *ended)).await.is_ok();
             if ended {

@@ -1,27 +1,27 @@
-//! What a backup has of a key server, and how a server is made of it again: the two ends of
+//! The contents of a backup, and the restore of a server from it: the two ends of
 //! [`backup`](crate::backup) at the store.
 //!
-//! | in the store | in a backup | of the present server, in one that is restored over it |
+//! | in the store | in a backup | kept from the present server on a restore over it |
 //! |---|---|---|
-//! | `object/`: live objects | opened | replaced; of two states of one object the later |
-//! | `object/`: tombstones | opened | all of both: the dead stay dead |
+//! | `object/`: live objects | opened | replaced; of two states of one object, the later |
+//! | `object/`: tombstones | opened | all of both: destroyed keys stay destroyed |
 //! | `name/`, `owned/` | no: made from the objects | no |
-//! | `authority/` | keys opened, the rest as it is; see [`authority::transfer`](crate::authority::transfer) | what is newer, if it is the same authority |
-//! | `destruction/` | yes; a second person has to confirm anew | those of the objects that it has |
+//! | `authority/` | keys opened, the rest unchanged; see [`authority::transfer`](crate::authority::transfer) | newer records, if it is the same authority |
+//! | `destruction/` | yes; a second person must confirm again | those of the objects that it has |
 //! | `grant/vm/`, `grant/held/` | yes | the higher generations |
-//! | `grant/`, the rest | no: all grants from before are refused | no |
-//! | `audit/` | no: the log and its key are the machine's | kept |
+//! | `grant/`, the rest | no: all earlier grants are refused | no |
+//! | `audit/` | no: the log and its key belong to the machine | kept |
 //! | `restored` | no | replaced |
 //!
-//! What is none of these ends a backup with an error: nobody has decided yet what becomes of it.
+//! Any other entry fails a backup, because its treatment is not decided.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`source`] | one consistent view of the store, as records |
-//! | [`target`] | records into a store beside the present one, and then into its place |
-//! | `present` | what of the present server is kept |
+//! | [`target`] | writes records into a store beside the present one, which it then replaces |
+//! | `present` | records kept from the present server |
 //! | `recertify` | certificates of the machine's own clients afterwards |
-//! | [`restored`] | the server's memory of having been restored, and its record of it |
+//! | [`restored`] | the server's own record of the restore, and its audit record |
 
 mod present;
 mod recertify;
@@ -33,8 +33,8 @@ pub use recertify::{RecertifyError, recertify, renew_own};
 pub use source::ServerSource;
 pub use target::ServerTarget;
 
-/// Where the key lies that signs the audit log's heads. The log stays with the machine, and so does
-/// its key.
+/// The prefix of the key that signs the audit log's heads. The log and its key stay with the
+/// machine.
 pub(crate) const AUDIT_PREFIX: &[u8] = b"audit/";
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The server that is restored over: what it knows that the backup cannot know, and what is this
-//! machine's own.
+//! The server that a restore replaces: its facts that are newer than the backup, and those specific
+//! to this machine.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Place {
         Ok(Self { store, objects })
     }
 
-    /// The record of `id`, if it is there and can be read: a damaged one may be why there is a
+    /// The record of `id`, if it exists and can be read: a damaged one may be the reason for the
     /// restore.
     pub fn readable(&self, id: ObjectId) -> Result<Option<PlainRecord>, KeepingError> {
         match self.objects.plain(id) {
@@ -48,8 +48,8 @@ impl Place {
         Ok(self.readable(id)?.is_some_and(|record| record.kind == RecordKind::Object))
     }
 
-    /// What is done to this store, in which a backup is staged, so that nothing of `present` is
-    /// forgotten that has to stay.
+    /// The operations on this store, in which a backup is staged, that keep the necessary facts of
+    /// `present`.
     pub fn keep_of(&self, present: &Self, now: OffsetDateTime) -> Result<Vec<Operation>, Failure> {
         let (staged, before) = (self.store.snapshot()?, present.store.snapshot()?);
         let mut operations = vec![grants::restored_at(now)];
@@ -62,8 +62,8 @@ impl Place {
         Ok(operations)
     }
 
-    /// Destructions that wait: the present server's word for every object that it has, the backup's
-    /// for the others.
+    /// Pending destructions: the present server's for every object that it has, the backup's for
+    /// the others.
     fn destructions(
         &self,
         present: &Self,
@@ -88,8 +88,8 @@ impl Place {
     }
 }
 
-/// A destruction out of a backup: it may have been cancelled since, so a second person says again
-/// that it is to be.
+/// A destruction from a backup, without its confirmation: it may have been cancelled since, so a
+/// second person must confirm it again.
 pub(super) fn unconfirmed(value: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
     let waiting: Waiting = serde_json::from_slice(value)?;
     serde_json::to_vec(&Waiting { confirmed_by: None, ..waiting })
@@ -101,9 +101,9 @@ fn destruction_of(key: &[u8]) -> Result<ObjectId, Failure> {
     Ok(ObjectId::from_bytes(id))
 }
 
-/// The higher generation of each VM and holding that both know, and of each that only the present
-/// server does; and the VMs of keys and the custodians that two administrators agreed upon, as the
-/// present server has them.
+/// The higher generation of each VM and holding that both have, and those that only the present
+/// server has. Also the present server's bindings of keys to VMs, and the custodians that two
+/// administrators agreed on.
 fn later_generations(staged: &dyn Snapshot, before: &dyn Snapshot) -> Result<Vec<Operation>, Failure> {
     let mut operations = Vec::new();
     let both = [grants::VM, holding::HELD].map(|prefix| before.all(&KeyRange::prefix(prefix)));

@@ -1,6 +1,6 @@
-//! Certificates of the machine's own clients after a restore: theirs were issued by the authority
-//! that is no more, or were lost with the machine. Whoever restores holds the root key and the
-//! shares, so their word is enough; it is on record all the same.
+//! Certificates of the machine's own clients after a restore: theirs were issued by the replaced
+//! authority, or were lost with the machine. The person who restores holds the root key and the
+//! shares, which is authority enough; it is recorded all the same.
 
 use strongroom_audit::{AuditLog, Outcome, Record};
 use time::OffsetDateTime;
@@ -14,16 +14,16 @@ use crate::process::state::State;
 /// Why no certificate was issued.
 #[derive(Debug, thiserror::Error)]
 pub enum RecertifyError {
-    /// The authority refuses.
+    /// The authority refused.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// It cannot be put on record.
+    /// It cannot be recorded.
     #[error(transparent)]
     Record(#[from] RestoredError),
 }
 
-/// Issues a certificate to the client of this role and name, for a key that it has now; it goes on
-/// having what it owns. Where there is none, or several, it is a new client.
+/// Issues a certificate to the client of this role and name, for its present key; it keeps its
+/// objects. If there is no such client, or several, makes a new client.
 ///
 /// # Errors
 /// [`RecertifyError`]; then there is no certificate.
@@ -48,9 +48,9 @@ pub fn recertify(
     Ok(issued)
 }
 
-/// Issues another certificate to a client of this server's own machine, whose own has ended or soon
-/// will; it goes on having what it owns. None to a client that this server does not know in this
-/// role, or that was revoked.
+/// Issues another certificate to a client on this server's own machine, whose certificate has
+/// expired or soon will; it keeps its objects. Refuses a client that is unknown in this role, or
+/// revoked.
 ///
 /// # Errors
 /// [`RecertifyError`]; then there is no certificate.

@@ -1,9 +1,9 @@
-//! That a server was restored, and from what: part of the state that the restore makes, so that
-//! there is no restored server which does not know it.
+//! A server's record of its restore. It is part of the restored state, so every restored server has
+//! it.
 //!
-//! `restored` in the store → JSON of [`Memory`]. Whoever opens the state first puts it on record
-//! and remembers the backup as the last one; should that be killed, the next one does it again. So
-//! it is on record at least once, before anything is served.
+//! `restored` in the store → JSON of [`Memory`]. The first process that opens the state writes the
+//! audit record and records the backup as the last one; if it is killed, the next one repeats that.
+//! So the restore is on record at least once before anything is served.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::process::record::server;
 /// Its key in the store.
 pub(crate) const RESTORED: &[u8] = b"restored";
 
-/// Why a restore cannot be put on record.
+/// Why a restore cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoredError {
     /// The store.
@@ -26,7 +26,7 @@ pub enum RestoredError {
     /// The audit log.
     #[error("that the server was restored cannot be put on record: {0}")]
     Audit(#[from] strongroom_audit::AuditError),
-    /// The last backup cannot be remembered.
+    /// The last backup cannot be recorded.
     #[error(transparent)]
     Backup(#[from] BackupError),
     /// It cannot be read.
@@ -34,20 +34,20 @@ pub enum RestoredError {
     Damaged(#[from] serde_json::Error),
 }
 
-/// What a restored server remembers.
+/// A restored server's record.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Memory {
     pub restored: Restored,
     /// When, in seconds since 1970.
     pub restored_unix_seconds: u64,
-    /// How many objects of the server that it was restored over are no more.
+    /// The number of the replaced server's objects that are gone.
     pub replaced: u64,
     /// Whether it is in the audit log.
     pub is_on_record: bool,
 }
 
-/// Puts on record what a restore has left to be.
+/// Writes the audit record of a restore that is not recorded yet.
 pub(crate) fn finish(directory: &Path, store: &dyn Store, audit: &AuditLog) -> Result<(), RestoredError> {
     let Some(entry) = store.get(RESTORED)? else { return Ok(()) };
     let memory: Memory = serde_json::from_slice(&entry.value)?;
@@ -55,11 +55,11 @@ pub(crate) fn finish(directory: &Path, store: &dyn Store, audit: &AuditLog) -> R
         return Ok(());
     }
     audit.append(&record(&memory)).wait()?;
-    // As of the change that is made here, all that the server has is in that backup.
+    // As of this change, the server's whole state is in that backup.
     let generation = store.snapshot()?.revision().next().0;
     memory.restored.backup.clone().at_generation(generation).remember(directory)?;
     let value = serde_json::to_vec(&Memory { is_on_record: true, ..memory })?;
-    // A conflict is another that has done it.
+    // A conflict means that another process has done it.
     store
         .commit(Transaction::new().when(RESTORED, Is::ModifiedAt(entry.mod_revision)).put(RESTORED, value))?;
     Ok(())
@@ -77,7 +77,7 @@ fn record(memory: &Memory) -> Record {
         .field("tombstones", backup.counts.tombstones.to_string())
         .field("stayed dead", buried.to_string())
         .field("replaced", memory.replaced.to_string());
-    // One each, because all together may be longer than a text of a record.
+    // One field each, because together they may exceed a record's text limit.
     opened_by
         .iter()
         .enumerate()

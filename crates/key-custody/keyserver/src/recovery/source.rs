@@ -18,7 +18,7 @@ use crate::objects::sealing::{self, SealingError};
 use crate::objects::transfer::PlainRecord;
 use crate::process::state::State;
 
-/// The store has something that no backup knows of.
+/// The store has an entry that backups do not know.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the store has {key}, which this program does not know how to back up; it was written by another version"
@@ -28,7 +28,7 @@ pub struct UnknownEntry {
     key: String,
 }
 
-/// Everything that a key server needs, read from its store while it serves.
+/// A key server's whole state, read from its store while it serves.
 pub struct ServerSource {
     store: Arc<dyn Store>,
     objects: Objects,
@@ -46,7 +46,7 @@ impl ServerSource {
         Ok(Self { store, objects, authority: Arc::clone(&state.authority) })
     }
 
-    /// What a backup has of an entry; nothing of what it does without.
+    /// An entry's record in a backup; `None` if it is left out.
     fn record(&self, entry: &Entry) -> Result<Option<Record>, Failure> {
         let is_at = |prefix: &[u8]| entry.key.starts_with(prefix);
         let record = |kind, value| Some(Record { kind, key: entry.key.clone(), value });
@@ -83,7 +83,7 @@ impl BackupSource for ServerSource {
     }
 }
 
-/// An object or a tombstone, as a backup has it.
+/// The backup record of an object or a tombstone.
 pub(super) fn of_object(object: PlainRecord) -> Record {
     let kind = match object.kind {
         sealing::RecordKind::Object => RecordKind::Object,

@@ -1,16 +1,16 @@
-//! A backup into a server that is not serving: staged in a store file beside the present one, which
-//! then takes its place.
+//! Restores a backup into a server that is not serving: staged in a store file beside the present
+//! one, which it then replaces.
 //!
-//! 1. The present store is opened, and with that locked: no server starts meanwhile, and no other
-//!    restore.
-//! 2. The backup's records go into `store.redb.restoring`, sealed under this server's root. What is
-//!    found of an earlier restore is removed first; so does the server that starts without one.
-//! 3. What the present server has to tell is added ([`present`](super::present)), and that it was
-//!    restored.
+//! 1. The present store is opened and thereby locked: no server and no other restore can start
+//!    meanwhile.
+//! 2. The backup's records go into `store.redb.restoring`, sealed under this server's root.
+//!    Leftovers of an earlier restore are removed first, here and whenever the server starts.
+//! 3. The present server's newer facts are added ([`present`](super::present)), and the record of
+//!    the restore.
 //! 4. One rename makes it the server's store.
 //!
-//! Killed before the last step, the server is as it was; after it, it is the restored one and
-//! nothing else.
+//! If it is killed before the last step, the server is unchanged; after it, the server is exactly
+//! the restored one.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -35,23 +35,22 @@ use crate::objects::transfer::PlainRecord;
 use crate::process::state::{AUTHORITY_LABEL, OBJECTS_LABEL, STORE_FILE, StateError, open_store};
 use crate::root::RootKey;
 
-/// The store that is staged.
+/// The staged store.
 const STAGED_FILE: &str = "store.redb.restoring";
-/// Transactions that may wait for the device together: within the store's queue, however large they
-/// are.
+/// Transactions that may wait for the device together: within the store's queue at any size.
 const PENDING_MAX: usize = 32;
 /// Operations in one transaction; within the store's limits, as the records here have a few
 /// kilobytes.
 const OPERATIONS_PER_TRANSACTION: usize = 32;
 
-/// A restore's transaction found what it did not expect.
+/// A conflict in a restore's transaction.
 #[derive(Debug, thiserror::Error)]
 #[error("the staged store has a record twice; the backup is not of this program")]
 pub struct Collision;
 
 const NOT_BEGUN: &str = "a restore goes on that was not begun";
 
-/// Called before each step: what a test kills.
+/// Called before each step, where a test kills the process.
 type Observed = Box<dyn FnMut()>;
 
 /// The state of a server that is not serving.
@@ -65,8 +64,8 @@ pub struct ServerTarget {
 }
 
 impl ServerTarget {
-    /// Opens the state in `directory`, whose root key is `root`, and keeps others from it. What the
-    /// server has not made yet, it does without.
+    /// Opens and locks the state in `directory`, whose root key is `root`. Parts that the server
+    /// has not created yet may be missing.
     ///
     /// # Errors
     /// [`StateError`]; [`StateError::Store`] while a server has it open.
@@ -83,13 +82,13 @@ impl ServerTarget {
         })
     }
 
-    /// Has `observed` called before each step.
+    /// Calls `observed` before each step.
     #[cfg(test)]
     pub(super) fn observe(&mut self, observed: impl FnMut() + 'static) {
         self.observed = Box::new(observed);
     }
 
-    /// What is staged, before the next step.
+    /// The staged store, for the next step.
     fn staged(&mut self) -> Result<&mut Staged, Failure> {
         (self.observed)();
         Ok(self.staged.as_mut().ok_or(NOT_BEGUN)?)
@@ -105,7 +104,7 @@ impl RestoreTarget for ServerTarget {
         Ok(self.present.objects.tombstones()?.into_iter().map(of_object).collect())
     }
 
-    /// Always from the start: a restore of ten thousand keys takes seconds.
+    /// Always starts over: a restore of ten thousand keys takes seconds.
     fn begin(&mut self, _mark: &RestoreMark) -> Result<u64, Failure> {
         (self.observed)();
         remove_staged(&self.directory)?;
@@ -145,7 +144,7 @@ impl RestoreTarget for ServerTarget {
             let transaction = Transaction { conditions: Vec::new(), operations: chunk.to_vec() };
             committed(staged.place.store.commit(transaction)?)?;
         }
-        // Closed before it gets its name: whoever opens that finds it whole.
+        // Closed before it gets its name, so that the file of that name is always whole.
         drop(staged);
         (self.observed)();
         fs::rename(self.directory.join(STAGED_FILE), self.directory.join(STORE_FILE))?;
@@ -154,7 +153,7 @@ impl RestoreTarget for ServerTarget {
     }
 }
 
-/// Removes what an interrupted restore has left in a state directory that nobody else works on.
+/// Removes the leftovers of an interrupted restore. No other process may use the state directory.
 ///
 /// # Errors
 /// [`StateError::System`].
@@ -168,7 +167,7 @@ pub(crate) fn remove_staged(directory: &Path) -> Result<(), StateError> {
     }
 }
 
-/// The store that is to be.
+/// The future store.
 struct Staged {
     place: Place,
     pending: VecDeque<PendingCommit>,
@@ -176,7 +175,7 @@ struct Staged {
 }
 
 impl Staged {
-    /// What puts `record` here.
+    /// The transaction that puts `record` into this store.
     fn import(
         &self,
         record: &Record,
@@ -218,12 +217,12 @@ impl Staged {
 
     fn bury(&mut self, tombstone: &Record) -> Result<(), Failure> {
         let tombstone = object_in(tombstone)?;
-        // Backup and present server know of many the same.
+        // Backup and present server share many tombstones.
         if !self.buried.insert(tombstone.id) {
             return Ok(());
         }
         if self.buried.len() == 1 {
-            // From here on it is looked at what is staged; tombstones do not concern each other.
+            // From here on the staged records are read; tombstones are independent of each other.
             self.settle()?;
         }
         match self.place.objects.bury(&tombstone)? {
@@ -240,7 +239,7 @@ fn committed(outcome: Outcome) -> Result<(), Failure> {
     }
 }
 
-/// An object or a tombstone, out of a backup.
+/// An object or a tombstone from a backup.
 fn object_in(record: &Record) -> Result<PlainRecord, Failure> {
     let id = record.key.as_slice().try_into().map_err(|_| "an object of the backup has no identifier")?;
     let kind = match record.kind {

@@ -28,7 +28,7 @@ use crate::settings::Settings;
 
 mod kill;
 
-/// Writes nothing down.
+/// Records nothing.
 struct Silent;
 
 impl Observer for Silent {
@@ -86,7 +86,7 @@ impl Machine {
         ServerTarget::open(&self.directory, &self.root()).unwrap()
     }
 
-    /// Every line of the audit log that says that the server was restored.
+    /// The number of audit records of a restore.
     fn restores_on_record(&self) -> usize {
         let files = fs::read_dir(self.directory.join("audit")).unwrap();
         let text: Vec<u8> = files.flat_map(|file| fs::read(file.unwrap().path()).unwrap()).collect();
@@ -94,14 +94,14 @@ impl Machine {
     }
 }
 
-/// A server that is asked without its ports.
+/// A server without its ports.
 pub(crate) struct Server {
     pub state: State,
     keys: KeyServer,
 }
 
 impl Server {
-    /// What answers administrators, without a broker.
+    /// The management of this server, without a broker.
     pub fn management(&self) -> Management {
         let objects = self.keys.objects();
         let destructions = Destructions::new(self.state.store.clone(), objects.clone(), self.keys.inquiry());
@@ -262,12 +262,12 @@ fn vm_key(vm: u8) -> Vec<u8> {
     [crate::grant::ledger::VM, &[vm; 16]].concat()
 }
 
-/// The entry that says whose a key is.
+/// The entry that binds a key to a VM.
 fn key_key(number: u8) -> Vec<u8> {
     [crate::grant::ledger::KEY, ObjectId::from_bytes([number; 16]).to_string().as_bytes()].concat()
 }
 
-/// Not one of the secrets lies in a file under `directory`, neither as it is nor in hexadecimal.
+/// Asserts that no secret is in a file under `directory`, neither raw nor in hexadecimal.
 fn assert_sealed(directory: &Path, secrets: &[Vec<u8>]) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -318,13 +318,13 @@ fn a_server_lives_on_under_another_root_with_its_keys_its_clients_and_its_dead()
     assert_eq!((server.key(one), server.key(dead)), (Some(key.clone()), None));
     assert_eq!((server.named(&owner(), "one"), server.named(&owner(), "dead")), (Some(one), None));
     assert!(server.lets_in(&client) && !server.lets_in(&revoked));
-    // Nobody here has heard of it, and it can be revoked all the same.
+    // The client is unknown here, and can be revoked all the same.
     assert!(server.lets_in(&enrolled));
     server.state.authority.revoke_any_client(enrolled.record.client, "not any more", now).unwrap();
     assert!(!server.lets_in(&enrolled));
     assert_eq!(server.get(&vm_key(1)).unwrap(), 7_u64.to_be_bytes());
     assert_eq!(server.get(&key_key(1)).unwrap(), [1; 16]);
-    // It may have been cancelled since: a second person has to say so again.
+    // It may have been cancelled since: a second person must confirm it again.
     let waits: Waiting = serde_json::from_slice(&server.get(&destruction_key(one)).unwrap()).unwrap();
     assert_eq!(waits.confirmed_by, None);
     assert!(server.get(b"grant/restored").is_some());
@@ -351,7 +351,7 @@ fn restored_over_itself_a_server_forgets_nothing_that_ended_since() {
     server.put(&destruction_key(kept), &waiting(false));
     server.back_up(&path);
 
-    // Since then.
+    // Changes since the backup.
     server.destroy(&owner(), shredded);
     server.deactivate(revoked);
     let now = OffsetDateTime::now_utc();
@@ -363,7 +363,7 @@ fn restored_over_itself_a_server_forgets_nothing_that_ended_since() {
     server.commit(Transaction::new().delete(destruction_key(cancelled)));
     server.put(&destruction_key(kept), &waiting(true));
     let newer = server.create(&owner(), "newer");
-    // What the restore is for.
+    // The object that the restore must bring back.
     let key =
         crate::objects::keeping::OBJECT_PREFIX.iter().chain(lost.as_bytes()).copied().collect::<Vec<_>>();
     server.commit(Transaction::new().when(key.clone(), Is::Present).delete(key));

@@ -1,9 +1,9 @@
-//! The root under a systemd credential (systemd.exec(5), *Credentials*): systemd decrypts it, with
-//! the machine's TPM or a key of its own, and shows it to this service alone, in memory that is not
+//! The root under a systemd credential (systemd.exec(5), *Credentials*): systemd decrypts it with
+//! the machine's TPM or its own key, and exposes it only to this service, in memory that is not
 //! swapped.
 //!
-//! The credential is a key, not a passphrase: at least 32 bytes, and nothing slows down a guess. A
-//! passphrase can come as a credential too; that is
+//! The credential is a key, not a passphrase: it has at least 32 bytes, and guesses are not slowed
+//! down. A passphrase can come as a credential too; that is
 //! [`SecretSource::Credential`](super::SecretSource::Credential).
 
 use std::fmt;
@@ -19,7 +19,7 @@ use super::wrapped::{WrappedRoot, unwrap, wrap};
 use super::{Access, ROOT_BYTES, RootId, RootKey, hex};
 
 const WAY: &str = "credential";
-/// Least length of a credential that is a key.
+/// Minimum length of a credential that is a key.
 const LEAST_BYTES: usize = 32;
 const SALT_BYTES: usize = 32;
 const INFO: &[u8] = b"strongroom key server root v1: credential";
@@ -44,7 +44,7 @@ impl CredentialName {
         Err(RootError::CredentialName { name })
     }
 
-    /// Where the credential lies.
+    /// The path of the credential.
     pub(super) fn path(&self, credentials_directory: &Path) -> PathBuf {
         credentials_directory.join(&self.0)
     }
@@ -83,7 +83,7 @@ impl fmt::Display for CredentialName {
     }
 }
 
-/// What is on record of a seal under a credential.
+/// The record of a seal under a credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CredentialSeal {

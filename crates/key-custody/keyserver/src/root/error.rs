@@ -18,21 +18,21 @@ use super::{ROOT_BYTES, RootId};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RootError {
-    /// There is none.
+    /// There is no root key.
     #[error(
         "there is no root key: {path} does not exist; this is no state directory of a key server, or a new one"
     )]
     Missing {
-        /// Where it would be.
+        /// The expected path.
         path: PathBuf,
     },
-    /// There is one already.
+    /// A root key exists already.
     #[error("there is a root key already: {path}; making another would lose every key under it")]
     Exists {
         /// The record.
         path: PathBuf,
     },
-    /// Another process has its hands on it.
+    /// Another process is using it.
     #[error(
         "another process opens or seals the root key in {directory} right now; try again when it is done"
     )]
@@ -40,14 +40,14 @@ pub enum RootError {
         /// The state directory.
         directory: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what} {path}: {error}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// On which file.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// The record is damaged.
@@ -57,7 +57,7 @@ pub enum RootError {
     Damaged {
         /// The record.
         path: PathBuf,
-        /// In which way.
+        /// What is wrong.
         why: String,
     },
     /// The record was written by a newer program.
@@ -75,10 +75,10 @@ pub enum RootError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file of secrets that others may read.
+    /// A file of secrets that other users may read.
     #[error("{path} can be read or changed by others (mode {mode:04o}); run: chmod 600 {path}")]
     Mode {
         /// The file.
@@ -86,20 +86,20 @@ pub enum RootError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A file of secrets that belongs to somebody else.
+    /// A file of secrets that belongs to another user.
     #[error(
         "{path} belongs to user {uid}, neither to root nor to the user of this process; run: chown it to one of them"
     )]
     Owner {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         uid: u32,
     },
     /// A path that would name another file when the server is started elsewhere.
     #[error("{path} is no absolute path; it would name another file at the next start")]
     RelativePath {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
     },
     /// A passphrase or PIN was needed and none given.
@@ -108,20 +108,20 @@ pub enum RootError {
         /// `passphrase` or `PIN`.
         what: &'static str,
     },
-    /// A secret is too short for its use, or longer than any.
+    /// A secret is too short for its use, or too long.
     #[error("a secret of {actual_bytes} bytes does not do here: it has {least_bytes} to {SECRET_BYTES_MAX}")]
     SecretLength {
         /// Fewest bytes.
         least_bytes: usize,
-        /// What it has; one that is too long was not read to its end.
+        /// Its length; a secret that is too long was not read to its end.
         actual_bytes: usize,
     },
-    /// A passphrase that is to seal the root is too easily guessed.
+    /// A new passphrase is too easily guessed.
     #[error(
         "a new passphrase has at least {NEW_PASSPHRASE_MIN_BYTES} bytes; this one has {actual_bytes}: take several words"
     )]
     PassphraseTooShort {
-        /// What it has.
+        /// Its length.
         actual_bytes: usize,
     },
     /// The passphrase does not open the root.
@@ -130,7 +130,7 @@ pub enum RootError {
          `strongroom keyserver restore` sets the key server up from a backup"
     )]
     WrongPassphrase {
-        /// Where it came from.
+        /// The passphrase's source.
         source_name: String,
     },
     /// A key file beside the data does not open the root.
@@ -139,13 +139,13 @@ pub enum RootError {
         /// The key file.
         path: PathBuf,
     },
-    /// No name of a credential.
+    /// An invalid name of a credential.
     #[error("'{name}' is no name of a credential: printable ASCII without '/' and ':', up to 255 bytes")]
     CredentialName {
-        /// As it was given.
+        /// The name as given.
         name: String,
     },
-    /// systemd gave this process no credentials.
+    /// systemd passed no credentials to this process.
     #[error(
         "systemd gave this process no credentials ($CREDENTIALS_DIRECTORY is not set), and the root key needs {name}; \
          add LoadCredentialEncrypted={name} to the service's unit"
@@ -154,7 +154,7 @@ pub enum RootError {
         /// Which one is needed.
         name: CredentialName,
     },
-    /// systemd did not give this credential.
+    /// systemd did not pass this credential.
     #[error(
         "there is no credential {name} in {directory}; add LoadCredentialEncrypted={name} to the service's unit"
     )]
@@ -172,17 +172,17 @@ pub enum RootError {
         /// Which one.
         name: CredentialName,
     },
-    /// What was unsealed is another root.
+    /// The unsealed root is another one.
     #[error(
         "this is root key {unsealed}, and the keys here need {expected}; another server's files are mixed in"
     )]
     OtherRoot {
-        /// Which root came out.
+        /// The unsealed root.
         unsealed: RootId,
-        /// Which one was expected.
+        /// The expected root.
         expected: RootId,
     },
-    /// What was unsealed is no root.
+    /// The unsealed data is not a root.
     #[error("what was unsealed has {actual_bytes} bytes, and a root key has {ROOT_BYTES}")]
     RootLength {
         /// Its length.

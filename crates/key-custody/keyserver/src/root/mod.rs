@@ -1,23 +1,24 @@
-//! The root key: 32 random bytes that everything else of the key server's state is sealed under.
+//! The root key: 32 random bytes that seal the rest of the key server's state.
 //!
-//! It is made once, lives in memory while the server runs, and on the disk only sealed: `root.json`
-//! in the state directory says how, and holds no secret. One file here for each way of sealing:
+//! It is made once, is in memory while the server runs, and on disk only in sealed form:
+//! `root.json` in the state directory records how, and holds no secret. There is one file for each
+//! way of sealing:
 //!
-//! | way | what opens it | status shows |
+//! | way | opened by | status shows |
 //! |---|---|---|
 //! | [`tpm`] | this machine's TPM 2.0, perhaps only in a given boot state | `tpm` |
 //! | [`token`] | an AES key that never leaves a PKCS#11 token, and its PIN | `token` |
 //! | [`credential`] | a credential that systemd hands to the service | `credential` |
 //! | [`passphrase`] | a passphrase, through Argon2id | `passphrase` |
-//! | [`plain_file`] | a file beside the data: whoever has the disk has the keys | `unprotected` |
+//! | [`plain_file`] | a file beside the data: anyone with the disk has the keys | `unprotected` |
 //!
-//! Every way seals the same root, so that the way can be changed ([`reseal`]) without touching what
-//! lies under it. The other side of that: who once had the root (a copy of a disk from the time
-//! when it was `unprotected`, say) has it still. A person who fears that makes a new server and
-//! restores a backup into it.
+//! Every way seals the same root, so that the way can be changed ([`reseal`]) without resealing the
+//! data. The drawback: an attacker who once had the root (from a disk copy of the time when it was
+//! `unprotected`, for example) still has it. Against that, make a new server and restore a backup
+//! into it.
 //!
-//! Nothing here asks, prints or logs; secrets come in and go out as [`SecretBytes`]. This module
-//! may use the crypto room and devices, and knows nothing of objects, clients or KMIP.
+//! This module does not prompt, print or log; secrets come in and go out as [`SecretBytes`]. It may
+//! use the crypto room and devices, and does not know objects, clients or KMIP.
 
 pub mod credential;
 mod error;
@@ -51,7 +52,7 @@ use record::{Root, Seal};
 /// Bytes of the root key: an input of HKDF-SHA256 as strong as AES-256.
 pub const ROOT_BYTES: usize = 32;
 
-/// Bytes of a key that [`RootKey::derive`] gives.
+/// Bytes of a key from [`RootKey::derive`].
 pub const DERIVED_BYTES: usize = 32;
 
 const DERIVE_INFO: &str = "strongroom key server root v1: ";
@@ -84,19 +85,19 @@ impl RootKey {
     /// share a key; a label names purpose and version, as in `objects v1`.
     ///
     /// # Errors
-    /// When the kernel gives no secret memory.
+    /// If the kernel provides no secret memory.
     pub fn derive(&self, label: &str) -> Result<SecretBytes, RootError> {
         let info = format!("{DERIVE_INFO}{label}");
         Ok(hkdf_sha256(&self.secret, b"", info.as_bytes(), DERIVED_BYTES)?)
     }
 
-    /// Which root this is. Derived one way from the key, so it is no secret.
+    /// The root's id, derived one-way from the key, so it is not secret.
     pub fn id(&self) -> RootId {
         self.id
     }
 
-    /// Whether the kernel keeps it from being swapped out. If not, `RLIMIT_MEMLOCK` is used up: a
-    /// server warns.
+    /// Whether the kernel keeps it from being swapped out. If not, `RLIMIT_MEMLOCK` is exhausted,
+    /// and the server warns.
     pub fn is_locked(&self) -> bool {
         self.secret.is_locked()
     }
@@ -116,7 +117,7 @@ impl fmt::Debug for RootKey {
     }
 }
 
-/// Names a root key without telling anything of it.
+/// The id of a root key, which reveals nothing about it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RootId(#[serde(with = "hex::array")] [u8; ID_BYTES]);
@@ -133,7 +134,7 @@ impl fmt::Debug for RootId {
     }
 }
 
-/// What stands between the state directory and the root: what `status` shows.
+/// The root's protection, as `status` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protection {
@@ -145,7 +146,7 @@ pub enum Protection {
     Credential,
     /// Sealed under a passphrase.
     Passphrase,
-    /// Not sealed: the root and what it protects lie on the same disk.
+    /// Not sealed: the root is on the same disk as the data it protects.
     Unprotected,
 }
 
@@ -172,14 +173,14 @@ pub enum Way {
     Credential(credential::CredentialName),
     /// Under a passphrase.
     Passphrase(passphrase::PassphraseWay),
-    /// Not really: the key lies in a file of the state directory.
+    /// Not protected: the key is in a file of the state directory.
     PlainFile,
 }
 
 impl Way {
-    /// What of `access` this way is sealed with, and so is what the next start will have: a
-    /// passphrase that was typed to open the former seal must not end up in place of the one in the
-    /// file that the new seal names.
+    /// The part of `access` that this way seals with, which must equal the next start's: a
+    /// passphrase typed to open the former seal must not replace the one in the file that the new
+    /// seal names.
     fn access<'a>(&self, access: &Access<'a>) -> Access<'a> {
         let is_given = match self {
             Self::Passphrase(way) => matches!(way.source, SecretSource::Given {}),
@@ -194,21 +195,20 @@ impl Way {
     }
 }
 
-/// What a process has at hand to open a root with.
+/// A process's means of opening a root.
 #[derive(Debug, Default)]
 pub struct Access<'a> {
-    /// The passphrase or PIN that a person typed or a descriptor gave. To open, it takes precedence
-    /// over the source on record; to seal, it counts only where the way says
-    /// [`SecretSource::Given`].
+    /// The passphrase or PIN from a person or a descriptor. For opening, it takes precedence over
+    /// the recorded source; for sealing, it counts only if the way uses [`SecretSource::Given`].
     pub given: Option<&'a SecretBytes>,
-    /// Where systemd put the service's credentials: `$CREDENTIALS_DIRECTORY`.
+    /// The service's credentials directory: `$CREDENTIALS_DIRECTORY`.
     pub credentials_directory: Option<PathBuf>,
-    /// Who is there when a token's PIN turns out wrong.
+    /// How freely to use a token's tries.
     pub attempt: Attempt,
 }
 
 impl Access<'_> {
-    /// What a service has that was started by systemd, or by nobody.
+    /// The access of an unattended service, with or without systemd.
     pub fn of_this_service() -> Self {
         Self {
             credentials_directory: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
@@ -220,40 +220,39 @@ impl Access<'_> {
 /// How freely a token's tries may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attempt {
-    /// Nobody watches: a service that is restarted over and over must not use up a token's tries,
-    /// so nothing is tried once the token says that the PIN was wrong before.
+    /// Unattended: a service that is restarted repeatedly must not use up a token's tries, so it
+    /// does not try once the token reports an earlier wrong PIN.
     #[default]
     Unattended,
-    /// A person gave the PIN just now. The token's last try is still refused.
+    /// A person has just entered the PIN. The token's last try is still not used.
     Attended,
-    /// A person gave it and knows that it is the last try.
+    /// A person has entered it and knows that it is the last try.
     LastTry,
 }
 
-/// What is on record about a root, without opening it.
+/// The recorded facts of a root, without opening it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Description {
-    /// Which root.
+    /// The root's id.
     pub id: RootId,
-    /// What protects it.
+    /// Its protection.
     pub protection: Protection,
-    /// By what exactly, for a person: the device, the token, the credential.
+    /// The protection in detail, for people: the device, the token, the credential.
     pub by: String,
-    /// Counts the seals of this root, from 1.
+    /// The number of this root's seals so far, from 1.
     pub generation: u64,
     /// When it was sealed this way, in seconds since 1970.
     pub sealed_unix_seconds: u64,
-    /// What a person should know.
+    /// Warnings for people.
     pub warnings: Vec<Warning>,
 }
 
 /// Makes the root of a new key server and seals it.
 ///
-/// `state_directory` must exist. What a crash leaves is a whole root or none.
+/// `state_directory` must exist. A crash leaves a whole root or none.
 ///
 /// # Errors
-/// [`RootError::Exists`] if it has a root; otherwise why the way did not work, and nothing has
-/// changed.
+/// [`RootError::Exists`] if it has a root; otherwise why sealing failed. Nothing has changed then.
 pub fn create(state_directory: &Path, way: &Way, access: &Access<'_>) -> Result<RootKey, RootError> {
     let place = Place::lock(state_directory)?;
     if place.has_record()? {
@@ -267,7 +266,7 @@ pub fn create(state_directory: &Path, way: &Way, access: &Access<'_>) -> Result<
 /// Opens the root of `state_directory`.
 ///
 /// # Errors
-/// [`RootError::Missing`], or what exactly stands in the way and what to do next.
+/// [`RootError::Missing`], or the exact obstacle and the next step.
 pub fn open(state_directory: &Path, access: &Access<'_>) -> Result<RootKey, RootError> {
     let place = Place::lock(state_directory)?;
     let record = place.read_record()?;
@@ -275,14 +274,14 @@ pub fn open(state_directory: &Path, access: &Access<'_>) -> Result<RootKey, Root
     unseal(&place, &record, access)
 }
 
-/// Seals the root of `state_directory` in another way, or in the same way anew (another passphrase,
-/// other PCRs).
+/// Seals the root of `state_directory` in another way, or again in the same way (another
+/// passphrase, other PCRs).
 ///
-/// `root` shows that the caller may: it is what [`open`] gave. The new seal is opened once before
-/// it takes the old one's place, in one step; a crash leaves the one or the other.
+/// `root`, from [`open`], proves the caller's permission. The new seal is opened once before it
+/// atomically replaces the old one; a crash leaves one or the other.
 ///
 /// # Errors
-/// Why the new way did not work; the old one then stands.
+/// Why the new way failed; the old seal is kept.
 pub fn reseal(
     state_directory: &Path,
     root: &RootKey,
@@ -297,7 +296,7 @@ pub fn reseal(
     seal_and_publish(&place, root, record.generation.saturating_add(1), way, access)
 }
 
-/// What is on record about the root of `state_directory`. Touches no TPM or token.
+/// The recorded facts of the root of `state_directory`. Uses no TPM or token.
 ///
 /// # Errors
 /// [`RootError::Missing`], or why the record cannot be read.
@@ -339,7 +338,7 @@ fn seal_and_publish(
     };
     let record = Root { id: root.id, generation, sealed_unix_seconds: unix_seconds_now(), seal };
     place.publish(&record, key_file.as_ref(), &|place| {
-        // A seal that does not open is worth less than the one that it would replace.
+        // A seal that does not open must not replace one that does.
         unseal(place, &record, access).map(drop)
     })
 }

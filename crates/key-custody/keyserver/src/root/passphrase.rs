@@ -17,13 +17,13 @@ const SALT_BYTES: usize = 32;
 /// How to seal under a passphrase.
 #[derive(Clone, Debug)]
 pub struct PassphraseWay {
-    /// Where the passphrase is found, now and at each start.
+    /// The source of the passphrase, now and at each start.
     pub source: SecretSource,
-    /// What each guess shall cost.
+    /// The cost of each guess.
     pub cost: Argon2idParams,
 }
 
-/// What is on record of it.
+/// The record of this seal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PassphraseSeal {

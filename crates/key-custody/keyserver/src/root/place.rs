@@ -1,8 +1,8 @@
 //! The root's files in the state directory, and the order in which they change.
 //!
 //! A new seal is written beside the old one, made durable, opened once, and only then renamed into
-//! place. So a crash leaves the old seal or the new one, each whole, and perhaps a file that nobody
-//! names, which the next start removes.
+//! place. So a crash leaves the old seal or the new one, whole, and possibly an unreferenced file,
+//! which the next start removes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,15 +21,14 @@ const RECORD: &str = "root.json";
 const RECORD_STAGED: &str = "root.json.new";
 const LOCK: &str = "root.lock";
 
-/// The state directory as far as the root is concerned; locked against another process that changes
-/// the seal.
+/// The state directory's root files, locked against another process that changes the seal.
 pub(super) struct Place {
     directory: PathBuf,
     lock: Option<File>,
 }
 
 impl Place {
-    /// Waits for nobody: a second process is told that it comes too early.
+    /// Does not wait: a second process gets an error.
     pub fn lock(directory: &Path) -> Result<Self, RootError> {
         let path = directory.join(LOCK);
         let system = |error| RootError::System { what: "lock", path: path.clone(), error };
@@ -47,7 +46,7 @@ impl Place {
         }
     }
 
-    /// To read the record only, which is replaced in one step.
+    /// For reading the record only, which is replaced atomically.
     pub fn unlocked(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), lock: None }
     }
@@ -99,11 +98,11 @@ impl Place {
         })
     }
 
-    /// Puts `record` in place of whatever is there, after `check` found that it opens.
+    /// Replaces the present record by `record`, after `check` has opened it.
     ///
-    /// An error leaves what was there before. The order is: key file, record beside, check, record
-    /// in place, and last the key file of the seal before; so at each moment the record in place
-    /// names a key that is there.
+    /// On an error the previous record stays. The order is: write the key file, write the record
+    /// beside, check, rename the record into place, and last remove the previous seal's key file.
+    /// So the record in place always names an existing key file.
     pub fn publish(
         &self,
         record: &Root,
@@ -114,7 +113,7 @@ impl Place {
     }
 
     /// As [`publish`](Self::publish); an error of `before`, which is called before each step, stops
-    /// it there without tidying up, as a crash would.
+    /// it there without cleaning up, like a crash.
     pub(super) fn publish_until(
         &self,
         record: &Root,
@@ -135,8 +134,8 @@ impl Place {
         self.write_durably(&staged, &text)?;
         before(Step::Check)?;
         if let Err(error) = check(self) {
-            // What stands is whole without these; if they cannot be removed now, the next start
-            // does it.
+            // The record in place is complete without these; if they cannot be removed now, the
+            // next start does it.
             let _ = fs::remove_file(&staged);
             if let Some(KeyFile { name, .. }) = key_file {
                 let _ = fs::remove_file(self.directory.join(name));
@@ -152,8 +151,8 @@ impl Place {
         Ok(())
     }
 
-    /// Removes what an interrupted or a former seal left. Key files are overwritten first, which on
-    /// most disks of today is no promise that the bytes are gone.
+    /// Removes leftovers of an interrupted or a former seal. Key files are overwritten first, which
+    /// on most modern disks does not guarantee that the bytes are gone.
     pub fn remove_leftovers(&self, record: &Root) {
         let named = match &record.seal {
             Seal::PlainFile(seal) => Some(seal.file_name()),
@@ -195,7 +194,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // By word: closing alone would leave it locked while a child that another thread starts has
+        // Unlocked explicitly: closing alone would leave it locked while another thread's child has
         // not yet run exec.
         if let Some(lock) = &self.lock {
             let _ = rustix::fs::flock(lock, FlockOperation::Unlock);

@@ -1,9 +1,8 @@
-//! The root under a key that lies beside it: whoever reads the disk reads the keys. For trying
-//! things out, and shown as `unprotected` wherever the server shows its status.
+//! The root under a key file beside it: anyone who can read the disk can read the keys. For
+//! experiments; the server's status shows `unprotected`.
 //!
 //! It is sealed like any other way, so that changing to a real one later is the same step. Each
-//! seal has a key file of its own name, so that the record in place always names a key that is
-//! there.
+//! seal's key file has its own name, so that the record in place always names an existing one.
 
 use std::fmt;
 use std::path::Path;
@@ -17,11 +16,11 @@ use super::wrapped::{WrappedRoot, unwrap, wrap};
 use super::{ROOT_BYTES, RootId, RootKey};
 
 const WAY: &str = "plain file";
-/// How the names of key files start and end; between them stands the seal's generation.
+/// Prefix and suffix of key files' names; between them is the seal's generation.
 pub(super) const KEY_FILE_PREFIX: &str = "root-";
 pub(super) const KEY_FILE_SUFFIX: &str = ".key";
 
-/// What is on record of it.
+/// The record of this seal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PlainFileSeal {
@@ -29,7 +28,7 @@ pub(super) struct PlainFileSeal {
     root: WrappedRoot,
 }
 
-/// A key file to be written before the record that names it.
+/// A key file, which is written before the record that names it.
 pub(super) struct KeyFile {
     pub name: String,
     pub key: SecretBytes,

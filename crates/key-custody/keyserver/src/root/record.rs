@@ -1,7 +1,7 @@
 //! `root.json`: how the root is sealed. Nothing in it is secret.
 //!
-//! A digest over the rest tells a damaged record from a wrong passphrase, credential or PIN. It is
-//! no protection against somebody who edits the file on purpose: the seals are.
+//! A digest over the rest distinguishes a damaged record from a wrong passphrase, credential or
+//! PIN. It does not protect against deliberate edits; the seals do.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use super::{Protection, RootId, hex};
 /// The only format so far.
 pub(super) const FORMAT: u32 = 1;
 
-/// Longest record: the longest real one, a TPM's with its two blobs, has 2 KiB.
+/// Longest record: the longest real one, for a TPM with two blobs, has 2 KiB.
 pub(super) const RECORD_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
@@ -30,7 +30,7 @@ struct File {
     root: Root,
 }
 
-/// What stays the same in every format, to name one that is newer.
+/// The field that every format has, for detecting a newer one.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
@@ -81,7 +81,7 @@ impl fmt::Display for Seal {
     }
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unreadable {
     Newer(u32),

@@ -1,5 +1,5 @@
-//! Where a passphrase, a PIN or a credential comes from: never arguments or environment, which
-//! others can read, and wherever it comes from, straight into secret memory.
+//! Sources of a passphrase, a PIN or a credential: never arguments or the environment, which others
+//! can read. Every source is read straight into secret memory.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,22 +15,22 @@ use super::Access;
 use super::credential::CredentialName;
 use super::error::RootError;
 
-/// Longest passphrase, PIN or credential, in bytes: beyond what is typed or made, small enough to
-/// lock in memory.
+/// Longest passphrase, PIN or credential, in bytes: longer than any in practice, and small enough
+/// to lock in memory.
 pub const SECRET_BYTES_MAX: usize = 1024;
 
-/// Where a passphrase or PIN is found at each start.
+/// The source of a passphrase or PIN at each start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SecretSource {
-    /// A person types it, or a file descriptor brings it: [`Access::given`].
+    /// A person types it, or a file descriptor supplies it: [`Access::given`].
     Given {},
-    /// A file that only its owner can read. One line end after the secret is left out.
+    /// A file that only its owner can read. One line end after the secret is ignored.
     File {
         /// Absolute, so that it names the same file at each start.
         path: PathBuf,
     },
-    /// A systemd credential. One line end after the secret is left out.
+    /// A systemd credential. One line end after the secret is ignored.
     Credential {
         /// Its name in the credentials directory.
         name: CredentialName,
@@ -38,7 +38,7 @@ pub enum SecretSource {
 }
 
 impl SecretSource {
-    /// The secret; `what` is what a person calls it. What a person gave just now takes precedence.
+    /// Reads the secret; `what` is its name in messages. A secret in `access` takes precedence.
     pub(super) fn read(&self, what: &'static str, access: &Access<'_>) -> Result<SecretBytes, RootError> {
         if let Some(given) = access.given {
             return Ok(given.duplicate()?);
@@ -66,7 +66,7 @@ impl fmt::Display for SecretSource {
 }
 
 /// Reads a passphrase or PIN from file descriptor `number`, to its end; one line end after it is
-/// left out.
+/// ignored.
 ///
 /// # Errors
 /// [`RootError::Unreadable`]; [`RootError::SecretLength`] above [`SECRET_BYTES_MAX`].
@@ -77,21 +77,21 @@ pub fn read_descriptor(number: u32) -> Result<SecretBytes, RootError> {
     without_line_end(read_to_end(file, &path)?)
 }
 
-/// Who may read a file of secrets.
+/// The permitted readers of a file of secrets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// The file's owner alone.
+    /// Only the file's owner.
     Owner,
     /// A file in a credentials directory: there the group's read bit is the mask of the access list
-    /// by which systemd lets the service read root's file.
+    /// through which systemd lets the service read root's file.
     SystemdService,
 }
 
-/// Reads a file of secrets. Refuses a link, another kind of file, one of another user's, or one
+/// Reads a file of secrets. Refuses links, other kinds of files, files of other users, and files
 /// that others may read.
 pub(super) fn read_file(path: &Path, reader: Reader) -> Result<SecretBytes, RootError> {
     let unreadable = |error| RootError::Unreadable { path: path.to_owned(), error };
-    // A FIFO would otherwise hold the start up until somebody writes to it.
+    // Otherwise a FIFO would block the start until a process writes to it.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
@@ -114,8 +114,8 @@ pub(super) fn read_file(path: &Path, reader: Reader) -> Result<SecretBytes, Root
 }
 
 fn read_to_end(mut file: File, path: &Path) -> Result<SecretBytes, RootError> {
-    // Room for a line end, and one byte more, so that a longer secret is noticed without reading it
-    // all.
+    // Room for a line end, and one byte more, so that a longer secret is detected without reading
+    // it all.
     let mut content = SecretBytes::zeroed(SECRET_BYTES_MAX + 3)?;
     let mut length = 0;
     while length < content.len() {
@@ -145,7 +145,7 @@ fn first_bytes(content: &SecretBytes, length_bytes: usize) -> Result<SecretBytes
     Ok(secret)
 }
 
-/// Refuses a secret that is too short for its use, or longer than any.
+/// Refuses a secret that is too short for its use, or too long.
 pub(super) fn check_length(secret: &SecretBytes, least_bytes: usize) -> Result<(), RootError> {
     if (least_bytes..=SECRET_BYTES_MAX).contains(&secret.len()) {
         return Ok(());

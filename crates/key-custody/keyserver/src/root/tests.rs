@@ -1,4 +1,4 @@
-//! The ways that need no device; TPM and token have tests of their own in `tests/`.
+//! Tests of the ways that need no device; TPM and token have their own tests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -120,7 +120,7 @@ fn a_systemd_credential_opens_its_root() {
     assert!(matches!(short, Err(RootError::SecretLength { least_bytes: 32, actual_bytes: 31 })));
     assert_eq!(names(&state), [""; 0]);
 
-    // 0440 is how a file of root's looks that an access list opens to the service.
+    // 0440 is the mode of a file of root's that an access list opens to the service.
     write(&path, &[7; 64], 0o440);
     let root = create(state.path(), &way, &access).unwrap();
     assert_eq!(open(state.path(), &access).unwrap().id(), root.id());
@@ -152,7 +152,7 @@ fn a_passphrase_comes_from_a_file_or_a_descriptor() {
     let source = SecretSource::File { path: path.clone() };
     let way = Way::Passphrase(PassphraseWay { source, cost: COST });
     let root = create(state.path(), &way, &Access::default()).unwrap();
-    // The line end is the editor's, not the passphrase's.
+    // The line end is from the editor, and not part of the passphrase.
     let opened = open(state.path(), &given(&secret("correct horse"))).unwrap();
     assert_eq!(opened.id(), root.id());
 
@@ -254,8 +254,8 @@ fn a_crash_in_any_step_of_a_new_seal_leaves_the_old_one_or_the_new_one() {
             assert_eq!(open(state.path(), &access).unwrap().id(), root.id(), "{crash:?}");
             let generation = describe(state.path(), None).unwrap().generation;
             assert_eq!(generation, if crash == Step::RemoveLeftovers { 2 } else { 1 });
-            // The start removed what the crash left: one record, and a key file only where the
-            // record names one.
+            // The start removed the crash's leftovers: there is one record, and a key file only if
+            // the record names one.
             let sealed_plainly = if generation == 2 { to_plain } else { matches!(from, Way::PlainFile) };
             assert_eq!(names(&state).len(), if sealed_plainly { 2 } else { 1 }, "{:?}", names(&state));
         }

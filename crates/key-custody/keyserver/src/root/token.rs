@@ -1,12 +1,12 @@
 //! The root under an AES-256 key that lives in a PKCS#11 token and never leaves it (PKCS #11 3.0,
 //! `CKM_AES_GCM`).
 //!
-//! The token's maker gives the module, a library that is loaded at run time. What is loaded runs
-//! inside the key server: the module's path is the operator's word, and only root or the server's
-//! user can write it into the record.
+//! The token's vendor supplies the module, a library that is loaded at run time and runs inside the
+//! key server. The operator chooses the module's path, and only root or the server's user can write
+//! it into the record.
 //!
 //! The root itself passes through the module for a moment, when it is sealed and at each start. A
-//! wrong PIN counts down a token's tries; [`login`] says when it would rather not try.
+//! wrong PIN uses up one of a token's tries; [`login`] refuses to try when that would do harm.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ use super::wrapped::associated_data;
 use super::{Access, Attempt, RootId, RootKey, hex};
 
 const WAY: &str = "token";
-/// The label of wrapping keys, for a person who looks into the token; they are found by their
-/// random id.
+/// The label of wrapping keys, for a person who inspects the token; keys are found by their random
+/// id.
 const KEY_LABEL: &[u8] = b"strongroom key server root";
 const KEY_ID_BYTES: usize = 16;
 const KEY_BYTES: u64 = 32;
@@ -40,15 +40,15 @@ const TAG_BITS: u64 = 128;
 /// How to seal by a token.
 #[derive(Clone, Debug)]
 pub struct TokenWay {
-    /// The module of the token's maker; absolute.
+    /// The vendor's module; an absolute path.
     pub module: PathBuf,
     /// The token's label.
     pub label: String,
-    /// Where the PIN is found, now and at each start.
+    /// The source of the PIN, now and at each start.
     pub pin: SecretSource,
 }
 
-/// What is on record of it.
+/// The record of this seal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TokenSeal {
@@ -70,14 +70,14 @@ impl fmt::Display for TokenSeal {
     }
 }
 
-/// Why a token did not do it.
+/// Errors of a token.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The module's path would name another file at another start.
+    /// The module's path is relative, and could name another file at another start.
     #[error("the PKCS#11 module {module} is no absolute path")]
     RelativeModule {
-        /// As it was given.
+        /// The path as given.
         module: PathBuf,
     },
     /// The module cannot be loaded.
@@ -85,7 +85,7 @@ pub enum TokenError {
     Module {
         /// The module.
         module: PathBuf,
-        /// Why not.
+        /// The module's error.
         error: Pkcs11Error,
     },
     /// The token is not there.
@@ -95,7 +95,7 @@ pub enum TokenError {
         label: String,
         /// Its serial number, once it is known.
         serial: Option<String>,
-        /// What is there instead.
+        /// The tokens that are present.
         present: String,
     },
     /// Two tokens have the label.
@@ -113,10 +113,10 @@ pub enum TokenError {
     Unable {
         /// The token.
         label: String,
-        /// What it lacks.
+        /// The missing mechanism.
         what: &'static str,
     },
-    /// The PIN was not even tried, for its length.
+    /// The PIN was not tried because of its length.
     #[error("a PIN of token '{label}' has {least} to {most} bytes, this one has {actual}; it was not tried")]
     PinLength {
         /// The token.
@@ -125,7 +125,7 @@ pub enum TokenError {
         least: usize,
         /// Most bytes.
         most: usize,
-        /// What this one has.
+        /// The length of this one.
         actual: usize,
     },
     /// The PIN is wrong.
@@ -135,10 +135,10 @@ pub enum TokenError {
     WrongPin {
         /// The token.
         label: String,
-        /// Where the PIN came from.
+        /// The source of the PIN.
         source_name: String,
     },
-    /// Not tried: it was wrong before, and nobody is there.
+    /// Not tried: an earlier PIN was wrong, and the process is unattended.
     #[error(
         "token '{label}' says that a wrong PIN was entered since the last right one, so this start does not try it, to \
          leave the remaining tries. Correct the PIN, then open the root by hand once"
@@ -189,14 +189,14 @@ pub enum TokenError {
         /// The token.
         label: String,
     },
-    /// Whatever else the module refuses.
+    /// Any other refusal of the module.
     #[error("token '{label}': cannot {what}: {error}")]
     Refused {
         /// The token.
         label: String,
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// The module's word.
+        /// The module's error.
         error: Pkcs11Error,
     },
 }
@@ -241,7 +241,7 @@ pub(super) fn unseal(seal: &TokenSeal, id: RootId, access: &Access<'_>) -> Resul
         .map_err(token.refused("unseal the root"))?;
     let mut root =
         session.decrypt(&Mechanism::AesGcm(gcm), key, &seal.sealed).map_err(|error| match error {
-            // Modules differ in how they say that the tag is wrong; SoftHSM says a general error.
+            // Modules report a wrong tag differently; SoftHSM reports a general error.
             Pkcs11Error::Pkcs11(
                 RvError::EncryptedDataInvalid | RvError::EncryptedDataLenRange | RvError::GeneralError,
                 _,
@@ -251,7 +251,7 @@ pub(super) fn unseal(seal: &TokenSeal, id: RootId, access: &Access<'_>) -> Resul
     Ok(SecretBytes::from_slice_and_wipe(&mut root)?)
 }
 
-/// A token that is plugged in. The module is finalised when it drops.
+/// A present token. Dropping it finalises the module.
 struct Token {
     label: String,
     slot: Slot,
@@ -267,7 +267,7 @@ impl Token {
         let broken = |error| TokenError::Module { module: path.to_owned(), error };
         let module = Pkcs11::new(path).map_err(broken)?;
         match module.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
-            // Somebody else of this process uses the module; it may be shared.
+            // Another part of this process uses the module; it may be shared.
             Ok(()) | Err(Pkcs11Error::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => {}
             Err(error) => return Err(broken(error)),
         }
@@ -294,7 +294,7 @@ impl Token {
         Ok(Self { label: label.to_owned(), slot, info, module })
     }
 
-    /// Opens a session with the PIN, unless the token's own word says that trying would do harm.
+    /// Opens a session with the PIN, unless the token's flags show that trying would do harm.
     fn login(
         &self,
         source: &SecretSource,
@@ -313,7 +313,7 @@ impl Token {
         }
         let pin = source.read("PIN", access)?;
         let (least, most) = (self.info.min_pin_length(), self.info.max_pin_length());
-        // Some modules leave the most at zero, for "not said".
+        // Some modules leave the maximum at zero for "unknown".
         if pin.is_empty() || pin.len() < least || (most > 0 && pin.len() > most) {
             return Err(TokenError::PinLength { label, least, most, actual: pin.len() }.into());
         }
@@ -374,7 +374,7 @@ impl Token {
             .ok_or_else(|| TokenError::NoKey { label: self.label.clone(), key_id: hex::encode(id) })
     }
 
-    /// Refuses a wrapping key that the token would give away.
+    /// Refuses a wrapping key that can be read out of the token.
     fn check_kept(&self, session: &Session, key: ObjectHandle) -> Result<(), TokenError> {
         let wanted = [AttributeType::Sensitive, AttributeType::Extractable];
         let attributes =

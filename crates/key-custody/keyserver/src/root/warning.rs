@@ -1,4 +1,4 @@
-//! What a person should know about a root that is sealed, but not as well as it looks.
+//! Warnings about a root whose seal is weaker than it looks.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -15,20 +15,20 @@ use super::secret_source::SecretSource;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "warning", rename_all = "kebab-case")]
 pub enum Warning {
-    /// The root's key lies beside the data.
+    /// The root's key is beside the data.
     Unprotected {
         /// The key file.
         path: PathBuf,
     },
-    /// What opens the root lies on the same file system as what the root protects: a copy of one is
-    /// a copy of both.
+    /// The secret that opens the root is on the same file system as the data: a copy of one
+    /// contains both.
     SameFileSystem {
-        /// What it is: `passphrase`, `PIN`, `credential`.
+        /// The kind of secret: `passphrase`, `PIN`, `credential`.
         what: &'static str,
-        /// Where it lies.
+        /// Its path.
         path: PathBuf,
     },
-    /// The TPM gives the root to whatever this machine boots, from this disk or another.
+    /// The TPM releases the root to any system that this machine boots, from this disk or another.
     AnyBootState,
 }
 
@@ -64,7 +64,8 @@ pub fn sealing_command(state_directory: &Path) -> String {
     format!("strongroom keyserver root seal --directory {directory} {way}")
 }
 
-/// The warnings of `seal`. Files that cannot be looked at give none: opening the root will tell.
+/// The warnings of `seal`. Files that cannot be inspected cause no warning: opening the root
+/// reports them.
 pub(super) fn of(state_directory: &Path, seal: &Seal, credentials_directory: Option<&Path>) -> Vec<Warning> {
     let credential = |name: &super::credential::CredentialName| credentials_directory.map(|at| name.path(at));
     let source = |source: &SecretSource| match source {

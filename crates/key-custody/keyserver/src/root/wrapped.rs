@@ -19,14 +19,14 @@ pub(super) struct WrappedRoot {
     sealed: Vec<u8>,
 }
 
-/// Seals `root` under `key`. `way` and the root's id are authenticated with it, so that a seal
+/// Seals `root` under `key`. `way` and the root's id are authenticated with it, so that one seal
 /// cannot pass for another.
 pub(super) fn wrap(root: &RootKey, key: &SecretBytes, way: &str) -> Result<WrappedRoot, RootError> {
     let sealed = aead::seal(key, associated_data(root.id, way).as_bytes(), &root.secret)?;
     Ok(WrappedRoot { nonce: sealed.nonce, sealed: sealed.ciphertext_and_tag })
 }
 
-/// Opens `wrapped`; nothing if `key` is not the one it was sealed under.
+/// Opens `wrapped`; `None` if it was sealed under another key.
 pub(super) fn unwrap(
     wrapped: &WrappedRoot,
     id: RootId,
@@ -41,7 +41,7 @@ pub(super) fn unwrap(
     }
 }
 
-/// What every seal of the root is bound to.
+/// The associated data of every seal of the root.
 pub(super) fn associated_data(id: RootId, way: &str) -> String {
     format!("strongroom key server root v1, {id}, {way}")
 }

@@ -1,4 +1,4 @@
-//! Which cases there are, and which of them are within the server's scope.
+//! The test cases, and which of them are within the server's scope.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,23 +6,23 @@ use std::process::Command;
 use crate::names;
 use crate::xml::{Exchange, exchanges};
 
-/// The versions of KMIP that there are cases for.
+/// The versions of KMIP with test cases.
 pub const VERSIONS: [&str; 5] = ["1.0", "1.1", "1.2", "1.3", "1.4"];
 
 /// One case of the standard.
 #[derive(Debug)]
 pub struct Case {
-    /// What it is called in every version: `SKFF-M-1`.
+    /// Its name in every version: `SKFF-M-1`.
     pub name: String,
-    /// What its file's name says beside that.
+    /// The rest of its file's name.
     pub title: String,
-    /// Which version of KMIP it speaks, as [`VERSIONS`] has it.
+    /// Its version of KMIP, one of [`VERSIONS`].
     pub version: &'static str,
     pub exchanges: Vec<Exchange>,
 }
 
 impl Case {
-    /// Cases of one family build on each other's objects; all others have clients of their own.
+    /// Cases of one family build on each other's objects; other cases have separate clients.
     pub fn family(&self) -> &str {
         match self.name.split_once('-') {
             Some((family @ ("SASED" | "TL"), _)) => family,
@@ -30,8 +30,7 @@ impl Case {
         }
     }
 
-    /// What the case says in words that there is before it begins: a fresh object in the default
-    /// group.
+    /// The preconditions that the case states in prose: a fresh object in the default group.
     pub fn assumed(&self) -> Vec<Exchange> {
         if self.name != "TC-151" {
             return Vec::new();
@@ -40,7 +39,7 @@ impl Case {
         exchanges(&include_str!("assumed/default_group.xml").replace("MINOR", version))
     }
 
-    /// Why it is none of this server's business, if it is not.
+    /// Why it is out of this server's scope, if it is.
     pub fn out_of_scope(&self) -> Option<&'static str> {
         if self.name.starts_with("MSGENC-") {
             return Some("messages in JSON, XML or over HTTPS");
@@ -68,19 +67,18 @@ impl Case {
     }
 }
 
-/// All cases of a version in the order of their names, which is the order that those that build on
-/// each other have.
+/// All cases of a version, sorted by name, so that dependent cases come in the right order.
 ///
 /// # Panics
 ///
-/// If they cannot be had: then nothing is tested.
+/// If they cannot be fetched, because nothing would be tested.
 pub fn of_version(version: &'static str) -> Vec<Case> {
     let directory = fetched().join(format!("v{version}"));
     let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)
         .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "xml"))
-        // Variants that another server's authors made for it.
+        // Variants for another server.
         .filter(|path| !path.file_stem().unwrap().to_string_lossy().contains("_okms"))
         .collect();
     files.sort();
@@ -92,8 +90,8 @@ pub fn of_version(version: &'static str) -> Vec<Case> {
 fn read(path: &Path, version: &'static str) -> Case {
     let stem = path.file_stem().unwrap().to_string_lossy().replace('_', "-");
     let words: Vec<&str> = stem.split('-').collect();
-    // The version stands between name and title, `-12` or `-12-`; a few cases of one version are
-    // filed under another.
+    // The version is between name and title, `-12` or `-12-`; a few cases of one version are filed
+    // under another.
     let number = version.replace('.', "");
     let place = words
         .iter()

@@ -1,20 +1,17 @@
-//! Whether a response is the one that a case shows, in all that the standard does not leave to the
-//! server.
+//! Compares a response with a case's, in all points that the standard does not leave to the server.
 //!
-//! The rule, which `docs/KMIP.md` gives in words:
-//! - Fields must be there with the same tag, type, number and value; order counts only among fields
-//!   of one tag that are no attributes. Result Message, Time Stamp and Server Correlation Value are
-//!   the server's own.
+//! The rules, which `docs/KMIP.md` describes:
+//! - Fields must have the same tag, type, number and value; order counts only among fields of one
+//!   tag that are not attributes. Result Message, Time Stamp and Server Correlation Value are the
+//!   server's own.
 //! - A date is compared if it is `$NOW` (to within [`NOW_TOLERANCE_SECONDS`]) or one that the
 //!   client had sent.
-//! - Bytes that come from a key which the server made itself (or from its random source) are
-//!   compared in their presence.
+//! - For bytes from a key that the server made itself (or from its random source), only their
+//!   presence is compared.
 //! - Lease Time is policy; so is Random Number Generator, unless the client had set it.
-//! - Identifiers that a file spells out are not compared; the versions in Discover Versions may be
-//!   more.
-//! - A list of all attributes may have more than the case shows. What a server says in Query is its
-//!   own; but of operations and object types that the case shows, it must name those within its
-//!   scope.
+//! - Literal identifiers in a file are not compared; Discover Versions may return more versions.
+//! - A list of all attributes may have more than the case's. Query answers are the server's own,
+//!   but must include the case's operations and object types within scope.
 
 use std::collections::HashSet;
 
@@ -24,12 +21,12 @@ use crate::names;
 use crate::variables::{Variables, literal, now_offset_seconds, tag_of};
 use crate::xml::Element;
 
-/// A case may take this long, by its own clock, between reading the time and having it compared.
+/// The longest time, by the case's clock, between reading the time and comparing it.
 pub const NOW_TOLERANCE_SECONDS: i64 = 30;
 
-/// What a response is held against, beside the file.
+/// The context of a comparison, beside the file.
 pub struct Context<'a> {
-    /// The variables so far; a response binds those that it is the first to name.
+    /// The variables so far; a response binds new ones.
     pub variables: &'a mut Variables,
     /// The time that `$NOW` stands for.
     pub now_seconds: i64,
@@ -75,7 +72,7 @@ fn item(expected: &Element, actual: &Item, number: usize, context: &mut Context<
     let operation = expected.child_value("Operation").unwrap_or_default();
     let request = context.request.children.iter().filter(|child| child.tag == "BatchItem").nth(number);
     let payload = request.and_then(|item| item.child("RequestPayload"));
-    // The key of an object that the server made is its own, and so is all that comes from it.
+    // The key of an object that the server made is its own, and so are all values derived from it.
     let answered = actual
         .field(Tag::RESPONSE_PAYLOAD)
         .and_then(|payload| payload.field(Tag::UNIQUE_IDENTIFIER))
@@ -83,7 +80,7 @@ fn item(expected: &Element, actual: &Item, number: usize, context: &mut Context<
     let server_made = matches!(answered, Some(Value::TextString(id)) if context.server_made.contains(id));
     let random_iv =
         expected.child("ResponsePayload").is_some_and(|payload| payload.child("IVCounterNonce").is_some());
-    // The file of a wrapping with attributes shows what a wrapping without them gives.
+    // The file for wrapping with attributes shows the result of wrapping without them.
     let encoded_wrapping = payload
         .and_then(|payload| payload.child("KeyWrappingSpecification"))
         .is_some_and(|specification| specification.child("EncodingOption").is_none());
@@ -149,7 +146,7 @@ impl Comparison<'_, '_> {
         if let Value::DateTime(date) = &actual.value {
             return self.date(expected, date.0);
         }
-        // Identifiers that a file spells out are those of the server that its authors had.
+        // Literal identifiers in a file are those of its authors' server.
         if expected.tag == "UniqueIdentifier" && !expected.value.starts_with('$') {
             return Ok(());
         }
@@ -190,13 +187,13 @@ impl Comparison<'_, '_> {
         }
     }
 
-    /// A description of the random source that the client did not send itself.
+    /// Whether a description of the random source is the server's, not the client's.
     fn is_own_random_source(&self, expected: &Element) -> bool {
         expected.child_value("RNGAlgorithm").is_some_and(|algorithm| !self.context.sent.contains(algorithm))
     }
 }
 
-/// A Query's answer: every kind of field that the case shows, and of what it lists, all that is in
+/// Compares a Query's answer: every kind of field in the case, and of its lists, all values in
 /// scope.
 fn query(expected: &Element, actual: &Item) -> Result<(), String> {
     for child in &expected.children {
@@ -217,7 +214,7 @@ fn query(expected: &Element, actual: &Item) -> Result<(), String> {
     Ok(())
 }
 
-/// All versions that the case shows, in their order; the server may speak more.
+/// All of the case's versions, in order; the server may speak more.
 fn versions(expected: &Element, actual: &Item) -> Result<(), String> {
     let mut spoken = fields(actual).iter();
     for version in &expected.children {
@@ -242,7 +239,7 @@ fn fields(item: &Item) -> &[Item] {
     }
 }
 
-/// For attributes (and the names of a list of attributes) the name and index say which is which.
+/// Attributes (and names in a list of attributes) are matched by name and index.
 fn same_attribute(expected: &Element, actual: &Item) -> bool {
     match expected.tag.as_str() {
         "AttributeName" => actual.value == Value::TextString(expected.value.clone()),
@@ -266,7 +263,7 @@ fn equal(expected: &Value, actual: &Value) -> Result<(), String> {
     if expected == actual { Ok(()) } else { Err(format!("is {}, not {}", shown(actual), shown(expected))) }
 }
 
-/// A value with the bytes of a test's key, which its own type does not show.
+/// Formats a value, including the bytes of a test's key, which its own type hides.
 fn shown(value: &Value) -> String {
     match value {
         Value::ByteString(bytes) => bytes.expose().iter().map(|byte| format!("{byte:02x}")).collect(),

@@ -1,11 +1,11 @@
 //! The OASIS test cases of KMIP 1.0 to 1.4 against the key server, through the bytes of its
 //! messages.
 //!
-//! The cases come out of a Go module, which `scripts/fetch-kmip-cases` fetches. One server, with
-//! everything switched on, plays all cases of one version in the order of their names. [`cases`]
-//! says which are within its scope, [`compare`] what of a response is compared, and [`table`] which
-//! ones it does not pass, each with the reason; the result is the table in `docs/KMIP.md`, and the
-//! test fails if the table is not what happens. `STRONGROOM_WRITE_TABLES=1` writes it.
+//! The cases come from a Go module, which `scripts/fetch-kmip-cases` fetches. One server, with
+//! everything enabled, plays all cases of one version in the order of their names. [`cases`]
+//! defines those within its scope, [`compare`] compares responses, and [`table`] lists those that
+//! fail, each with the reason. The result is the table in `docs/KMIP.md`, and the test fails if the
+//! table does not match. `STRONGROOM_WRITE_TABLES=1` writes it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod cases;
@@ -37,7 +37,7 @@ use strongroom_store::Engine;
 
 use crate::replay::{Server, ServerMade, replay};
 
-/// Time that passes when the test says so.
+/// A clock that the test advances.
 struct TestClock(AtomicI64);
 
 impl Clock for TestClock {
@@ -46,7 +46,7 @@ impl Clock for TestClock {
     }
 }
 
-/// The cases know nothing of grants.
+/// No grants: the cases do not use them.
 struct NoGrants;
 
 impl Grants for NoGrants {
@@ -59,7 +59,7 @@ impl Grants for NoGrants {
     }
 }
 
-/// Their record is no one's business.
+/// No record: the cases do not need one.
 struct Unrecorded;
 
 impl Observer for Unrecorded {

@@ -1,10 +1,10 @@
-//! Numbers of the names that the cases use, and what of theirs is not this server's business.
+//! Numbers of the names in the cases, and the names that are out of this server's scope.
 
 use strongroom_kmip::protocol::{enumeration_number, mask_bits};
 use strongroom_kmip::ttlv::Tag;
 
-/// Operations and object types of public keys, certificates and split keys, and what a server does
-/// to a client of its own accord.
+/// Operations and object types of public keys, certificates and split keys, and operations that a
+/// server initiates.
 pub const OUT_OF_SCOPE: &[&str] = &[
     "CreateKeyPair",
     "ReKeyKeyPair",
@@ -23,7 +23,8 @@ pub const OUT_OF_SCOPE: &[&str] = &[
     "PGPKey",
 ];
 
-/// What a server need not say in answer to a Query: it has no profile of tape libraries, say.
+/// Fields that a server may omit in answer to a Query; for example, it has no profile of tape
+/// libraries.
 pub const OWN_TO_A_SERVER: &[&str] = &["ProfileInformation", "ServerInformation", "ApplicationNamespace"];
 
 /// The number of an enumeration's value: its name, or the number itself as `0x80000001`.
@@ -34,7 +35,7 @@ pub fn enumeration(field: &str, name: &str) -> Option<u32> {
     enumeration_number(Tag::from_name(field)?, name)
 }
 
-/// The bits of a mask, given by their names with spaces between.
+/// The bits of a mask from their names, separated by spaces.
 pub fn mask(field: &str, names: &str) -> Option<i32> {
     mask_bits(Tag::from_name(field)?, names)
 }

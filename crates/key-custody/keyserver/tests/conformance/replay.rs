@@ -9,19 +9,19 @@ use crate::compare::{self, Context};
 use crate::variables::Variables;
 use crate::xml::Element;
 
-/// A request that is to be repeated until its response is right is repeated this often,
+/// How often a request is repeated at most until its response is right.
 const REPEATS_MAX: usize = 4;
-/// and this much time passes in between: the dates that are waited for lie within four hours.
+/// The time between repetitions: the awaited dates are within four hours.
 const REPEAT_EVERY_SECONDS: i64 = 3600;
 
-/// What is tested.
+/// The server under test.
 pub trait Server {
-    /// Answers a request of the client of that name. The client's certificate says who it is; the
-    /// credentials in messages stand for different clients, so each has a certificate of its own.
+    /// Answers a request of the client of that name. The certificate identifies the client; the
+    /// credentials in messages stand for different clients, so each has its own certificate.
     fn answer(&mut self, client: &str, request: &[u8]) -> Vec<u8>;
-    /// The time that the server believes in.
+    /// The server's time.
     fn now_seconds(&self) -> i64;
-    /// Lets time pass.
+    /// Advances the server's time.
     fn advance(&mut self, seconds: i64);
 }
 
@@ -51,8 +51,8 @@ pub fn replay(case: &Case, server: &mut impl Server, server_made: &mut ServerMad
         exchange.request.walk(&mut |element| {
             sent.insert(element.value.clone());
         });
-        // In one file the remark stands one exchange too early, so it holds for what comes after
-        // it, too.
+        // In one file the remark is one exchange too early, so it also applies to the exchange
+        // after it.
         repeats |= exchange.repeats;
         let mut repeats_left = if repeats { REPEATS_MAX } else { 0 };
         loop {
@@ -103,9 +103,9 @@ fn note_server_made(request: &Element, response: &Item, server_made: &mut HashSe
     }
 }
 
-/// Some cases send what a response has given, which their files show as a value and not as a
-/// variable: `$DATA_0` is the first Data that a response had, `$MAC_DATA` and `$IV_COUNTER_NONCE`
-/// are the last of their kind.
+/// Some cases send values from earlier responses, whose files show them literally and not as
+/// variables: `$DATA_0` is the first Data of a response, `$MAC_DATA` and `$IV_COUNTER_NONCE` are
+/// the last of their kind.
 fn bind_results(response: &Item, variables: &mut Variables) {
     let Value::Structure(fields) = &response.value else { return };
     for payload in fields.iter().filter_map(|field| field.field(Tag::RESPONSE_PAYLOAD)) {
@@ -122,7 +122,7 @@ fn bind_results(response: &Item, variables: &mut Variables) {
     }
 }
 
-/// What the server said of its refusals, for whoever reads why a case failed.
+/// The server's messages about its refusals, for the report of a failed case.
 fn message_of(response: &Item) -> String {
     let Value::Structure(fields) = &response.value else { return String::new() };
     let messages =

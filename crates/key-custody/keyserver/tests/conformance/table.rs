@@ -1,4 +1,4 @@
-//! The table of `docs/KMIP.md`: what became of each case.
+//! The table of `docs/KMIP.md`: the result of each case.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,8 +9,7 @@ use crate::cases::VERSIONS;
 const BEGIN: &str = "<!-- conformance table: written by crates/key-custody/keyserver/tests/conformance -->";
 const END: &str = "<!-- end of the conformance table -->";
 
-/// Cases within scope that the server does not pass: name, version (all where it is empty), and
-/// why.
+/// Cases within scope that the server does not pass: name, version (empty for all), and reason.
 const NOT_PASSED: &[(&str, &str, &str)] = &[
     ("TC-101", "", ASYNCHRONOUS),
     ("TC-32", "", ASYNCHRONOUS),
@@ -55,7 +54,7 @@ const SEED: &str =
     "four ways to treat a client's seed, of which a server has one: this one uses nothing of it (CS-RNG-O-3)";
 const STREAMING: &str = "data in several parts, which is optional (Query, Streaming Capability: false)";
 
-/// How one case ended.
+/// The result of one case.
 #[derive(Debug)]
 pub enum Outcome {
     Passed,
@@ -71,12 +70,11 @@ pub struct Result {
     pub outcome: Outcome,
 }
 
-/// Holds the results against what is known and against the document.
+/// Compares the results with the known failures and with the document.
 ///
 /// # Panics
 ///
-/// If a case fails that is not known to, or passes that is said not to, or if the document says
-/// something else.
+/// If a case fails unexpectedly, passes unexpectedly, or if the document differs.
 pub fn check(results: &[Result]) {
     let mut wrong = String::new();
     for result in results {

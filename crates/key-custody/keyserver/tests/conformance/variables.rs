@@ -1,4 +1,4 @@
-//! The `$VARIABLES` of the cases, and how a field of a file becomes a field of a message.
+//! The `$VARIABLES` of the cases, and the conversion of a file's fields to a message's fields.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,19 @@ use strongroom_kmip::ttlv::{BigInteger, DateTime, Interval, Item, Tag, Value};
 use crate::names;
 use crate::xml::Element;
 
-/// What the variables of one case stand for so far.
+/// The values of one case's variables so far.
 #[derive(Debug, Default)]
 pub struct Variables {
     values: HashMap<String, Value>,
 }
 
 impl Variables {
-    /// What `name` (with its `$`) stands for.
+    /// The value of `name` (with its `$`).
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.values.get(name)
     }
 
-    /// From now on, `name` stands for `value`.
+    /// Sets `name` to `value`.
     pub fn bind(&mut self, name: &str, value: Value) {
         self.values.insert(name.to_owned(), value);
     }
@@ -28,8 +28,7 @@ impl Variables {
     ///
     /// # Errors
     ///
-    /// What cannot be said: a variable that no response has bound, or a name that KMIP 1.4 does not
-    /// have.
+    /// A variable that no response has bound, or a name that KMIP 1.4 does not have.
     pub fn message(&self, element: &Element, now_seconds: i64) -> Result<Item, String> {
         self.item(element, None, now_seconds)
     }
@@ -56,7 +55,7 @@ impl Variables {
     }
 }
 
-/// The value of a field that holds no variable.
+/// The value of a field without a variable.
 pub fn literal(element: &Element, attribute: Option<&str>) -> Result<Value, String> {
     let text = element.value.as_str();
     let unreadable = || format!("{} cannot be {text:?}", element.tag);
@@ -102,7 +101,7 @@ pub fn now_offset_seconds(text: &str) -> Option<i64> {
     }
 }
 
-/// What names the values of a field: its tag, or for the value of an attribute, the attribute.
+/// The name that determines a field's values: its tag or, for an attribute's value, the attribute.
 fn named(element: &Element, attribute: Option<&str>) -> String {
     let name = if element.tag == "AttributeValue" { attribute.unwrap_or_default() } else { &element.tag };
     name.replace(' ', "")

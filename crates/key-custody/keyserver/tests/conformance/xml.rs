@@ -1,17 +1,16 @@
-//! The OASIS XML of a test case: exchanges of a request and the response that the standard's
-//! authors saw.
+//! The OASIS XML of a test case: exchanges of a request and the expected response.
 
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-/// One field of a message, as the file has it.
+/// One field of a message in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Element {
-    /// The tag's name; of a field without one, its number (`0x540001`).
+    /// The tag's name or, without one, its number (`0x540001`).
     pub tag: String,
     /// The type's name; empty for a structure.
     pub kind: String,
-    /// The value, with `$VARIABLES` as they stand.
+    /// The value, with unresolved `$VARIABLES`.
     pub value: String,
     /// The fields of a structure.
     pub children: Vec<Element>,
@@ -42,7 +41,7 @@ impl Element {
 pub struct Exchange {
     pub request: Element,
     pub response: Element,
-    /// Whether the file says to repeat it until the response is the one shown.
+    /// Whether to repeat it until the response matches.
     pub repeats: bool,
 }
 
@@ -50,10 +49,10 @@ pub struct Exchange {
 ///
 /// # Panics
 ///
-/// If the file is not what the cases are: there is nothing to test then.
+/// If the file is not a test case, because nothing would be tested.
 pub fn exchanges(text: &str) -> Vec<Exchange> {
     let mut reader = Reader::from_str(text);
-    // The outermost is the file itself: its children are the messages.
+    // The outermost element is the file itself, whose children are the messages.
     let mut open = vec![Element::default()];
     let mut repeats = false;
     let mut repeated = Vec::new();
@@ -73,7 +72,7 @@ pub fn exchanges(text: &str) -> Vec<Exchange> {
                 let done = open.pop().unwrap();
                 open.last_mut().unwrap().children.push(done);
             }
-            // The files' remarks, `# [REPEAT] until …`, stand between the messages.
+            // The files' remarks, `# [REPEAT] until …`, are between the messages.
             Event::Text(remark) => repeats |= remark.contains("[REPEAT]"),
             Event::Eof => break,
             _ => {}

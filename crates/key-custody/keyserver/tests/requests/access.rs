@@ -1,4 +1,4 @@
-//! Who may do what to which object.
+//! Permissions of clients on objects.
 
 use strongroom_keyserver::access::Role;
 use strongroom_keyserver::{Event, EventOutcome};
@@ -31,7 +31,7 @@ fn an_object_is_its_owners_alone() {
         assert_refused(&fixture.ask(&stranger, payload), ResultReason::PermissionDenied);
     }
     assert_refused(&fixture.ask(&stranger, get("no such object")), ResultReason::ItemNotFound);
-    // The name is taken for its owner, and free for everyone else.
+    // The name is taken for its owner, and free for other clients.
     assert_refused(&fixture.ask(&owner, create(vec![name("disk")])), ResultReason::InvalidField);
     fixture.create(&stranger, vec![name("disk")]);
     key_in(&fixture.ask(&owner, get(&id)));
@@ -117,7 +117,7 @@ fn a_grant_for_what_its_signer_does_not_own_gives_nothing() {
     fixture.events();
     let grant = || fixture.control.grant(&host, &id, 1);
     assert_refused(&fixture.ask_granted(&host, grant(), get(&id)), ResultReason::PermissionDenied);
-    // Nor does it let the host ask on: it was not redeemed.
+    // It was not redeemed, so the host gets no holding.
     let attributes = || RequestPayload::GetAttributeList(just(&id));
     assert_refused(&fixture.ask_granted(&host, grant(), attributes()), ResultReason::PermissionDenied);
     assert_refused(&fixture.ask(&host, attributes()), ResultReason::PermissionDenied);
@@ -198,7 +198,7 @@ fn a_host_reads_on_what_becomes_of_a_key_that_it_was_granted() {
     };
     denied(&host, state(&id));
     key_in(&fixture.ask_granted(&host, fixture.control.grant(&host, &id, 1), get(&id)));
-    // Its state, as often as it wants, and nothing else of anything.
+    // The host may read the state repeatedly, and nothing else.
     for _ in 0..2 {
         assert_done(&fixture.ask(&host, state(&id)));
     }
@@ -206,14 +206,14 @@ fn a_host_reads_on_what_becomes_of_a_key_that_it_was_granted() {
     denied(&host, state(&other));
     denied(&host, revoke(&id, RevocationReasonCode::KeyCompromise));
     denied(&successor, state(&id));
-    // It learns of a compromise, and of the end.
+    // It learns of a compromise, and of the destruction.
     assert_done(&fixture.ask(&control, revoke(&id, RevocationReasonCode::KeyCompromise)));
     let told = fixture.ask(&host, state(&id));
     let Some(ResponsePayload::GetAttributes(told)) = told.payload else { panic!("{told:?}") };
     assert_eq!(told.attributes[0].value, AttributeValue::State(State::Compromised));
     assert_done(&fixture.ask(&control, RequestPayload::Destroy(just(&id))));
     assert_done(&fixture.ask(&host, state(&id)));
-    // The VM goes on elsewhere: what was before is over.
+    // The VM moves to another host: earlier holdings end.
     assert_done(&fixture.ask_granted(&successor, fixture.control.grant(&successor, &id, 2), state(&id)));
     denied(&host, state(&id));
     assert_done(&fixture.ask(&successor, state(&id)));

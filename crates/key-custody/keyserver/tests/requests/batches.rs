@@ -1,4 +1,4 @@
-//! Batches: order, errors, the ID placeholder, sizes, and clients that come in each other's way.
+//! Batches: order, errors, the ID placeholder, sizes, and conflicting clients.
 
 use strongroom_keyserver::Caller;
 use strongroom_kmip::message::*;
@@ -96,8 +96,7 @@ fn what_is_no_message_or_too_much_of_one_is_refused() {
     }
 }
 
-/// Sixteen clients' requests at once for the same limit: what is given out is the limit, to the
-/// byte.
+/// Sixteen concurrent clients draw on the same limit: the total allocated equals the limit.
 #[test]
 fn usage_limits_are_given_out_once_however_many_ask_at_a_time() {
     let (fixture, owner) = (Fixture::new(), client("owner"));

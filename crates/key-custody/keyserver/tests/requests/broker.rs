@@ -1,4 +1,4 @@
-//! Keys that an external provider keeps, given out here under grants.
+//! Keys of an external provider, released under grants.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::fixture::{
 struct Provider {
     keys: Mutex<HashMap<ProviderKey, (UpstreamState, [u8; 32])>>,
     is_away: Mutex<bool>,
-    /// How often it was asked for a key, and for a state.
+    /// Requests for a key, and for a state, so far.
     asked: Mutex<(usize, usize)>,
-    /// Whether it keeps who asks waiting, how many wait, and the most that did.
+    /// Whether it holds requests, how many are held now, and the most at any time.
     held: Mutex<(bool, usize, usize)>,
     changed: Condvar,
 }
@@ -90,19 +90,19 @@ impl Upstream for Provider {
     }
 }
 
-/// A server that has taken in a provider's key, its owner, and a host.
+/// A server that has adopted a provider's key, its owner, and a host.
 struct Site {
     provider: Arc<Provider>,
     fixture: Fixture,
     control: Identity,
     host: Identity,
     key: ProviderKey,
-    /// What the server calls it.
+    /// The key's id at the server.
     id: String,
 }
 
 impl Site {
-    /// A key of 32 fives.
+    /// A site with a key of 32 fives.
     fn new() -> Self {
         let (provider, key) = Provider::with_key("4711", 5);
         let fixture = Fixture::before(provider.clone());
@@ -111,12 +111,12 @@ impl Site {
         Self { provider, fixture, control, host, key, id }
     }
 
-    /// A request of the host's, under a grant of its own for the key.
+    /// A host's request with a fresh grant for the key.
     fn granted(&self, payloads: Vec<RequestPayload>) -> RequestMessage {
         granted(self.fixture.control.grant(&self.host, &self.id, 1), payloads)
     }
 
-    /// Asks as the host, under such a grant.
+    /// Sends a request as the host, with such a grant.
     fn ask_granted(&self, payload: RequestPayload) -> ResponseItem {
         self.fixture.send(&self.host, &self.granted(vec![payload])).items.remove(0)
     }
@@ -125,7 +125,7 @@ impl Site {
         self.fixture.ask(who, payload)
     }
 
-    /// How often the provider was asked for a key, and for a state.
+    /// The provider's requests for a key, and for a state, so far.
     fn asked(&self) -> (usize, usize) {
         *self.provider.asked.lock()
     }
@@ -174,7 +174,7 @@ fn a_host_has_an_external_key_under_a_grant_and_nobody_else_has_it() {
         .map(|event| (event.upstream, event.objects.len()))
         .collect();
     assert_eq!(released, [(Some(key.clone()), 1)]);
-    // It was written nowhere: away from its provider there is none.
+    // The key was not stored: while its provider is away it is unavailable.
     provider.is_away(true);
     let away = site.ask_granted(get(id));
     assert_refused(&away, ResultReason::GeneralFailure);
@@ -184,7 +184,7 @@ fn a_host_has_an_external_key_under_a_grant_and_nobody_else_has_it() {
     );
     provider.is_away(false);
     assert_eq!(key_in(&site.ask_granted(get(id))), [5; 32]);
-    // Its end here is the end of what is given out here.
+    // Destroying the object here ends its release here.
     assert_done(&site.ask(control, revoke(id, RevocationReasonCode::CessationOfOperation)));
     assert_done(&site.ask(control, RequestPayload::Destroy(just(id))));
     assert_refused(&site.ask_granted(get(id)), ResultReason::ItemNotFound);
@@ -201,7 +201,7 @@ fn a_host_is_told_the_state_that_the_provider_tells() {
         let answer = fixture.send(host, &site.granted(vec![state(id), get(id)]));
         assert_eq!(state_in(&answer.items[0]), shown);
         assert_eq!(key_in(&answer.items[1]), [5; 32], "it decides by the state");
-        // What was told is known to all from then on, and asked for once for many.
+        // The reported state is then visible to all clients, and one request serves many.
         assert_eq!(state_in(&site.ask(control, state(id))), shown);
         for _ in 0..3 {
             assert_eq!(state_in(&site.ask(host, state(id))), shown);
@@ -218,7 +218,7 @@ fn what_a_provider_cannot_say_is_an_outage_and_what_it_has_not_is_gone() {
     let away = site.ask_granted(state(id));
     assert_refused(&away, ResultReason::GeneralFailure);
     assert!(away.result_message.unwrap().starts_with("upstream-unavailable: key provider corp, key 4711"));
-    // Everyone else sees what was known last.
+    // Other clients see the last known state.
     assert_eq!(state_in(&site.ask(control, state(id))), State::Active);
     provider.is_away(false);
     provider.keys.lock().clear();
@@ -227,11 +227,11 @@ fn what_a_provider_cannot_say_is_an_outage_and_what_it_has_not_is_gone() {
         assert_refused(&gone, ResultReason::ItemNotFound);
         assert!(gone.result_message.unwrap().starts_with("upstream-gone: key provider corp, key 4711"));
     }
-    // It was a mistake, or a provider that lagged: nothing is lost here.
+    // After a mistake, or a lagging provider, nothing is lost.
     provider.add("4711", 5);
     assert_eq!(key_in(&site.ask_granted(get(id))), [5; 32]);
 
-    // A server that is the broker no more says which provider it lacks.
+    // A server without the broker names the missing provider.
     let plain = Fixture::new();
     let id = taken_in(&plain, control, key);
     let refused = plain.ask_granted(&site.host, plain.control.grant(&site.host, &id, 1), get(&id));
@@ -270,7 +270,7 @@ fn a_provider_that_hangs_has_so_many_callers_and_no_more() {
     let mut held = site.provider.held.lock();
     site.provider.changed.wait_while(&mut held, |held| held.1 < CALLS_MAX);
     drop(held);
-    // What concerns no provider is answered meanwhile.
+    // Requests that need no provider are answered meanwhile.
     assert_eq!(state_in(&site.ask(&site.control, state(&site.id))), State::Active);
     site.provider.hold(false);
     for answer in asked {

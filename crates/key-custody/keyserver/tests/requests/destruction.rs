@@ -1,4 +1,4 @@
-//! Destroying after a delay, with a second person, and never what is needed.
+//! Destruction after a delay, with a second person, and never of a key with dependents.
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -23,7 +23,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A key that is active, and whose owner can tell how it is.
+    /// A scene with an active key whose owner can read its state.
     fn new() -> (Self, strongroom_keyserver::access::Identity) {
         let (fixture, owner) = (Fixture::new(), client("owner"));
         let text = fixture.create(&owner, Vec::new());
@@ -38,7 +38,7 @@ impl Scene {
         self.fixture.clock.0.fetch_add(seconds, Ordering::SeqCst);
     }
 
-    /// What became of all that is due.
+    /// Carries out all due destructions, and returns the results.
     fn sweep(&self) -> Vec<Result<(), DestructionError>> {
         let due = self.fixture.wait(self.destructions.due()).unwrap();
         due.into_iter().map(|(id, _)| self.fixture.wait(self.destructions.carry_out(id))).collect()
@@ -55,7 +55,7 @@ fn a_key_is_gone_after_the_delay_and_a_second_person_and_not_before() {
     let (ann, bob) = (identity("ann", Role::Admin), identity("bob", Role::Admin));
     let schedule = scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "the customer left");
     scene.fixture.wait(schedule).unwrap();
-    // It is deactivated, and still there for what it has sealed.
+    // It is deactivated, and still opens envelopes.
     assert_refused(
         &scene.fixture.ask(&owner, RequestPayload::Activate(just(&scene.text))),
         ResultReason::PermissionDenied,
@@ -168,7 +168,7 @@ fn a_client_destroys_its_own_key_at_once_unless_a_volume_needs_it() {
         assert_refused(&answer, ResultReason::PermissionDenied);
         assert_eq!(answer.result_message.unwrap(), "the key is still needed by 1: /mnt/ds/vm1");
     }
-    // In one transaction with other things, too; nothing of it is done.
+    // Also refused in one transaction with other operations, all of which are undone.
     let mut undone = message(vec![
         RequestPayload::Activate(just(&foreign)),
         revoke(&foreign, RevocationReasonCode::Superseded),

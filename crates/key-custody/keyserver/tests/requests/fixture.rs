@@ -32,7 +32,7 @@ use time::OffsetDateTime;
 
 pub const NOW: i64 = 1_795_348_800;
 
-/// No test waits until a broker gives up or forgets.
+/// Times that never run out during a test.
 const AS_LONG_AS_IT_TAKES: BrokerTimes =
     BrokerTimes { turn_within: Duration::from_secs(3600), state_kept: Duration::from_secs(3600) };
 
@@ -54,7 +54,7 @@ impl Observer for Recorder {
     }
 }
 
-/// What is said to need every key: names, or why that is not known.
+/// The dependents of every key: names, or whether they are unknown.
 #[derive(Default)]
 pub struct Volumes(pub Mutex<Vec<String>>, pub AtomicBool);
 
@@ -75,10 +75,10 @@ impl Clock for TestClock {
     }
 }
 
-/// Who the control plane is.
+/// The control plane's id.
 const CONTROL: ClientId = ClientId::from_bytes([2; 16]);
 
-/// The one control plane whose grants are believed.
+/// The one control plane whose grants are accepted.
 #[derive(Clone)]
 pub struct Control {
     pub signer: Arc<GrantSigner>,
@@ -97,7 +97,7 @@ impl Control {
         Self { signer, certificate, public_key: key.public_key().as_ref().to_vec() }
     }
 
-    /// A grant for a host to get one object, good for a minute.
+    /// A grant for a host to get one object, valid for a minute.
     pub fn grant(&self, host: &Identity, object: &str, generation: u64) -> Vec<u8> {
         let time = GrantPeriod { not_before: GrantTime(NOW as u64), expires: GrantTime(NOW as u64 + 60) };
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
@@ -139,12 +139,12 @@ impl Fixture {
         Self::over(store, root)
     }
 
-    /// A server that finds `store` as another one left it.
+    /// A server on a `store` that another server has used.
     pub fn over(store: Arc<Engine>, root: &SecretBytes) -> Self {
         Self::assembled(store, root, None)
     }
 
-    /// An empty server before an external provider.
+    /// An empty server with an external provider.
     pub fn before(upstream: Arc<dyn Upstream>) -> Self {
         let store = Arc::new(Engine::with_backend(redb::backends::InMemoryBackend::new(), "test").unwrap());
         let broker = Broker::with_times(upstream, AS_LONG_AS_IT_TAKES);
@@ -171,7 +171,7 @@ impl Fixture {
         Self { runtime, clock, store, recorder, control, volumes, server }
     }
 
-    /// Sends a message as bytes, and reads the answer as a client does.
+    /// Sends a message as bytes, and decodes the answer like a client.
     pub fn send(&self, client: &Identity, request: &RequestMessage) -> ResponseMessage {
         self.send_bytes(client, &request.encode())
     }
@@ -183,17 +183,17 @@ impl Fixture {
         ResponseMessage::decode(&answer, &Limits::default()).unwrap()
     }
 
-    /// Asks for one thing.
+    /// Sends one request item.
     pub fn ask(&self, client: &Identity, payload: RequestPayload) -> ResponseItem {
         self.send(client, &message(vec![payload])).items.remove(0)
     }
 
-    /// Asks for one thing under a grant.
+    /// Sends one request item with a grant.
     pub fn ask_granted(&self, host: &Identity, grant: Vec<u8>, payload: RequestPayload) -> ResponseItem {
         self.send(host, &granted(grant, vec![payload])).items.remove(0)
     }
 
-    /// Makes a key, and says which one it is.
+    /// Makes a key, and returns its identifier.
     pub fn create(&self, client: &Identity, attributes: Vec<AttributeValue>) -> String {
         match self.ask(client, create(attributes)).payload {
             Some(ResponsePayload::Create(created)) => created.unique_identifier,

@@ -1,5 +1,5 @@
-//! The key server through the bytes of its messages: what clients and hosts may do, and what
-//! becomes of batches, records, crashes and edited stores.
+//! The key server through the bytes of its messages: permissions of clients and hosts, batches,
+//! records, crashes and edited stores.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod access;

@@ -1,4 +1,4 @@
-//! Clients that speak an older version and send what came later, as they do in the field.
+//! Clients that speak an older version but send later fields, as seen in the field.
 
 use strongroom_keyserver::access::Identity;
 use strongroom_kmip::message::{
@@ -25,7 +25,7 @@ fn send_as_1_0(fixture: &Fixture, client: &Identity, payload: RequestPayload) ->
 }
 
 /// Percona's keyring pages through its keys with Offset Items, which came with 1.3, under a header
-/// of 1.0. What it was refused looked to it like a server without keys.
+/// of 1.0. A refusal looked to it like a server without keys.
 #[test]
 fn a_client_of_1_0_pages_with_offset_items() {
     let fixture = Fixture::new();

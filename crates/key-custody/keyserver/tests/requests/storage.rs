@@ -1,4 +1,4 @@
-//! What lies in the store: sealed, whole, and no older than the store says.
+//! Objects in the store: sealed, intact, and not rolled back.
 
 use std::sync::Arc;
 
@@ -112,12 +112,12 @@ fn a_record_put_back_or_put_elsewhere_is_refused() {
     let put = |key: &[u8], value: &[u8]| {
         fixture.store.commit(Transaction::new().put(key, value)).unwrap();
     };
-    // The object as it was before it was destroyed, in the place of its tombstone.
+    // The earlier object in place of its tombstone.
     let was = before.iter().find(|entry| entry.key == destroyed.key).unwrap();
     put(&was.key, &was.value);
     assert_refused(&fixture.ask(&owner, get(&id)), ResultReason::GeneralFailure);
     put(&destroyed.key, &destroyed.value);
-    // One object in the place of another.
+    // One object in place of another.
     let others = before.iter().find(|entry| entry.key != was.key).unwrap();
     key_in(&fixture.ask(&owner, get(&other)));
     put(&others.key, &was.value);

@@ -1,4 +1,4 @@
-//! What a vCenter 7 does with a key server, at KMIP 1.1.
+//! The requests of a vCenter 7, at KMIP 1.1.
 
 use strongroom_kmip::message::*;
 use strongroom_kmip::protocol::*;

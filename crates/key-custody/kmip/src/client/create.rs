@@ -13,7 +13,7 @@ use crate::protocol::{
 pub struct NewKey {
     /// Its length in bits.
     pub bits: u16,
-    /// What it may be used for.
+    /// Its permitted uses.
     pub mask: CryptographicUsageMask,
     /// A name that no other object has, by which the key is found if the answer is lost. `None` for
     /// servers without names, where a lost answer leaves an unknown key behind.

@@ -40,31 +40,31 @@ pub enum ClientError {
     /// The host's name has no address.
     #[error("{server}: the name of the host cannot be resolved ({source}); check it and this machine's DNS")]
     Resolve {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// The connection failed.
     #[error("{server}: cannot connect ({source}); is the server running, and the port open to this machine?")]
     Connect {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// The TLS handshake failed, or the session was ended.
     #[error("{server}: TLS failed ({source}); {}", tls_advice(.source))]
     Tls {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
-        /// Why.
+        /// The TLS library's error.
         source: rustls::Error,
     },
     /// The call timed out.
     #[error("{server}: {phase} after {} ms", .waited.as_millis())]
     TimedOut {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
         /// The phase.
         phase: Phase,
@@ -75,15 +75,15 @@ pub enum ClientError {
     /// out.
     #[error("{server}: the connection broke before the answer came ({source}); the server's log may say why")]
     Lost {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
-        /// How.
+        /// The system's error.
         source: io::Error,
     },
     /// The server refused the request.
     #[error("{server}: {refusal}")]
     Refused {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
         /// The refused operation and the reason.
         refusal: Refusal,
@@ -91,7 +91,7 @@ pub enum ClientError {
     /// The answer is invalid.
     #[error("{server}: the answer makes no sense: {reason}; is this a KMIP server?")]
     Protocol {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
         /// What is wrong with it.
         reason: String,
@@ -99,19 +99,19 @@ pub enum ClientError {
     /// Client and server share no version.
     #[error("{server}: it speaks KMIP {}, and this client {}", list(.theirs), list(.ours))]
     NoCommonVersion {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
-        /// What the server speaks.
+        /// The server's versions.
         theirs: Vec<ProtocolVersion>,
-        /// What the client may speak.
+        /// The client's permitted versions.
         ours: Vec<ProtocolVersion>,
     },
     /// The agreed version lacks the operation.
     #[error("{server}: it speaks KMIP {version}, which has no {operation}")]
     OperationTooNew {
-        /// Where.
+        /// The server's address.
         server: ServerAddress,
-        /// What was asked for.
+        /// The requested operation.
         operation: Operation,
         /// The agreed version.
         version: ProtocolVersion,

@@ -35,17 +35,17 @@ pub enum TlsFilesError {
     /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     Unreadable {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// A file has the wrong content.
     #[error("{path} holds no {wanted} in PEM: {reason}")]
     Content {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         wanted: &'static str,
         /// What is wrong.
         reason: String,
@@ -57,7 +57,7 @@ pub enum TlsFilesError {
         certificate: PathBuf,
         /// The key.
         key: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }

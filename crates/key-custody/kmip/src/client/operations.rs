@@ -31,7 +31,7 @@ pub struct GotKey {
 pub struct WrappedKey {
     /// The wrapped bytes.
     pub bytes: Vec<u8>,
-    /// What was wrapped: the key's bytes, or the encoding of a Key Value structure around them.
+    /// The form of the wrapped content: the key's bytes, or a Key Value structure around them.
     pub encoding: EncodingOption,
 }
 

@@ -23,16 +23,16 @@ use crate::ttlv::{Field, Tag, Writer};
 pub struct Rules {
     /// The version in the message's header. The message cannot have fields of a later version.
     pub version: ProtocolVersion,
-    /// What becomes of a field that a structure does not have.
+    /// The treatment of a field that a structure does not have.
     pub unknown_fields: UnknownFields,
 }
 
-/// What becomes of a field that a structure does not have.
+/// The treatment of a field that a structure does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownFields {
     /// Requests: a condition that is not understood must not be passed over.
     Refuse,
-    /// Responses: a server that says more than was asked has still answered.
+    /// Responses: a server that adds fields has still answered.
     Skip,
 }
 
@@ -53,13 +53,13 @@ pub trait Member: Sized {
     /// Takes the value out of the fields of its structure.
     ///
     /// # Errors
-    /// [`DecodeError`] if it is missing, there too often, or cannot be read.
+    /// [`DecodeError`] if it is missing, occurs too often, or cannot be read.
     fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError>;
 
-    /// What a structure has that is older than this field.
+    /// The value in a structure that is older than this field.
     ///
     /// # Errors
-    /// [`DecodeError`] if there can be no such structure, which no field that must be there allows.
+    /// [`DecodeError`] if the field is required, so that no such structure can exist.
     fn absent(tag: Tag, fields: &Fields<'_>) -> Result<Self, DecodeError>;
 
     /// Writes the field or fields.

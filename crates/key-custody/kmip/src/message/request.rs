@@ -25,11 +25,11 @@ structure! {
         asynchronous_indicator: Option<bool> = ASYNCHRONOUS_INDICATOR,
         /// Whether the client can attest its state.
         attestation_capable_indicator: Option<bool> = ATTESTATION_CAPABLE_INDICATOR since V1_2,
-        /// The ways in which it can.
+        /// The supported kinds of attestation.
         attestation_types: Vec<AttestationType> = ATTESTATION_TYPE since V1_2,
         /// Credentials in addition to the certificate.
         authentication: Option<Authentication> = AUTHENTICATION,
-        /// What happens to the batch after an error; by default it stops.
+        /// The treatment of the batch after an error; by default it stops.
         batch_error_continuation_option: Option<BatchErrorContinuationOption> = BATCH_ERROR_CONTINUATION_OPTION,
         /// Whether the items must be processed in order.
         batch_order_option: Option<bool> = BATCH_ORDER_OPTION,
@@ -69,7 +69,7 @@ pub struct RequestItem {
 }
 
 impl RequestItem {
-    /// What is asked for.
+    /// The requested operation.
     pub fn operation(&self) -> Operation {
         self.payload.operation()
     }
@@ -86,7 +86,7 @@ impl From<RequestPayload> for RequestItem {
 pub struct RequestMessage {
     /// The header.
     pub header: RequestHeader,
-    /// What is asked for.
+    /// The requested operations.
     pub items: Vec<RequestItem>,
 }
 

@@ -46,7 +46,7 @@ impl ResponseHeader {
 /// The answer to one item of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseItem {
-    /// What was asked for; absent where the request could not be read.
+    /// The requested operation; absent if the request could not be read.
     pub operation: Option<Operation>,
     /// The client's name for the item.
     pub unique_batch_item_id: Option<ByteString>,
@@ -58,7 +58,7 @@ pub struct ResponseItem {
     pub result_message: Option<String>,
     /// The value to poll with.
     pub asynchronous_correlation_value: Option<ByteString>,
-    /// What was asked for.
+    /// The operation's result.
     pub payload: Option<ResponsePayload>,
     /// A vendor's extension.
     pub message_extension: Option<MessageExtension>,

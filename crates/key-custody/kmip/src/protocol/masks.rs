@@ -57,7 +57,7 @@ macro_rules! mask {
 }
 
 mask! {
-    /// What an object may be used for.
+    /// The permitted uses of an object.
     pub struct CryptographicUsageMask {
         SIGN = 0x0000_0001 "Sign",
         VERIFY = 0x0000_0002 "Verify",

@@ -7,7 +7,7 @@ use crate::ttlv::{ByteString, Field, Tag, Writer};
 structure! {
     /// A certificate.
     pub struct Certificate {
-        /// What kind of certificate it is.
+        /// The kind of certificate.
         certificate_type: CertificateType = CERTIFICATE_TYPE,
         /// The certificate, DER for X.509.
         value: ByteString = CERTIFICATE_VALUE,
@@ -15,9 +15,9 @@ structure! {
 }
 
 structure! {
-    /// A secret that is no key: a password, a seed.
+    /// A secret that is not a key: a password, a seed.
     pub struct SecretData {
-        /// What kind of secret it is.
+        /// The kind of secret.
         secret_data_type: SecretDataType = SECRET_DATA_TYPE,
         /// The secret.
         key_block: KeyBlock = KEY_BLOCK,
@@ -45,7 +45,7 @@ pub struct RawObject {
     pub content: RawStructure,
 }
 
-/// A managed object as it is registered and returned.
+/// A managed object with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManagedObject {
     /// A certificate.
@@ -56,7 +56,7 @@ pub enum ManagedObject {
     PublicKey(KeyBlock),
     /// A private key.
     PrivateKey(KeyBlock),
-    /// A secret that is no key.
+    /// A secret that is not a key.
     SecretData(SecretData),
     /// Bytes.
     OpaqueObject(OpaqueObject),

@@ -196,7 +196,7 @@ structure! {
 }
 
 structure! {
-    /// What a server can do (section 2.1.21, KMIP 1.3).
+    /// A server's capabilities (section 2.1.21, KMIP 1.3).
     #[derive(Default)]
     pub struct CapabilityInformation {
         /// Encrypt and the like in parts.
@@ -207,11 +207,11 @@ structure! {
         attestation: Option<bool> = ATTESTATION_CAPABILITY,
         /// Undoing a batch.
         batch_undo: Option<bool> = BATCH_UNDO_CAPABILITY since V1_4,
-        /// Going on with a batch after an error.
+        /// Continuing a batch after an error.
         batch_continue: Option<bool> = BATCH_CONTINUE_CAPABILITY since V1_4,
         /// Whether wrapped keys are unwrapped.
         unwrap_mode: Option<UnwrapMode> = UNWRAP_MODE,
-        /// What Destroy does.
+        /// The effect of Destroy.
         destroy_action: Option<DestroyAction> = DESTROY_ACTION,
         /// How Destroy shreds.
         shredding_algorithm: Option<ShreddingAlgorithm> = SHREDDING_ALGORITHM,

@@ -20,7 +20,7 @@ pub struct Refusal<'a> {
     pub address: SocketAddr,
     /// The client, if the handshake got as far as its certificate.
     pub peer: Option<&'a Peer>,
-    /// Why.
+    /// The reason.
     pub reason: &'a RefusalReason,
 }
 

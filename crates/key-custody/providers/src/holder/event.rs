@@ -12,7 +12,7 @@ pub enum HolderEvent {
     Outage {
         /// The key.
         key: ProviderKey,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The provider answers for the key again, and the key is held.
@@ -24,7 +24,7 @@ pub enum HolderEvent {
     Revoked {
         /// The key.
         key: ProviderKey,
-        /// How.
+        /// The kind of revocation.
         how: RevokedHow,
     },
     /// The key has expired: replace it. It stays held, because it still opens envelopes.

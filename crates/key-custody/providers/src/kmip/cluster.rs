@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     /// Begins health checks of every server, in threads that end with the cluster. A single server
-    /// is not checked, because it is asked whatever its health.
+    /// is not checked, because it is asked regardless of its health.
     ///
     /// # Errors
     /// If a thread cannot be started.

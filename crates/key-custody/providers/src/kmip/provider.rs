@@ -305,7 +305,7 @@ fn key_state(state: State) -> KeyState {
         State::Deactivated => KeyState::Deactivated,
         State::Destroyed | State::DestroyedCompromised => KeyState::Destroyed,
         State::Compromised => KeyState::Compromised,
-        // A key in an unknown state must not come into use, and a key in use need not be given up.
+        // A key in an unknown state must not come into use, and a key in use need not be dropped.
         _ => KeyState::PreActive,
     }
 }

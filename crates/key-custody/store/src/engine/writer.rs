@@ -1,6 +1,6 @@
 //! The one thread that writes: it puts all waiting requests into one commit and answers each one.
 //!
-//! While a commit is under way the next group gathers, so a store under load pays for its syncs
+//! While a commit is in progress the next group gathers, so a store under load pays for its syncs
 //! once for many transactions, and one that is idle commits at once. No request is answered before
 //! everything its answer depends on is durable: even a conflict may depend on a transaction of the
 //! same group.

@@ -1,4 +1,4 @@
-//! The study: who is compared, at what, how often, and with whom everybody is compared.
+//! The study: its subjects, workloads, rounds and baselines.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,13 +22,13 @@ use crate::vhost_user::guest::Pages;
 pub enum Form {
     /// The most important rows, in less than ten minutes.
     Quick,
-    /// Every row, with as many rounds as a verdict needs.
+    /// Every row, with enough rounds for a verdict.
     Full,
     /// Two rows and four subjects, in half a minute: a first impression.
     Brief,
 }
 
-/// What is to be compared.
+/// The configuration of a comparison.
 #[derive(Clone, Debug)]
 pub struct ComparisonConfig {
     /// The form.
@@ -39,15 +39,15 @@ pub struct ComparisonConfig {
     pub program: PathBuf,
     /// Another build of it.
     pub baseline_program: Option<PathBuf>,
-    /// How large disks are.
+    /// The sizes of disks.
     pub sizes: Sizes,
-    /// What guests' memory consists of.
+    /// The pages of guests' memory.
     pub pages: Pages,
-    /// How long a guest looks for answers before it sleeps.
+    /// How long a guest polls for answers before it sleeps.
     pub spin: Duration,
 }
 
-/// What another build of the program is called.
+/// The name of the other build of the program.
 const BASELINE: &str = "strongroom, the other build";
 const OURS: &str = "strongroom";
 
@@ -72,14 +72,14 @@ pub fn rows(form: Form, groups: &[Group]) -> Vec<DiskWorkload> {
     rows
 }
 
-/// Of these the quick form has nothing, or no more than what others are compared with: who asks for
-/// them gets all.
+/// The quick form has none of these rows, or only their baselines, so that a request for such a
+/// group gets all its rows.
 const SLOW_GROUPS: [Group; 2] = [Group::Scaling, Group::Once];
 
 const BRIEF_ROWS: [&str; 2] =
     ["disk: 4 KiB random write, depth 32", "disk: 512 KiB sequential read, depth 8"];
 
-/// A program that is not there, and what has it.
+/// A missing program, and the package that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The program.
@@ -97,14 +97,14 @@ pub fn missing() -> Vec<Missing> {
         .collect()
 }
 
-/// Everybody who serves.
+/// All servers.
 fn servers(config: &ComparisonConfig) -> Vec<Server> {
     let mut builds = vec![Build { program: config.program.clone(), name: OURS }];
     builds.extend(config.baseline_program.clone().map(|program| Build { program, name: BASELINE }));
     let ours = |content| {
         let mut builds = builds.clone();
         if matches!(content, Content::Memory | Content::EncryptedMemory) {
-            // An older build cannot do that.
+            // An older build cannot serve memory.
             builds.retain(|build| build.name == OURS || exposes_memory(&build.program));
         }
         builds.into_iter().map(move |build| Server::Strongroom(build, content))
@@ -136,7 +136,7 @@ fn exposes_memory(program: &Path) -> bool {
     run(Command::new(program).args(["volume", "expose-memory", "--help"])).is_ok()
 }
 
-/// The study, with every disk that it needs made. `progress` is told what is being made.
+/// The study, after making every disk that it needs. `progress` receives the name of each disk.
 pub fn study<'study>(
     config: &ComparisonConfig,
     rows: Vec<DiskWorkload>,
@@ -176,9 +176,9 @@ pub fn study<'study>(
     Ok(Study { name: "datapath".to_owned(), settings: settings(config), subjects, workloads: rows, pace })
 }
 
-/// Whether the system gives huge pages to who asks for them.
+/// Whether the system provides huge pages on request.
 fn huge_pages_on_request() -> bool {
-    // Where it does not say, it has none.
+    // Without this file, it has none.
     let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     enabled.is_ok_and(|text| !text.contains("[never]"))
 }
@@ -198,12 +198,12 @@ fn settings(config: &ComparisonConfig) -> BTreeMap<String, String> {
     ])
 }
 
-/// With whom everybody is compared: the file itself, the best of the others, ourselves without
-/// encryption, and the other build where there is one.
+/// The baselines: the file itself, the best peer, our own server without encryption, and the other
+/// build if there is one.
 pub fn report_settings(config: &ComparisonConfig) -> ReportSettings {
     let (ours, others): (Vec<_>, Vec<_>) = servers(config).into_iter().partition(Server::is_ours);
     let names = |servers: &[&Server]| servers.iter().map(|server| server.name()).collect::<Vec<_>>();
-    // What does no I/O is a bound, and no peer.
+    // A server without I/O is a bound, not a peer.
     let peers: Vec<_> = others.iter().filter(|server| server.content() != Content::Nothing).collect();
     let clear: Vec<_> = ours
         .iter()
@@ -225,7 +225,7 @@ pub fn report_settings(config: &ComparisonConfig) -> ReportSettings {
     ReportSettings::new(baselines)
 }
 
-/// The programs that take part, with what tells one version from another.
+/// The programs that take part, with their versions.
 pub fn programs(config: &ComparisonConfig) -> io::Result<BTreeMap<String, String>> {
     let mut programs = BTreeMap::new();
     for (program, _) in PACKAGES {
@@ -238,7 +238,8 @@ pub fn programs(config: &ComparisonConfig) -> io::Result<BTreeMap<String, String
     Ok(programs)
 }
 
-/// What tells one build from another. It is no cryptographic hash, and nobody tries to deceive it.
+/// A fingerprint of a build. It is not a cryptographic hash, because it needs no protection against
+/// attackers.
 fn fingerprint(program: &Path) -> io::Result<String> {
     let mut file = File::open(program)?;
     let mut hasher = std::hash::DefaultHasher::new();
@@ -253,7 +254,7 @@ fn fingerprint(program: &Path) -> io::Result<String> {
     Ok(format!("{version}, {:016x}", hasher.finish()))
 }
 
-/// Where the measurements of a plan are kept until it is done.
+/// The directory of a plan's measurements until it is complete.
 pub fn unfinished(
     directory: &Path,
     plan: &impl serde::Serialize,
@@ -264,7 +265,7 @@ pub fn unfinished(
     directory.join(format!("unfinished-{:016x}", hasher.finish()))
 }
 
-/// Where a finished study's files go: a name of its own, by the second at which it was done.
+/// Moves a finished study's files to a unique name, by the second of its completion.
 pub fn finish(unfinished: &Path, directory: &Path, name: &str) -> io::Result<PathBuf> {
     for number in 1..u32::MAX {
         let suffix = if number == 1 { String::new() } else { format!("-{number}") };
@@ -295,7 +296,7 @@ mod tests {
         );
         assert!(names(Form::Quick, &[Group::Memory]).len() < names(Form::Full, &[Group::Memory]).len());
         assert_eq!(names(Form::Quick, &[Group::Scaling]).len(), 8);
-        // A group that is not in the quick form at all is given whole.
+        // A group without rows in the quick form is included whole.
         assert_eq!(names(Form::Quick, &[Group::Once]).len(), 3);
     }
 }

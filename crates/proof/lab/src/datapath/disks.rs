@@ -1,11 +1,10 @@
-//! The disks that are measured: made once, written all over with random content, and kept for the
-//! next run.
+//! The measured disks: made once, fully written with random content, and kept for the next run.
 //!
-//! Disks whose block N lies at offset N of a file share one file, by hard links: the raw file, and
-//! the layers of our volumes. What is behind a file system need not be equally fast everywhere (a
+//! Disks with block N at offset N of a file share one file, by hard links: the raw file, and the
+//! layers of our volumes. The device behind a file system may not be equally fast everywhere (a
 //! virtual disk wrote one file at 102,000 operations a second, and another of the same size at
-//! 48,000), and so the comparison is of programs and not of places. To each of them the content is
-//! what the last one wrote: noise. LUKS has a header in its file and a place of its own.
+//! 48,000), so sharing makes the comparison one of programs, not of places. Each server sees the
+//! last one's content as noise. LUKS has a header in its file, and a file of its own.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,63 +24,63 @@ use crate::study::SubjectError;
 use crate::vhost_user::front_end::{FrontEnd, FrontEndError};
 use crate::vhost_user::guest::Pages;
 
-/// How long QEMU is to derive a key, in milliseconds: it is not what is measured.
+/// How long QEMU may derive a key, in milliseconds; the derivation is not measured.
 const DERIVATION_MS: u32 = 100;
 const BLOCK_BYTES: u64 = 4096;
 
-/// Before the number of the process whose directory it is.
+/// The prefix before the id of the owning process.
 const MEMORY_DIRECTORY: &str = "/dev/shm/strongroom-lab-";
 /// A process may have several such directories.
 static DISKS_MADE: AtomicU32 = AtomicU32::new(0);
 
-/// How disks are written the first time.
+/// The pattern of a disk's first writes.
 const FILLING: Pattern =
     Pattern { order: Order::Sequential, reads_percent: 0, block_bytes: 512 << 10, depth: 8 };
 
-/// How large the disks are, in bytes.
+/// The sizes of disks, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Of a disk that is measured alone.
+    /// A disk that is measured alone.
     pub disk: u64,
-    /// Of each of several.
+    /// Each of several disks.
     pub one_of_several: u64,
-    /// In memory, and on tmpfs.
+    /// A disk in memory, or on tmpfs.
     pub memory: u64,
-    /// How many runs of data, as many bytes as a block each, the disk has whose map is asked for.
+    /// The number of runs of data, one block each, on the disk for map queries.
     pub map_runs: u64,
 }
 
-/// What a disk is for.
+/// The use of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// To be loaded: written all over.
+    /// For load: fully written.
     Load {
-        /// Where.
+        /// The medium.
         medium: Medium,
-        /// Which of them, of how many.
+        /// Its index.
         index: u16,
-        /// Of how many.
+        /// The number of disks.
         disks: u16,
     },
-    /// To be opened, with the key derivation that everybody gets.
+    /// For timing its opening, with the default key derivation.
     Open,
-    /// To be asked where it holds something.
+    /// For map queries.
     Map,
 }
 
-/// Where disks are, and what makes them.
+/// The disks of a study, and their creation.
 pub struct Disks {
     directory: PathBuf,
     memory_directory: PathBuf,
     secret: PathBuf,
-    /// How large they are.
+    /// Their sizes.
     pub sizes: Sizes,
-    /// Set when a person wants an end.
+    /// Set to stop.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Disks {
-    /// Disks in `directory`, and in a directory on tmpfs that goes with them.
+    /// Disks in `directory`, and in a temporary directory on tmpfs.
     pub fn new(directory: &Path, sizes: Sizes, stop: Arc<AtomicBool>) -> Result<Self, ProgramError> {
         fs::create_dir_all(directory).map_err(|error| file("make", directory, error))?;
         remove_abandoned();
@@ -96,32 +95,32 @@ impl Disks {
         Ok(disks)
     }
 
-    /// Where the disks are.
+    /// The directory of the disks.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The key, or passphrase, of all of them.
+    /// The key or passphrase of all disks.
     pub fn secret(&self) -> &Path {
         &self.secret
     }
 
-    /// A server's socket: a short path, for it may have 107 bytes in all.
+    /// A server's socket: a short path, because the limit is 107 bytes.
     pub fn socket(&self, index: u16) -> PathBuf {
         self.memory_directory.join(format!("s{index}"))
     }
 
-    /// What a server says goes there.
+    /// The file for a server's output.
     pub fn log(&self, index: u16) -> PathBuf {
         self.directory.join(format!("server-{index}.log"))
     }
 
-    /// A place for something that is deleted at once.
+    /// A path for temporary objects.
     pub fn scratch(&self) -> PathBuf {
         self.directory.join("scratch")
     }
 
-    /// How large a disk is.
+    /// The size of a disk.
     pub fn bytes(&self, wanted: Use) -> u64 {
         match wanted {
             Use::Load { medium: Medium::Memory, .. } => self.sizes.memory,
@@ -131,13 +130,13 @@ impl Disks {
         }
     }
 
-    /// Whether that disk is there already.
+    /// Whether that disk exists.
     pub fn is_prepared(&self, server: &Server, wanted: Use) -> bool {
         server.has_no_file() || self.path(server, wanted).with_extension("ready").exists()
     }
 
-    /// The disk that `server` serves for this; what is missing is made, and what is there already
-    /// is taken as it is.
+    /// The disk that `server` serves for this use. Makes it if it is missing, and uses an existing
+    /// one as it is.
     pub fn prepare(&self, server: &Server, wanted: Use) -> Result<PathBuf, SubjectError> {
         let path = self.path(server, wanted);
         if self.is_prepared(server, wanted) {
@@ -174,7 +173,7 @@ impl Disks {
                 }
             },
         }
-        // A volume is synced by its own program at its end.
+        // A volume's own program syncs it when it ends.
         if path.is_file() {
             let synced = File::open(&path).and_then(|image| image.sync_all());
             synced.map_err(|error| file("sync", &path, error))?;
@@ -184,7 +183,7 @@ impl Disks {
         Ok(path)
     }
 
-    /// The file that all disks share whose blocks lie in their places.
+    /// The file shared by all disks with blocks in their places.
     fn shared_blocks(&self, wanted: Use) -> Option<PathBuf> {
         let index = match wanted {
             Use::Load { medium: Medium::Disk, index, .. } => index,
@@ -218,7 +217,7 @@ impl Disks {
         directory.join(name)
     }
 
-    /// Has a server write all of it, or for a map every second block.
+    /// Lets a server write all of it or, for a map, every second block.
     fn fill(&self, server: &Server, path: &Path, wanted: Use) -> Result<(), SubjectError> {
         let socket = self.socket(0);
         let _ = fs::remove_file(&socket);
@@ -254,7 +253,7 @@ impl Drop for Disks {
     }
 }
 
-/// Removes what runs that were killed have left in memory.
+/// Removes leftovers of killed runs from memory.
 fn remove_abandoned() {
     let Some((parent, prefix)) = MEMORY_DIRECTORY.rsplit_once('/') else { return };
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -262,13 +261,13 @@ fn remove_abandoned() {
         let owner =
             name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next()?.parse::<u32>().ok());
         if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
-            // Another run may be at it too.
+            // Another run may remove it at the same time.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Connects to a server, if it is there yet.
+/// Connects to a server, if it is already there.
 pub fn connect(socket: &Path, pattern: Pattern, guests: Guests) -> Result<Option<FrontEnd>, FrontEndError> {
     match GuestLoad::connect(socket, pattern, guests) {
         Ok(front_end) => Ok(Some(front_end)),
@@ -277,7 +276,7 @@ pub fn connect(socket: &Path, pattern: Pattern, guests: Guests) -> Result<Option
     }
 }
 
-/// What a load's error is, of a server.
+/// Converts a load's error to one of the server.
 pub fn failed(service: &Service, error: LoadError) -> ProgramError {
     match error {
         LoadError::Signal => ProgramError::Signal,
@@ -285,7 +284,7 @@ pub fn failed(service: &Service, error: LoadError) -> ProgramError {
     }
 }
 
-/// A file whose every second block is a hole.
+/// Makes a file in which every second block is a hole.
 fn sparse_file(path: &Path, runs: u64) -> io::Result<()> {
     let file = File::options().write(true).create_new(true).open(path)?;
     file.set_len(2 * runs * BLOCK_BYTES)?;
@@ -294,7 +293,7 @@ fn sparse_file(path: &Path, runs: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The layer of a volume that has only one.
+/// The only layer of a volume.
 fn layer_of(volume: &Path) -> Result<PathBuf, ProgramError> {
     let find = || {
         let is_layer = |path: &PathBuf| {
@@ -308,13 +307,13 @@ fn layer_of(volume: &Path) -> Result<PathBuf, ProgramError> {
     find().and_then(|path| path.ok_or_else(missing)).map_err(|error| file("read", volume, error))
 }
 
-/// Has `name` lead to the blocks of `blocks`, in place of what it led to before.
+/// Replaces `name` by a link to the file `blocks`.
 fn share(blocks: &Path, name: &Path) -> Result<(), SubjectError> {
     remove(name)?;
     Ok(fs::hard_link(blocks, name).map_err(|error| file("link", name, error))?)
 }
 
-/// Removes what an interrupted run has left.
+/// Removes leftovers of an interrupted run.
 pub fn remove(path: &Path) -> Result<(), ProgramError> {
     let removed = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),

@@ -1,9 +1,9 @@
 //! fio, as the load of files and NBD servers.
 //!
-//! fio warms up by itself (`ramp_time`), and nobody is told when it begins to count. So the
-//! processor time of the server, or of fio where that is all there is, is noted in short steps, and
-//! its rate is taken from a part of the run that lies within what fio counts for sure: that ends
-//! when fio does.
+//! fio warms up by itself (`ramp_time`), and does not report when it begins to count. So the
+//! processor time of the server, or of fio if there is no server, is sampled in short steps. Its
+//! rate is taken from a part of the run that fio certainly counts, because the counted time ends
+//! with fio.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,16 +18,16 @@ use crate::processes::{ProcessId, processor_time};
 use crate::programs::{ProgramError, line_of};
 use crate::study::{Metric, Sample};
 
-/// How often processor time is noted.
+/// The period of sampling processor time.
 const STEP: Duration = Duration::from_millis(5);
-/// From the last counted request to fio's end, at most: it sums up and prints.
+/// The longest time from the last counted request to fio's end, in which it prints its results.
 const END_MARGIN: Duration = Duration::from_millis(60);
-/// How much of the counted time the rate is taken from.
+/// The share of the counted time from which the rate is taken.
 const SHARE: f64 = 0.8;
-/// For fio to begin and end, beyond what it was told to run.
+/// Extra time for fio to begin and end.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What fio works on.
+/// The target of fio.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'a> {
     /// A file, with O_DIRECT and io_uring.
@@ -38,10 +38,10 @@ pub enum Target<'a> {
     Nbd(&'a Path),
 }
 
-/// What memory fio reads into and writes from.
+/// The memory of fio's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
-    /// As fio has it by itself: pages of 4 KiB.
+    /// fio's default: pages of 4 KiB.
     Plain,
     /// Huge pages, as far as the buffers fill them.
     Huge,
@@ -74,14 +74,13 @@ struct Latency {
 impl Target<'_> {
     fn command(&self) -> Command {
         let mut command = Command::new("fio");
-        // A thread of fio's own process, whose time can be told.
+        // A thread of fio's own process, whose time can be measured.
         command.args(["--name=load", "--thread", "--output-format=json"]);
         match self {
             Self::File(path, buffers) => {
                 command.args(["--ioengine=io_uring", "--direct=1"]).arg(filename(path));
                 if *buffers == Buffers::Huge {
-                    // fio can only take huge pages that were reserved. The C library can have its
-                    // memory of any.
+                    // fio can only use reserved huge pages. The C library can use any.
                     command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
                     command.arg("--iomem_align=2m");
                 }
@@ -99,7 +98,7 @@ impl Target<'_> {
 }
 
 fn filename(path: &Path) -> String {
-    // fio takes a colon for the end of a name.
+    // To fio a colon ends a name.
     format!("--filename={}", path.display().to_string().replace(':', "\\:"))
 }
 
@@ -110,16 +109,16 @@ pub fn fill(target: Target<'_>, bytes: u64, stop: &AtomicBool) -> Result<(), Pro
     run(command, Duration::from_secs(600), stop, &mut |_| {}).map(drop)
 }
 
-/// How long a target is loaded.
+/// The duration of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadTime {
-    /// Before anything is counted.
+    /// The uncounted part.
     pub warm_up: Duration,
-    /// While it is.
+    /// The counted part.
     pub duration: Duration,
 }
 
-/// Loads a target, and says what it did. `servers` are the processes of whoever serves it.
+/// Loads a target, and returns the result. `servers` are the processes that serve it.
 pub fn load(
     target: Target<'_>,
     pattern: Pattern,
@@ -152,7 +151,7 @@ pub fn load(
     let mut noted = Noted { servers: servers.to_vec(), steps: Vec::new() };
     let output = run(command, warm_up + duration + TIMEOUT, stop, &mut |fio| noted.step(fio))?;
     let end = Instant::now();
-    // fio may say something else first.
+    // fio may print other text first.
     let json = output.find('{').map(|start| &output[start..]).unwrap_or_default();
     let answer: Answer = serde_json::from_str(json).map_err(|error| nonsense(&error.to_string()))?;
     let mixed = &answer.jobs.first().ok_or_else(|| nonsense("it has no jobs"))?.mixed;
@@ -183,7 +182,7 @@ pub fn load(
     Ok(sample)
 }
 
-/// Processor time of fio and of the servers, at moments.
+/// Samples of the processor time of fio and of the servers.
 struct Noted {
     servers: Vec<ProcessId>,
     steps: Vec<(Instant, [Duration; 2])>,
@@ -192,13 +191,13 @@ struct Noted {
 impl Noted {
     fn step(&mut self, fio: ProcessId) {
         let server = self.servers.iter().map(|id| processor_time(*id)).sum();
-        // What has ended is not noted any more.
+        // Ended processes are no longer sampled.
         if let (Ok(fio), Ok(server)) = (processor_time(fio), server) {
             self.steps.push((Instant::now(), [fio, server]));
         }
     }
 
-    /// Processors that fio and the servers used in the middle of what was counted.
+    /// The processors that fio and the servers used in the middle of the counted time.
     fn rates(&self, end: Instant, duration: Duration) -> Option<[f64; 2]> {
         let to = end.checked_sub(END_MARGIN + duration.mul_f64((1.0 - SHARE) / 2.0))?;
         let from = to.checked_sub(duration.mul_f64(SHARE))?;
@@ -210,7 +209,7 @@ impl Noted {
     }
 }
 
-/// Runs fio to its end, and says what it printed; `each_step` is called with its number meanwhile.
+/// Runs fio to its end, and returns its output; calls `each_step` with its process id meanwhile.
 fn run(
     mut command: Command,
     within: Duration,
@@ -254,11 +253,11 @@ fn nonsense(why: &str) -> ProgramError {
     }
 }
 
-/// A child that does not outlive whoever started it.
+/// A child that is killed when this is dropped.
 struct Ended(Child);
 
 impl Ended {
-    /// Whether it has ended.
+    /// Reaps it if it has ended, and returns whether it has.
     fn reap_if_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }
@@ -266,7 +265,7 @@ impl Ended {
     fn output(&mut self) -> (std::process::ExitStatus, String, String) {
         use std::io::Read;
         let mut text = [String::new(), String::new()];
-        // What cannot be read is found to be missing.
+        // Unreadable output is treated as missing later.
         let _ = self.0.stdout.take().map(|mut pipe| pipe.read_to_string(&mut text[0]));
         let _ = self.0.stderr.take().map(|mut pipe| pipe.read_to_string(&mut text[1]));
         let [stdout, stderr] = text;
@@ -324,7 +323,7 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
         });
         assert!(matches!(error, Err(ProgramError::Signal)));
-        // It was waited for: nobody has its number.
+        // It was reaped, so no process has its id.
         assert!(processor_time(stopped).is_err());
     }
 }

@@ -1,10 +1,8 @@
-//! Guests that load disks which are served over vhost-user, and take little of the processor for
-//! it.
+//! Guests that load disks over vhost-user with little processor time.
 //!
-//! Each queue has a thread, as a guest's processor has. It submits all that it may, tells the
-//! device of it once, takes all answers that are there, and sleeps until it is called if there are
-//! none; what it asks of the device is what Linux's driver asks. The one who waits for the threads
-//! watches the server meanwhile.
+//! Each queue has a thread, like a guest's processor. It submits as many requests as allowed,
+//! notifies the device once, takes all available answers, and sleeps until it is called if there
+//! are none, like Linux's driver. The thread that waits for them watches the server meanwhile.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -24,14 +22,14 @@ use crate::vhost_user::front_end::{FrontEnd, FrontEndError, Settings};
 use crate::vhost_user::guest::Pages;
 use crate::vhost_user::prepared::PreparedError;
 
-/// How often a signal is looked for.
+/// The period of checking for a signal.
 const SIGNAL_PERIOD: Duration = Duration::from_millis(200);
-/// For the last answers, after nothing more is asked for.
+/// The time for the last answers after the last request.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// To write a disk once.
+/// The time to write a disk once.
 const FILL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Why a server cannot be loaded.
+/// Why loading a server failed.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The front end.
@@ -49,64 +47,63 @@ pub enum LoadError {
     /// Nothing was answered for too long.
     #[error("requests were not answered within {DRAIN_TIMEOUT:?}")]
     Stalled,
-    /// What the two sides tell each other by.
+    /// An eventfd.
     #[error("an event cannot be told: {0}")]
     Event(#[from] Errno),
-    /// A person wants it to end.
+    /// Stopped by a signal.
     #[error("a signal asked for the end")]
     Signal,
 }
 
-/// In which order a disk is gone through.
+/// The order of access to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// At random, any block at any time.
     Random,
-    /// One block after another, from the start again behind the end. Each queue has a part of the
-    /// disk.
+    /// One block after another, wrapping at the end. Each queue has a part of the disk.
     Sequential,
 }
 
-/// What is asked of a disk.
+/// The pattern of requests to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// In which order.
+    /// The order.
     pub order: Order,
-    /// How many of a hundred requests are reads, at random.
+    /// The percentage of reads, chosen at random.
     pub reads_percent: u8,
-    /// How much each transfers, in bytes.
+    /// Bytes transferred by each request.
     pub block_bytes: u32,
     /// Requests of each queue that are in flight.
     pub depth: u16,
 }
 
-/// What guests are like.
+/// The properties of guests.
 #[derive(Clone, Copy, Debug)]
 pub struct Guests {
-    /// Queues of each.
+    /// Queues of each guest.
     pub queues: u16,
-    /// What their memory consists of.
+    /// The pages of their memory.
     pub pages: Pages,
-    /// How long a queue's thread looks for answers before it sleeps.
+    /// How long a queue's thread polls for answers before it sleeps.
     pub spin: Duration,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// Requests that were answered while it was counted.
+    /// Requests answered in the counted time.
     pub operations: u64,
-    /// What they transferred.
+    /// Bytes that they transferred.
     pub bytes: u64,
-    /// How long it was counted.
+    /// The counted time.
     pub elapsed: Duration,
-    /// Of each request.
+    /// The latencies of the requests.
     pub latencies: Latencies,
     /// Processor time of the guests' threads.
     pub client_cpu: Duration,
-    /// How often the device was kicked.
+    /// The number of kicks.
     pub kicks: u64,
-    /// How often a thread slept.
+    /// The number of times a thread slept.
     pub sleeps: u64,
 }
 
@@ -132,7 +129,7 @@ pub struct GuestLoad {
 }
 
 impl GuestLoad {
-    /// Guests for all that have connected already. `stop` ends a run early.
+    /// Guests for all connected front ends. `stop` ends a run early.
     pub fn new(
         front_ends: Vec<FrontEnd>,
         pattern: Pattern,
@@ -166,7 +163,7 @@ impl GuestLoad {
     }
 
     /// Loads the disks for `warm_up`, which is not counted, and then for `duration`, which is.
-    /// `at_edge` is called when that begins, and when it ends.
+    /// `at_edge` is called at the beginning and the end of the counted time.
     pub fn run<T>(
         &mut self,
         warm_up: Duration,
@@ -177,8 +174,8 @@ impl GuestLoad {
         self.drive(asked, &mut |watch| watch.through(warm_up, duration, at_edge))
     }
 
-    /// Writes each block of the disks once, or of `stride` blocks that follow each other only the
-    /// first.
+    /// Writes each block of the disks once or, with `stride` above 1, the first of every `stride`
+    /// blocks.
     pub fn fill(&mut self, stride: u64) -> Result<(), LoadError> {
         let pattern = Pattern { order: Order::Sequential, reads_percent: 0, ..self.pattern };
         let asked = Asked { pattern, stride, count_max: self.blocks_max().div_ceil(stride) };
@@ -218,7 +215,7 @@ impl GuestLoad {
                     let progress = &progress;
                     scope.spawn(move || {
                         let counted = queue.drive(asked, spin, progress);
-                        // A count that does not overflow.
+                        // The counter does not overflow.
                         let _ = rustix::io::write(&progress.ended, &1_u64.to_ne_bytes());
                         counted
                     })
@@ -238,21 +235,21 @@ impl GuestLoad {
                 }
             }
             match (watched, failed) {
-                // A queue says more than that the threads have ended.
+                // A queue's error is more specific than the end of the threads.
                 (Ok(_) | Err(LoadError::Gone), Some(error)) => Err(error.into()),
                 (watched, _) => watched.map(|edges| (all, edges)),
             }
         })
     }
 
-    /// What the guests were agreed on with.
+    /// The guests' front ends.
     pub fn front_ends(&self) -> &[FrontEnd] {
         &self.front_ends
     }
 }
 
-/// A guest as Linux is on a disk of QEMU's: contents lie side by side, as buffers of a program that
-/// asks for direct I/O do.
+/// The settings of a Linux guest on a disk of QEMU's: contents are contiguous, like the buffers of
+/// a program with direct I/O.
 fn settings(pattern: Pattern, guests: Guests) -> Settings {
     let queue_size = (2 * pattern.depth).next_power_of_two().max(128);
     Settings {
@@ -304,7 +301,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// All threads go on to a phase, those that sleep too.
+    /// Moves all threads to a phase, including sleeping ones.
     fn enter(&self, phase: Phase) {
         self.progress.phase.store(phase as u8, Ordering::Release);
         if phase != Phase::Counted {
@@ -327,7 +324,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Waits for so long at most; `true` if a thread has ended.
+    /// Waits up to `timeout`; returns `true` if a thread has ended.
     fn look(&self, timeout: Duration) -> Result<bool, LoadError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(LoadError::Signal);

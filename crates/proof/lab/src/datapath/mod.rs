@@ -1,17 +1,16 @@
-//! The data path: this project's worker beside other servers of disks, in the same run.
+//! The data path: compares this project's worker with other disk servers in the same run.
 //!
-//! - [`workload`]: what is asked of all of them; the rows of the report.
-//! - [`peers`]: the programs that serve, by their command lines; [`disks`]: the disks that they
-//!   serve.
-//! - [`comparison`]: who is compared, at what, and with whom.
-//! - [`subjects`]: servers and files as the [runner](crate::study) drives them.
-//! - `once`: what is done once, and timed.
+//! - [`workload`]: the load on all of them; the rows of the report.
+//! - [`peers`]: the servers' command lines; [`disks`]: the disks that they serve.
+//! - [`comparison`]: the subjects, the workloads and the baselines.
+//! - [`subjects`]: servers and files, driven by the [runner](crate::study).
+//! - `once`: timed one-off tasks.
 //! - [`guest_load`]: guests that load a server over vhost-user; [`fio`]: the load of files and NBD
 //!   servers.
 //!
-//! What is served from a file has the same size everywhere, lies on the same file system, and was
-//! written all over before; all that serve plain blocks of a file serve the same one, and so do all
-//! that open LUKS. Every server of a kind has the same client.
+//! All disks in files have the same size, are on the same file system, and were fully written
+//! before. All servers of plain blocks serve the same file, and so do all servers of LUKS. Every
+//! server of a kind has the same client.
 
 pub mod comparison;
 pub mod disks;

@@ -1,4 +1,4 @@
-//! What is done once, and timed: to make a disk, to open it, to find out where it holds something.
+//! Timed one-off tasks: making a disk, opening it, querying its map.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::workload::{Client, Task};
 use crate::programs::run;
 use crate::study::{Metric, Sample, Session, SubjectError};
 
-/// Something that is done once.
+/// A one-off task.
 pub(super) struct OnceSession<'study> {
     served: &'study ServedDisks<'study>,
     task: Task,
@@ -32,7 +32,7 @@ impl Session for OnceSession<'_> {
 }
 
 impl<'study> OnceSession<'study> {
-    /// What `served` is asked to do.
+    /// A session that performs `task` on `served`.
     pub fn new(served: &'study ServedDisks<'study>, task: Task) -> Self {
         Self { served, task }
     }

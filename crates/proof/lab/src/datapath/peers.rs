@@ -1,4 +1,4 @@
-//! The programs that make disks and serve them, by their command lines.
+//! The command lines of programs that make and serve disks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::workload::{Client, Medium};
 use crate::programs::{ProgramError, option_value, run};
 use crate::qemu_img;
 
-/// A program that serves, as it is started for a row.
+/// A server, as started for a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
     /// QEMU's storage daemon, over vhost-user.
@@ -23,13 +23,13 @@ pub enum Server {
 /// A build of this project's program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Build {
-    /// Where it is.
+    /// The program.
     pub program: PathBuf,
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: &'static str,
 }
 
-/// What is served.
+/// The served content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A file or volume of plain blocks.
@@ -40,11 +40,11 @@ pub enum Content {
     Memory,
     /// Memory of the server, encrypted.
     EncryptedMemory,
-    /// Nothing: reads and writes are answered and not done.
+    /// Nothing: reads and writes are answered without effect.
     Nothing,
 }
 
-/// A program that others have to be there for, and the Debian package that has it.
+/// Required programs of others, and their Debian packages.
 pub const PACKAGES: [(&str, &str); 6] = [
     ("fio", "fio"),
     ("qemu-img", "qemu-utils"),
@@ -55,7 +55,7 @@ pub const PACKAGES: [(&str, &str); 6] = [
 ];
 
 impl Server {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub fn name(&self) -> String {
         let (program, content) = match self {
             Self::StorageDaemon(content) => ("qemu-storage-daemon", content),
@@ -78,7 +78,7 @@ impl Server {
         format!("{program}, {content}")
     }
 
-    /// What is served.
+    /// The served content.
     pub fn content(&self) -> Content {
         match self {
             Self::StorageDaemon(content) | Self::QemuNbd(content) | Self::Nbdkit(content) => *content,
@@ -86,17 +86,17 @@ impl Server {
         }
     }
 
-    /// Whether what it serves is in no file.
+    /// Whether its content is not in a file.
     pub fn has_no_file(&self) -> bool {
         matches!(self.content(), Content::Memory | Content::EncryptedMemory | Content::Nothing)
     }
 
-    /// Whether it is this project's.
+    /// Whether it is this project's program.
     pub fn is_ours(&self) -> bool {
         matches!(self, Self::Strongroom(..))
     }
 
-    /// The program that has to be there.
+    /// The required program.
     pub fn program(&self) -> &str {
         match self {
             Self::StorageDaemon(_) => "qemu-storage-daemon",
@@ -106,7 +106,7 @@ impl Server {
         }
     }
 
-    /// Whether it can serve content there, to such a client.
+    /// Whether it can serve content on this medium, to this client.
     pub fn serves(&self, medium: Medium, client: Client) -> bool {
         let in_memory = self.has_no_file();
         match (client, medium) {
@@ -116,14 +116,14 @@ impl Server {
             (Client::VhostUser, Medium::Disk) => {
                 !in_memory && matches!(self, Self::StorageDaemon(_) | Self::Strongroom(..))
             }
-            // tmpfs, for those that serve files.
+            // Servers of files use tmpfs.
             (Client::Nbd, Medium::Memory) => !matches!(self, Self::StorageDaemon(_)),
             (Client::Nbd, Medium::Disk) => !in_memory && !matches!(self, Self::StorageDaemon(_)),
         }
     }
 
-    /// The command line that serves one disk at `socket` until it is told to end. `image` is the
-    /// file or volume, where there is one, and `bytes` the size of one in memory.
+    /// The command line that serves one disk at `socket` until it is ended. `image` is the file or
+    /// volume, if there is one, and `bytes` the size of a disk in memory.
     pub fn serve(&self, disk: &ServedDisk<'_>) -> Command {
         match self {
             Self::StorageDaemon(content) => storage_daemon(*content, disk),
@@ -134,18 +134,18 @@ impl Server {
     }
 }
 
-/// A disk that is to be served.
+/// A disk to serve.
 #[derive(Clone, Copy, Debug)]
 pub struct ServedDisk<'a> {
-    /// The file or volume, where there is one.
+    /// The file or volume, if there is one.
     pub image: &'a Path,
-    /// The size of one in memory, in bytes.
+    /// The size of a disk in memory, in bytes.
     pub bytes: u64,
-    /// Where.
+    /// The medium.
     pub medium: Medium,
-    /// How it is reached.
+    /// The kind of client.
     pub client: Client,
-    /// Where it is reached.
+    /// The socket.
     pub socket: &'a Path,
     /// The passphrase, or key.
     pub secret: &'a Path,
@@ -205,8 +205,7 @@ fn nbdkit(content: Content, disk: &ServedDisk<'_>) -> Command {
     }
     command.arg("file").arg(disk.image).arg("fadvise=random");
     if disk.medium == Medium::Disk {
-        // Its plugin knows no O_DIRECT. So the page cache does not serve what is to come from the
-        // disk.
+        // Its plugin has no O_DIRECT. This keeps the page cache from serving reads of the disk.
         command.arg("cache=none");
     }
     if content == Content::Encrypted {
@@ -237,7 +236,7 @@ fn strongroom(program: &Path, content: Content, disk: &ServedDisk<'_>) -> Comman
     command
 }
 
-/// Makes a volume with `program`, as it makes them for everybody.
+/// Makes a volume with `program`, with default options.
 pub fn create_volume(
     program: &Path,
     path: &Path,
@@ -253,8 +252,8 @@ pub fn create_volume(
     run(&mut command).map(drop)
 }
 
-/// Makes a LUKS image: as qemu-img has it by itself, or with all its space, and with a key that
-/// takes `derivation_ms` to derive in place of two seconds.
+/// Makes a LUKS image: with qemu-img's defaults, or preallocated and with a key derivation of
+/// `derivation_ms` instead of two seconds.
 pub fn create_luks(
     path: &Path,
     bytes: u64,
@@ -275,7 +274,7 @@ fn qemu_secret(file: &Path) -> String {
     format!("secret,id=secret,file={}", option_value(file))
 }
 
-/// What a program says of its version, in its first line; none if it cannot be run.
+/// The first line of a program's version output; `None` if it cannot be run.
 pub fn version(program: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -10,40 +10,40 @@ use strongroom_types::SECTOR_BYTES;
 use super::guest_load::{Loaded, Order, Pattern};
 use crate::vhost_user::prepared::{Kind, PreparedError, PreparedQueue};
 
-/// Where a run is.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
     WarmUp,
     Counted,
-    /// Nothing more is asked for.
+    /// No more requests are sent.
     Over,
-    /// Nothing more is waited for.
+    /// No more answers are awaited.
     Abandoned,
 }
 
-/// Where a run is, as all its threads see it.
+/// The progress of a run, shared by its threads.
 pub(super) struct Progress {
     pub phase: AtomicU8,
-    /// Counts threads that have ended.
+    /// The number of ended threads.
     pub ended: OwnedFd,
 }
 
-/// What a run asks for.
+/// The requests of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
-    /// What each request is.
+    /// The pattern of the requests.
     pub pattern: Pattern,
-    /// How far apart blocks are that follow each other, in blocks.
+    /// The distance of consecutive requests, in blocks.
     pub stride: u64,
-    /// How many requests of each queue.
+    /// The number of requests of each queue.
     pub count_max: u64,
 }
 
-/// A queue of a guest, and where on the disk it reads and writes.
+/// A queue of a guest, and its part of the disk.
 pub(super) struct QueueLoad {
     queue: PreparedQueue,
-    /// What wakes the one who waits for answers.
+    /// Wakes the thread that waits for answers.
     pub call: OwnedFd,
     /// Its part of the disk, in blocks.
     first_block: u64,
@@ -53,7 +53,7 @@ pub(super) struct QueueLoad {
 }
 
 impl QueueLoad {
-    /// A queue that uses `blocks` blocks from `first_block` on. Chance begins at `seed`.
+    /// A queue that uses `blocks` blocks from `first_block` on, with randomness from `seed`.
     pub fn new(
         queue: PreparedQueue,
         first_block: u64,
@@ -64,7 +64,7 @@ impl QueueLoad {
         Ok(Self { queue, call, first_block, blocks, next_block: 0, chance: Chance(seed) })
     }
 
-    /// Asks and takes answers until that is over: what was counted.
+    /// Sends requests and takes answers until the end; returns the counts.
     pub fn drive(
         &mut self,
         asked: Asked,
@@ -118,7 +118,7 @@ impl QueueLoad {
         }
     }
 
-    /// Looks for answers for a while; whether there are some.
+    /// Polls for answers for a while; returns whether there are any.
     fn spins(&self, spin: Duration) -> Result<bool, PreparedError> {
         let since = Instant::now();
         while since.elapsed() < spin {
@@ -149,7 +149,7 @@ impl QueueLoad {
     }
 }
 
-/// What a thread counts.
+/// The counts of a thread.
 #[derive(Default)]
 struct Count {
     since: Option<(Instant, Duration)>,

@@ -1,4 +1,4 @@
-//! The servers and files that are compared, as the runner drives them.
+//! The compared servers and files, driven by the runner.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -17,9 +17,9 @@ use crate::service::Service;
 use crate::study::{Disk, Metric, Sample, Session, Subject, SubjectError, Watch};
 use crate::vhost_user::guest::Pages;
 
-/// What an NBD server says first (the protocol's `NBDMAGIC`).
+/// The first bytes from an NBD server (the protocol's `NBDMAGIC`).
 const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
-/// How a disk in memory is written before it is loaded.
+/// The first writes to a disk in memory before load.
 const FILLING_BYTES: u32 = 512 << 10;
 const FILLING_DEPTH: u16 = 8;
 
@@ -31,13 +31,13 @@ pub struct RawFile<'study> {
     device: Option<Disk>,
 }
 
-/// What the file itself can do, with buffers as programs have them.
+/// The performance of the file itself, with ordinary buffers.
 pub const RAW: &str = "raw file, fio io_uring";
 /// The same, with buffers in huge pages.
 pub const RAW_HUGE: &str = "raw file, fio io_uring, huge pages";
 
 impl<'study> RawFile<'study> {
-    /// The raw file that other servers serve as well.
+    /// The raw file, which other servers serve as well.
     pub fn new(buffers: Buffers, disks: &'study Disks) -> io::Result<Self> {
         let name = match buffers {
             Buffers::Plain => RAW,
@@ -57,7 +57,7 @@ impl RawFile<'_> {
     }
 }
 
-/// Makes what a server serves, and says so.
+/// Makes a server's disk, and reports that.
 fn prepare(
     disks: &Disks,
     server: &Server,
@@ -103,7 +103,7 @@ impl Session for FileSession<'_> {
         let stop = &self.raw.disks.stop;
         let mut sample =
             fio::load(target, self.pattern, self.bytes, fio::LoadTime { warm_up, duration }, &[], stop)?;
-        // There is no server: what fio takes is what the I/O takes.
+        // There is no server: fio's time is that of the I/O.
         if let Some(cpu) = sample.get(Metric::ClientCpuUsPerOperation) {
             sample.set(Metric::ServerCpuUsPerOperation, cpu);
             sample.set(Metric::ClientCpuUsPerOperation, 0.0);
@@ -124,14 +124,14 @@ pub struct ServedDisks<'study> {
 }
 
 impl<'study> ServedDisks<'study> {
-    /// What `server` serves. Guests' memory consists of `pages`, and they look for answers for
+    /// The disks of `server`. Guests' memory consists of `pages`, and they poll for answers for
     /// `spin` before they sleep.
     pub fn new(server: Server, disks: &'study Disks, pages: Pages, spin: Duration) -> io::Result<Self> {
         let device = Disk::under(disks.directory())?;
         Ok(Self { name: server.name(), server, disks, device, pages, spin })
     }
 
-    /// Makes what disks it needs for a workload.
+    /// Makes the disks for a workload.
     pub fn prepare(&self, workload: &DiskWorkload, progress: &dyn Fn(&str)) -> Result<(), SubjectError> {
         let mut wanted = uses(workload.task).into_iter();
         wanted.try_for_each(|wanted| prepare(self.disks, &self.server, wanted, &self.name, progress))
@@ -146,7 +146,7 @@ impl<'study> ServedDisks<'study> {
     ) -> Result<Service, SubjectError> {
         let image = self.disks.prepare(&self.server, wanted)?;
         let socket = self.disks.socket(index);
-        // One that was killed has left its socket there.
+        // A killed server has left its socket there.
         let _ = std::fs::remove_file(&socket);
         let medium = match wanted {
             Use::Load { medium, .. } => medium,
@@ -235,7 +235,7 @@ impl Subject<DiskWorkload> for ServedDisks<'_> {
         let is_file = !self.server.has_no_file();
         match workload.task {
             Task::Load { medium, client, .. } => self.server.serves(medium, client),
-            // Who makes images is qemu-img; there is nothing to make of a raw file.
+            // qemu-img makes images; a raw file needs no creation.
             Task::Create => {
                 self.server.is_ours() && is_file || self.server == Server::StorageDaemon(Content::Encrypted)
             }
@@ -257,7 +257,7 @@ impl Subject<DiskWorkload> for ServedDisks<'_> {
     }
 }
 
-/// Which disks a task needs.
+/// The disks that a task needs.
 fn uses(task: Task) -> Vec<Use> {
     match task {
         Task::Load { medium, disks, .. } => {
@@ -269,8 +269,8 @@ fn uses(task: Task) -> Vec<Use> {
     }
 }
 
-/// Servers that run; they are asked to end when they are not needed any more, so that the next one
-/// finds its volume in order.
+/// Running servers, which are ended in order when they are no longer needed, so that the next one
+/// finds its volume closed.
 pub(super) struct Running(pub(super) Vec<Service>);
 
 impl Running {
@@ -283,7 +283,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         for service in self.0.drain(..) {
             match service.end() {
-                // One that is gone already was told of by whoever needed it.
+                // The failure of a server that is already gone has been reported.
                 Ok(_) | Err(ProgramError::Process { .. }) => {}
                 Err(error) => eprintln!("strongroom-lab: {error}"),
             }
@@ -291,7 +291,7 @@ impl Drop for Running {
     }
 }
 
-/// Guests and their servers. The guests go first.
+/// Guests and their servers. The guests are dropped first.
 struct GuestSession<'study> {
     load: GuestLoad,
     running: Running,
@@ -317,7 +317,7 @@ impl Session for GuestSession<'_> {
     }
 }
 
-/// What guests found, as metrics.
+/// Stores the guests' results as metrics.
 fn set(sample: &mut Sample, loaded: &Loaded, server_cpu: Duration) {
     let us = |duration: Duration| duration.as_secs_f64() * 1e6;
     let (operations, seconds) = (loaded.operations as f64, loaded.elapsed.as_secs_f64());
@@ -364,7 +364,7 @@ impl Session for NbdSession<'_> {
     }
 }
 
-/// Whether an NBD server answers: one that hands its socket on listens before it serves.
+/// Whether an NBD server answers: one that passes its socket on listens before it serves.
 pub(super) fn greeted(socket: &Path) -> io::Result<Option<()>> {
     let Ok(mut connection) = UnixStream::connect(socket) else { return Ok(None) };
     connection.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -373,7 +373,7 @@ pub(super) fn greeted(socket: &Path) -> io::Result<Option<()>> {
     if &greeting == NBD_GREETING { Ok(Some(())) } else { Err(io::Error::other("it does not speak NBD")) }
 }
 
-/// A row that a subject was never to be asked for.
+/// The error for a row that a subject does not support.
 pub(super) fn not_supported(name: &str) -> SubjectError {
     format!("{name} cannot do that").into()
 }

@@ -1,4 +1,4 @@
-//! What is asked of all servers: the rows of the report.
+//! The load on all servers: the rows of the report.
 
 use clap::ValueEnum;
 
@@ -22,60 +22,60 @@ pub enum Group {
     Once,
 }
 
-/// Where the content is.
+/// The medium of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// In files on the file system that is measured.
     Disk,
-    /// In the server's memory; of a server of files, in files on tmpfs.
+    /// In the server's memory; for a server of files, in files on tmpfs.
     Memory,
 }
 
-/// How the server is reached.
+/// The kind of client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// As a guest's disk, by the lab's own front end.
+    /// As a guest's disk, through the lab's own front end.
     VhostUser,
-    /// Over a unix socket, by fio.
+    /// Over a unix socket, with fio.
     Nbd,
 }
 
-/// What is measured.
+/// The measured task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Load, for a time.
     Load {
-        /// Where the content is.
+        /// The medium of the content.
         medium: Medium,
-        /// How the server is reached.
+        /// The kind of client.
         client: Client,
-        /// What is asked of each disk.
+        /// The pattern on each disk.
         pattern: Pattern,
         /// Queues of each disk.
         queues: u16,
-        /// How many disks at a time, each with a server of its own.
+        /// The number of concurrent disks, each with its own server.
         disks: u16,
     },
-    /// To make an empty disk.
+    /// Making an empty disk.
     Create,
     /// From the start of the server's program to the first answered read.
     Open,
-    /// Where a disk holds something: [`MAP_RUNS`] blocks with holes between them, asked over NBD.
+    /// Querying a disk's map, with [`MAP_RUNS`] blocks and holes between them, over NBD.
     Map,
 }
 
-/// How many runs of data the disk has whose map is asked for; as many holes are between them.
+/// The number of runs of data on the disk for map queries, with as many holes.
 pub const MAP_RUNS: u64 = 50_000;
 
 /// A row of the report.
 #[derive(Clone, Debug)]
 pub struct DiskWorkload {
     name: String,
-    /// What it belongs to.
+    /// Its groups.
     pub groups: &'static [Group],
-    /// Whether the quick form has it.
+    /// Whether the quick form includes it.
     pub quick: bool,
-    /// What is measured.
+    /// The measured task.
     pub task: Task,
 }
 
@@ -105,7 +105,7 @@ pub fn all() -> Vec<DiskWorkload> {
     let disk: &[Group] = &[Disk];
     let disk_and_encryption: &[Group] = &[Disk, Encryption];
     let memory_and_encryption: &[Group] = &[Memory, Encryption];
-    // What two queues and several disks are compared with.
+    // The baseline for two queues and several disks.
     let disk_alone: &[Group] = &[Disk, Encryption, Scaling];
     let memory_alone: &[Group] = &[Memory, Encryption, Scaling];
     let nbd: &[Group] = &[Group::Nbd];

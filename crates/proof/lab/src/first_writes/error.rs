@@ -1,4 +1,4 @@
-//! Why a study ends before its time.
+//! Errors that end a study early.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,44 +8,44 @@ use thiserror::Error;
 use super::writer::WriterError;
 use crate::programs::{ProgramError, its_log};
 
-/// Why a study ended. Each says of which server, program or file.
+/// Why a study ended. Each names the server, program or file.
 #[derive(Debug, Error)]
 pub enum StudyError {
     /// A server or another program.
     #[error(transparent)]
     Program(ProgramError),
-    /// A server did not do what it was asked.
+    /// A server failed to do a request.
     #[error("{server}: {error}{}", its_log(said))]
     Server {
-        /// Which.
+        /// The server.
         server: String,
-        /// What happened.
+        /// The writer's error.
         error: WriterError,
         /// The end of what it printed.
         said: String,
     },
-    /// An answer that is not what it should be.
+    /// An invalid answer.
     #[error("{command} did not answer as expected: {error}; is it a strongroom of this version?")]
     Answer {
         /// The command line.
         command: String,
-        /// Why.
+        /// The parser's error.
         error: serde_json::Error,
     },
     /// A file or directory.
     #[error("cannot {action} {path}: {error}")]
     File {
-        /// To do what.
+        /// The attempted action.
         action: &'static str,
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// Sizes that do not go together.
+    /// Inconsistent sizes.
     #[error("{0}")]
     Sizes(String),
-    /// A person wants it to end.
+    /// Stopped by a signal.
     #[error("a signal asked for the end; everything that was started has been ended")]
     Signal,
 }

@@ -1,4 +1,4 @@
-//! From times to figures.
+//! Computes figures from times.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use serde::Serialize;
 
 use super::writer::Timed;
 
-/// What a phase of one round gave.
+/// The results of a phase of one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// Requests.
     pub operations: u64,
-    /// How long all of them took.
+    /// The time that all of them took.
     pub seconds: f64,
     /// Requests per second.
     pub iops: f64,
     /// Megabytes (10^6 bytes) per second.
     pub megabytes_per_second: f64,
-    /// Latency that half of the requests had at most, in microseconds.
+    /// Median latency, in microseconds.
     pub median_us: f64,
-    /// That 99 of 100 had at most.
+    /// 99th percentile of the latency.
     pub p99_us: f64,
-    /// The longest.
+    /// The longest latency.
     pub longest_us: f64,
-    /// Processor time of all the server's processes per request, the kernel's part included, in
+    /// Processor time of all the server's processes per request, including the kernel's part, in
     /// microseconds.
     pub processor_us: f64,
 }
 
 impl Figures {
-    /// Of a run, during which the server took so much processor time.
+    /// The figures of a run, with the server's processor time.
     pub fn of(timed: &Timed, processor: Duration) -> Self {
         let seconds = timed.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         let us = |duration: Duration| duration.as_secs_f64() * 1e6;
@@ -46,19 +46,19 @@ impl Figures {
     }
 }
 
-/// What several rounds gave.
+/// The results of several rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// Half of the rounds gave less.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The lowest.
     pub lowest: f64,
-    /// The most.
+    /// The highest.
     pub highest: f64,
 }
 
 impl Spread {
-    /// Of these rounds; nothing if there is none.
+    /// The spread of these rounds; `None` if there are none.
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = rounds.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -71,7 +71,8 @@ impl Spread {
         Some(Self { median, lowest, highest })
     }
 
-    /// Of one figure by another, round by round, so that what slowed a whole round down is in both.
+    /// The spread of the ratio of one figure to another, round by round, so that a slow round
+    /// affects both.
     pub fn of_ratios(rounds: &[Figures], by: &[Figures], figure: impl Fn(&Figures) -> f64) -> Option<Self> {
         Self::of(rounds.iter().zip(by).map(|(one, other)| figure(one) / figure(other)))
     }

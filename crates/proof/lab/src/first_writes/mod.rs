@@ -1,17 +1,17 @@
-//! First writes: how fast a disk is that has never been written, beside one that has.
+//! First writes: the speed of a disk that was never written, compared with one that was.
 //!
-//! A disk that takes its space when it is written does more for a block's first write than for its
-//! second. The study measures how much more, of Strongroom's volumes and of QEMU's images, all
-//! through vhost-user-blk by the same front end, and on file systems side by side. Ratios within a
-//! round are what it is for: single figures say more of the machine.
+//! A disk that allocates space on demand does more work for a block's first write than for its
+//! second. The study measures how much more, for Strongroom's volumes and QEMU's images, all
+//! through vhost-user-blk with the same front end, and on several file systems. Its results are the
+//! ratios within a round: single figures depend more on the machine.
 //!
-//! - [`study`] says what is done in which order; [`steps`] how; [`result`] what comes out;
-//!   [`report`] prints it.
-//! - [`product`]: what makes disks and serves them; [`service`](crate::service): such a server,
-//!   running; [`session`]: it and its guest.
-//! - [`writer`]: the guest; [`order`]: where it writes; [`latency`](crate::latency), [`figures`]:
-//!   what it took.
-//! - [`processes`](crate::processes): what the server took of processor and memory.
+//! - [`study`]: the order of the work; [`steps`]: the steps; [`result`]: the results; [`report`]:
+//!   the tables.
+//! - [`product`]: programs that make and serve disks; [`service`](crate::service): a running
+//!   server; [`session`]: a server and its guest.
+//! - [`writer`]: the guest; [`order`]: its order of writes; [`latency`](crate::latency),
+//!   [`figures`]: its times.
+//! - [`processes`](crate::processes): the server's processor time and memory.
 
 pub mod error;
 pub mod figures;

@@ -1,4 +1,4 @@
-//! In which order a disk is written.
+//! The order in which a disk is written.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -34,8 +34,8 @@ impl Iterator for Shuffled {
     }
 }
 
-/// An area from its beginning to its end, in requests of `request_bytes`; what is left over at the
-/// end is left out.
+/// An area from its beginning to its end, in requests of `request_bytes`, without an incomplete one
+/// at the end.
 pub fn sequential(area: Extent, request_bytes: u64) -> impl Iterator<Item = Extent> {
     let starts = (area.offset()..area.end()).step_by(request_bytes as usize);
     let extents = starts.map(move |start| Extent::between(start, start + request_bytes));

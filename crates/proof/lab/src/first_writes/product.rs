@@ -1,5 +1,4 @@
-//! What is measured: programs that make disks and serve them over vhost-user, by their command
-//! lines.
+//! The measured products: command lines of programs that make disks and serve them over vhost-user.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,34 +10,33 @@ use super::error::StudyError;
 use crate::programs::{line_of, option_value, run};
 use crate::qemu_img;
 
-/// Something that makes disks and serves them.
+/// A program that makes and serves disks.
 pub trait Product {
-    /// What it is called in reports.
+    /// Its name in reports.
     fn name(&self) -> &str;
 
     /// Makes an empty disk of `bytes` at `place`.
     fn create(&self, place: &Path, bytes: u64) -> Result<(), StudyError>;
 
-    /// What serves the disk at `place` to one guest at a time, until it is told to end.
+    /// The command that serves the disk at `place` to one guest at a time, until it is ended.
     fn serve(&self, place: &Path, socket: &Path, queues: u16) -> Command;
 
-    /// Whether writes that were answered, and not flushed, outlive its processes when these are
-    /// killed.
+    /// Whether acknowledged but unflushed writes survive the killing of its processes.
     fn outlives_kill(&self) -> bool;
 
-    /// Its first-write log, if it has one that it tells of.
+    /// Its first-write log, if it has one and reports it.
     fn log(&self, place: &Path) -> Result<Option<LogFacts>, StudyError>;
 
     /// Deletes the disk.
     fn delete(&self, place: &Path) -> Result<(), StudyError>;
 }
 
-/// What `strongroom volume info --json` says of the first-write log.
+/// The first-write log in the output of `strongroom volume info --json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct LogFacts {
-    /// How much it holds, in bytes.
+    /// Its capacity in bytes.
     pub size_bytes: u64,
-    /// How much of that is not yet where it belongs; not told by everybody.
+    /// The bytes not yet destaged; `None` if not reported.
     pub used_bytes: Option<u64>,
 }
 
@@ -49,13 +47,13 @@ struct Info {
 
 /// Volumes of `strongroom`, encrypted.
 pub struct Strongroom {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: String,
     /// The program.
     pub program: PathBuf,
-    /// The key of all of them.
+    /// The key of all volumes.
     pub key_file: PathBuf,
-    /// Space is taken when the volume is made.
+    /// Whether space is allocated on creation.
     pub thick: bool,
 }
 
@@ -106,22 +104,22 @@ impl Product for Strongroom {
     }
 }
 
-/// How an image of QEMU's holds its disk.
+/// The format of a QEMU image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFormat {
     /// qcow2 with LUKS.
     Qcow2Luks,
-    /// As it is, sparse.
+    /// Raw, sparse.
     Raw,
 }
 
 /// Images of QEMU's, served by its storage daemon with O_DIRECT and io_uring.
 pub struct StorageDaemon {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: String,
-    /// How images are written.
+    /// The format of images.
     pub format: ImageFormat,
-    /// The passphrase of all of them.
+    /// The passphrase of all images.
     pub passphrase_file: PathBuf,
 }
 
@@ -141,7 +139,7 @@ impl Product for StorageDaemon {
         command.args(["create", "-q"]);
         match self.format {
             ImageFormat::Raw => command.args(["-f", "raw"]),
-            // Less work to derive the key, which is not what is measured.
+            // A cheaper key derivation, which is not measured.
             ImageFormat::Qcow2Luks => {
                 let key = format!(
                     "encrypt.key-secret=passphrase,encrypt.iter-time=100,encrypt.{}",

@@ -38,7 +38,7 @@ const OPENING_HEAD: [&str; 8] = [
     "settled",
 ];
 
-/// Shows what one file system gave.
+/// Shows the results of one file system.
 pub struct Tables<'a>(pub &'a FileSystemResult);
 
 impl Display for Tables<'_> {
@@ -66,7 +66,7 @@ fn rows(result: &FileSystemResult, of: impl Fn(&SubjectResult) -> Vec<Row>) -> V
     result.subjects.iter().flat_map(of).collect()
 }
 
-/// Writes a table, unless nothing of it was measured.
+/// Writes a table, unless none of it was measured.
 fn table(f: &mut Formatter<'_>, title: &str, head: &[&str], rows: &[Row]) -> fmt::Result {
     if rows.is_empty() {
         return Ok(());
@@ -128,8 +128,8 @@ fn opening_row(subject: &SubjectResult) -> Vec<Row> {
     ]]
 }
 
-/// The first product beside those that are overwritten only: what it costs to be thin once all is
-/// written.
+/// Compares the first product with those that are only overwritten: the cost of a thin volume once
+/// everything is written.
 fn thick_ratio(f: &mut Formatter<'_>, subjects: &[SubjectResult]) -> fmt::Result {
     let Some((first, others)) = subjects.split_first() else { return Ok(()) };
     for thick in others.iter().filter(|subject| subject.rounds(Phase::FirstAll).is_empty()) {
@@ -170,7 +170,7 @@ fn tenths(spread: Option<Spread>, unit: &str) -> String {
     shown(spread, |value| format!("{value:.1}"), &format!(" {unit}"))
 }
 
-/// The median, and from lowest to highest where there is more than one round.
+/// The median, with lowest and highest if there is more than one round.
 fn shown(spread: Option<Spread>, number: impl Fn(f64) -> String, unit: &str) -> String {
     match spread {
         None => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! What a study gives.
+//! The results of a study.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::figures::Figures;
 use crate::processes::Memory;
 
-/// What is measured of a product.
+/// A measured phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Random first writes, as many bytes as the log holds.
+    /// Random first writes, up to the log's capacity.
     FirstUntilFull,
-    /// Going on from there, until ten times that.
+    /// Further random first writes, up to ten times that.
     FirstBeyond,
     /// Both together.
     FirstAll,
@@ -21,18 +21,18 @@ pub enum Phase {
     Over,
     /// Sequential first writes of 64 KiB.
     First64K,
-    /// The same over what was written before.
+    /// The same to written space.
     Over64K,
     /// Sequential first writes of 512 KiB.
     First512K,
-    /// The same over what was written before.
+    /// The same to written space.
     Over512K,
 }
 
-/// What a product's rounds gave.
+/// The results of a product's rounds.
 #[derive(Debug, Default, Serialize)]
 pub struct SubjectResult {
-    /// Which product.
+    /// The product.
     pub name: String,
     /// By phase, a figure for each round.
     pub phases: BTreeMap<Phase, Vec<Figures>>,
@@ -40,41 +40,42 @@ pub struct SubjectResult {
     pub reopen_full_ms: Vec<f64>,
     /// The same after an orderly end.
     pub reopen_empty_ms: Vec<f64>,
-    /// How long an orderly end took after ten times the log's size, everything being at its place.
+    /// How long an orderly end took after writing ten times the log's size, with everything
+    /// destaged.
     pub close_ms: Vec<f64>,
-    /// Memory of the process that serves, after a guest connected and read.
+    /// Memory of the serving process, after a guest connected and read.
     pub memory_idle: Vec<Memory>,
     /// The same after first writes until the log is full.
     pub memory_full: Vec<Memory>,
     /// The same of all processes of the server.
     pub memory_full_all: Vec<Memory>,
-    /// Of the process that serves, after ten times the log's size, and everything brought to its
-    /// place.
+    /// Memory of the serving process after writing ten times the log's size, with everything
+    /// destaged.
     pub memory_settled: Vec<Memory>,
 }
 
-/// What a file system's rounds gave.
+/// The results of a file system's rounds.
 #[derive(Debug, Serialize)]
 pub struct FileSystemResult {
     /// Its type.
     pub file_system: String,
-    /// How many bytes count as the log's.
+    /// The assumed capacity of the log in bytes.
     pub log_bytes: u64,
-    /// Whether the log said so itself.
+    /// Whether the product reported that capacity.
     pub log_told: bool,
-    /// Load averages of a minute before and after: what shared the machine.
+    /// One-minute load averages before and after, which show other load.
     pub load_averages: [f64; 2],
     /// By product.
     pub subjects: Vec<SubjectResult>,
 }
 
 impl SubjectResult {
-    /// Of a product that has no rounds yet.
+    /// The results of a product without rounds yet.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// Adds what a phase of a round gave.
+    /// Adds the figures of a phase of a round.
     pub fn add(&mut self, phase: Phase, figures: Figures) {
         self.phases.entry(phase).or_default().push(figures);
     }

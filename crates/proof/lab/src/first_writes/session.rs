@@ -1,4 +1,4 @@
-//! One disk, served and written.
+//! A session: one served disk and its guest.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,44 +20,43 @@ use crate::vhost_user::front_end::{FrontEnd, Settings};
 
 /// The unit of random writes, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
-/// Reads before anything is timed: each buffer and page of both sides was touched then.
+/// Reads before timing begins, so that both sides have touched all their buffers and pages.
 const WARM_UP_READS: usize = 2048;
-/// A server that took less than [`QUIET_PROCESSOR`] of processor time in this has nothing left to
-/// do.
+/// A server that used less than [`QUIET_PROCESSOR`] of processor time in this period is idle.
 const QUIET_PERIOD: Duration = Duration::from_millis(200);
 const QUIET_PROCESSOR: Duration = Duration::from_millis(1);
-/// How often in a row a server may be quiet, though it says that its log holds something.
+/// How many idle periods in a row are allowed while the server reports a non-empty log.
 const QUIET_PERIODS_MAX: u32 = 10;
-/// For a server to become quiet.
+/// The time for a server to become idle.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How many blocks are read again after a phase.
+/// The number of blocks read back after a phase.
 const SAMPLES: usize = 64;
 
-/// Where sessions take place: what all of them have in common.
+/// The environment of all sessions.
 #[derive(Clone)]
 pub struct Place {
-    /// On the file system that is studied.
+    /// A directory on the file system under study.
     pub directory: PathBuf,
     /// The guest.
     pub settings: Settings,
-    /// Set when a person wants an end.
+    /// Set to stop.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Place {
-    /// The socket of whoever serves; its name tells nothing, for it may have 107 bytes in all.
+    /// The server's socket; its name is short, because the limit is 107 bytes.
     fn socket(&self) -> PathBuf {
         self.directory.join("s")
     }
 
-    /// Has everything on the file system brought to its disk.
+    /// Syncs the file system.
     pub fn sync(&self) -> Result<(), StudyError> {
         let failed = |error| StudyError::File { action: "sync", path: self.directory.clone(), error };
         let directory = File::open(&self.directory).map_err(failed)?;
         rustix::fs::syncfs(&directory).map_err(|errno| failed(errno.into()))
     }
 
-    /// Waits a while, or until somebody wants an end.
+    /// Waits a while; fails if the study must stop.
     fn pause(&self, duration: Duration) -> Result<(), StudyError> {
         thread::sleep(duration);
         if self.stop.load(Ordering::Relaxed) { Err(StudyError::Signal) } else { Ok(()) }
@@ -74,9 +73,9 @@ pub struct Session<'study> {
 }
 
 impl<'study> Session<'study> {
-    /// Has `product` serve `disk`, and a guest connect.
+    /// Starts `product` on `disk`, and connects a guest.
     pub fn open(place: &'study Place, product: &'study dyn Product, disk: &Path) -> Result<Self, StudyError> {
-        // One that was killed has left its socket there.
+        // A killed server has left its socket there.
         let socket = place.socket();
         let _ = std::fs::remove_file(&socket);
         let command = product.serve(disk, &socket, place.settings.queues);
@@ -92,7 +91,7 @@ impl<'study> Session<'study> {
         Ok(Self { place, product, disk: disk.to_owned(), service, writer })
     }
 
-    /// Opens it, and reads one block: how long that took from the start of the server's program on.
+    /// Reads one block; returns the time since the start of the server's program.
     pub fn time_opening(mut self) -> Result<(Duration, Self), StudyError> {
         let block = Extent::between(0, BLOCK_BYTES);
         self.ask(|writer| writer.read(&mut std::iter::once(block)))?;
@@ -104,20 +103,19 @@ impl<'study> Session<'study> {
         self.writer.disk_bytes()
     }
 
-    /// Reads a little, so that no page is touched for the first time later on.
+    /// Reads a little, so that later requests touch no page for the first time.
     pub fn warm_up(&mut self, seed: u64) -> Result<(), StudyError> {
         let blocks = (self.disk_bytes() / BLOCK_BYTES) as u32;
         let mut reads = Shuffled::new(blocks, BLOCK_BYTES, seed).take(WARM_UP_READS);
         self.ask(|writer| writer.read(&mut reads)).map(drop)
     }
 
-    /// From now on writes carry this number.
+    /// Sets the number in the content of later writes.
     pub fn set_pass(&mut self, pass: u64) {
         self.writer.set_pass(pass);
     }
 
-    /// Writes the next `count` of `extents`: how long it took, and how much processor time of the
-    /// server.
+    /// Writes the next `count` of `extents`; returns the times and the server's processor time.
     pub fn write(
         &mut self,
         extents: &mut dyn Iterator<Item = Extent>,
@@ -137,15 +135,14 @@ impl<'study> Session<'study> {
         self.write(extents, count).map(|(timed, processor)| Figures::of(&timed, processor))
     }
 
-    /// Reads some of `written` again, from all over it, and looks whether they hold what was
-    /// written.
+    /// Reads samples from all of `written`, and verifies their content.
     pub fn verify(&mut self, written: impl Iterator<Item = Extent>, count: u64) -> Result<(), StudyError> {
         let step = (count as usize / SAMPLES).max(1);
         let mut samples = written.take(count as usize).step_by(step);
         self.ask(|writer| writer.verify(&mut samples))
     }
 
-    /// Flushes, and waits until the server has nothing left to do.
+    /// Flushes, and waits until the server is idle.
     pub fn settle(&mut self) -> Result<(), StudyError> {
         self.ask(Writer::flush)?;
         let start = Instant::now();
@@ -164,26 +161,26 @@ impl<'study> Session<'study> {
         }
     }
 
-    /// Whether its log holds nothing, as far as anybody says.
+    /// Whether its log is empty, as far as the product reports.
     fn log_is_empty(&self) -> Result<bool, StudyError> {
         let log = self.product.log(&self.disk)?;
         Ok(log.and_then(|log| log.used_bytes).is_none_or(|used_bytes| used_bytes == 0))
     }
 
-    /// Memory of the process that serves, and of all.
+    /// Memory of the serving process, and of all.
     pub fn memory(&self) -> Result<(Memory, Memory), StudyError> {
         Ok(self.service.memory()?)
     }
 
-    /// Ends in order: how long the server took for it.
+    /// Ends in order; returns the time that the server took.
     pub fn close(self) -> Result<Duration, StudyError> {
         let Self { service, writer, .. } = self;
-        // The guest goes first: a server may wait for that.
+        // The guest is dropped first, because a server may wait for that.
         drop(writer);
         Ok(service.end()?)
     }
 
-    /// Kills the server as it stands.
+    /// Kills the server at once.
     pub fn kill(self) -> Result<(), StudyError> {
         Ok(self.service.kill()?)
     }

@@ -36,14 +36,14 @@ pub const STEPS: [Step; 5] =
     [Step::First, Step::Over, Step::SequentialFirst, Step::SequentialOver, Step::Reopen];
 
 impl Step {
-    /// Whether it needs a disk that has been written everywhere.
+    /// Whether it needs a fully written disk.
     pub fn overwrites(self) -> bool {
         matches!(self, Self::Over | Self::SequentialOver)
     }
 }
 
 impl Study<'_> {
-    /// Does a step with one of the products.
+    /// Performs a step with one of the products.
     pub(super) fn step(
         &self,
         index: usize,
@@ -81,7 +81,7 @@ impl Study<'_> {
         Ok(session)
     }
 
-    /// Random first writes until the log is full, and on until ten times that.
+    /// Random first writes until the log is full, and further up to ten times that.
     fn write_first(
         &self,
         index: usize,
@@ -105,7 +105,7 @@ impl Study<'_> {
         self.subjects[index].product.delete(&disk)
     }
 
-    /// Random writes to a disk that has all its space, as many as the first writes are.
+    /// Random writes to a fully allocated disk, as many as the first writes.
     fn overwrite(
         &self,
         index: usize,
@@ -121,7 +121,7 @@ impl Study<'_> {
         session.close().map(drop)
     }
 
-    /// Sequential writes to the disk's first and second part.
+    /// Sequential writes to the first and second part of the disk.
     fn write_sequentially(
         &self,
         index: usize,

@@ -1,7 +1,7 @@
-//! The study itself: what is done in which order on one file system.
+//! The study itself: the order of the work on one file system.
 //!
-//! A round does each step with each product, the next round in the opposite order, so that what
-//! changes on the machine meanwhile meets all of them. Only one server runs at a time, and the file
+//! A round performs each step with each product, and the next round does so in reverse order, so
+//! that changes of the machine affect all of them. Only one server runs at a time, and the file
 //! system is synced before each step.
 
 use std::fs;
@@ -18,57 +18,57 @@ use super::result::{FileSystemResult, SubjectResult};
 use super::session::{BLOCK_BYTES, Place, Session};
 use super::steps::Step;
 
-/// Where nobody says how much the log holds: what the design gives a volume of 1 GiB.
+/// The assumed log capacity if none is reported: the design's for a volume of 1 GiB.
 pub const LOG_BYTES_DEFAULT: u64 = 16 << 20;
-/// First writes go on until so many times the log's size.
+/// First writes continue up to this many times the log's size.
 pub const LOG_TIMES: u64 = 10;
-/// Disks are filled by requests of this, in bytes.
+/// The size of the requests that fill disks, in bytes.
 const FILL_BYTES: u64 = 1 << 20;
-/// What disks and file systems have beside their content, as parts of it: one in this many.
+/// The overhead of disks and file systems: one part in this many of the content.
 const OVERHEAD_PART: u64 = 16;
 
-/// How much is done.
+/// The configuration of a study.
 #[derive(Clone, Debug)]
 pub struct StudyConfig {
-    /// Of each disk.
+    /// The size of each disk.
     pub volume_bytes: u64,
-    /// How much of first writes counts as "until the log is full"; by default what the log says of
-    /// itself.
+    /// The amount of first writes that counts as "until the log is full"; by default the reported
+    /// capacity.
     pub log_bytes: Option<u64>,
-    /// How much each sequential phase writes.
+    /// The bytes that each sequential phase writes.
     pub sequential_bytes: u64,
-    /// What each round does with each product.
+    /// The steps of each round with each product.
     pub steps: Vec<Step>,
     /// Rounds.
     pub rounds: u32,
     /// Requests in flight per queue in the sequential phases.
     pub sequential_depth: u16,
-    /// Where chance begins.
+    /// The seed.
     pub seed: u64,
 }
 
-/// A product, and what of it is of interest.
+/// A product in the study.
 pub struct Subject {
     /// The product.
     pub product: Box<dyn Product>,
-    /// Only overwriting: there are no first writes where space is taken beforehand.
+    /// Whether to measure only overwriting, because a preallocated disk has no first writes.
     pub only_overwriting: bool,
 }
 
 /// A study on one file system.
 pub struct Study<'study> {
-    /// Where.
+    /// The environment.
     pub place: Place,
-    /// How much.
+    /// The configuration.
     pub config: &'study StudyConfig,
-    /// Of what.
+    /// The products.
     pub subjects: &'study [Subject],
-    /// Is told what is done.
+    /// Receives progress messages.
     pub progress: &'study dyn Fn(&str),
 }
 
 impl Study<'_> {
-    /// Makes the disks, does all rounds, and deletes the disks.
+    /// Makes the disks, performs all rounds, and deletes the disks.
     pub fn run(&self) -> Result<FileSystemResult, StudyError> {
         let file_system = self.file_system()?;
         let load_before = load_average();
@@ -101,7 +101,7 @@ impl Study<'_> {
         Ok(FileSystemResult { file_system, log_bytes, log_told, load_averages, subjects: results })
     }
 
-    /// The products of which a disk is written everywhere beforehand: all, if any step needs that.
+    /// The products that need a fully written disk: all, if any step needs one.
     fn written(&self) -> Range<usize> {
         let overwrites = self.config.steps.iter().any(|step| step.overwrites());
         0..if overwrites { self.subjects.len() } else { 0 }
@@ -111,7 +111,7 @@ impl Study<'_> {
         self.subjects[index].product.name()
     }
 
-    /// Each disk is in a directory of its own, where a volume may have siblings.
+    /// The path of a disk, in a directory of its own, where a volume may have siblings.
     pub(super) fn written_disk(&self, index: usize) -> PathBuf {
         self.place.directory.join(format!("written-{index}"))
     }
@@ -123,7 +123,7 @@ impl Study<'_> {
         Ok(disk)
     }
 
-    /// How much the log holds, and whether it says so itself.
+    /// The log's capacity, and whether it was reported.
     fn log_bytes(&self) -> Result<(u64, bool), StudyError> {
         if let Some(log_bytes) = self.config.log_bytes {
             return Ok((log_bytes, false));
@@ -161,7 +161,7 @@ impl Study<'_> {
         Ok(())
     }
 
-    /// Makes a disk that has been written everywhere.
+    /// Makes a fully written disk.
     fn fill(&self, index: usize) -> Result<(), StudyError> {
         let product = &*self.subjects[index].product;
         let disk = self.written_disk(index);
@@ -188,7 +188,7 @@ impl Study<'_> {
     }
 }
 
-/// Of the last minute; zero where the kernel does not say.
+/// The load average of the last minute; zero if the kernel does not report it.
 fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default()

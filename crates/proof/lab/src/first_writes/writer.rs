@@ -1,8 +1,7 @@
-//! Writes to a server as a guest does, and times each answer.
+//! Writes to a server like a guest, and times each answer.
 //!
-//! Less than [`crate::vhost_user::verify`] does, so that the load takes little of the processor
-//! that the server needs as well: a block says which it is and in which pass it was written, and
-//! only samples are read again.
+//! It checks less than [`crate::vhost_user::verify`], so that the load leaves the processor to the
+//! server: a block contains its number and its pass, and only samples are read back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +17,14 @@ use crate::vhost_user::front_end::{CONTENT_BYTES_MAX, FrontEnd, FrontEndError, W
 use crate::vhost_user::protocol::{STATUS_OK, feature};
 use crate::vhost_user::queue::{Operation, QueueError, Shape};
 
-/// What of the content says which block it is.
+/// The unit of content that carries a block's number.
 const BLOCK_BYTES: u64 = 4096;
-/// Without an answer for so long, the server is given up.
+/// How long to wait for an answer before giving up.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often a signal is looked for while no answer comes.
+/// The period of checking for a signal while waiting.
 const SIGNAL_PERIOD: Duration = Duration::from_millis(500);
 
-/// Why a server cannot be measured.
+/// Why measuring a server failed.
 #[derive(Debug, Error)]
 pub enum WriterError {
     /// The front end.
@@ -34,7 +33,7 @@ pub enum WriterError {
     /// A request that failed.
     #[error("{operation:?} was answered with status {status}")]
     Answer {
-        /// What was asked.
+        /// The request.
         operation: Operation,
         /// The status byte.
         status: u8,
@@ -51,7 +50,7 @@ pub enum WriterError {
     /// A block does not hold what was last written to it.
     #[error("the block at byte {0} does not hold what was written to it")]
     Content(u64),
-    /// A person wants it to end.
+    /// Stopped by a signal.
     #[error("a signal asked for the end")]
     Signal,
 }
@@ -62,21 +61,21 @@ impl From<QueueError> for WriterError {
     }
 }
 
-/// What a run of requests took.
+/// The times of a run of requests.
 #[derive(Clone, Debug, Default)]
 pub struct Timed {
     /// Requests that were answered.
     pub operations: u64,
-    /// What they transferred.
+    /// Bytes that they transferred.
     pub bytes: u64,
     /// From before the first until after the last.
     pub elapsed: Duration,
-    /// Of each.
+    /// The latency of each.
     pub latencies: Latencies,
 }
 
 impl Timed {
-    /// This and the run that followed.
+    /// Adds the following run.
     #[must_use]
     pub fn and(mut self, next: &Self) -> Self {
         self.latencies.add(&next.latencies);
@@ -112,7 +111,7 @@ impl Writer {
         let slots = || Slots { in_flight: vec![None; depth], free: (0..depth).rev().collect() };
         let mut content = vec![0; CONTENT_BYTES_MAX as usize];
         StdRng::seed_from_u64(CONTENT_BYTES_MAX).fill_bytes(&mut content);
-        // As Linux's driver has them.
+        // Like Linux's driver.
         let indirect = front_end.features() & feature::RING_INDIRECT_DESC != 0;
         Self {
             queues: (0..settings.queues).map(|_| slots()).collect(),
@@ -129,7 +128,7 @@ impl Writer {
         self.front_end.disk().sectors * strongroom_types::SECTOR_BYTES
     }
 
-    /// From now on, writes carry this number, and reads look for it.
+    /// Sets the number that later writes contain and reads expect.
     pub fn set_pass(&mut self, pass: u64) {
         self.pass = pass;
     }
@@ -143,12 +142,12 @@ impl Writer {
         self.run(&mut extents.take(count as usize).map(Operation::Write))
     }
 
-    /// Reads, whatever it finds.
+    /// Reads without checking the content.
     pub fn read(&mut self, extents: &mut dyn Iterator<Item = Extent>) -> Result<Timed, WriterError> {
         self.run(&mut extents.map(Operation::Read))
     }
 
-    /// Has everything that was answered made durable.
+    /// Flushes, so that all answered writes are durable.
     pub fn flush(&mut self) -> Result<(), WriterError> {
         if self.front_end.features() & feature::FLUSH != 0 {
             self.run(&mut std::iter::once(Operation::Flush))?;
@@ -156,11 +155,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Reads what was written in this pass, and looks whether it is that.
+    /// Reads blocks written in this pass, and verifies them.
     pub fn verify(&mut self, extents: &mut dyn Iterator<Item = Extent>) -> Result<(), WriterError> {
         let mut found = Vec::new();
         for extent in extents {
-            // Alone, it is in the first queue's next slot.
+            // As the only request, it is in the first queue's next slot.
             let slot = self.queues[0].free.last().copied().unwrap_or_default();
             self.run(&mut std::iter::once(Operation::Read(extent)))?;
             found.resize(extent.length() as usize, 0);
@@ -174,7 +173,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the content that of a write.
+    /// Prepares the content of a write.
     fn stamp(&mut self, extent: Extent) {
         let blocks = self.content[..extent.length() as usize].chunks_mut(BLOCK_BYTES as usize);
         for (block, number) in blocks.zip(extent.offset() / BLOCK_BYTES..) {
@@ -185,7 +184,7 @@ impl Writer {
         }
     }
 
-    /// Keeps the queues full until there is no more to do and everything is answered.
+    /// Keeps the queues full until all operations are sent and answered.
     fn run(&mut self, operations: &mut dyn Iterator<Item = Operation>) -> Result<Timed, WriterError> {
         let mut timed = Timed::default();
         let mut in_flight = 0;

@@ -17,7 +17,7 @@ use super::message::{self, HEADER_BYTES};
 /// How long a server may keep silent.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Why no load was made.
+/// Why the load failed.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A certificate or key cannot be read.
@@ -25,10 +25,10 @@ pub enum LoadError {
     Pem {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The server's name is none.
+    /// The server's address is invalid.
     #[error("'{0}' is no server: write HOST:PORT")]
     Server(String),
     /// TLS cannot be set up.
@@ -37,28 +37,28 @@ pub enum LoadError {
     /// The name of the server cannot be in a certificate.
     #[error("the server's name: {0}")]
     Name(#[from] InvalidDnsNameError),
-    /// The connection broke, or there was none.
+    /// The connection failed or broke.
     #[error("{server}: {error}")]
     Connection {
         /// The server.
         server: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// The server did not do what was asked.
+    /// The server refused a request.
     #[error("{server}: {step} was refused, or answered with something else; is this client allowed to?")]
     Refused {
         /// The server.
         server: String,
-        /// What was asked.
+        /// The request.
         step: &'static str,
     },
-    /// Nobody takes the result.
+    /// The result cannot be written.
     #[error("the result cannot be written: {0}")]
     Output(io::Error),
 }
 
-/// Who asks whom, and by which authority they know each other.
+/// The client's identity, the server, and their authority.
 #[derive(Clone, Debug)]
 pub struct Identity {
     server: String,
@@ -132,7 +132,7 @@ impl Connection {
         Ok(&self.answer)
     }
 
-    /// As [`ask`](Self::ask), of an answer that must be as expected.
+    /// As [`ask`](Self::ask), but the answer must be the expected one.
     pub(super) fn demand(
         &mut self,
         step: &'static str,

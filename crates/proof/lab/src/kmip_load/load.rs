@@ -9,42 +9,41 @@ use super::connection::{Connection, Identity, LoadError};
 use super::message;
 use crate::latency::Latencies;
 
-/// How much, and for how long.
+/// The configuration of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadConfig {
-    /// Connections; each has one request under way.
+    /// Connections; each has one request in flight.
     pub connections: u32,
-    /// How long, after [`Self::warm_up`].
+    /// The duration after [`Self::warm_up`].
     pub duration: Duration,
-    /// How long requests are made before they count.
+    /// How long requests are sent before they count.
     pub warm_up: Duration,
-    /// Requests a second, all connections together; none: as fast as they are answered.
+    /// Requests a second over all connections; `None` for as fast as they are answered.
     pub rate: Option<u32>,
 }
 
-/// What a load found.
+/// The result of a load.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoadResult {
     /// Connections.
     pub connections: u32,
-    /// Seconds that counted.
+    /// Counted seconds.
     pub seconds: f64,
-    /// Requests a second that were to be made, if that was set.
+    /// The target rate of requests a second, if it was set.
     pub rate: Option<u32>,
     /// Keys that were released.
     pub gets: u64,
-    /// The same a second.
+    /// Keys released per second.
     pub gets_per_second: f64,
-    /// Half took at most so many milliseconds.
+    /// Median latency in milliseconds.
     pub p50_ms: f64,
-    /// 99 of 100 did.
+    /// 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
-    /// The longest.
+    /// Longest latency in milliseconds.
     pub longest_ms: f64,
 }
 
-/// Creates a key and gets it over and over. Every answer must have the key: the first that has not
-/// ends the load.
+/// Creates a key and gets it repeatedly. The first answer without the key ends the load.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -95,7 +94,7 @@ fn ask_until_the_end(
 ) -> Result<(u64, Latencies), LoadError> {
     let counts_from = begin + config.warm_up;
     let end = counts_from + config.duration;
-    // The connections take turns: each has every so manieth request of the rate.
+    // The connections take turns: each sends every nth request of the rate.
     let pace = config
         .rate
         .map(|rate| Duration::from_secs(1).mul_f64(f64::from(config.connections) / f64::from(rate)));
@@ -112,7 +111,8 @@ fn ask_until_the_end(
             None => due = now,
         }
         let was_due = pace.map_or(due, |pace| due - pace);
-        // A server that cannot keep up leaves some unasked; how many keys it released says so.
+        // If the server cannot keep up, some requests are never sent; the number of released keys
+        // shows that.
         if was_due >= end || Instant::now() >= end {
             return Ok((count, latencies));
         }

@@ -1,5 +1,4 @@
-//! The three requests of the load, and as much of their answers as it takes to tell a key from a
-//! refusal.
+//! The three requests of the load, and enough of a parser to tell a key from a refusal.
 //!
 //! TTLV (KMIP 1.2, section 9.1): three bytes of tag, one of type, four of length, the value padded
 //! to eight.
@@ -21,7 +20,7 @@ const TAG_UNIQUE_IDENTIFIER: u32 = 0x42_0094;
 /// Tag, type and length.
 pub const HEADER_BYTES: usize = 8;
 
-/// The longest answer that is read: a key and its attributes take some hundred bytes.
+/// The longest answer accepted: a key and its attributes take some hundred bytes.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 fn item(tag: u32, kind: u8, value: &[u8]) -> Vec<u8> {
@@ -81,7 +80,7 @@ pub fn length_after(header: &[u8; HEADER_BYTES]) -> Option<usize> {
     (kind == STRUCTURE && length <= ANSWER_BYTES_MAX).then_some(length)
 }
 
-/// The first item with this tag, however deep it lies.
+/// The first item with this tag, at any depth.
 fn find(mut bytes: &[u8], tag: u32) -> Option<&[u8]> {
     while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
         let [a, b, c, kind, length @ ..] = *header;

@@ -1,13 +1,12 @@
-//! How often a key server releases a key, and how long one waits for it: any server that speaks
-//! KMIP 1.2 or newer over mutual TLS.
+//! Measures how many keys a key server releases, and with what latency: any server that speaks KMIP
+//! 1.2 or newer over mutual TLS.
 //!
-//! One key is created; then each connection asks for it again and again, either as fast as the
-//! server answers or at a rate that is set. At a set rate a request's time counts from when it was
-//! *due*, so that a server that stands still is not let off the requests that nobody could send
-//! meanwhile.
+//! It creates one key; then each connection gets it repeatedly, either as fast as the server
+//! answers or at a set rate. At a set rate a request's time counts from when it was *due*, so that
+//! a stalled server is charged for the requests that could not be sent meanwhile.
 //!
-//! The messages are put together and looked through here, byte by byte: a server is not judged by
-//! its own codec.
+//! This module builds and parses the messages itself, so that our server is not judged by its own
+//! codec.
 
 mod connection;
 mod load;

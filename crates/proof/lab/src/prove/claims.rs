@@ -1,4 +1,4 @@
-//! What must come of what is known.
+//! Claims about known quantities that the instrument must confirm.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::study::{
     Baseline, Interval, Metric, Report, ReportSettings, Row, Saturated, Store, Verdict, WorkloadReport,
 };
 
-/// How far from what is known a figure may be, as a part of it.
+/// The relative tolerance of a figure.
 const TOLERANCE: f64 = 0.05;
 
-/// Something that the instrument must find.
+/// A claim that the instrument must confirm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
-    /// What.
+    /// The claim.
     pub claim: String,
-    /// What it found.
+    /// The finding.
     pub found: String,
-    /// Whether that is it.
+    /// Whether the claim holds.
     pub holds: bool,
 }
 
@@ -34,9 +34,9 @@ impl Display for Claim {
     }
 }
 
-/// What the report of such a study compares with what.
+/// The comparisons in the report of such a study.
 pub fn report_settings() -> ReportSettings {
-    // At each workload, one of these is there.
+    // Each workload has one of these.
     let subjects = [PLAIN, FIRST, PROGRAM].map(str::to_owned).to_vec();
     let again = [DELAYED, FIRST_AGAIN].map(str::to_owned).to_vec();
     let settings = ReportSettings::new(vec![
@@ -49,7 +49,7 @@ pub fn report_settings() -> ReportSettings {
     }
 }
 
-/// Judges what a study found, as far as it was measured.
+/// Judges the results of a study, as far as they were measured.
 pub fn claims(store: &Store, report: &Report, config: &ProofConfig) -> Vec<Claim> {
     let mut claims = Vec::new();
     if let Some(workload) = report.workload(DELAY) {
@@ -69,7 +69,7 @@ pub fn claims(store: &Store, report: &Report, config: &ProofConfig) -> Vec<Claim
         let claim = format!("work that takes {:.0} % longer is told apart", config.slower * 100.0);
         claims.extend(compared(workload, &claim, SLOWER, 0, &[Verdict::Worse]));
         claims.extend(slowness(workload, config.slower));
-        // Noise may leave it open; it may not make a difference of it.
+        // Noise may leave it undecided, but must not produce a difference.
         let open = [Verdict::NoDifference, Verdict::Undecided { rounds_more: None }];
         claims.extend(compared(workload, "the same work twice is not told apart", FIRST_AGAIN, 0, &open));
     }
@@ -85,7 +85,7 @@ pub fn claims(store: &Store, report: &Report, config: &ProofConfig) -> Vec<Claim
     claims
 }
 
-/// The verdict of a comparison with a baseline is one of these.
+/// Claims that the verdict of a comparison with a baseline is one of these.
 fn compared(
     workload: &WorkloadReport,
     claim: &str,
@@ -112,7 +112,7 @@ fn compared(
     })
 }
 
-/// The latency with the delay less that without, round by round.
+/// Claims the latency with the delay minus that without, round by round.
 fn delay(store: &Store, injected: Duration) -> Claim {
     let found = store.measurements().iter().filter(|found| found.workload == DELAY);
     let of = |subject: &'static str| found.clone().filter(move |found| found.subject == subject);
@@ -126,8 +126,7 @@ fn delay(store: &Store, injected: Duration) -> Claim {
     near(format!("a delay of {injected_us:.0} us is found"), Interval::of(&differences), injected_us, "us")
 }
 
-/// The transfer of the limited server; and that its load is seen to have driven nothing to its
-/// limit.
+/// Claims the transfer rate of the limited server, and that its load saturated nothing.
 fn rate(workload: &WorkloadReport, injected_bits: u64) -> Vec<Claim> {
     let injected = injected_bits as f64 / 8e6;
     let interval = |row: &Row| row.metrics.get(&Metric::MegabytesPerSecond).map(|figures| figures.interval);
@@ -143,7 +142,7 @@ fn rate(workload: &WorkloadReport, injected_bits: u64) -> Vec<Claim> {
     claims
 }
 
-/// The ratio of the slower work is what was injected.
+/// Claims the injected ratio of the slower work.
 fn slowness(workload: &WorkloadReport, slower: f64) -> Option<Claim> {
     let ratio = workload.row(SLOWER)?.comparison(0, workload.headline)?.ratio;
     Some(near(format!("its ratio is {:.2}", 1.0 + slower), Some(ratio), 1.0 + slower, ""))

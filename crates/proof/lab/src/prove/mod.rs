@@ -1,14 +1,13 @@
-//! The instrument is put to the test: it measures what is known beforehand, and must find it.
+//! Tests the instrument: it measures known quantities, and must find them.
 //!
-//! - A server that answers later by a known time, and one that is held to a known rate: nbdkit,
-//!   which is not ours, with its `delay` and `rate` filters over memory, driven by fio. Found
-//!   within 5 %.
-//! - Work that takes 5 % longer, every measurement of it off by some 2 % at random: told from the
-//!   same work, and by about how much.
-//! - The same server twice, and the same work twice: no difference found.
-//! - With two builds of `strongroom`, the second of them known to be slower: told from the first.
+//! - A server with a known delay, and one with a known rate limit: nbdkit, an independent program,
+//!   with its `delay` and `rate` filters over memory, driven by fio. Must be found within 5 %.
+//! - Work that takes 5 % longer, with random errors of some 2 % in each measurement: must be
+//!   distinguished from the original work, with the approximate ratio.
+//! - The same server twice, and the same work twice: no difference must be found.
+//! - Two builds of `strongroom`, the second known to be slower: they must be distinguished.
 //!
-//! [`study`] is what is measured, [`claims`] what must come of it.
+//! [`study`] has the measurements, [`claims`] the required results.
 
 pub mod claims;
 mod nbd;

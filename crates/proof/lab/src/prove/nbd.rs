@@ -1,4 +1,4 @@
-//! A server of NBD, driven by fio.
+//! An NBD server, driven by fio.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,17 @@ use super::study::{Known, Load};
 use crate::service::Service;
 use crate::study::{Metric, Sample, Session, Subject, SubjectError, Watch};
 
-/// A server, started by a command that is made for its socket.
+/// A server, started by a command for its socket.
 pub(super) struct NbdServer {
     pub name: String,
-    /// Sockets and outputs are here.
+    /// The directory of sockets and outputs.
     pub directory: PathBuf,
     pub command: Box<dyn Fn(&Path) -> Command>,
-    /// Names of the workloads that it is for.
+    /// The names of its workloads.
     pub workloads: Vec<String>,
-    /// Whether its disk is to be written before it is read: what was never written is not
-    /// deciphered either.
+    /// Whether its disk must be written before reads, because unwritten blocks are not decrypted.
     pub is_to_be_written: bool,
-    /// Whether it listens before all its processes are there; with its first answer, they are.
+    /// Whether it listens before all its processes exist; at its first answer, they do.
     pub has_late_processes: bool,
     pub stop: Arc<AtomicBool>,
 }
@@ -43,7 +42,7 @@ impl Subject<Known> for NbdServer {
             return Err("it is no work for a server".into());
         };
         let socket = self.directory.join("socket");
-        // What a server that was killed leaves behind is in the next one's way.
+        // A killed server's leftover would block the next one.
         if socket.exists() {
             fs::remove_file(&socket)?;
         }
@@ -64,7 +63,7 @@ impl Subject<Known> for NbdServer {
     }
 }
 
-/// A server and its load. The server is ended with it.
+/// A server and its load. Dropping it ends the server.
 struct Loaded {
     service: Service,
     socket: PathBuf,
@@ -75,12 +74,12 @@ struct Loaded {
 
 impl Session for Loaded {
     fn measure(&mut self, warm_up: Duration, duration: Duration) -> Result<Sample, SubjectError> {
-        // On its own, so that what the server takes is counted for the same requests as all the
-        // rest.
+        // A separate run, so that the server's time is counted for the same requests as everything
+        // else.
         if !warm_up.is_zero() {
             self.load(warm_up)?;
         }
-        // The middle half of the time: fio takes a moment to begin.
+        // The middle half of the time, because fio takes a moment to begin.
         let watch = Watch::after(duration * 3 / 10, duration / 2, None);
         let before = self.service.processor_time()?;
         let job = self.load(duration)?;
@@ -133,7 +132,7 @@ impl Loaded {
     }
 }
 
-/// What fio tells (fio(1), *JSON output*), as far as it is used.
+/// fio's output (fio(1), *JSON output*), as far as it is used.
 #[derive(Deserialize)]
 struct Told {
     jobs: Vec<Job>,
@@ -144,7 +143,7 @@ struct Job {
     read: Direction,
     /// In milliseconds.
     job_runtime: f64,
-    /// Of one processor, in hundredths.
+    /// Per cent of one processor.
     usr_cpu: f64,
     sys_cpu: f64,
 }

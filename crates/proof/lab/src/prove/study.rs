@@ -1,4 +1,4 @@
-//! What is known beforehand, as a study.
+//! A study of known quantities.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -34,20 +34,20 @@ pub(super) const SLOWER: &str = "work, slower";
 pub(super) const PROGRAM: &str = "strongroom";
 pub(super) const SLOWER_PROGRAM: &str = "strongroom, the slower build";
 
-/// How much is injected.
+/// The injected quantities.
 #[derive(Clone, Debug)]
 pub struct ProofConfig {
-    /// How often and how long.
+    /// The rounds and durations.
     pub pace: Pace,
-    /// How much later one server answers.
+    /// The delay of one server's answers.
     pub delay: Duration,
-    /// To what another is held, in bits per second.
+    /// The rate limit of another, in bits per second.
     pub rate_bits: u64,
-    /// How much longer the slower work takes, as a part of it.
+    /// How much longer the slower work takes, as a fraction.
     pub slower: f64,
-    /// What each measurement of work is off by, as a part of it.
+    /// The random error of each measurement of work, as a fraction.
     pub noise: f64,
-    /// Which are measured.
+    /// The proofs to run.
     pub proofs: Vec<Proof>,
     /// `strongroom-lab`.
     pub lab: PathBuf,
@@ -68,14 +68,14 @@ pub enum Proof {
     Work,
 }
 
-/// Something with a known answer.
+/// A subject with a known result.
 pub struct Known {
     pub(super) name: String,
     pub(super) load: Load,
     headline: Metric,
 }
 
-/// What is asked of a subject.
+/// The load on a subject.
 #[derive(Clone, Copy)]
 pub(super) enum Load {
     Nbd { block_bytes: u32, depth: u32 },
@@ -99,7 +99,7 @@ impl Workload for Known {
     }
 }
 
-/// The study. What it needs while it runs is in `directory`.
+/// The study. Its temporary files are in `directory`.
 pub fn study(
     directory: &Path,
     config: &ProofConfig,
@@ -144,8 +144,8 @@ fn workloads() -> Vec<Known> {
 
 fn servers(directory: &Path, config: &ProofConfig, stop: &Arc<AtomicBool>) -> Vec<Box<dyn Subject<Known>>> {
     let delay = vec!["--filter=delay".to_owned(), format!("rdelay={}ms", config.delay.as_millis())];
-    // What a server may save up while nobody asks: little beside a measurement, and more than it is
-    // late at times.
+    // The burst that a server may accumulate while idle: little compared with a measurement, and
+    // more than its occasional lateness.
     let rate = [format!("rate={}", config.rate_bits), "burstiness=0.02".to_owned()];
     let rate: Vec<String> = ["--filter=rate".to_owned()].into_iter().chain(rate).collect();
     type Of = &'static [(Proof, &'static str)];
@@ -189,7 +189,7 @@ fn server(
     }
 }
 
-/// 64 MiB of memory; filters before the plugin, their parameters behind it.
+/// 64 MiB of memory, with filters before the plugin and their parameters behind it.
 fn nbdkit(socket: &Path, arguments: &[String]) -> Command {
     let mut command = Command::new("nbdkit");
     command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket);
@@ -214,7 +214,7 @@ fn builds(config: &ProofConfig) -> Vec<Box<dyn Subject<Known>>> {
     builds.into_iter().enumerate().map(build).collect()
 }
 
-/// An encrypted volume of 64 MiB, under a key of its own; both builds serve the same one.
+/// Makes an encrypted volume of 64 MiB with its own key; both builds serve it.
 fn make_volume(program: &Path, volume: &Path) -> Result<(), SubjectError> {
     let key_file = volume.with_extension("key");
     if !volume.exists() {
@@ -232,7 +232,7 @@ fn make_volume(program: &Path, volume: &Path) -> Result<(), SubjectError> {
     Ok(())
 }
 
-/// Ends when this process does, however that comes: the volume must be free when the study goes on.
+/// It ends whenever this process does, because the volume must be free when the study continues.
 fn expose(program: &Path, volume: &Path, socket: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--"]).arg(program);

@@ -1,4 +1,4 @@
-//! Work of a known amount, done by a process of its own.
+//! Work of a known amount, in a separate process.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -13,23 +13,24 @@ use super::study::{Known, Load};
 use crate::processes::processor_time;
 use crate::study::{Metric, Sample, Session, Subject, SubjectError};
 
-/// What one operation is, in passes of a loop: some 100 microseconds.
+/// One operation in passes of a loop: some 100 microseconds.
 const PASSES: f64 = 100_000.0;
-/// Between two looks at the clock.
+/// Operations between two checks of the clock.
 const OPERATIONS_PER_LOOK: u64 = 10;
 
-/// What a process did.
+/// The result of a process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Done {
     /// Operations.
     pub operations: u64,
     /// How long they took, in microseconds.
     pub elapsed_us: f64,
-    /// How much processor time, in microseconds.
+    /// The processor time, in microseconds.
     pub processor_us: f64,
 }
 
-/// Does operations of so many passes for `warm_up`, and then, counted, for `duration`.
+/// Performs operations of this many passes, uncounted for `warm_up` and then counted for
+/// `duration`.
 pub fn work(passes: u64, warm_up: Duration, duration: Duration) -> std::io::Result<Done> {
     spend(passes, warm_up);
     let (begin, before) = (Instant::now(), processor_time(std::process::id())?);
@@ -43,7 +44,7 @@ fn spend(passes: u64, duration: Duration) -> u64 {
     let (begin, mut operations) = (Instant::now(), 0);
     while begin.elapsed() < duration {
         for _ in 0..OPERATIONS_PER_LOOK {
-            // Each pass needs the one before, so none is left out or done beside another.
+            // Each pass depends on the one before, so none is skipped or done in parallel.
             black_box(
                 (0..passes)
                     .fold(operations, |state, pass| (state ^ pass).rotate_left(7).wrapping_mul(0x9e37_79b9)),
@@ -54,13 +55,13 @@ fn spend(passes: u64, duration: Duration) -> u64 {
     operations
 }
 
-/// A build of the work: it takes so many times as long as the first.
+/// A build of the work, which takes a multiple of the first one's time.
 pub(super) struct Build {
     pub name: String,
     /// `strongroom-lab`, which has a command for it.
     pub program: PathBuf,
     pub times: f64,
-    /// What each measurement is off by, as a part of it.
+    /// The random error of each measurement, as a fraction.
     pub noise: f64,
     pub random: StdRng,
 }
@@ -75,7 +76,7 @@ impl Subject<Known> for Build {
     }
 
     fn open(&mut self, _known: &Known) -> Result<Box<dyn Session + '_>, SubjectError> {
-        // The sum of twelve is about normal, with a deviation of 1.
+        // The sum of twelve is approximately normal, with a deviation of 1.
         let off: f64 = (0..12).map(|_| self.random.random_range(-0.5..0.5)).sum();
         let passes = PASSES * self.times * (1.0 + self.noise * off);
         Ok(Box::new(Process { program: &self.program, passes: passes.round() as u64 }))

@@ -1,5 +1,5 @@
-//! Has the schedule happen to the volumes, one thing after the other, and waits after each until
-//! the load goes on.
+//! Applies the schedule's events to the volumes one by one, and waits after each until the load
+//! continues.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,38 +17,38 @@ use super::small_disk::SmallDisk;
 use super::tools::{LOOK_PERIOD, signal_worker};
 use super::volume::Volume;
 
-/// Answered after each event before the next one comes.
+/// Requests answered after each event before the next one.
 const OPERATIONS_AFTER: u64 = 40;
 
-/// What has happened, by its name.
+/// The events so far, by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Happened {
-    /// How often each event came.
+    /// The number of each event.
     pub events: BTreeMap<&'static str, u64>,
     /// The longest time without an answer, over each event; `none` is between them.
     pub longest_wait_ms: BTreeMap<&'static str, f64>,
-    /// Growths that were left out, since a volume was as large as it gets.
+    /// Growths skipped because a volume had its maximum size.
     pub grown_up: u64,
 }
 
-/// Who has it all happen.
+/// The conductor of a soak.
 pub struct Conductor<'soak> {
     /// The volumes and their guests.
     pub subjects: Vec<(Volume, GuestHandle)>,
-    /// Where the small one lies.
+    /// The file system of the small volume.
     pub small: Option<SmallDisk>,
-    /// Set when it is enough.
+    /// Set to stop.
     pub stop: &'soak AtomicBool,
-    /// Says what happens.
+    /// Receives progress messages.
     pub progress: &'soak (dyn Fn(&str) + Sync),
-    /// What has happened.
+    /// The events so far.
     pub happened: Happened,
     /// When the soak began.
     pub start: Instant,
 }
 
 impl Conductor<'_> {
-    /// Steps until `end`.
+    /// Performs steps until `end`.
     pub fn conduct(&mut self, schedule: impl Iterator<Item = Step>, end: Instant) -> Result<(), SoakError> {
         for (number, step) in (1_u64..).zip(schedule) {
             self.pause(end.min(Instant::now() + step.pause))?;
@@ -86,7 +86,7 @@ impl Conductor<'_> {
         }
         let Some(small) = &self.small else { return Ok(()) };
         let (volume, guest) = &mut self.subjects[index];
-        // What its guest gives back is taken too, until there is nothing.
+        // Space that its guest frees is filled too, until none is left.
         volume.wait("that its guest waits for room", |volume| {
             if !guest.goes_on() {
                 return Err(SoakError::NoLoad(volume.kind().name().to_owned()));
@@ -149,7 +149,7 @@ impl Conductor<'_> {
         }
     }
 
-    /// Waits until the load goes on.
+    /// Waits until the load continues.
     fn await_more(&mut self, index: usize) -> Result<(), SoakError> {
         let (volume, guest) = &mut self.subjects[index];
         let enough = guest.operations() + OPERATIONS_AFTER;
@@ -181,7 +181,7 @@ impl Conductor<'_> {
     }
 }
 
-/// Kills the worker with requests in flight; which it was.
+/// Kills the worker with requests in flight; returns its id.
 fn kill(volume: &mut Volume, guest: &GuestHandle) -> Result<u32, SoakError> {
     let worker = volume.worker(None)?;
     guest.strike(Blow::Kill { supervisor: volume.supervisor_id(), worker })?;

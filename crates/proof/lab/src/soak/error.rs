@@ -1,4 +1,4 @@
-//! Why a soak ends before its time.
+//! Errors that end a soak early.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::vhost_user::front_end::FrontEndError;
 use crate::vhost_user::verify::LoadError;
 
-/// Why a soak ended. Each says of which volume, command or file.
+/// Why a soak ended. Each names the volume, command or file.
 #[derive(Debug, Error)]
 pub enum SoakError {
     /// A program cannot be run.
@@ -18,93 +18,93 @@ pub enum SoakError {
         "cannot run {program}: {error}; build it with 'cargo build -p strongroom-cli', or say where it is with --program"
     )]
     Program {
-        /// Which.
+        /// The program.
         program: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// A command failed.
     #[error("{command} failed with {status}: {said}")]
     Command {
-        /// Its words.
+        /// The command line.
         command: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it said.
+        /// The output.
         said: String,
     },
-    /// A command that says something else than is known of it.
+    /// A command's unexpected output.
     #[error("{command} answered {answer:?}, which is not understood")]
     Answer {
-        /// Its words.
+        /// The command line.
         command: String,
-        /// What it said.
+        /// The output.
         answer: String,
     },
     /// Something took too long.
     #[error("volume {volume}: {what} did not come within {within:?}")]
     Late {
-        /// Which volume's.
+        /// The volume.
         volume: String,
-        /// What.
+        /// The awaited condition.
         what: String,
-        /// How long was waited.
+        /// How long the soak waited.
         within: Duration,
     },
     /// A process that exposes a volume ended.
     #[error("volume {volume}: the process that exposes it ended with {status}; it said: {said}")]
     Ended {
-        /// Which.
+        /// The volume.
         volume: String,
-        /// How.
+        /// The exit status.
         status: ExitStatus,
         /// The end of its log.
         said: String,
     },
-    /// The load found something.
+    /// The load found a problem.
     #[error("volume {volume}: {error}")]
     Load {
-        /// On which.
+        /// The volume.
         volume: String,
-        /// What.
+        /// The problem.
         error: LoadError,
     },
     /// A file.
     #[error("cannot {action} {}: {error}", path.display())]
     File {
-        /// To do what.
+        /// The attempted action.
         action: &'static str,
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// The load of a volume has ended already.
     #[error("volume {0}: its load has ended")]
     NoLoad(String),
-    /// A small file system cannot be had.
+    /// A small file system cannot be mounted.
     #[error(
         "cannot mount a small file system of one's own: {0}; run it as root, allow user namespaces, or leave it out with --no-small"
     )]
     Mount(String),
-    /// A person wants an end.
+    /// Stopped by a signal.
     #[error("ended by a signal")]
     Signal,
 }
 
 impl SoakError {
-    /// A file's.
+    /// The error for a file.
     pub fn file(action: &'static str, path: impl Into<PathBuf>, error: io::Error) -> Self {
         Self::File { action, path: path.into(), error }
     }
 
-    /// A load's.
+    /// The error for a load.
     pub fn load(volume: &str, error: impl Into<LoadError>) -> Self {
         Self::Load { volume: volume.to_owned(), error: error.into() }
     }
 }
 
-/// Whether a server is gone, so that its successor may be looked for.
+/// Whether a server is gone, so that its successor may be awaited.
 pub fn is_gone(error: &LoadError) -> bool {
     match error {
         LoadError::Disconnected => true,

@@ -1,14 +1,14 @@
-//! Whether what processes take stays as it is.
+//! Checks that the resources of processes stay flat.
 //!
-//! A process takes more at first: its buffers are touched, its caches fill. So each is judged after
-//! a warm-up, by the medians of the first and the last quarter of the rest of its life, which
-//! single peaks do not move. Two things may grow:
+//! A process grows at first, as it touches its buffers and fills its caches. So each is judged
+//! after a warm-up, by the medians of the first and the last quarter of the rest of its life, which
+//! single peaks do not affect. Two kinds of growth are measured:
 //!
-//! - **within a life**, beside one step: the worst of a few lives, the median of many. That finds a
-//!   leak of 2 KiB a second in a process that lives for an hour, and one of some 8 KiB a second in
-//!   workers that are replaced every few minutes.
-//! - **over successors**: what each took at the same age, the first quarter of them against the
-//!   last. That finds what is handed from one to the next and grows.
+//! - **within a life**, except for one step: the worst of a few lives, the median of many. That
+//!   finds a leak of 2 KiB a second in a process that lives for an hour, and one of some 8 KiB a
+//!   second in workers that are replaced every few minutes.
+//! - **over successors**: their resources at the same age, the first quarter against the last. That
+//!   finds growth in state that is passed from one to the next.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,42 +18,42 @@ use serde::Serialize;
 
 use super::meter::{Role, Sample};
 
-/// What is allowed, with the reasons.
+/// The limits, with their reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Limits {
     /// The part of a process's life that is not judged. Workers have touched all of their buffers
     /// and their guest's rings within seconds of load, supervisors all of their code in the first
     /// round of events.
     pub warm_up_seconds: f64,
-    /// What a worker takes at once, one time: when a front end comes back, its session and queues
-    /// run on threads that have not run any yet, which touch their stacks and an arena of the
-    /// allocator. Then it stays there. An hour of five kinds of volumes showed 0.8 to 2.2 MiB,
-    /// between the 12th second of a life and the 320th.
+    /// A worker's one-time step: when a front end reconnects, its session and queues run on fresh
+    /// threads, which touch their stacks and an arena of the allocator. Afterwards memory stays
+    /// there. An hour of five kinds of volumes showed 0.8 to 2.2 MiB, between the 12th second of a
+    /// life and the 320th.
     pub step_bytes: (f64, f64),
-    /// Within a life beside that, where few are judged: rarely there is a second one.
+    /// The allowance within a life beside that, if few are judged: rarely there is a second step.
     pub allowance_bytes: f64,
-    /// Within the median life of four or more.
+    /// The allowance within the median life of four or more.
     pub median_allowance_bytes: f64,
-    /// Within a life, beyond these: a quarter of the smallest leak that must be found in an hour, 2
-    /// KiB a second.
+    /// The additional rate within a life: a quarter of the smallest leak that must be found in an
+    /// hour, 2 KiB a second.
     pub rate_bytes: f64,
-    /// Buffers for I/O, within a life in the mean: the pool of each thread takes and gives back
-    /// chunks of 2 MiB as the sizes of requests have it, by some of them up and down at any time.
+    /// The mean growth of I/O buffers within a life: each thread's pool takes and returns chunks of
+    /// 2 MiB depending on request sizes, so it varies by a few of them at any time.
     pub allowance_pool_bytes: f64,
-    /// Descriptors within a life: a sample may meet a command's connection and the pipe of a key,
-    /// one of each.
+    /// Descriptors within a life: a sample may include a command's connection and a key's pipe, one
+    /// of each.
     pub allowance_descriptors: f64,
-    /// Threads within a life: io_uring's workers come and go, by load; they are counted as the
+    /// Threads within a life: io_uring's workers come and go with the load, and count as the
     /// process's.
     pub allowance_threads: f64,
-    /// Over successors at the same age: one is under other load than another.
+    /// The allowance over successors at the same age, because their load differs.
     pub successor_bytes: f64,
-    /// As above: nothing that they are born with may become more.
+    /// The same for descriptors, whose initial number must not grow.
     pub successor_descriptors: f64,
 }
 
 impl Limits {
-    /// For a soak of so many seconds.
+    /// The limits for a soak of this many seconds.
     pub fn for_seconds(seconds: f64) -> Self {
         Self {
             warm_up_seconds: (seconds / 20.0).clamp(2.0, 60.0),
@@ -70,55 +70,55 @@ impl Limits {
     }
 }
 
-/// Fewer samples of a life after the warm-up say nothing.
+/// Fewer samples of a life after the warm-up are not judged.
 const SAMPLES_MIN: usize = 8;
-/// A quarter of less than this may be one command, with the descriptors that it takes, on a busy
-/// machine.
+/// On a busy machine, a quarter of less than this may consist of one command with its descriptors.
 const JUDGED_SECONDS_MIN: f64 = 60.0;
-/// A step is between the medians of so many samples on each side.
+/// A step is measured between the medians of this many samples on each side.
 const STEP_SAMPLES: usize = 3;
-/// So many lives have a median that a step in one or the other does not move.
+/// With so many lives, a step in a few does not affect the median.
 const MEDIAN_LIVES_MIN: usize = 4;
-/// Fewer successors say nothing.
+/// Fewer successors are not judged.
 const LIVES_MIN: usize = 8;
 
-/// What became of the processes of one role of one volume.
+/// The verdict on the processes of one role of one volume.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Whose.
+    /// The volume.
     pub volume: String,
-    /// Which.
+    /// The role.
     pub role: Role,
-    /// How many there were.
+    /// The number of processes.
     pub processes: usize,
-    /// Those that lived long enough to be judged.
+    /// The number that lived long enough to be judged.
     pub judged: usize,
-    /// How long these lived in all, the warm-up included, in seconds.
+    /// Their total life in seconds, including the warm-up.
     pub lived_seconds: f64,
-    /// At the beginning, after the warm-up of the first process, and at the end of the last.
+    /// Private memory after the warm-up of the first process, and at the end of the last.
     pub anonymous_bytes: (f64, f64),
     /// As above, without buffers for I/O.
     pub beside_pools_bytes: (f64, f64),
     /// As above: the process's share of all that it uses.
     pub proportional_bytes: (f64, f64),
-    /// As above.
+    /// Descriptors, at the same two times.
     pub descriptors: (f64, f64),
-    /// As above.
+    /// Threads, at the same two times.
     pub threads: (f64, f64),
-    /// By how much buffers grew within a life, in the mean.
+    /// The mean growth of buffers within a life.
     pub growth_pool_bytes: f64,
-    /// By how much other memory grew, beside a step, within the worst of a few lives, or the median
-    /// of many, and what is allowed.
+    /// The growth of other memory, except a step, within the worst of a few lives or the median of
+    /// many.
     pub growth_bytes: f64,
-    /// As above.
+    /// The allowed growth.
     pub allowed_bytes: f64,
-    /// By how much descriptors grew in the life where they grew most.
+    /// The largest growth of descriptors within a life.
     pub growth_descriptors: f64,
-    /// At the same age, the last successors against the first; nothing where there were too few.
+    /// The growth from the first to the last successors at the same age; `None` if there were too
+    /// few.
     pub successor_growth_bytes: Option<f64>,
-    /// As above.
+    /// The same for descriptors.
     pub successor_growth_descriptors: Option<f64>,
-    /// What is not flat; nothing where all is.
+    /// The violations; empty if everything is flat.
     pub wrong: Vec<String>,
 }
 
@@ -154,7 +154,7 @@ fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> V
         growth_descriptors = growth_descriptors.max(low_growth(life, descriptors));
         growth_threads = growth_threads.max(low_growth(life, |sample| sample.threads as f64));
     }
-    // Of few, the worst; of many, the one in the middle.
+    // The worst of a few, the median of many.
     let is_many = judged.len() >= MEDIAN_LIVES_MIN;
     let typical = |values: Vec<f64>| match is_many {
         true => median(values),
@@ -205,7 +205,7 @@ fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> V
     }
 }
 
-/// Memory beside the buffers, where these are known.
+/// Memory without the buffers, if these are known.
 fn memory(sample: &Sample) -> f64 {
     sample.anonymous_bytes as f64 - pools(sample)
 }
@@ -234,10 +234,10 @@ fn growth(life: &Life<'_>, of: impl Fn(&Sample) -> f64) -> f64 {
     last - first
 }
 
-/// How much memory grew, without the largest of its steps that are of an allowed height.
+/// The growth of memory, without its largest step of an allowed height.
 fn growth_beside_a_step(life: &Life<'_>, allowed_bytes: RangeInclusive<f64>) -> f64 {
     let mut values: Vec<f64> = life.iter().map(|sample| memory(sample)).collect();
-    // By medians, so that a peak is none.
+    // Measured by medians, so that a peak is not a step.
     let height = |at: usize| {
         let level = |part: &[f64]| median(part.to_vec());
         level(&values[at..at + STEP_SAMPLES]) - level(&values[at - STEP_SAMPLES..at])
@@ -251,8 +251,8 @@ fn growth_beside_a_step(life: &Life<'_>, allowed_bytes: RangeInclusive<f64>) -> 
     last - first
 }
 
-/// From the least in the first quarter to the least in the last: whatever comes and goes is not in
-/// it.
+/// The growth from the minimum of the first quarter to that of the last, which ignores temporary
+/// use.
 fn low_growth(life: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
     let quarter = life.len().div_ceil(4);
     let least = |part: &[&Sample]| part.iter().map(|sample| of(sample)).reduce(f64::min).unwrap_or_default();
@@ -269,8 +269,8 @@ fn quarters_of(values: &[f64]) -> (f64, f64) {
     (median(values[..quarter].to_vec()), median(values[values.len() - quarter..].to_vec()))
 }
 
-/// At the age of the warm-up: the median of the last quarter of lives that came to it, less that of
-/// the first.
+/// The growth at the age of the warm-up: the median of the last quarter of lives that reached it,
+/// minus that of the first.
 fn over_successors(lives: &[Life<'_>], limits: &Limits, of: fn(&Sample) -> f64) -> Option<f64> {
     let at_age = |life: &Life<'_>| after(life, limits.warm_up_seconds).first().map(|sample| of(sample));
     let values: Vec<f64> = lives.iter().filter_map(at_age).collect();

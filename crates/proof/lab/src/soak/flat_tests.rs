@@ -3,7 +3,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 
-/// What one process takes at an age, in seconds, and by its number in the row.
+/// The resources of a process by its age in seconds and its index.
 struct Course {
     lives: u32,
     life_seconds: u32,
@@ -12,7 +12,7 @@ struct Course {
     descriptors: fn(u32, f64) -> u64,
 }
 
-/// Flat, but for what a sound program does: it warms up, and what it takes goes up and down.
+/// Flat, except for a sound program's warm-up and fluctuations.
 const SOUND: Course = Course {
     lives: 1,
     life_seconds: 3600,
@@ -21,7 +21,7 @@ const SOUND: Course = Course {
     descriptors: |_, _| 50,
 };
 
-/// Every third worker needs a buffer more once.
+/// Every third worker needs an additional buffer once.
 fn step(life: u32, age: f64) -> f64 {
     if life.is_multiple_of(3) && age > 100.0 { 950e3 } else { 0.0 }
 }
@@ -31,7 +31,7 @@ fn wrong(course: &Course) -> Vec<String> {
     let mut samples = Vec::new();
     for life in 0..course.lives {
         for age in (0..course.life_seconds).step_by(course.period_seconds as usize) {
-            // Now and then a command comes, and the allocator gives back or takes a step.
+            // Occasionally a command arrives, and the allocator grows or shrinks by a step.
             let noise = random.random_range(0.0..250e3);
             let visitors = if random.random_bool(0.05) { 3 } else { 0 };
             let pools = random.random_range(8..13_u64) << 21;
@@ -75,7 +75,7 @@ fn a_leak_of_two_kibibytes_a_second_is_found_in_an_hour() {
     assert!(wrong.len() == 1 && wrong[0].starts_with("memory within a life"), "{wrong:?}");
 }
 
-/// Every worker's front end comes back, at one age or another.
+/// Every worker's front end reconnects, at varying ages.
 fn first_return(life: u32, age: f64) -> f64 {
     if age > 65.0 + f64::from(life * 7 % 80) { 860e3 } else { 0.0 }
 }
@@ -107,7 +107,7 @@ fn a_second_step_is_growth() {
 
 #[test]
 fn a_leak_is_found_in_workers_that_live_for_minutes() {
-    // Some of them take a step by the load, as sound ones do.
+    // Some of them take a step because of the load, like sound ones.
     let leak = Course {
         lives: 24,
         life_seconds: 150,

@@ -1,19 +1,19 @@
-//! So many at a time, whoever comes first.
+//! A gate that limits concurrency, first come, first served.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Lets a count of threads in at once.
+/// Admits a limited number of threads at once.
 #[derive(Debug)]
 pub struct Gate {
     free: Mutex<usize>,
     left: Condvar,
 }
 
-/// Somebody's place within.
+/// A thread's place.
 pub struct Place<'gate>(&'gate Gate);
 
 impl Gate {
-    /// For so many at a time.
+    /// A gate for this many at a time.
     pub fn new(places: usize) -> Self {
         Self { free: Mutex::new(places), left: Condvar::new() }
     }

@@ -1,5 +1,5 @@
-//! The load on one volume: verified, held back to a rate, and gone on with whatever becomes of its
-//! server.
+//! The load on one volume: verified, limited to a rate, and continued through all disturbances of
+//! its server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,35 +19,35 @@ use super::volume::BYTES_FIRST;
 use crate::vhost_user::front_end::{FrontEnd, Settings};
 use crate::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
 
-/// How long load is made at a time.
+/// The duration of a slice of load.
 const SLICE: Duration = Duration::from_millis(3);
-/// How long a guest rests at most before it looks for what is to happen.
+/// The longest rest of a guest before it checks for a blow.
 const REST_MAX: Duration = Duration::from_millis(10);
 /// No answer for so long is a violation. A machine under load, a full disk and a frozen worker
-/// together take a part of it.
+/// together stay well below it.
 const STALL_TIMEOUT: Duration = Duration::from_secs(180);
 const QUEUES: u16 = 2;
 const DEPTH: u16 = 8;
 
-/// What a guest does, or has done to its server, with requests in flight.
+/// A disturbance by a guest, with requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
     /// Kills a worker of a process.
     Kill {
-        /// Who started it.
+        /// Its supervisor.
         supervisor: u32,
-        /// Which.
+        /// The worker.
         worker: u32,
     },
     /// Cuts the connection.
     Disconnect,
     /// Stops the queues in order, and then cuts the connection.
     Requeue,
-    /// Uses the disk up to so many bytes.
+    /// Extends the used area to this many bytes.
     Extend(u64),
 }
 
-/// What others see of a guest.
+/// The shared state of a guest.
 #[derive(Debug, Default)]
 pub struct GuestState {
     operations: AtomicU64,
@@ -55,7 +55,7 @@ pub struct GuestState {
     ended: AtomicBool,
 }
 
-/// A guest as the conductor has it.
+/// The conductor's handle of a guest.
 pub struct GuestHandle {
     kind: Kind,
     state: Arc<GuestState>,
@@ -68,17 +68,17 @@ impl GuestHandle {
         self.state.operations.load(Ordering::SeqCst)
     }
 
-    /// The longest time without an answer since this was last asked for.
+    /// The longest time without an answer since the last call.
     pub fn take_longest_stall(&self) -> Duration {
         Duration::from_micros(self.state.stall_us.swap(0, Ordering::SeqCst))
     }
 
-    /// Whether it goes on.
+    /// Whether it is still running.
     pub fn goes_on(&self) -> bool {
         !self.state.ended.load(Ordering::SeqCst)
     }
 
-    /// Has a blow done, and waits until it is.
+    /// Requests a blow, and waits until it is done.
     pub fn strike(&self, blow: Blow) -> Result<(), SoakError> {
         let (done, is_done) = sync_channel(1);
         let ended = || SoakError::NoLoad(self.kind.name().to_owned());
@@ -87,7 +87,7 @@ impl GuestHandle {
     }
 }
 
-/// A guest as its own thread has it.
+/// A guest, on its own thread.
 pub struct Guest<'soak> {
     kind: Kind,
     load: Load,
@@ -120,7 +120,7 @@ impl<'soak> Guest<'soak> {
         Ok((Self { kind, load, rate, gate, stop, state, blows }, handle))
     }
 
-    /// Makes load until it is told to stop; then everything is read once more.
+    /// Makes load until it is stopped; then reads everything once more.
     pub fn run(mut self) -> Result<Report, SoakError> {
         let ended = self.make_load().and_then(|()| self.until_done(Load::read_all));
         self.tell();
@@ -134,14 +134,14 @@ impl<'soak> Guest<'soak> {
             let before = self.load.report().operations();
             self.slice()?;
             if let Ok((blow, done)) = self.blows.try_recv() {
-                // Everything is in flight that fits, again.
+                // Fill the queues again first.
                 self.slice()?;
                 self.until_done(|load| strike(load, blow))?;
-                // Who asked may have gone.
+                // The requester may be gone.
                 let _ = done.send(());
             }
             let answered = self.load.report().operations() - before;
-            // What was missed while nothing was answered is not made up for.
+            // Requests missed during a stall are not made up for.
             due = due.max(Instant::now() - REST_MAX) + Duration::from_secs_f64(answered as f64 / self.rate);
             while Instant::now() < due && !self.stop.load(Ordering::Relaxed) {
                 let until = due.min(Instant::now() + REST_MAX);
@@ -159,7 +159,7 @@ impl<'soak> Guest<'soak> {
         drop(place);
         self.tell();
         match made {
-            // The successor is looked for without keeping others from their turn.
+            // Await the successor without blocking others' turns.
             Err(error) if is_gone(&error) => self.find_successor(),
             other => other,
         }
@@ -196,7 +196,7 @@ impl<'soak> Guest<'soak> {
 fn strike(load: &mut Load, blow: Blow) -> Result<(), LoadError> {
     match blow {
         Blow::Kill { supervisor, worker } => {
-            // One that has just died by itself would be a finding of whoever exposes it.
+            // If it has just died by itself, its supervisor reports that.
             let _ = signal_worker(supervisor, worker, Signal::KILL);
         }
         Blow::Disconnect => cut(load),
@@ -210,6 +210,6 @@ fn strike(load: &mut Load, blow: Blow) -> Result<(), LoadError> {
 }
 
 fn cut(load: &mut Load) {
-    // One whose server has just gone is cut off already.
+    // If the server has just gone, the connection is already cut.
     let _ = shutdown(load.front_end().connection().socket(), Shutdown::Both);
 }

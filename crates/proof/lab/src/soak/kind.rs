@@ -1,4 +1,4 @@
-//! Which volumes a soak has, and what happens to each.
+//! The kinds of volumes in a soak, and their events.
 
 use serde::Serialize;
 
@@ -6,15 +6,15 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Takes space when it is written to, through its first-write log. Everything happens to it.
+    /// Allocates space on demand, through its first-write log. All events happen to it.
     Thin,
-    /// Takes all of its space at first. It is exposed by one process from beginning to end.
+    /// Allocates all of its space at first. One process exposes it from beginning to end.
     Thick,
     /// Keeps a tag of every block.
     Tags,
-    /// Served by one worker from beginning to end, so that an hour of one process is seen.
+    /// Served by one worker from beginning to end, so that one process is observed for an hour.
     Lasting,
-    /// On a file system that gets full.
+    /// On a file system that becomes full.
     Small,
 }
 
@@ -22,7 +22,7 @@ impl Kind {
     /// All of them.
     pub const ALL: [Kind; 5] = [Kind::Thin, Kind::Thick, Kind::Tags, Kind::Lasting, Kind::Small];
 
-    /// What its volume is called.
+    /// The name of its volume.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Thin => "thin",
@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// What `volume create` is told beside size and key.
+    /// The arguments of `volume create` beside size and key.
     pub fn create_arguments(self) -> &'static [&'static str] {
         match self {
             Kind::Thick => &["--thick"],
@@ -54,30 +54,29 @@ impl Kind {
     }
 }
 
-/// What happens to a volume under load.
+/// An event on a volume under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// Its worker is killed, with requests in flight.
     Kill,
-    /// The same, and the successor too, as soon as there is one.
+    /// The same, and the successor too as soon as it exists.
     KillTwice,
     /// Its worker is replaced in order.
     Upgrade,
-    /// It grows; the load goes on into what is new.
+    /// It grows; the load extends into the new part.
     Grow,
     /// Its key-encryption key is replaced.
     Rekey,
-    /// Its worker stands still for a while, as one does whose disk hangs.
+    /// Its worker is stopped for a while, like one with a hanging disk.
     Freeze,
-    /// Its client is cut off, and comes back.
+    /// Its client is cut off, and reconnects.
     Disconnect,
-    /// Its guest stops its queues in order, leaves, and comes back, as one that boots anew.
+    /// Its guest stops its queues in order, disconnects, and reconnects, as in a reboot.
     Requeue,
-    /// The process that exposes it ends, the volume is checked, and exposed anew.
+    /// The process that exposes it ends; the volume is checked, and exposed again.
     Restart,
-    /// Its file system is full until its guest waits, and has room again after something else has
-    /// happened.
+    /// Its file system is full until its guest waits, and has room again after another event.
     Full,
 }
 
@@ -96,7 +95,7 @@ impl Event {
         Event::Full,
     ];
 
-    /// What it is called in reports.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Event::Kill => "kill",

@@ -1,4 +1,4 @@
-//! What the processes that serve take, again and again: memory, descriptors, threads.
+//! Samples the resources of the serving processes: memory, descriptors, threads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,49 +14,49 @@ use super::kind::Kind;
 use super::tools::{LOOK_PERIOD, birth_of, workers_of};
 use crate::processes::Memory;
 
-/// What a process does for a volume.
+/// The role of a process for a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It answers for the volume.
+    /// It supervises the volume's worker.
     Supervisor,
-    /// It serves it.
+    /// It serves the volume.
     Worker,
 }
 
-/// One look at one process.
+/// One sample of one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Since the soak began.
+    /// Seconds since the soak began.
     pub seconds: f64,
-    /// Whose.
+    /// The volume.
     pub volume: String,
-    /// Which.
+    /// The role.
     pub role: Role,
-    /// Its number, and when it started, in ticks of the machine's: who it is.
+    /// Its id, which together with the start time in clock ticks identifies it.
     pub pid: u32,
-    /// As above.
+    /// Its start time in clock ticks.
     pub birth_ticks: u64,
-    /// Memory that is its own alone.
+    /// Private memory.
     pub anonymous_bytes: u64,
-    /// Of these, in huge pages: the buffers for I/O, which come and go with the load. Nothing where
-    /// only root may know.
+    /// The part in huge pages: I/O buffers, which vary with the load. `None` if only root may read
+    /// it.
     pub huge_bytes: Option<u64>,
     /// Its share of all memory that it uses (PSS).
     pub proportional_bytes: u64,
-    /// All memory that it uses, the guest's included (RSS).
+    /// All memory that it uses, including the guest's (RSS).
     pub resident_bytes: u64,
-    /// Open descriptors; nothing where only root may count them.
+    /// Open descriptors; `None` if only root may count them.
     pub descriptors: Option<u64>,
     /// Threads.
     pub threads: u64,
 }
 
-/// Who is looked at: volumes, and the process that exposes each, which is zero while there is none.
+/// The watched volumes, and the process that exposes each, which is zero while there is none.
 pub type Watched = Vec<(Kind, Arc<AtomicU32>)>;
 
-/// Looks every `period` until `stop`, and writes a line of JSON for each process; all of them in
-/// the end.
+/// Samples every `period` until `stop`, and writes a line of JSON for each process. Returns all
+/// samples.
 pub fn watch(
     watched: &Watched,
     period: Duration,
@@ -76,7 +76,7 @@ pub fn watch(
             let supervisor = supervisor.load(Ordering::SeqCst);
             let workers = workers_of(supervisor).into_iter().map(|pid| (Role::Worker, pid));
             for (role, pid) in std::iter::once((Role::Supervisor, supervisor)).chain(workers) {
-                // One that has gone meanwhile has nothing any more.
+                // A process that has ended meanwhile has no sample.
                 let Some(sample) = look(start.elapsed(), *kind, role, pid) else { continue };
                 serde_json::to_writer(&mut lines, &sample)?;
                 writeln!(lines)?;
@@ -94,7 +94,7 @@ fn look(since: Duration, kind: Kind, role: Role, pid: u32) -> Option<Sample> {
     let field = |name| -> Option<u64> {
         status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
     };
-    // Its parts are for its owner alone; the status is for everybody.
+    // Only its owner can read the details; everyone can read the status.
     let of_status = || Memory {
         resident_bytes: field("VmRSS:").unwrap_or_default() << 10,
         proportional_bytes: 0,
@@ -102,7 +102,7 @@ fn look(since: Duration, kind: Kind, role: Role, pid: u32) -> Option<Sample> {
     };
     let memory = Memory::of(pid).unwrap_or_else(|_| of_status());
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok().map(|entries| entries.count() as u64);
-    // One that ends has let go of its memory before it is gone.
+    // An ending process has released its memory before it is gone.
     if memory.resident_bytes == 0 || birth_of(pid) != Some(birth_ticks) {
         return None;
     }
@@ -127,7 +127,7 @@ fn huge_bytes_of(pid: u32) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok().map(|kib: u64| kib << 10)
 }
 
-/// The processes of samples, by who they are.
+/// The processes in samples, by identity.
 pub fn processes(samples: &[Sample]) -> BTreeMap<(u32, u64), Role> {
     samples.iter().map(|sample| ((sample.pid, sample.birth_ticks), sample.role)).collect()
 }

@@ -1,19 +1,20 @@
-//! A soak: volumes of several kinds under verified load for an hour, while whatever serves them is
-//! killed, replaced, stopped, grown, re-keyed, disconnected and starved of room; and memory and
-//! descriptors must stay flat.
+//! A soak: volumes of several kinds under verified load for an hour, while their servers are
+//! killed, replaced, stopped, disconnected and starved of room, and the volumes grown and re-keyed.
+//! Memory and descriptors must stay flat.
 //!
-//! - [`kind`]: which volumes there are, and what happens to each.
-//! - [`schedule`]: what happens next, by chance from a seed.
-//! - [`volume`]: a volume by the program's command line, and the process that exposes it.
-//! - [`guest`]: the load on one volume, held back to a rate.
-//! - [`conductor`]: has the schedule happen, and waits until the load goes on.
-//! - [`meter`]: what the processes take, again and again; [`flat`]: whether that stays so.
-//! - [`run`]: all of it; [`report`]: what came of it.
+//! - [`kind`]: the kinds of volumes, and their events.
+//! - [`schedule`]: the next event, at random from a seed.
+//! - [`volume`]: a volume, driven by the program's command line, and the process that exposes it.
+//! - [`guest`]: the load on one volume, limited to a rate.
+//! - [`conductor`]: applies the schedule, and waits until the load continues.
+//! - [`meter`]: samples of the processes' resources; [`flat`]: whether they stay flat.
+//! - [`run`]: the whole soak; [`report`]: its result.
 //!
-//! **Promise:** a soak that reports no violation has had every answer verified, every volume read
-//! whole and checked at its end, and found nothing left of it: no process, no socket, no file.
+//! **Promise:** a soak without violations has verified every answer, read and checked every volume
+//! at the end, and found no leftover process, socket or file.
 //!
-//! **May not enter:** anything of the program but its command line and its vhost-user socket.
+//! **May not enter:** any interface of the program other than its command line and its vhost-user
+//! socket.
 
 pub mod conductor;
 pub mod error;

@@ -1,4 +1,4 @@
-//! What came of a soak, for people and for programs.
+//! The result of a soak, for people and for programs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,24 +9,24 @@ use super::conductor::Happened;
 use super::flat::{Limits, Verdict};
 use crate::vhost_user::verify::Report;
 
-/// What the load on one volume has done; every answer was verified.
+/// The load on one volume, with every answer verified.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Done {
-    /// Which volume.
+    /// The volume.
     pub volume: String,
-    /// Bytes that it had in the end.
+    /// Its final size in bytes.
     pub bytes: u64,
     /// Requests that were answered.
     pub operations: u64,
-    /// Of them.
+    /// Answered reads.
     pub reads: u64,
-    /// As above.
+    /// Answered writes.
     pub writes: u64,
-    /// As above.
+    /// Answered flushes.
     pub flushes: u64,
-    /// As above.
+    /// Answered discards.
     pub discards: u64,
-    /// As above.
+    /// Answered zeroings.
     pub zeroings: u64,
     /// Bytes that were read and verified.
     pub read_bytes: u64,
@@ -41,7 +41,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// From the load's own report.
+    /// Converts the load's own report.
     pub fn new(volume: &str, bytes: u64, report: &Report) -> Self {
         Self {
             volume: volume.to_owned(),
@@ -61,37 +61,37 @@ impl Done {
     }
 }
 
-/// What came of a soak.
+/// The result of a soak.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SoakReport {
-    /// Where chance began.
+    /// The seed.
     pub seed: u64,
-    /// How long there was load, in seconds.
+    /// The duration of the load, in seconds.
     pub seconds: f64,
-    /// What of it was asked for.
+    /// The requested duration, in seconds.
     pub asked_seconds: f64,
-    /// Requests a second, of all volumes, that were not exceeded.
+    /// The limit of requests a second over all volumes.
     pub rate: f64,
-    /// The load, by volume; one whose load failed is missing.
+    /// The load, by volume; volumes whose load failed are missing.
     pub done: Vec<Done>,
-    /// What happened meanwhile.
+    /// The events meanwhile.
     pub happened: Happened,
     /// Volumes that were read whole, closed in order, checked and deleted.
     pub checked: Vec<String>,
-    /// What is allowed to grow, and by how much.
+    /// The limits of growth.
     pub limits: Limits,
-    /// What the processes took.
+    /// The verdicts on the processes.
     pub processes: Vec<Verdict>,
-    /// What must not be; nothing where all is well.
+    /// The violations; empty if there were none.
     pub violations: Vec<String>,
-    /// Where logs and samples are, if they were kept.
+    /// The directory of logs and samples, if they were kept.
     pub kept: Option<PathBuf>,
     /// The samples, line by line.
     pub samples: PathBuf,
 }
 
 impl SoakReport {
-    /// Whether all is well.
+    /// Whether there were no violations.
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
     }

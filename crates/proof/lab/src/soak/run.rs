@@ -1,4 +1,4 @@
-//! All of a soak, from making its volumes to looking for what is left of it.
+//! A whole soak, from making its volumes to checking for leftovers.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -24,35 +24,35 @@ use crate::vhost_user::verify::Report;
 
 /// Guests that make load at the same time: a soak runs for an hour beside other work.
 const GUESTS_AT_ONCE: usize = 2;
-/// For processes that were told to end.
+/// The time for processes to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What to do.
+/// The configuration of a soak.
 #[derive(Clone, Debug)]
 pub struct SoakConfig {
     /// The strongroom program.
     pub program: PathBuf,
-    /// Where everything lies that the soak makes, in a directory of its own.
+    /// The directory in which the soak makes its own one.
     pub directory: PathBuf,
-    /// Which volumes.
+    /// The kinds of volumes.
     pub kinds: Vec<Kind>,
-    /// How long there is load.
+    /// The duration of the load.
     pub duration: Duration,
-    /// From which everything follows but the order of answers, and what time is taken.
+    /// The seed, which determines everything except the order and timing of answers.
     pub seed: u64,
-    /// Requests a second, of all volumes.
+    /// Requests a second over all volumes.
     pub rate: f64,
-    /// Between two events, in the mean.
+    /// The mean time between two events.
     pub event_period: Duration,
-    /// Between two looks at the processes.
+    /// The time between two samples of the processes.
     pub sample_period: Duration,
-    /// Where the samples go, line by line; into the directory, if nowhere.
+    /// The file for the samples, by line; by default in the directory.
     pub samples: Option<PathBuf>,
-    /// Set when a person wants an end.
+    /// Set to stop.
     pub stop: Arc<AtomicBool>,
 }
 
-/// Does it. What went wrong is in the report; an error says that it could not be begun, or not be
+/// Runs the soak. Violations are in the report; an error means that it could not be started or
 /// ended.
 pub fn run(config: &SoakConfig, progress: &(dyn Fn(&str) + Sync)) -> Result<SoakReport, SoakError> {
     let directory = config.directory.join(format!("soak-{}", std::process::id()));
@@ -145,7 +145,7 @@ impl Soak<'_> {
         Ok((volumes, small))
     }
 
-    /// Load and events, until the time is over or something is wrong; then everything is read.
+    /// Applies load and events until the time is over or a violation occurs; then reads everything.
     fn load(
         &self,
         volumes: Vec<Volume>,
@@ -194,7 +194,7 @@ impl Soak<'_> {
                 }
             }
             report.happened = conductor.happened;
-            // That a load has ended is told by the load itself, and better.
+            // The load itself reports its end, with more detail.
             let is_told = matches!(conducted, Err(SoakError::NoLoad(_))) && !failed.is_empty();
             report.violations.extend(failed);
             if !is_told {
@@ -212,7 +212,7 @@ impl Soak<'_> {
             let mut ended = || {
                 volume.close()?;
                 volume.check()?;
-                // What has failed is kept.
+                // Failed volumes are kept.
                 if report.violations.is_empty() { volume.delete() } else { Ok(Vec::new()) }
             };
             match ended() {
@@ -233,7 +233,7 @@ fn role_name(role: super::meter::Role) -> &'static str {
     }
 }
 
-/// Processes that were seen, and that are there still.
+/// Sampled processes that still exist.
 fn left_processes(samples: &[Sample]) -> Vec<String> {
     let until = Instant::now() + END_TIMEOUT;
     loop {

@@ -1,5 +1,5 @@
-//! What happens next, by chance from a seed: in each round everything once, in any order, to any
-//! volume that it may happen to; so that a short soak has some of everything too.
+//! The schedule of events, at random from a seed: each round has every event once, in random order,
+//! on a random suitable volume, so that a short soak also has every event.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::kind::{Event, Kind};
 
-/// The longest that a worker stands still.
+/// The longest time that a worker is stopped.
 const FREEZE_MAX: Duration = Duration::from_millis(1500);
-/// What may happen while there is no room.
+/// The events that may happen while there is no room.
 const WHILE_FULL: [Option<Event>; 6] = [
     None,
     Some(Event::Kill),
@@ -22,22 +22,22 @@ const WHILE_FULL: [Option<Event>; 6] = [
     Some(Event::Disconnect),
 ];
 
-/// One thing that happens.
+/// One scheduled event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// To which volume.
+    /// The volume.
     pub kind: Kind,
-    /// What.
+    /// The event.
     pub event: Event,
-    /// What happens while it is so: in a full file system.
+    /// An event during it, in a full file system.
     pub meanwhile: Option<Event>,
-    /// How long it is so.
+    /// Its duration.
     pub lasts: Duration,
-    /// How long nothing happens before it.
+    /// The pause before it.
     pub pause: Duration,
 }
 
-/// An endless row of steps.
+/// An endless sequence of steps.
 #[derive(Debug)]
 pub struct Schedule {
     random: StdRng,
@@ -47,7 +47,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Steps for these volumes, `period` apart in the mean.
+    /// Steps for these volumes, with a mean distance of `period`.
     pub fn new(seed: u64, kinds: &[Kind], period: Duration) -> Self {
         let random = StdRng::seed_from_u64(seed);
         Self { random, kinds: kinds.to_vec(), period, round: Vec::new() }

@@ -1,5 +1,5 @@
-//! A file system that can be filled and emptied: a tmpfs in a mount namespace of its own, which is
-//! nobody else's and ends with whoever holds it.
+//! A file system that can be filled and emptied: a tmpfs in its own mount namespace, which ends
+//! with its holder process.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -22,8 +22,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Makes one, over the empty directory `below`. Who is not root is root in a user namespace
-    /// there.
+    /// Mounts one over the empty directory `below`. Without root it uses a user namespace.
     pub fn new(below: &Path) -> Result<Self, SoakError> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "unshare", "--mount", "--propagation", "private"]);
@@ -39,7 +38,7 @@ impl SmallDisk {
         if let Some(stdout) = holder.stdout.take() {
             BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
         }
-        // Where others see it (proc(5)).
+        // The path for other processes (proc(5)).
         let root = format!("/proc/{}/root", holder.id());
         let place = Path::new(&root).join(below.strip_prefix("/").unwrap_or(below));
         let disk = Self { holder, place, below: below.to_owned() };
@@ -50,12 +49,12 @@ impl SmallDisk {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn place(&self) -> &Path {
         &self.place
     }
 
-    /// Words before a command that is to run where it is mounted.
+    /// The prefix of a command that must run in its namespace.
     pub fn enter(&self) -> Vec<String> {
         let mut words =
             vec!["nsenter".to_owned(), format!("--target={}", self.holder.id()), "--mount".to_owned()];
@@ -66,12 +65,12 @@ impl SmallDisk {
         words
     }
 
-    /// What a path of it is called there.
+    /// The path in its namespace of one of its files.
     pub fn inside(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.place).map_or_else(|_| path.to_owned(), |rest| self.below.join(rest))
     }
 
-    /// Takes all the room that is left.
+    /// Fills all remaining room.
     pub fn fill(&self) -> Result<(), SoakError> {
         let path = self.ballast();
         let filled = || -> io::Result<()> {
@@ -81,7 +80,7 @@ impl SmallDisk {
                 return Ok(());
             }
             match fallocate(&file, FallocateFlags::empty(), file.metadata()?.len(), free) {
-                // Somebody else was there first; the next one tries again.
+                // Another process took the room first; the next attempt tries again.
                 Ok(()) | Err(rustix::io::Errno::NOSPC) => Ok(()),
                 Err(errno) => Err(errno.into()),
             }
@@ -89,7 +88,7 @@ impl SmallDisk {
         filled().map_err(|error| SoakError::file("fill the file system with", &path, error))
     }
 
-    /// Gives it back.
+    /// Frees the room.
     pub fn make_room(&self) -> Result<(), SoakError> {
         let path = self.ballast();
         match std::fs::remove_file(&path) {
@@ -107,7 +106,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // It may have ended by itself, which is as good.
+        // It may already have ended by itself.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

@@ -1,4 +1,4 @@
-//! Programs that are run to their end, and processes that are looked at.
+//! Running programs to their end, and inspecting processes.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,14 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::error::SoakError;
 
-/// For a command of the program on a busy machine: one that checks a volume reads its tags.
+/// The time for a command of the program on a busy machine; checking a volume reads its tags.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two looks at something that comes soon.
+/// The polling period for conditions that come soon.
 pub const LOOK_PERIOD: Duration = Duration::from_millis(5);
-/// How much of a log is told, in bytes.
+/// The most bytes of a log in a message.
 const SAID_BYTES_MAX: usize = 2000;
 
-/// Runs a command to its end; what it printed, which is no more than a pipe holds.
+/// Runs a command to its end; returns its output, which must fit a pipe.
 pub fn run(command: &mut Command) -> Result<String, SoakError> {
     let line = line_of(command);
     let program = |error| SoakError::Program { program: line.clone(), error };
@@ -27,7 +27,7 @@ pub fn run(command: &mut Command) -> Result<String, SoakError> {
     let until = Instant::now() + COMMAND_TIMEOUT;
     while child.try_wait().map_err(program)?.is_none() {
         if Instant::now() > until {
-            // It may have ended by now, which is as good.
+            // It may have ended by now.
             let _ = child.kill();
             let _ = child.wait();
             return Err(SoakError::Late {
@@ -52,8 +52,8 @@ pub fn line_of(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Sends a signal to a worker of `supervisor`; whether it was there. Its number alone might be
-/// another's by now.
+/// Sends a signal to a worker of `supervisor`; returns whether it was there. Its id alone might
+/// belong to another process by now.
 pub fn signal_worker(supervisor: u32, worker: u32, signal: Signal) -> io::Result<bool> {
     let Some(pid) = Pid::from_raw(worker.cast_signed()) else { return Ok(false) };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(false) };
@@ -69,14 +69,14 @@ pub fn workers_of(supervisor: u32) -> Vec<u32> {
     children_of(supervisor).into_iter().flat_map(children_of).collect()
 }
 
-/// The processes that a process has started and that have not been waited for.
+/// The children of a process that have not been reaped.
 fn children_of(parent: u32) -> Vec<u32> {
     let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// When a process started, in ticks since the machine did: with its number, who it is. Nothing of
-/// one that is gone or a zombie.
+/// A process's start time in ticks since boot, which together with its id identifies it. `None` if
+/// it is gone or a zombie.
 pub fn birth_of(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

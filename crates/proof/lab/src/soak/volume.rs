@@ -1,4 +1,4 @@
-//! One volume, by the program's command line, and the process that exposes it.
+//! One volume, driven by the program's command line, and the process that exposes it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use super::small_disk::SmallDisk;
 use super::tools::{COMMAND_TIMEOUT, LOOK_PERIOD, birth_of, end_of, run, signal_worker, workers_of};
 use crate::programs::make_secret;
 
-/// What a volume has at first.
+/// The initial size of a volume.
 pub const BYTES_FIRST: u64 = 64 << 20;
-/// By how much it grows at a time.
+/// The size of one growth.
 const GROWTH_BYTES: u64 = 8 << 20;
-/// The most that it grows to: all of it is read in the end.
+/// Its maximum size, because all of it is read at the end.
 const BYTES_MAX: u64 = 256 << 20;
-/// A worker of before that still has the volume is waited for.
+/// How long to wait for an earlier worker that still holds the volume.
 const LOCK_WAIT: &str = "60s";
 
-/// A volume and who exposes it.
+/// A volume and the process that exposes it.
 pub struct Volume {
     kind: Kind,
     program: PathBuf,
@@ -39,9 +39,9 @@ pub struct Volume {
     supervisor: Arc<AtomicU32>,
     starts: u32,
     first_files: usize,
-    /// How a command comes to where the volume lies, and its path there, if that is a mount
-    /// namespace of its own: paths through /proc are not for commands that note which volume it
-    /// was.
+    /// The prefix of commands that enter the volume's mount namespace, and its path there, if it
+    /// has its own namespace: commands that record the volume's path cannot use paths through
+    /// /proc.
     inside: Option<(Vec<String>, PathBuf)>,
 }
 
@@ -81,17 +81,17 @@ impl Volume {
         self.kind
     }
 
-    /// Bytes that its guest sees.
+    /// Its size in bytes, as its guest sees it.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where clients connect.
+    /// The socket for clients.
     pub fn socket(&self) -> PathBuf {
         self.directory.join(format!("{}.sock", self.kind.name()))
     }
 
-    /// The process that exposes it, now and later; zero while there is none.
+    /// The current process that exposes it; zero while there is none.
     pub fn supervisor(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.supervisor)
     }
@@ -101,7 +101,7 @@ impl Volume {
         self.starts += 1;
         let (out, log) = (self.file("out"), self.log());
         let make = |path: &PathBuf| File::create(path).map_err(|error| SoakError::file("make", path, error));
-        // Nothing of it may outlive whoever runs the soak, not even one who is killed.
+        // None of its processes may outlive the soak, even if that is killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "--"]).arg(&self.program).args(["volume", "expose"]);
         command.arg(&self.path).args(["--lock-wait", LOCK_WAIT, "--key-file"]).arg(self.key_file());
@@ -121,11 +121,11 @@ impl Volume {
         })
     }
 
-    /// Ends its exposure as a person would, and waits until that has come about.
+    /// Ends its exposure like a user would, and waits for the end.
     pub fn close(&mut self) -> Result<(), SoakError> {
         let Some(server) = &self.server else { return Ok(()) };
         if let Some(pid) = Pid::from_raw(server.id().cast_signed()) {
-            // It has not been waited for, so its number is its own.
+            // It has not been reaped, so its id is still its own.
             kill_process(pid, Signal::TERM)
                 .map_err(|errno| SoakError::file("end the server of", &self.path, errno.into()))?;
         }
@@ -143,13 +143,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Has the program look at all of it.
+    /// Checks all of it with the program.
     pub fn check(&self) -> Result<(), SoakError> {
         run(self.command("check").args(["--lock-wait", LOCK_WAIT, "--key-file"]).arg(self.key_file()))
             .map(drop)
     }
 
-    /// Grows it; whether there was room for that.
+    /// Grows it; returns whether there was room.
     pub fn grow(&mut self) -> Result<bool, SoakError> {
         let bytes = self.bytes + GROWTH_BYTES;
         if bytes > BYTES_MAX {
@@ -160,7 +160,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// Gives it a new key, and forgets the old one.
+    /// Replaces its key, and deletes the old one.
     pub fn rekey(&mut self) -> Result<(), SoakError> {
         let old = self.key_file();
         self.make_key()?;
@@ -179,7 +179,7 @@ impl Volume {
         run(&mut self.command("upgrade")).map(drop)
     }
 
-    /// The state that `volume info` tells of: `running`, `parked`.
+    /// The state in the output of `volume info`: `running`, `parked`.
     pub fn state(&self) -> Result<String, SoakError> {
         let mut command = self.command("info");
         let answer = run(command.arg("--json"))?;
@@ -187,13 +187,13 @@ impl Volume {
         let state = info.as_ref().and_then(|info| info["exposure"]["condition"]["state"].as_str());
         match state {
             Some(state) => Ok(state.to_owned()),
-            // Between two workers nobody may have an answer.
+            // Between two workers there may be no answer.
             None if info.is_some() => Ok(String::new()),
             None => Err(SoakError::Answer { command: "volume info".to_owned(), answer }),
         }
     }
 
-    /// Its worker, once there is one alone, and not `other`.
+    /// Waits until it has exactly one worker other than `other`, and returns that.
     pub fn worker(&mut self, other: Option<u32>) -> Result<u32, SoakError> {
         let mut found = 0;
         self.wait("a worker of it", |volume| {
@@ -210,7 +210,7 @@ impl Volume {
         self.supervisor.load(Ordering::SeqCst)
     }
 
-    /// Waits until something is so, as long as the volume is exposed.
+    /// Waits for a condition, while the volume is exposed.
     pub fn wait(
         &mut self,
         what: &str,
@@ -229,7 +229,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Deletes it; what is left where it was, or was left in it before.
+    /// Deletes it; returns leftovers in its place, and unexpected files found in it before.
     pub fn delete(&self) -> Result<Vec<String>, SoakError> {
         let files = self.files()?;
         let mut left = if files.len() == self.first_files { Vec::new() } else { files };
@@ -295,7 +295,7 @@ impl Drop for Volume {
     fn drop(&mut self) {
         let Some(server) = &mut self.server else { return };
         for worker in workers_of(server.id()) {
-            // One that stands still could not end.
+            // A stopped worker could not end.
             let _ = signal_worker(server.id(), worker, Signal::CONT);
         }
         if let Some(pid) =

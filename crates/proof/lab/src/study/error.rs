@@ -1,4 +1,4 @@
-//! Why a study does not begin, or ends before its time.
+//! Errors that prevent or end a study.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use thiserror::Error;
 
 use super::SubjectError;
 
-/// Why a study ended. What was measured before is kept.
+/// Why a study ended. Earlier measurements are kept.
 #[derive(Debug, Error)]
 pub enum StudyError {
-    /// Something in a plan that does not go together.
+    /// An inconsistent plan.
     #[error("study {study}: {what}")]
     Plan {
-        /// Which.
+        /// The study.
         study: String,
-        /// What.
+        /// The inconsistency.
         what: String,
     },
-    /// More is to be measured than the time is enough for.
+    /// The time is too short for the measurements.
     #[error(
         "{measurements} measurements need {} at least, and there are {}; allow more time, or choose fewer subjects or \
          workloads",
@@ -27,44 +27,44 @@ pub enum StudyError {
         told(*budget)
     )]
     Budget {
-        /// How many, with the fewest rounds.
+        /// Their number, with the fewest rounds.
         measurements: usize,
-        /// What they need.
+        /// The time they need.
         least: Duration,
-        /// What there is.
+        /// The available time.
         budget: Duration,
     },
     /// A file or directory.
     #[error("cannot {action} {path}: {error}")]
     File {
-        /// To do what.
+        /// The attempted action.
         action: &'static str,
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A record that is not as it was written.
+    /// A damaged record.
     #[error("{path}, line {line}, is not a record of a study: {error}; choose another directory")]
     Record {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line, from 1.
         line: usize,
-        /// Why.
+        /// The parser's error.
         error: serde_json::Error,
     },
-    /// The directory holds something else.
+    /// The directory holds another study.
     #[error(
         "{path} holds another study: its {what} is not the same; choose another directory, or delete this one"
     )]
     OtherStudy {
         /// The directory.
         path: PathBuf,
-        /// What differs.
+        /// The part that differs.
         what: String,
     },
-    /// Two runs at a time.
+    /// Another run is using the directory.
     #[error("another run is measuring into {path}; wait for its end, or choose another directory")]
     InUse {
         /// The directory.
@@ -75,14 +75,14 @@ pub enum StudyError {
         "{subject}, {workload}: {error}; what was measured is kept, and the same command goes on from there"
     )]
     Subject {
-        /// Which.
+        /// The subject.
         subject: String,
-        /// At what.
+        /// The workload.
         workload: String,
-        /// Why.
+        /// The subject's error.
         error: SubjectError,
     },
-    /// A person wants it to end.
+    /// Stopped by a signal.
     #[error("ended by a signal after {done} of {of} measurements; the same command goes on from there")]
     Stopped {
         /// Measurements that are kept.
@@ -92,7 +92,7 @@ pub enum StudyError {
     },
 }
 
-/// A span of time, as a person says it.
+/// A time span in words.
 pub(super) fn told(span: Duration) -> String {
     match span.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),

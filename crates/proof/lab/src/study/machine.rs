@@ -1,4 +1,4 @@
-//! The machine that was measured on, as far as figures depend on it.
+//! The machine of the measurements, as far as figures depend on it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +13,8 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{Disk, StudyError};
 
-/// Flags of processors that decide how fast a cipher, a hash or a copy is, as `/proc/cpuinfo` names
-/// them.
+/// Flags of processors, named as in `/proc/cpuinfo`, that affect the speed of ciphers, hashes and
+/// copies.
 const FLAGS: [&str; 16] = [
     "aes",
     "pclmulqdq",
@@ -34,20 +34,20 @@ const FLAGS: [&str; 16] = [
     "hypervisor",
 ];
 
-/// A machine. What it does not tell is an empty text or zero.
+/// A machine. Unknown facts are empty or zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// When it was described.
     pub date: String,
     /// The processors' model.
     pub processor: String,
-    /// How many there are, as far as this process may use them.
+    /// The number of processors that this process may use.
     pub processors: usize,
-    /// Those of their flags that matter.
+    /// Their relevant flags.
     pub processor_flags: Vec<String>,
-    /// Who sets their frequency, where anybody does.
+    /// Their frequency governor, if there is one.
     pub governor: String,
-    /// What is done against their weaknesses, each where there is one.
+    /// Active mitigations, by vulnerability.
     pub mitigations: BTreeMap<String, String>,
     /// The kernel's release.
     pub kernel: String,
@@ -55,17 +55,17 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Transparent huge pages, and pages reserved.
     pub huge_pages: String,
-    /// Where was measured.
+    /// The measured directory.
     pub directory: String,
     /// The file system there, its options, and what it is on.
     pub file_system: String,
     /// The disk beneath.
     pub disk: String,
-    /// The disk's scheduler, and whether it takes writes for done before they are.
+    /// The disk's scheduler, and its write cache mode.
     pub disk_queue: String,
     /// Load averages of 1, 5 and 15 minutes.
     pub load_averages: String,
-    /// The programs that are compared, each with its version ([`version_of`]).
+    /// The compared programs, each with its version ([`version_of`]).
     pub programs: BTreeMap<String, String>,
 }
 
@@ -104,7 +104,7 @@ impl Machine {
         })
     }
 
-    /// What differs, where figures from both cannot be put into one table.
+    /// The first difference because of which figures of both machines cannot share a table.
     pub(super) fn differs(&self, other: &Self) -> Option<&'static str> {
         [
             ("processors", (&self.processor, self.processors) != (&other.processor, other.processors)),
@@ -118,9 +118,9 @@ impl Machine {
     }
 }
 
-/// Which program that is: the first line that it answers to `--version`, its size, and when it was
-/// written. Two builds of the same version differ in these. A name without a slash is looked for
-/// where the shell looks.
+/// The identity of a program: the first line of its `--version`, its size, and its modification
+/// time, which distinguish two builds of one version. A name without a slash is searched like in a
+/// shell.
 pub fn version_of(program: &Path) -> io::Result<String> {
     let is_name = program.components().count() == 1;
     let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
@@ -133,7 +133,7 @@ pub fn version_of(program: &Path) -> io::Result<String> {
     Ok(format!("{}, {} bytes of {written}", answer.lines().next().unwrap_or_default(), facts.len()))
 }
 
-/// What a file of the kernel says, without the end of its line; nothing if it is not there.
+/// The content of a kernel file, without its line end; empty if it does not exist.
 fn read(path: &str) -> String {
     fs::read_to_string(path).map(|text| text.trim_end().to_owned()).unwrap_or_default()
 }
@@ -173,7 +173,7 @@ fn file_system(directory: &Path) -> String {
         let told = format!("{}, {} on {}, {}", after.first()?, point, after.get(1)?, before.get(5)?);
         directory.starts_with(point).then_some((point.len(), told))
     };
-    // Of several on the same point, the last is the one that is seen.
+    // Of several mounts on one point, the last is visible.
     let told = mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length).map(|(_, told)| told);
     let block = statfs(directory).map_or(0, |statistics| statistics.f_bsize);
     format!("{}, blocks of {block} bytes", told.unwrap_or_default())
@@ -182,7 +182,7 @@ fn file_system(directory: &Path) -> String {
 fn queue(disk: &Disk) -> String {
     let number = disk.number();
     let device = format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    // A partition's queue is its disk's.
+    // A partition uses its disk's queue.
     let queue = |file: &str| {
         let own = read(&format!("{device}/queue/{file}"));
         if own.is_empty() { read(&format!("{device}/../queue/{file}")) } else { own }

@@ -1,9 +1,8 @@
-//! Studies: several ways to do the same thing, measured in the same run, so that what is compared
-//! met the same machine.
+//! Studies: several ways to do the same thing, measured in one run, so that all are compared on the
+//! same machine.
 //!
-//! A [`Subject`] is one of the ways, a [`Workload`] is the thing. What is measured is a [`Sample`].
-//! This room knows nothing of disks: what subjects there are, and how they are driven, is the
-//! matter of each study.
+//! A [`Subject`] is one of the ways, a [`Workload`] is the thing, and a measurement gives a
+//! [`Sample`]. This room does not know disks: each study defines its subjects and drives them.
 //!
 //! **May not enter:** anything that knows what a subject is made of.
 

@@ -1,4 +1,4 @@
-//! How often and how long is measured.
+//! The number and duration of measurements.
 
 use std::time::Duration;
 
@@ -6,20 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::StudyError;
 
-/// The fewest rounds of which a verdict can come: with five, a signed-rank test finds nothing below
-/// 0.06.
+/// The fewest rounds for a verdict: with five, a signed-rank test finds no p-value below 0.06.
 pub(super) const ROUNDS_FOR_A_VERDICT: u32 = 6;
-/// A warm-up is so much of what is counted, unless a plan says otherwise.
+/// The default warm-up, as a part of the counted time.
 const WARM_UP_PART: u32 = 4;
 
-/// How often and how long every subject is measured at every workload.
+/// The number and duration of measurements of each subject at each workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pace {
     /// Rounds. An even number, so that each has its mirror image.
     pub rounds: u32,
-    /// What is not counted, at the beginning of each measurement.
+    /// The uncounted beginning of each measurement.
     pub warm_up: Duration,
-    /// What is counted.
+    /// The counted time.
     pub duration: Duration,
 }
 
@@ -29,18 +28,18 @@ impl Default for Pace {
     }
 }
 
-/// Between what a pace is chosen.
+/// The limits for choosing a pace.
 #[derive(Clone, Copy, Debug)]
 pub struct PaceLimits {
     /// The fewest rounds.
     pub rounds_min: u32,
     /// The most rounds.
     pub rounds_max: u32,
-    /// The shortest measurement, its warm-up not counted.
+    /// The shortest measurement, without its warm-up.
     pub duration_min: Duration,
-    /// From here on, more rounds are worth more than longer ones.
+    /// The duration above which more rounds are worth more than longer ones.
     pub duration_enough: Duration,
-    /// What each measurement takes beside itself: a subject's start and end.
+    /// The overhead of each measurement: a subject's start and end.
     pub open: Duration,
 }
 
@@ -57,7 +56,7 @@ impl Default for PaceLimits {
 }
 
 impl Pace {
-    /// The pace that makes the most of `budget`, where each round is of so many measurements.
+    /// The best pace within `budget`, with this many measurements in each round.
     pub fn within(budget: Duration, per_round: usize, limits: &PaceLimits) -> Result<Self, StudyError> {
         let per_round = u32::try_from(per_round.max(1)).unwrap_or(u32::MAX);
         let least = Self::of(limits.rounds_min, limits.duration_min);
@@ -82,8 +81,7 @@ impl Pace {
         Self { rounds, warm_up: duration / WARM_UP_PART, duration }
     }
 
-    /// How long all rounds of one subject at one workload take, where it takes `open` to begin and
-    /// to end.
+    /// The time of all rounds of one subject at one workload, with `open` for its start and end.
     pub fn time(&self, open: Duration) -> Duration {
         (self.warm_up + self.duration + open).saturating_mul(self.rounds)
     }

@@ -1,10 +1,10 @@
-//! What is measured in which order.
+//! The order of measurements.
 //!
 //! A round measures every subject at every workload; a workload's subjects follow one another, so
-//! that what is compared is measured at nearly the same time. Each second round is the mirror image
-//! of the one before (A B C, then C B A): a machine that slowly becomes faster or slower favours
-//! nobody. Each pair of rounds begins with another subject, so that in the end each was at each
-//! place: what one leaves behind does not always meet the same.
+//! that they are compared at nearly the same time. Every second round is the mirror image of the
+//! one before (A B C, then C B A), so that slow drift of the machine favours no subject. Each pair
+//! of rounds begins with another subject, so that each subject is measured at each position, and
+//! after-effects do not always hit the same one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 use super::error::told;
 use super::{Metric, Pace, StudyError};
 
-/// All that makes a study this one. Two runs with the same plan are one study.
+/// The identity of a study. Two runs with the same plan are one study.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The study's name.
     pub study: String,
-    /// What else matters and is the same in all rounds: sizes, seeds, versions of programs.
+    /// Other constant settings: sizes, seeds, versions of programs.
     pub settings: BTreeMap<String, String>,
-    /// Who is compared.
+    /// The subjects.
     pub subjects: Vec<String>,
-    /// At what.
+    /// The workloads.
     pub workloads: Vec<PlannedWorkload>,
-    /// How often and how long.
+    /// The number and duration of measurements.
     pub pace: Pace,
 }
 
@@ -35,24 +35,24 @@ pub struct Plan {
 pub struct PlannedWorkload {
     /// Its name.
     pub name: String,
-    /// By what the subjects are compared first.
+    /// The metric by which subjects are compared first.
     pub headline: Metric,
-    /// Whether the load is to drive something to its limit.
+    /// Whether the load must saturate something.
     pub must_saturate: bool,
-    /// Who can do it at all: places in [`Plan::subjects`].
+    /// The subjects that support it: indices into [`Plan::subjects`].
     pub subjects: Vec<usize>,
 }
 
 /// One measurement to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Counted from 0.
+    /// The round, from 0.
     pub round: u32,
-    /// Its place in [`Plan::workloads`].
+    /// Its index in [`Plan::workloads`].
     pub workload: usize,
-    /// Its place in [`Plan::subjects`].
+    /// Its index in [`Plan::subjects`].
     pub subject: usize,
-    /// How many subjects were measured at this workload before, in this round.
+    /// The number of subjects measured before at this workload in this round.
     pub position: usize,
 }
 
@@ -88,13 +88,13 @@ impl Plan {
         self.workloads.iter().map(|workload| workload.subjects.len()).sum()
     }
 
-    /// How long all of it takes, where it takes `open` for a subject to begin and to end.
+    /// The total time, with `open` for a subject's start and end.
     pub fn time(&self, open: Duration) -> Duration {
         let per_round = u32::try_from(self.measurements_per_round()).unwrap_or(u32::MAX);
         self.pace.time(open).saturating_mul(per_round)
     }
 
-    /// Refuses what cannot be told apart, or is of no use.
+    /// Refuses ambiguous or useless plans.
     pub(super) fn check(&self) -> Result<(), StudyError> {
         let refuse = |what: String| Err(StudyError::Plan { study: self.study.clone(), what });
         let mut names = BTreeSet::new();
@@ -114,8 +114,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a run of this plan goes on where `begun` stopped, or what differs. There may be more
-    /// rounds than at first.
+    /// Checks that a run of this plan can continue `begun`; the error is the difference. The number
+    /// of rounds may grow.
     pub(super) fn goes_on(&self, begun: &Self) -> Result<(), String> {
         let setting = |key: &&String| self.settings.get(*key) != begun.settings.get(*key);
         if self.study != begun.study {
@@ -201,13 +201,13 @@ mod tests {
             for workload in 0..workloads {
                 let of = |subject| steps.iter().filter(move |step| (step.workload, step.subject) == (workload, subject));
                 for pair in 0..pairs {
-                    // The mean place within each pair of rounds is the middle.
+                    // The mean position within each pair of rounds is the middle.
                     for subject in 0..subjects {
                         let both = of(subject).filter(|step| step.round / 2 == pair);
                         prop_assert_eq!(both.map(|step| step.position).sum::<usize>(), subjects - 1);
                     }
                 }
-                // In as many pairs of rounds as there are subjects, each was twice at each place.
+                // In as many pairs of rounds as subjects, each subject was at each position twice.
                 for subject in 0..subjects {
                     for place in 0..subjects {
                         let cycle = of(subject).filter(|step| step.round / 2 < subjects as u32);

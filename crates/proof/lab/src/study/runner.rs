@@ -1,9 +1,9 @@
-//! Measures what a plan says, step by step, from wherever it stopped before.
+//! Performs the measurements of a plan step by step, from where it stopped before.
 //!
-//! Every measurement has a subject of its own, started for it and ended after it. That takes time,
-//! and it is why the spread of the rounds is honest: where a program's memory and threads happen to
-//! lie differs from start to start, and a single start measured ten times would hide it. It also
-//! leaves nobody else running beside the one that is measured.
+//! Every measurement starts and ends its subject. That takes time, but makes the spread of the
+//! rounds honest: the placement of a program's memory and threads differs between starts, which ten
+//! measurements of one start would hide. It also ensures that no other subject runs at the same
+//! time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,27 +19,26 @@ use super::{
     Measurement, Pace, Plan, PlannedWorkload, Sample, Store, StudyError, Subject, SubjectError, Workload,
 };
 
-/// How often a measurement is tried: what fails once may be chance, and is told; what fails twice
-/// is not.
+/// How often a measurement is tried: one failure may be chance, and is reported; two are not
+/// chance.
 const ATTEMPTS: u32 = 2;
 
-/// Subjects and workloads, and how they are measured.
+/// Subjects and workloads, with their measurement settings.
 pub struct Study<'a, W> {
     /// Its name.
     pub name: String,
-    /// What else matters and is the same in all rounds: sizes, seeds. A study does not go on with
-    /// others.
+    /// Other constant settings: sizes, seeds. A study does not continue with different ones.
     pub settings: BTreeMap<String, String>,
-    /// Who is compared.
+    /// The subjects.
     pub subjects: Vec<Box<dyn Subject<W> + 'a>>,
-    /// At what.
+    /// The workloads.
     pub workloads: Vec<W>,
-    /// How often and how long.
+    /// The number and duration of measurements.
     pub pace: Pace,
 }
 
 impl<W: Workload> Study<'_, W> {
-    /// What is to be measured.
+    /// The plan of the measurements.
     pub fn plan(&self) -> Plan {
         let workload = |workload: &W| {
             let supports = |index: &usize| self.subjects[*index].supports(workload);
@@ -59,8 +58,8 @@ impl<W: Workload> Study<'_, W> {
         }
     }
 
-    /// Measures what is not in the store yet, and keeps it there. The store must have been opened
-    /// with [`Self::plan`].
+    /// Performs the measurements missing from the store, and saves them there. The store must have
+    /// been opened with [`Self::plan`].
     pub fn run(
         &mut self,
         store: &mut Store,
@@ -79,8 +78,7 @@ impl<W: Workload> Study<'_, W> {
                 return Err(StudyError::Stopped { done: store.measurements().len(), of });
             }
             let measured = self.step(step, stop);
-            // Who is asked to end often ends what is measured as well, and that is no fault of the
-            // subject.
+            // A signal to end often also ends the subject, which is not its fault.
             if measured.is_err() && stop.load(Ordering::Relaxed) {
                 return Err(StudyError::Stopped { done: store.measurements().len(), of });
             }
@@ -122,7 +120,7 @@ impl<W: Workload> Study<'_, W> {
         unreachable!("the last attempt returns")
     }
 
-    /// What a person sees of a measurement.
+    /// A measurement's progress line.
     fn told(
         &self,
         step: &Step,

@@ -1,10 +1,10 @@
-//! What one measurement found.
+//! The result of one measurement.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What is measured, with its unit.
+/// A metric, with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -23,17 +23,17 @@ pub enum Metric {
     /// Longest latency, in microseconds.
     LatencyMaxUs,
     /// Processor time that the server took for each operation, in microseconds: all its processes
-    /// and threads, the kernel's work in their name included.
+    /// and threads, including the kernel's work for them.
     ServerCpuUsPerOperation,
     /// Processor time that the load took for each operation, in microseconds.
     ClientCpuUsPerOperation,
-    /// Share of the machine's processors that was busy, 0 to 1, whoever kept them so.
+    /// Share of the machine's processors that was busy with any work, 0 to 1.
     MachineBusyShare,
     /// Share of the machine's processors that its host gave to others, 0 to 1.
     StolenShare,
-    /// Share of the time in which the disk had something to do, 0 to 1.
+    /// Share of the time in which the disk was busy, 0 to 1.
     DiskBusyShare,
-    /// How long something took that is done once, in milliseconds.
+    /// Duration of a one-off task, in milliseconds.
     ElapsedMs,
 }
 
@@ -63,13 +63,13 @@ impl Metric {
     }
 }
 
-/// What one measurement found: the metrics that it has, each finite and not negative.
+/// The result of one measurement: its metrics, each finite and not negative.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Sample(pub BTreeMap<Metric, f64>);
 
 impl Sample {
-    /// A metric's value, where it was measured.
+    /// A metric's value, if it was measured.
     pub fn get(&self, metric: Metric) -> Option<f64> {
         self.0.get(&metric).copied()
     }

@@ -1,9 +1,9 @@
-//! What a study has measured so far, in a directory: `machine.json`, `plan.json`, and a line of
+//! A study's measurements so far, in a directory: `machine.json`, `plan.json`, and a line of
 //! `samples.jsonl` for each measurement.
 //!
-//! A line is on the disk before the next measurement begins. A run that is killed loses the
-//! measurement that it was at, and the next one with the same plan goes on from there. The last
-//! line may be torn by that; no other may.
+//! A line is on the disk before the next measurement begins. A killed run loses its current
+//! measurement, and the next one with the same plan continues from there. Only the last line may be
+//! torn by that.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,16 +16,16 @@ use serde::{Deserialize, Serialize};
 use super::plan::Step;
 use super::{Machine, Plan, Sample, StudyError};
 
-/// What was found at one step of a plan.
+/// The measurement of one step of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Counted from 0.
+    /// The round, from 0.
     pub round: u32,
-    /// At what.
+    /// The workload.
     pub workload: String,
-    /// Whom.
+    /// The subject.
     pub subject: String,
-    /// How many subjects were measured at this workload before, in this round.
+    /// The number of subjects measured before at this workload in this round.
     pub position: usize,
     /// When it began.
     pub started: String,
@@ -33,10 +33,10 @@ pub struct Measurement {
     pub load_averages: String,
     /// How long the subject took to get ready, in milliseconds.
     pub open_ms: f64,
-    /// What went wrong before it went well, if anything did.
+    /// The failure of an earlier attempt, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_before: Option<String>,
-    /// What was found.
+    /// The result.
     pub sample: Sample,
 }
 
@@ -49,7 +49,7 @@ impl Measurement {
     }
 }
 
-/// A study's directory, which is this process's until it is dropped.
+/// A study's directory, locked by this process until it is dropped.
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
@@ -60,8 +60,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Begins a study in `directory`, which is made if need be, or goes on with the one that is
-    /// there; that must have the same plan (but may have had fewer rounds) and the same machine.
+    /// Begins a study in `directory`, which it creates if necessary, or continues the existing one,
+    /// which must have the same plan (possibly with fewer rounds) and the same machine.
     pub fn open(directory: &Path, plan: &Plan, machine: &Machine) -> Result<Self, StudyError> {
         plan.check()?;
         fs::create_dir_all(directory).map_err(failed("make", directory))?;
@@ -79,7 +79,7 @@ impl Store {
         if let Some(what) = begun_machine.as_ref().and_then(|begun| begun.differs(machine)) {
             return Err(other(format!("machine's {what}")));
         }
-        // What stands behind the last end of a line was not written to its end.
+        // Text behind the last line end is an incomplete line.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let measurements = parse(&path, &text[..whole])?;
         let steps = plan.steps();
@@ -88,7 +88,7 @@ impl Store {
             return Err(other("list of measurements".to_owned()));
         }
         samples.set_len(whole as u64).map_err(failed("write", &path))?;
-        // The machine first: who finds a plan finds it too.
+        // The machine first, so that a plan is never without it.
         let machine = match begun_machine {
             Some(begun) => begun,
             None => {
@@ -113,17 +113,17 @@ impl Store {
         &self.machine
     }
 
-    /// What was measured so far: the beginning of the plan's steps.
+    /// The measurements so far: a prefix of the plan's steps.
     pub fn measurements(&self) -> &[Measurement] {
         &self.measurements
     }
 
-    /// Steps that are still to be done.
+    /// The remaining steps.
     pub(super) fn steps_left(&self) -> Vec<Step> {
         self.plan.steps().split_off(self.measurements.len())
     }
 
-    /// Keeps what was found at the next step.
+    /// Saves the measurement of the next step.
     pub(super) fn append(&mut self, measurement: Measurement) -> Result<(), StudyError> {
         let path = self.directory.join(SAMPLES);
         let failed = |error| StudyError::File { action: "write", path, error };
@@ -140,7 +140,7 @@ impl Store {
 
 const SAMPLES: &str = "samples.jsonl";
 
-/// Opens the measurements for this process alone, and reads what is there.
+/// Opens and locks the measurements, and reads them.
 fn open_samples(path: &Path) -> Result<(File, Vec<u8>), StudyError> {
     let mut options = OpenOptions::new();
     let open = options.read(true).write(true).create(true).truncate(false).open(path);
@@ -173,7 +173,7 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StudyError> 
     }
 }
 
-/// Writes a file that is there whole or not at all.
+/// Writes a file atomically.
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), StudyError> {
     let write = || {
         let unfinished = path.with_extension("new");

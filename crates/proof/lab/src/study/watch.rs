@@ -1,4 +1,4 @@
-//! How busy the machine and its disk were while something was measured.
+//! The load of the machine and its disk during a measurement.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::fs::{major, makedev, minor};
 
 use super::{Metric, Sample};
 
-/// A disk, as the kernel counts its work.
+/// A disk in the kernel's statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// Its name, such as `vda1`.
@@ -33,14 +33,13 @@ impl DeviceNumber {
 }
 
 impl Disk {
-    /// The disk that holds a file or directory; none if that is in memory, or on several disks.
+    /// The disk that holds a file or directory; `None` if that is in memory, or on several disks.
     pub fn under(path: &Path) -> io::Result<Option<Self>> {
         let device = DeviceNumber::of(fs::metadata(path)?.dev());
         if let Some(disk) = Self::of(device)? {
             return Ok(Some(disk));
         }
-        // A file system with device numbers of its own, such as btrfs, names its disk among the
-        // mounts.
+        // A file system with its own device numbers, such as btrfs, lists its disk in the mounts.
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let wanted = format!("{}:{}", device.major, device.minor);
         let Some(source) = mounts.lines().find_map(|line| source_in(line, &wanted)) else { return Ok(None) };
@@ -56,12 +55,12 @@ impl Disk {
         Ok(line.map(|fields| Self { name: fields[2].to_owned(), device }))
     }
 
-    /// Its number, for who asks elsewhere in the kernel.
+    /// Its device number, for other kernel interfaces.
     pub fn number(&self) -> u64 {
         makedev(self.device.major, self.device.minor)
     }
 
-    /// How long it has had something to do so far.
+    /// How long it has been busy so far.
     fn busy(&self) -> io::Result<Duration> {
         let statistics = fs::read_to_string("/proc/diskstats")?;
         let ms = disk_line(&statistics, self.device).and_then(|fields| fields.get(12)?.parse().ok());
@@ -102,7 +101,7 @@ impl Processors {
         Self::parse(&fs::read_to_string("/proc/stat")?).ok_or_else(|| not_there("/proc/stat", "processors"))
     }
 
-    /// Understands `/proc/stat` (proc(5)). Guests' time is in that of users.
+    /// Parses `/proc/stat` (proc(5)). Guests' time is included in user time.
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -114,7 +113,7 @@ impl Processors {
     }
 }
 
-/// What was counted until a moment.
+/// The counters at a moment.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     at: Instant,
@@ -143,7 +142,7 @@ impl Reading {
     }
 }
 
-/// Watches the machine, and a disk, while something is measured.
+/// Watches the machine and a disk during a measurement.
 #[derive(Debug)]
 pub struct Watch {
     disk: Option<Disk>,
@@ -156,7 +155,7 @@ impl Watch {
         Ok(Self { disk: disk.cloned(), start: Reading::now(disk)? })
     }
 
-    /// Ends now, and adds what it saw to the sample: [`Metric::MachineBusyShare`],
+    /// Ends now, and adds its metrics to the sample: [`Metric::MachineBusyShare`],
     /// [`Metric::StolenShare`] and, if there is a disk, [`Metric::DiskBusyShare`].
     pub fn stop(self, sample: &mut Sample) -> io::Result<()> {
         let end = Reading::now(self.disk.as_ref())?;
@@ -164,7 +163,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Will watch from `warm_up` after now for `duration`, beside a load that warms up by itself.
+    /// Watches for `duration` after `warm_up`, beside a load that warms up by itself.
     pub fn after(warm_up: Duration, duration: Duration, disk: Option<&Disk>) -> TimedWatch {
         let disk = disk.cloned();
         let (end, ended) = channel();
@@ -173,7 +172,7 @@ impl Watch {
     }
 }
 
-/// A watch that begins and ends by the clock.
+/// A watch that begins and ends by time.
 #[derive(Debug)]
 pub struct TimedWatch {
     end: Sender<()>,
@@ -181,10 +180,10 @@ pub struct TimedWatch {
 }
 
 impl TimedWatch {
-    /// Adds what it saw to the sample, as [`Watch::stop`] does; if its time is not over, what it
-    /// saw until now.
+    /// Adds its metrics to the sample, like [`Watch::stop`]; if its time is not over, those until
+    /// now.
     pub fn stop(self, sample: &mut Sample) -> io::Result<()> {
-        // Whose time is over does not listen.
+        // A watch whose time is over has stopped receiving.
         let _ = self.end.send(());
         let seen = self.watching.join().map_err(|_| io::Error::other("the watch ended"))??;
         let (start, end) = seen.ok_or_else(|| io::Error::other("the load ended within its warm-up"))?;
@@ -203,7 +202,7 @@ fn watch(
         return Ok(None);
     }
     let start = Reading::now(disk)?;
-    // Either way it is over.
+    // In either case the watch is over.
     let _ = ended.recv_timeout(duration);
     Ok(Some((start, Reading::now(disk)?)))
 }

@@ -1,8 +1,7 @@
 //! Messages to a server, and its answers.
 //!
-//! Each message is a call, in `connection/messages.rs`. Where the two sides agreed on REPLY_ACK,
-//! each that has no answer of its own is acknowledged before its call returns, so that a refusal
-//! names the message that was refused.
+//! Each message is a call, in `connection/messages.rs`. With REPLY_ACK, each message without an
+//! answer is acknowledged before its call returns, so that a refusal names the refused message.
 
 mod messages;
 
@@ -26,27 +25,27 @@ use super::protocol::{ANSWER_BYTES_MAX, FILES_MAX, header_flag as flag};
 /// How long a server may take for an answer. GET_VRING_BASE waits for everything in flight.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why a message did not have its effect.
+/// Why a message failed.
 #[derive(Debug, Error)]
 pub enum ConnectionError {
     /// The socket.
     #[error("the connection with the server failed: {0}")]
     Io(#[from] io::Error),
-    /// The server says that it did not do what a message asked for.
+    /// The server refused a message.
     #[error("the server refused message {request} with {code}")]
     Refused {
         /// The message's number.
         request: u32,
-        /// What it answered.
+        /// Its answer.
         code: u64,
     },
-    /// Not an answer to what was asked.
+    /// Not an answer to the request.
     #[error("the server's answer to message {0} is none")]
     Answer(u32),
 }
 
 impl ConnectionError {
-    /// Whether the other side is gone, so that another may be connected to.
+    /// Whether the server is gone, so that a successor may be connected to.
     pub fn is_gone(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
         let gone = [BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof];
@@ -57,7 +56,7 @@ impl ConnectionError {
 /// An answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// What it says.
+    /// Its content.
     pub body: Vec<u8>,
     /// The files that came with it.
     pub files: Vec<OwnedFd>,
@@ -79,12 +78,12 @@ impl Connection {
         Ok(Self { socket, acknowledges: false })
     }
 
-    /// The socket: to wait on it, or to send what no call here would.
+    /// The socket, for waiting on it, or for sending invalid messages.
     pub fn socket(&self) -> &UnixStream {
         &self.socket
     }
 
-    /// Sends a message of words, which must be heeded.
+    /// Sends a message of words, which the server must obey.
     pub fn tell(
         &mut self,
         request: u32,
@@ -126,7 +125,7 @@ impl Connection {
         self.receive(request)
     }
 
-    /// Sends a message, whatever it says.
+    /// Sends a message without checking it.
     pub fn send(
         &mut self,
         request: u32,

@@ -1,6 +1,6 @@
-//! What a device says of its disk (VIRTIO 1.2, 5.2.4).
+//! A device's description of its disk (VIRTIO 1.2, 5.2.4).
 
-/// What the configuration space says of the disk.
+/// The disk in the configuration space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskConfig {
     /// Count of sectors of 512 bytes.
@@ -18,7 +18,7 @@ pub struct DiskConfig {
 }
 
 impl DiskConfig {
-    /// Understands the space's first bytes. What is missing is zero.
+    /// Parses the first bytes of the space. Missing fields are zero.
     pub fn parse(bytes: &[u8]) -> Self {
         let word = |at| {
             let four = bytes.get(at..at + 4).and_then(|four| four.try_into().ok());

@@ -1,5 +1,4 @@
-//! A whole front end: memory, queues and a session with a server, and with its successor after it
-//! died.
+//! A whole front end: memory, queues, and a session with a server or its successor.
 //!
 //! The order of the messages is QEMU's (`vhost_user_backend_init`, `vhost_user_blk_start`,
 //! `vhost_dev_start`).
@@ -29,7 +28,7 @@ use super::ring::{DriverRing, RingPlace};
 /// The most content of one request, in bytes.
 pub const CONTENT_BYTES_MAX: u64 = 1 << 20;
 
-/// Memory of a slot's content: gaps between its pieces take some.
+/// Memory of a slot's content, with room for gaps between its pieces.
 const SLOT_CONTENT_BYTES: u64 = CONTENT_BYTES_MAX + (64 << 10);
 
 /// Bytes of the configuration space that are read (`struct virtio_blk_config` up to
@@ -38,7 +37,7 @@ const CONFIG_BYTES: u32 = 60;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// What of the device and the protocol is used, where the server offers it.
+/// The features in use, if the server offers them.
 const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
     | protocol_feature::REPLY_ACK
     | protocol_feature::CONFIG
@@ -78,27 +77,27 @@ pub enum FrontEndError {
     /// Fewer queues than asked for.
     #[error("the server has {offered} queues, not {wanted}")]
     Queues {
-        /// How many it has.
+        /// The offered number.
         offered: u64,
-        /// How many were asked for.
+        /// The requested number.
         wanted: u16,
     },
     /// A prepared queue.
     #[error(transparent)]
     Prepared(#[from] PreparedError),
-    /// Something that this front end cannot do without.
+    /// A feature that this front end requires.
     #[error("the server does not offer {0}")]
     NotOffered(&'static str),
 }
 
 impl FrontEndError {
-    /// Whether the server is gone, so that its successor may be looked for.
+    /// Whether the server is gone, so that its successor may be awaited.
     pub fn is_gone(&self) -> bool {
         matches!(self, FrontEndError::Connection(error) if error.is_gone())
     }
 }
 
-/// What a front end is like.
+/// The settings of a front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Count of queues.
@@ -107,22 +106,22 @@ pub struct Settings {
     pub queue_size: u16,
     /// Requests of each queue that are in flight at once.
     pub depth: u16,
-    /// Features not to agree on, though they are offered.
+    /// Features to reject even if offered.
     pub without_features: u64,
-    /// Protocol features not to agree on.
+    /// Protocol features to reject.
     pub without_protocol_features: u64,
-    /// Some descriptor's memory goes on from one region into the next. libvhost-user (QEMU 7.2)
-    /// takes such a chain for a circle where it fills its indirect table.
+    /// Whether some descriptors' memory crosses into the next region. libvhost-user (QEMU 7.2)
+    /// mistakes such a chain for a loop if it fills its indirect table.
     pub splits_regions: bool,
-    /// Memory of a request's content, in bytes: [`CONTENT_BYTES_MAX`] and room for gaps, for who
-    /// uses [`Queue`].
+    /// Memory of a request's content, in bytes: [`CONTENT_BYTES_MAX`] plus room for gaps, for users
+    /// of [`Queue`].
     pub slot_content_bytes: u64,
-    /// What the guest's memory consists of.
+    /// The pages of the guest's memory.
     pub pages: Pages,
 }
 
 impl Settings {
-    /// All features, and rings as large as QEMU has them.
+    /// All features, and rings of QEMU's size.
     pub fn new(queues: u16, depth: u16) -> Self {
         Self {
             queues,
@@ -157,7 +156,7 @@ impl fmt::Debug for FrontEnd {
 }
 
 impl FrontEnd {
-    /// Connects to the server at `socket`, as a new guest that finds its disk and starts its
+    /// Connects to the server at `socket`, like a new guest that discovers its disk and starts its
     /// queues.
     pub fn connect(socket: &Path, settings: Settings) -> Result<Self, FrontEndError> {
         let guest = Guest::new(&regions(settings), settings.pages).map_err(FrontEndError::Guest)?;
@@ -180,9 +179,8 @@ impl FrontEnd {
         Ok(front_end)
     }
 
-    /// Connects to a server after the last one died: everything is said anew, the memory and the
-    /// area of what is in flight are the same, and each ring begins at its used index, as QEMU has
-    /// it.
+    /// Connects to a successor after a server died: all messages are sent again, the memory and the
+    /// inflight area stay the same, and each ring begins at its used index, as in QEMU.
     pub fn reconnect(&mut self) -> Result<(), FrontEndError> {
         let mut connection = Connection::open(&self.socket)?;
         let greeting = greet(&mut connection, self.settings)?;
@@ -196,8 +194,8 @@ impl FrontEnd {
         self.start()
     }
 
-    /// Ends the session as a guest does that shuts down: each queue has answered everything when
-    /// this returns.
+    /// Ends the session like a guest that shuts down: every queue has answered everything when this
+    /// returns.
     pub fn stop(&mut self) -> Result<Vec<u16>, FrontEndError> {
         let indices = 0..u32::from(self.settings.queues);
         Ok(indices.map(|index| self.connection.stop_ring(index)).collect::<Result<_, _>>()?)
@@ -280,8 +278,8 @@ impl FrontEnd {
         DriverRing::new(self.guest.memory(), RingPlace::at(start, queue_size), queue_size, event_index)
     }
 
-    /// Where the memory of a queue's slots begins: [`SLOT_META_BYTES`] for each, and that of their
-    /// contents.
+    /// The start of the memory of a queue's slots, [`SLOT_META_BYTES`] for each, and of that of
+    /// their contents.
     fn slot_memory(&self, index: u16) -> (GuestAddress, GuestAddress) {
         let Settings { queue_size, depth, slot_content_bytes, .. } = self.settings;
         let start = u64::from(index) * queue_bytes(self.settings);
@@ -290,8 +288,7 @@ impl FrontEnd {
         (GuestAddress(metas), GuestAddress(contents))
     }
 
-    /// A driver of a queue in which nothing is in flight, which from here on belongs to it, and not
-    /// to [`Self::queues`].
+    /// A driver for an idle queue, which from then on replaces the one in [`Self::queues`].
     pub fn prepare(&self, index: u16, content_bytes: u32) -> Result<PreparedQueue, FrontEndError> {
         if self.features & feature::RING_INDIRECT_DESC == 0 {
             return Err(FrontEndError::NotOffered("indirect descriptors"));
@@ -303,22 +300,22 @@ impl FrontEnd {
         Ok(PreparedQueue::new(self.guest.memory(), self.new_ring(index), queue, shape)?)
     }
 
-    /// What it is like.
+    /// Its settings.
     pub fn settings(&self) -> Settings {
         self.settings
     }
 
-    /// What was agreed on with the device.
+    /// The agreed features of the device.
     pub fn features(&self) -> u64 {
         self.features
     }
 
-    /// What was agreed on with the server.
+    /// The agreed protocol features.
     pub fn protocol_features(&self) -> u64 {
         self.protocol_features
     }
 
-    /// What the configuration space said of the disk.
+    /// The disk in the configuration space.
     pub fn disk(&self) -> DiskConfig {
         self.disk
     }
@@ -338,22 +335,22 @@ impl FrontEnd {
         &mut self.connection
     }
 
-    /// The connection's socket, which the server closes with its end.
+    /// The connection's socket, which closes when the server ends.
     pub fn socket(&self) -> &UnixStream {
         self.connection.socket()
     }
 
-    /// What the server keeps of what is in flight, where it does.
+    /// The inflight area, if the server keeps one.
     pub fn inflight(&self) -> Option<&InflightArea> {
         self.inflight.as_ref()
     }
 }
 
-/// Where the content of slots begins. The rings lie in memory of their own, below.
+/// The start of the slots' content. The rings are in separate memory below.
 const CONTENT_START: u64 = 1 << 32;
 
 /// The regions of the guest's memory: one for rings, headers and tables; and one for content, or
-/// two, one right behind the other.
+/// two adjacent ones.
 fn regions(settings: Settings) -> Vec<(GuestAddress, u64)> {
     let low = u64::from(settings.queues) * queue_bytes(settings);
     let content = u64::from(settings.queues) * u64::from(settings.depth) * settings.slot_content_bytes;
@@ -378,7 +375,7 @@ struct Greeting {
     disk: DiskConfig,
 }
 
-/// Agrees on features, and reads what the disk is like.
+/// Negotiates features, and reads the disk's configuration.
 fn greet(connection: &mut Connection, settings: Settings) -> Result<Greeting, FrontEndError> {
     let offered = connection.features()?;
     if offered & feature::PROTOCOL_FEATURES == 0 {

@@ -1,4 +1,4 @@
-//! Memory, as a guest has it: regions on sealed memfds, which the front end shares with a server.
+//! A guest's memory: regions on sealed memfds, which the front end shares with a server.
 
 use std::fmt;
 use std::io;
@@ -11,18 +11,18 @@ use strongroom_memory::{GuestError, GuestMemory, GuestRegion, GuestSlice};
 
 use super::connection::RegionDescription;
 
-/// Where the front end says that it sees the first region; the others follow, far apart. No server
-/// may take it for an address of its own.
+/// The announced front-end address of the first region; the others follow, far apart. A server must
+/// not use it as an address of its own.
 const USER_START: u64 = 0x5_0000_0000_0000;
 const USER_STEP: u64 = 1 << 40;
 
-/// What a guest's memory consists of.
+/// The pages of a guest's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// Pages of 4 KiB.
     #[default]
     Small,
-    /// Pages of 2 MiB, where the system has some together (transparent huge pages).
+    /// Pages of 2 MiB, where available (transparent huge pages).
     Huge,
 }
 
@@ -36,7 +36,7 @@ impl Pages {
     }
 }
 
-/// A guest's memory. A server that is started anew is given the same.
+/// A guest's memory. A restarted server gets the same memory.
 pub struct Guest {
     regions: Vec<(RegionDescription, OwnedFd)>,
     memory: Arc<GuestMemory>,
@@ -81,7 +81,7 @@ impl Guest {
         self.regions.iter().map(|(region, file)| (*region, file.as_fd())).collect()
     }
 
-    /// Where the front end says that it sees an address.
+    /// The announced front-end address of a guest address.
     pub fn user_address(&self, address: GuestAddress) -> Option<u64> {
         self.regions.iter().find_map(|(region, _)| {
             let into = address.0.checked_sub(region.guest)?;
@@ -90,7 +90,7 @@ impl Guest {
     }
 }
 
-/// A run of guest memory, which may go on from one region into the next.
+/// A run of guest memory, which may cross into the next region.
 pub type Run = (GuestAddress, u32);
 
 /// Copies `from` into runs, one after another.

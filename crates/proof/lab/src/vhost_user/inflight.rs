@@ -1,5 +1,5 @@
-//! The area in which a server keeps what it has taken from the rings and not answered ("Inflight
-//! I/O tracking" of the vhost-user specification). The front end holds it, and gives it to the
+//! The area in which a server records requests taken from the rings and not answered ("Inflight I/O
+//! tracking" of the vhost-user specification). The front end keeps it, and passes it to the
 //! server's successor.
 
 use std::fmt;
@@ -11,24 +11,24 @@ use strongroom_memory::{GuestAddress, GuestError, GuestMemory, GuestRegion};
 const HEADER_BYTES: u64 = 16;
 /// Bytes of an entry.
 const ENTRY_BYTES: u64 = 16;
-/// Each queue's part begins at a multiple of this many bytes, as libvhost-user has it.
+/// Each queue's part begins at a multiple of this many bytes, as in libvhost-user.
 const QUEUE_ALIGNMENT: u64 = 64;
 
-/// What the messages say of an area.
+/// The description of an area in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InflightDescription {
     /// Count of bytes.
     pub mmap_size: u64,
-    /// Where it begins in its file.
+    /// The area's offset in its file.
     pub mmap_offset: u64,
     /// Count of queues.
     pub queues: u16,
-    /// Entries of each.
+    /// Entries in each queue.
     pub queue_size: u16,
 }
 
 impl InflightDescription {
-    /// As a message's body, with the padding that QEMU's structure has.
+    /// Encodes it as a message's body, with the padding of QEMU's structure.
     pub fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&self.mmap_size.to_le_bytes());
@@ -38,7 +38,7 @@ impl InflightDescription {
         bytes
     }
 
-    /// From a message's body, padded or not.
+    /// Decodes a message's body, padded or not.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (size, rest) = bytes.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
@@ -57,11 +57,11 @@ impl InflightDescription {
 /// One descriptor's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Taken from the ring, and not answered.
+    /// Whether it is taken from the ring and not answered.
     pub in_flight: bool,
-    /// The next of the last batch that was answered.
+    /// The next entry of the last answered batch.
     pub next: u16,
-    /// Says in which order requests were taken.
+    /// The order in which requests were taken.
     pub counter: u64,
 }
 
@@ -86,12 +86,12 @@ impl InflightArea {
         Ok(Self { description, file, memory: GuestMemory::new(vec![region], None)? })
     }
 
-    /// What a message says of it.
+    /// Its description in messages.
     pub fn description(&self) -> InflightDescription {
         self.description
     }
 
-    /// What it lies in.
+    /// Its file.
     pub fn file(&self) -> &impl AsFd {
         &self.file
     }
@@ -128,7 +128,7 @@ impl QueueArea<'_> {
         self.memory.load_u16(self.at(12))
     }
 
-    /// Up to which index of the used ring the entries are up to date.
+    /// The index of the used ring up to which the entries are current.
     pub fn used_index(&self) -> Result<u16, GuestError> {
         self.memory.load_u16(self.at(14))
     }
@@ -148,7 +148,7 @@ impl QueueArea<'_> {
         self.memory.store_u16(self.at(12), head)
     }
 
-    /// Sets up to which index of the used ring the entries are up to date.
+    /// Sets the index of the used ring up to which the entries are current.
     pub fn set_used_index(&self, index: u16) -> Result<(), GuestError> {
         self.memory.store_u16(self.at(14), index)
     }
@@ -167,8 +167,8 @@ impl QueueArea<'_> {
         self.memory.write(self.entry_at(head), &word.to_le_bytes())
     }
 
-    /// What a successor will find in flight, if the used ring's index is `used_index`: the heads,
-    /// in the order in which they were taken.
+    /// The heads that a successor will find in flight with `used_index` in the used ring, in the
+    /// order in which they were taken.
     pub fn in_flight(&self, used_index: u16) -> Result<Vec<u16>, GuestError> {
         let mut heads = Vec::new();
         for head in 0..self.size {
@@ -177,7 +177,7 @@ impl QueueArea<'_> {
                 heads.push((entry.counter, head));
             }
         }
-        // The last batch was answered, whether or not the server came to say so here.
+        // The last batch was answered, even if the server could not record that here.
         let mut answered = self.last_batch_head()?;
         for _ in 0..used_index.wrapping_sub(self.used_index()?).min(self.size) {
             heads.retain(|(_, head)| *head != answered);

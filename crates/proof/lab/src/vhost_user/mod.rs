@@ -1,13 +1,13 @@
-//! The front end's half of vhost-user-blk, as QEMU and its guest have it.
+//! The front end's half of vhost-user-blk, like that of QEMU and its guest.
 //!
 //! From the wire up:
 //! - [`connection`]: messages and their answers; [`protocol`]: their numbers;
-//! - [`disk_config`]: what a device says of its disk;
-//! - [`inflight`]: the area in which a server keeps what it has taken, for its successor;
-//! - [`guest`]: memory, as a guest has it; [`ring`]: the driver's half of a split virtqueue;
-//!   [`queue`]: block requests; [`prepared`]: those that are written once and sent again and again;
-//! - [`front_end`]: all of it together: connects, and comes back after the server died;
-//! - [`verify`]: load whose every sector says what it is.
+//! - [`disk_config`]: a device's description of its disk;
+//! - [`inflight`]: the area in which a server records taken requests for its successor;
+//! - [`guest`]: a guest's memory; [`ring`]: the driver's half of a split virtqueue; [`queue`]:
+//!   block requests; [`prepared`]: requests that are written once and sent repeatedly;
+//! - [`front_end`]: the whole front end, which connects, and reconnects after the server died;
+//! - [`verify`]: load in which every sector identifies itself.
 //!
 //! Sources: "Vhost-user Protocol" (QEMU's `docs/interop/vhost-user.rst`); VIRTIO 1.2, 2.7 and 5.2.
 

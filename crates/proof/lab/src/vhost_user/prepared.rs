@@ -1,10 +1,10 @@
-//! A queue whose requests are written once and sent again and again: a guest that takes little of
-//! the processor, so that what is measured is the server.
+//! A queue whose requests are written once and sent repeatedly: a guest with little processor time,
+//! so that the measurement is of the server.
 //!
-//! Each slot has a read and a write, with tables of their own, as Linux's driver has its requests;
-//! the ring's descriptors point to them for good. A request costs the sector, an entry of the
-//! available ring, and later one of the used ring and the status. What a write transfers is random,
-//! and says how often it was sent.
+//! Each slot has a read and a write, each with its own table, like requests of Linux's driver; the
+//! ring's descriptors point to them permanently. A request costs the sector, an entry of the
+//! available ring, and later one of the used ring and the status. A write's content is random, with
+//! the number of times it was sent.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use super::protocol::{DESCRIPTOR_BYTES, STATUS_OK, block_request, descriptor_fla
 use super::queue::{Queue, STATUS_UNWRITTEN};
 use super::ring::{DriverRing, RingError};
 
-/// Memory of a slot beside its content. Slots that were a page apart would all fall on the same
-/// lines of the processor's first cache.
+/// Memory of a slot beside its content. Slots a page apart would all map to the same lines of the
+/// processor's first-level cache.
 const STEP_BYTES: u64 = 256;
 const HEADER_BYTES: u32 = 16;
 /// Within a slot: the header of the read, that of the write, the status, and a table for each.
@@ -33,12 +33,12 @@ const TABLE_DESCRIPTORS: u32 = 3;
 /// Within a header.
 const SECTOR_AT: u64 = 8;
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Content from the disk.
+    /// Reads from the disk.
     Read,
-    /// Content to the disk.
+    /// Writes to the disk.
     Write,
 }
 
@@ -48,10 +48,10 @@ pub enum PreparedError {
     /// The ring.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// The files that tell of requests and answers.
+    /// The eventfds for requests and answers.
     #[error("an event cannot be told: {0}")]
     Event(#[from] Errno),
-    /// Nobody could tell two requests apart.
+    /// The ring is too small for the requests in flight.
     #[error("a ring of {size} entries has no room for {depth} reads and writes")]
     Depth {
         /// Entries of the ring.
@@ -70,18 +70,18 @@ impl From<strongroom_memory::GuestError> for PreparedError {
     }
 }
 
-/// Where a queue's requests lie.
+/// The layout of a queue's requests.
 #[derive(Clone, Copy, Debug)]
 pub struct PreparedShape {
     /// Count of requests.
     pub depth: u16,
-    /// Where all but their content is.
+    /// The address of everything except their content.
     pub metas: GuestAddress,
-    /// Where their content is.
+    /// The address of their content.
     pub contents: GuestAddress,
-    /// From the content of one to that of the next, in bytes.
+    /// The distance between two requests' content, in bytes.
     pub step_bytes: u64,
-    /// How much each transfers, in bytes.
+    /// Bytes transferred by each request.
     pub content_bytes: u32,
 }
 
@@ -99,7 +99,7 @@ pub struct PreparedQueue {
 }
 
 impl PreparedQueue {
-    /// Writes all requests, and touches all memory. `queue` is the one whose files are used.
+    /// Writes all requests, and touches all memory. It uses the files of `queue`.
     pub(super) fn new(
         memory: &Arc<GuestMemory>,
         ring: DriverRing,
@@ -112,7 +112,7 @@ impl PreparedQueue {
         }
         let kick = rustix::io::fcntl_dupfd_cloexec(queue.kick_file(), 0)?;
         let call = rustix::io::fcntl_dupfd_cloexec(queue.call_file(), 0)?;
-        // Whoever waits for a call sleeps in read.
+        // A thread that waits for a call sleeps in read.
         fcntl_setfl(&call, fcntl_getfl(&call)? - OFlags::NONBLOCK)?;
         let memory = Arc::clone(memory);
         let queue = Self { memory, ring, shape, kick, call, kicks: 0, sleeps: 0, sent: 0 };
@@ -151,7 +151,7 @@ impl PreparedQueue {
         GuestAddress(self.shape.contents.0 + u64::from(slot) * self.shape.step_bytes)
     }
 
-    /// Makes a slot's request available, which is not in flight. The device sees it after
+    /// Makes a slot's request available; the slot must not be in flight. The device sees it after
     /// [`Self::publish`].
     pub fn submit(&mut self, slot: u16, kind: Kind, sector: u64) -> Result<(), PreparedError> {
         let header = self.meta(slot, HEADERS_AT[kind as usize]);
@@ -164,7 +164,7 @@ impl PreparedQueue {
         Ok(self.ring.make_available(head(slot, kind))?)
     }
 
-    /// Shows the device what was submitted, and kicks it if it wants that.
+    /// Publishes submitted requests to the device, and kicks it if requested.
     pub fn publish(&mut self) -> Result<(), PreparedError> {
         if self.ring.publish()? {
             self.kicks += 1;
@@ -173,7 +173,7 @@ impl PreparedQueue {
         Ok(())
     }
 
-    /// Takes all that was answered by now: the slots, after what is in `slots` already.
+    /// Takes all answered requests, and appends their slots to `slots`.
     pub fn take_answered(&mut self, slots: &mut Vec<u16>) -> Result<(), PreparedError> {
         for _ in 0..self.ring.used_ahead()? {
             let (head, _) = self.ring.take_entry()?;
@@ -183,8 +183,8 @@ impl PreparedQueue {
             }
             match self.memory.load_u8(self.meta(slot, STATUS_AT))? {
                 STATUS_OK => slots.push(slot),
-                // The device says that it has used it, and has not written it: it was not in
-                // flight, or is not done.
+                // The device returned it without writing the status: it was not in flight, or is
+                // not done.
                 STATUS_UNWRITTEN => return Err(RingError::NotInFlight(head).into()),
                 status => return Err(PreparedError::Status(status)),
             }
@@ -197,8 +197,8 @@ impl PreparedQueue {
         Ok(self.ring.used_ahead()? > 0)
     }
 
-    /// Asks to be called for the next answer, and sleeps until that comes, or until somebody else
-    /// calls ([`Self::call_file`]). Does not sleep if there is an answer.
+    /// Requests a call for the next answer, and sleeps until that, or until another thread calls
+    /// ([`Self::call_file`]). Does not sleep if there is an answer.
     pub fn sleep(&mut self) -> Result<(), PreparedError> {
         if !self.ring.listen()? {
             self.sleeps += 1;
@@ -210,17 +210,17 @@ impl PreparedQueue {
         Ok(())
     }
 
-    /// What wakes the one who sleeps.
+    /// The file that wakes the sleeping thread.
     pub fn call_file(&self) -> Result<OwnedFd, PreparedError> {
         Ok(rustix::io::fcntl_dupfd_cloexec(&self.call, 0)?)
     }
 
-    /// How often the device was kicked so far.
+    /// The number of kicks so far.
     pub fn kicks(&self) -> u64 {
         self.kicks
     }
 
-    /// How often it was slept so far.
+    /// The number of sleeps so far.
     pub fn sleeps(&self) -> u64 {
         self.sleeps
     }

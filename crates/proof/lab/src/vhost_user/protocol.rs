@@ -33,7 +33,7 @@ pub mod request {
     pub const GET_STATUS: u32 = 40;
 }
 
-/// Messages from a server, over the channel that it was given for them.
+/// Messages from a server, over its own channel.
 #[allow(missing_docs)]
 pub mod backend_request {
     pub const CONFIG_CHANGE: u32 = 2;
@@ -76,13 +76,13 @@ pub mod feature {
     pub const LOG_ALL: u64 = 1 << 26;
     pub const RING_INDIRECT_DESC: u64 = 1 << 28;
     pub const RING_EVENT_IDX: u64 = 1 << 29;
-    /// Not a feature of virtio: the front end knows protocol features, and enables each ring by a
+    /// Not a virtio feature: the front end supports protocol features, and enables each ring with a
     /// message.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
 }
 
-/// Status of a device, as SET_STATUS has it (VIRTIO 1.2, 2.1).
+/// Status of a device in SET_STATUS (VIRTIO 1.2, 2.1).
 #[allow(missing_docs)]
 pub mod device_status {
     pub const ACKNOWLEDGE: u64 = 1;
@@ -110,7 +110,7 @@ pub mod block_request {
     pub const WRITE_ZEROES: u32 = 13;
 }
 
-/// What the status byte of a request says when it was done.
+/// The status byte of a successful request.
 pub const STATUS_OK: u8 = 0;
 
 /// Bytes of a descriptor.
@@ -122,5 +122,5 @@ pub const SERIAL_BYTES: u32 = 20;
 /// The most files with one message: the regions of SET_MEM_TABLE.
 pub const FILES_MAX: usize = 8;
 
-/// The longest answer that is taken, in bytes; the configuration space is some 300.
+/// The longest answer accepted, in bytes; the configuration space has some 300.
 pub const ANSWER_BYTES_MAX: u32 = 4096;

@@ -16,17 +16,17 @@ use super::ring::{Descriptor, DriverRing, RingError};
 
 /// Memory of a slot beside its content: the header's pieces, the status, an indirect table.
 pub const SLOT_META_BYTES: u64 = 8192;
-/// Within it, how far apart the header's pieces are.
+/// The distance between the header's pieces in it.
 const HEADER_STEP: u64 = 40;
 const STATUS_AT: u64 = 1001;
 const TABLE_AT: u64 = 1024;
-/// The most descriptors of a chain, by the room for its table.
+/// The most descriptors of a chain, limited by the room for its table.
 pub const DESCRIPTORS_MAX: usize = ((SLOT_META_BYTES - TABLE_AT) / DESCRIPTOR_BYTES) as usize;
 
 /// Bytes of a request's header.
 const HEADER_BYTES: u32 = 16;
 
-/// What a status byte is before the device has written it.
+/// The value of a status byte before the device has written it.
 pub const STATUS_UNWRITTEN: u8 = 0xEE;
 
 /// A queue that cannot be driven.
@@ -35,10 +35,10 @@ pub enum QueueError {
     /// The ring.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// A request for which the ring has no room.
+    /// The ring has no room for a request.
     #[error("the ring has no room for the request")]
     Full,
-    /// The files that tell of requests and answers.
+    /// The eventfds for requests and answers.
     #[error("an event cannot be told: {0}")]
     Event(#[from] Errno),
 }
@@ -49,18 +49,18 @@ impl From<strongroom_memory::GuestError> for QueueError {
     }
 }
 
-/// What a request asks for. Extents are in bytes, of whole sectors.
+/// The operation of a request. Extents are in bytes, of whole sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Content from the disk into memory.
     Read(Extent),
     /// Content from memory to the disk.
     Write(Extent),
-    /// Everything that was answered must outlive a power cut.
+    /// Everything answered must survive a power cut.
     Flush,
     /// The serial number.
     Identify,
-    /// The content of these is not needed any more.
+    /// The content of these is no longer needed.
     Discard(Vec<Extent>),
     /// These become zeroes, and may become holes.
     WriteZeroes(Vec<Extent>, MayUnmap),
@@ -79,7 +79,7 @@ impl Operation {
         }
     }
 
-    /// Count of bytes that it transfers, beside header and status.
+    /// Bytes that it transfers, without header and status.
     pub fn content_bytes(&self) -> u32 {
         match self {
             Operation::Read(extent) | Operation::Write(extent) => extent.length() as u32,
@@ -89,7 +89,7 @@ impl Operation {
         }
     }
 
-    /// Whether its content is for the device to write.
+    /// Whether the device writes its content.
     pub fn device_writes(&self) -> bool {
         matches!(self, Operation::Read(_) | Operation::Identify)
     }
@@ -121,7 +121,7 @@ impl Operation {
     }
 }
 
-/// How a request lies in memory; everything of it means the same to a device.
+/// The layout of a request in memory; all layouts are equivalent to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// Where the header is cut, in bytes from its start, ascending; at most 15 cuts.
@@ -132,7 +132,8 @@ pub struct Shape {
     pub gap_bytes: u32,
     /// The descriptors are in a table of their own.
     pub indirect: bool,
-    /// The status is the last byte of the content's last descriptor, where the device writes that.
+    /// Whether the status is the last byte of the content's last descriptor, if the device writes
+    /// that.
     pub status_joined: bool,
 }
 
@@ -159,11 +160,11 @@ pub struct Answered {
     pub slot: usize,
     /// Its status byte.
     pub status: u8,
-    /// How many bytes the device says that it wrote, the status included.
+    /// The number of bytes that the device reports as written, including the status.
     pub written_bytes: u32,
 }
 
-/// A queue, with the files that the two sides wake each other by.
+/// A queue, with the eventfds for both directions.
 #[derive(Debug)]
 pub struct Queue {
     memory: Arc<GuestMemory>,
@@ -190,33 +191,33 @@ impl Queue {
         &self.ring
     }
 
-    /// Its ring, to do with as no driver would.
+    /// Its ring, for violations of the protocol.
     pub fn ring_mut(&mut self) -> &mut DriverRing {
         &mut self.ring
     }
 
-    /// What the device is told of requests by.
+    /// The eventfd that notifies the device of requests.
     pub fn kick_file(&self) -> &impl AsFd {
         &self.kick
     }
 
-    /// What the device tells of answers by.
+    /// The eventfd with which the device signals answers.
     pub fn call_file(&self) -> &impl AsFd {
         &self.call
     }
 
-    /// What the server tells of a broken ring by.
+    /// The eventfd with which the server signals a broken ring.
     pub fn error_file(&self) -> &impl AsFd {
         &self.error
     }
 
-    /// How often the device was kicked.
+    /// The number of kicks.
     pub fn kicks(&self) -> u64 {
         self.kicks
     }
 
-    /// New files, as QEMU makes them for a server that has come back: kicked already, since nobody
-    /// knows which kicks the last one took along.
+    /// Makes new files, like QEMU for a restarted server: already kicked, because the dead server
+    /// may have consumed kicks.
     pub fn renew_files(&mut self) -> Result<(), QueueError> {
         (self.kick, self.call, self.error) = (event(1)?, event(0)?, event(0)?);
         Ok(())
@@ -224,13 +225,13 @@ impl Queue {
 
     /// Whether the ring has room for one more request of this shape.
     pub fn has_room(&self, shape: &Shape) -> bool {
-        // Each cut makes two pieces of one, and the status may have a descriptor of its own.
+        // Each cut makes two pieces of one, and the status may have its own descriptor.
         let parts = shape.header_cuts.len() + shape.content_cuts.len() + 3;
         self.ring.free_descriptors() >= if shape.indirect { 1 } else { parts }
     }
 
-    /// Makes a request available. The device sees it after [`Self::publish`]. What a write
-    /// transfers is `content`; a read's memory becomes that before.
+    /// Makes a request available. The device sees it after [`Self::publish`]. `content` is a
+    /// write's data; for a read it is the memory's initial content.
     pub fn submit(
         &mut self,
         slot: usize,
@@ -273,7 +274,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Shows the device what was submitted, and kicks it if it wants that.
+    /// Publishes submitted requests to the device, and kicks it if requested.
     pub fn publish(&mut self) -> Result<(), QueueError> {
         if self.ring.publish()? { self.kick() } else { Ok(()) }
     }
@@ -294,15 +295,15 @@ impl Queue {
         Ok(Some(Answered { slot, status, written_bytes: used.written_bytes }))
     }
 
-    /// Copies out what a slot's request has read.
+    /// Copies out the data that a slot's request has read.
     pub fn content(&self, slot: usize, into: &mut [u8]) -> Result<(), QueueError> {
         gather(&self.memory, &self.slots[slot].runs, into)?;
         Ok(())
     }
 
-    /// Asks to be called for the next answer; `true` if there is one already.
+    /// Requests a call for the next answer; returns `true` if there already is one.
     pub fn listen(&mut self) -> Result<bool, QueueError> {
-        // Taken before the ring is looked at, so that no call is lost.
+        // Read before checking the ring, so that no call is lost.
         let _ = rustix::io::read(&self.call, &mut [0_u8; 8]);
         Ok(self.ring.listen()?)
     }

@@ -1,5 +1,5 @@
-//! A split virtqueue as its driver sees it (VIRTIO 1.2, 2.7): free descriptors, chains that are in
-//! flight, and what of them was used.
+//! The driver's side of a split virtqueue (VIRTIO 1.2, 2.7): free descriptors, chains in flight,
+//! and used chains.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -10,21 +10,21 @@ use thiserror::Error;
 use super::guest::Run;
 use super::protocol::{DESCRIPTOR_BYTES, descriptor_flag as flag};
 
-/// A device that does not keep to its half of the ring, or a ring that is not in memory.
+/// A protocol violation by the device, or a ring outside memory.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum RingError {
     /// A part of it is not in the guest's memory.
     #[error(transparent)]
     Memory(#[from] GuestError),
-    /// The device says of a chain that it used it, twice or without having been given it.
+    /// The device returned a chain twice, or one that was not in flight.
     #[error("the device used chain {0}, which was not in flight")]
     NotInFlight(u32),
-    /// The device's index runs ahead of what it was given.
+    /// The device's index is ahead of the available chains.
     #[error("the device used {0} chains at once, more than were in flight")]
     Index(u16),
 }
 
-/// Where a ring's parts are.
+/// The addresses of a ring's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlace {
     /// Descriptor table.
@@ -43,7 +43,7 @@ impl RingPlace {
         Self { descriptors: start, available: GuestAddress(available), used: GuestAddress(used) }
     }
 
-    /// How many bytes such a ring has.
+    /// The bytes of a ring of `size` entries.
     pub fn bytes(size: u16) -> u64 {
         Self::at(GuestAddress(0), size).used.0 + 6 + 8 * u64::from(size)
     }
@@ -54,7 +54,7 @@ impl RingPlace {
 pub struct Descriptor {
     /// Its memory.
     pub run: Run,
-    /// Whether the device writes it, or reads it.
+    /// Whether the device writes it; otherwise it reads it.
     pub device_writes: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Descriptor {
 pub struct Used {
     /// Its first descriptor.
     pub head: u16,
-    /// How many bytes the device says that it wrote.
+    /// The number of bytes that the device reports as written.
     pub written_bytes: u32,
 }
 
@@ -98,7 +98,7 @@ impl DriverRing {
         }
     }
 
-    /// Where its parts are.
+    /// The addresses of its parts.
     pub fn place(&self) -> RingPlace {
         self.place
     }
@@ -108,18 +108,18 @@ impl DriverRing {
         self.size
     }
 
-    /// How many descriptors are free.
+    /// The number of free descriptors.
     pub fn free_descriptors(&self) -> usize {
         self.free.len()
     }
 
-    /// The used ring's index, as the device has published it.
+    /// The used ring's index, as published by the device.
     pub fn used_index(&self) -> Result<u16, GuestError> {
         self.memory.load_u16(at(self.place.used, 2))
     }
 
-    /// Makes a chain available, in a table of its own if a place for one is given: its head, or
-    /// `None` if not enough descriptors are free. The device sees it after [`Self::publish`].
+    /// Makes a chain available, in an indirect table if a place for one is given. Returns its head,
+    /// or `None` if too few descriptors are free. The device sees it after [`Self::publish`].
     pub fn put(
         &mut self,
         parts: &[Descriptor],
@@ -145,7 +145,7 @@ impl DriverRing {
         Ok(Some(head))
     }
 
-    /// Puts a head into the available ring, whatever is behind it.
+    /// Puts a head into the available ring without checking its chain.
     pub fn make_available(&mut self, head: u16) -> Result<(), GuestError> {
         let entry = at(self.place.available, 4 + 2 * u64::from(self.next_available % self.size));
         self.memory.store_u16(entry, head)?;
@@ -170,7 +170,7 @@ impl DriverRing {
         Ok(())
     }
 
-    /// Writes a descriptor, whatever it says.
+    /// Writes a descriptor without checking it.
     pub fn write_descriptor(
         &self,
         table: GuestAddress,
@@ -186,7 +186,7 @@ impl DriverRing {
         self.memory.write(at(table, DESCRIPTOR_BYTES * u64::from(index)), &word.to_le_bytes())
     }
 
-    /// Shows the device what was made available; whether it wants to be kicked for it.
+    /// Publishes available chains to the device; returns whether it wants a kick.
     pub fn publish(&mut self) -> Result<bool, RingError> {
         let (old, new) = (self.published, self.next_available);
         if old == new {
@@ -194,8 +194,8 @@ impl DriverRing {
         }
         self.memory.store_u16(at(self.place.available, 2), new)?;
         self.published = new;
-        // Our index first, then its wish; the device does the two the other way round, so that one
-        // sees the other's.
+        // Write our index before reading its wish. The device does the two in reverse order, so
+        // that at least one side sees the other's value.
         fence(Ordering::SeqCst);
         if self.event_index {
             let event = self.memory.load_u16(at(self.place.used, 4 + 8 * u64::from(self.size)))?;
@@ -206,15 +206,14 @@ impl DriverRing {
         }
     }
 
-    /// How many chains the device has used that were not taken yet.
+    /// The number of used chains not taken yet.
     pub fn used_ahead(&self) -> Result<u16, RingError> {
         let ahead = self.used_index()?.wrapping_sub(self.next_used);
         if ahead > self.size { Err(RingError::Index(ahead)) } else { Ok(ahead) }
     }
 
-    /// Takes an entry of the used ring, which the device has made before: a head, and how many
-    /// bytes it wrote. It is for whoever puts heads in with [`Self::make_available`], and knows
-    /// which are in flight.
+    /// Takes an existing entry of the used ring: a head, and the number of bytes written. It is for
+    /// callers that use [`Self::make_available`], and track the heads in flight themselves.
     pub fn take_entry(&mut self) -> Result<(u32, u32), RingError> {
         let entry = self.next_entry()?;
         self.next_used = self.next_used.wrapping_add(1);
@@ -242,8 +241,8 @@ impl DriverRing {
         Ok(Some(Used { head: head as u16, written_bytes }))
     }
 
-    /// Asks the device to call for the next used chain, before the driver sleeps; `true` if there
-    /// is one already.
+    /// Requests a call for the next used chain, before the driver sleeps; returns `true` if there
+    /// already is one.
     pub fn listen(&mut self) -> Result<bool, RingError> {
         if self.event_index {
             self.memory.store_u16(at(self.place.available, 4 + 2 * u64::from(self.size)), self.next_used)?;

@@ -1,6 +1,6 @@
-//! What the tests of the load share: a server of our own, on a disk in memory that may lie.
+//! Shared by the load's tests: our own server, on a disk in memory that may lie.
 
-// Each test file uses a part of it, and all of it is tests.
+// Each test file uses only a part of it.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::os::fd::AsFd;
@@ -21,30 +21,30 @@ pub const DISK_BYTES: u64 = 8 << 20;
 const QUEUES: u16 = 4;
 const DEPTH: usize = 256;
 
-/// What a disk does that it must not.
+/// A disk's misbehaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// Nothing.
     None,
-    /// A write is answered and was never done.
+    /// A write is answered without being done.
     LostWrite,
-    /// A read finds what was there before the last write of each of its sectors.
+    /// A read returns the content before the last write of each of its sectors.
     StaleRead,
-    /// Of a write's last sector only some bytes arrive.
+    /// Only some bytes of a write's last sector arrive.
     TornSector,
     /// A write arrives at the wrong place.
     MisdirectedWrite,
-    /// A read is answered and its memory not touched.
+    /// A read is answered without touching its memory.
     EmptyRead,
-    /// A discard takes a sector more than it should.
+    /// A discard affects one sector too many.
     WideDiscard,
-    /// Zeroes are answered and were never written.
+    /// A zeroing is answered without being done.
     LostZeroes,
-    /// Bits change on their way.
+    /// Bits change in transit.
     Noise,
 }
 
-/// A disk in memory, which tells its lie with every 20th request that it fits.
+/// A disk in memory, which lies on every 20th suitable request.
 pub struct LyingDisk {
     lie: Lie,
     state: Mutex<State>,
@@ -52,7 +52,7 @@ pub struct LyingDisk {
 
 struct State {
     content: Vec<u8>,
-    /// What the last write of each sector replaced.
+    /// The content that the last write of each sector replaced.
     before: Vec<u8>,
     requests: u64,
 }
@@ -64,12 +64,12 @@ impl LyingDisk {
         Arc::new(Self { lie, state: Mutex::new(state) })
     }
 
-    /// All that it holds.
+    /// Its whole content.
     pub fn content(&self) -> Vec<u8> {
         self.state.lock().content.clone()
     }
 
-    /// How many requests it has served.
+    /// The number of served requests.
     pub fn requests(&self) -> u64 {
         self.state.lock().requests
     }
@@ -117,7 +117,7 @@ impl State {
     }
 }
 
-/// So that the channels outlive the borrow.
+/// A wrapper, so that channels can outlive the borrow.
 pub struct Served(pub Arc<LyingDisk>);
 
 impl Disk<Plain> for Served {
@@ -155,7 +155,7 @@ impl Channel<Plain> for LyingChannel {
 
     fn poll(&mut self, done: &mut Vec<Done<Plain>>) {
         let mut state = self.disk.state.lock();
-        // The last first, so that order is no friend of anybody.
+        // The last first, so that nothing relies on the order.
         while let Some(mut io) = self.held.pop() {
             state.execute(&mut io, self.disk.lie);
             done.push(io.end(Ok(())));
@@ -163,7 +163,7 @@ impl Channel<Plain> for LyingChannel {
     }
 }
 
-/// A server in a directory of its own.
+/// A server in its own directory.
 pub struct Local {
     pub server: VhostUserServer,
     pub socket: PathBuf,

@@ -1,4 +1,4 @@
-//! A thread's queues that break a promise on purpose, to be caught.
+//! A thread's queues that break a promise on purpose; the tests must catch them.
 
 use std::rc::Rc;
 
@@ -7,14 +7,14 @@ use strongroom_ring::Ring;
 
 use super::interposed::{Between, Fate, Interposed};
 
-/// Which promise is broken.
+/// The broken promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// A flush is acknowledged without fdatasync.
     FlushWithoutSync,
-    /// A durable write is written as any other.
+    /// A durable write is written like any other.
     DurableWriteWithoutSync,
-    /// The device forgets its last flush: not the queues, the replay breaks this one.
+    /// The device forgets its last flush. The replay breaks this rule, not the queues.
     DeviceForgetsFlush,
 }
 

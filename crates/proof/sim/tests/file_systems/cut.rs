@@ -1,4 +1,4 @@
-//! What a power cut leaves on the device: all that was flushed, and of what came after it anything.
+//! The device after a power cut: everything flushed, and any part of the later requests.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -9,10 +9,10 @@ use super::write_log::{Change, Entry};
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// What happens to the requests since the last flush.
+/// The fate of the requests since the last flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// All persist: the plain prefix.
+    /// All persist: the complete prefix.
     All,
     /// None persists.
     None,
@@ -39,16 +39,16 @@ impl Fate {
     }
 }
 
-/// A recorded device, cut again and again, at moments in ascending order.
+/// A recorded device, cut repeatedly at moments in ascending order.
 pub struct Replay<'a> {
     entries: &'a [Entry],
-    /// Everything before the flush that was last before the moment.
+    /// Everything before the last flush before the moment.
     durable: Image,
     durable_entries: usize,
     moment: usize,
-    /// Whether a block with its content persists as a whole, if at all.
+    /// Whether a block with its content persists whole or not at all.
     stays_whole: fn(u64, &[u8]) -> bool,
-    /// A broken device, to be caught: it forgets what was flushed before, back to so many flushes.
+    /// For a broken device that must be caught: the number of last flushes that it forgets.
     pub forgets_flushes: usize,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The device after the first `moment` entries, of which some were not durable.
+    /// The device after a cut at `moment`, with some of the non-durable entries.
     pub fn cut(&mut self, moment: usize, fate: Fate, random: &mut StdRng) -> Image {
         assert!(self.moment <= moment && moment <= self.entries.len(), "cuts are made in order");
         self.moment = moment;

@@ -1,4 +1,4 @@
-//! The file systems under test: how each is made, mounted, examined, and let go of again.
+//! The file systems under test: making, mounting, examining and unmounting each.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,27 +9,27 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::image::Image;
 
-/// How long the kernel may take to let go of files that a dropped ring had open.
+/// How long the kernel may take to close files that a dropped ring had open.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct FileSystem {
     pub name: &'static str,
     kind: &'static str,
-    /// As small as it can be made, and then some room for volumes.
+    /// The minimum size, plus some room for volumes.
     device_mib: u64,
     make: &'static [&'static str],
     mount_options: &'static str,
-    /// Whether a block of the device, with what is written there, has to persist as a whole if at
-    /// all: what the file system does not stand to have torn, whoever uses it.
+    /// Whether a block of the device, with its content, must persist whole or not at all, because
+    /// the file system itself does not tolerate a torn one.
     pub stays_whole: fn(u64, &[u8]) -> bool,
     /// Whether a block that is written again stays where it is.
     pub overwrites_in_place: bool,
-    /// Examines without changing, and fails when something is wrong.
+    /// Examines without changing anything, and fails on damage.
     examine: &'static [&'static str],
 }
 
-/// Small ones get blocks of 1024 bytes by default, which no real datastore has.
+/// Small file systems get blocks of 1024 bytes by default, which no real datastore has.
 pub const EXT4: FileSystem = FileSystem {
     name: "ext4",
     kind: "ext4",
@@ -44,7 +44,7 @@ pub const EXT4: FileSystem = FileSystem {
 pub const EXT4_WRITEBACK: FileSystem =
     FileSystem { name: "ext4, data=writeback", mount_options: "discard,data=writeback", ..EXT4 };
 
-/// `mkfs.xfs` makes none that is smaller.
+/// The minimum size of `mkfs.xfs`.
 pub const XFS: FileSystem = FileSystem {
     name: "XFS",
     kind: "xfs",
@@ -74,20 +74,20 @@ pub const BTRFS_NODATACOW: FileSystem = FileSystem {
     ..BTRFS
 };
 
-/// Its 1024 bytes have one checksum, which is wrong when they are torn, and the journal is found
-/// through them. `e2fsck` mends that from a copy.
+/// Its 1024 bytes have one checksum, which is wrong if they are torn, and the journal is found
+/// through them. `e2fsck` repairs that from a copy.
 fn holds_superblock_of_ext4(offset: u64, _content: &[u8]) -> bool {
     offset == 0
 }
 
-/// The same with 4096 bytes; `btrfs rescue super-recover` mends it.
+/// The same with 4096 bytes; `btrfs rescue super-recover` repairs it.
 fn is_superblock_of_btrfs(offset: u64, _content: &[u8]) -> bool {
     offset == 64 << 10
 }
 
-/// Recovery replays the log into a block unless the block's own header, in its first sector, says
-/// that it has been (`xlog_recover_get_buf_lsn` in the kernel's `xfs_buf_item_recover.c`). A block
-/// whose first sector alone is new is taken for done, and its checksum is wrong. The log itself and
+/// Recovery replays the log into a block unless the block's header, in its first sector, says that
+/// this was done (`xlog_recover_get_buf_lsn` in the kernel's `xfs_buf_item_recover.c`). A block of
+/// which only the first sector is new is skipped, and its checksum is wrong. The log itself and
 /// inodes, of one sector each, may be torn.
 fn is_metadata_of_xfs(_offset: u64, content: &[u8]) -> bool {
     // Of xfs_format.h and xfs_da_format.h: B+trees of extents, space, inodes, references and
@@ -120,7 +120,7 @@ impl FileSystem {
         Ok(Mounted(at.to_owned()))
     }
 
-    /// Looks for damage in an image that was mounted, so that its journal is empty.
+    /// Checks an image for damage. The image must have been mounted, so that its journal is empty.
     pub fn examine(&self, image: &Path) -> Result<(), String> {
         let (program, options) = self.examine.split_first().unwrap();
         run(Command::new(program).args(options).arg(image))
@@ -153,7 +153,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a program; its words are the error.
+/// Runs a program; its output is the error.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let named = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{named}: {error}"))?;

@@ -1,11 +1,11 @@
-//! Whether a file system makes first writes atomic by itself: 4096 bytes at a time, on a device
-//! that tears them at 512.
+//! Tests whether a file system makes first writes of 4096 bytes atomic by itself, on a device that
+//! tears them at 512.
 //!
-//! Many direct writes of 4096 bytes to 1 MiB go where nothing was written before: into holes, and
-//! into space that was allocated, zeroed or punched. None is flushed; but the file system is made
-//! to commit its journal all the time, as any other file on it would. After a cut each block is
-//! nothing or whole, because an extent becomes readable only after its data is on the device. A
-//! file of written zeroes shows what happens where that does not hold.
+//! Many direct writes of 4096 bytes to 1 MiB go to unwritten space: holes, and space that was
+//! allocated, zeroed or punched. None is flushed, but the file system is made to commit its journal
+//! continuously, as activity on other files would. After a cut each block is absent or whole,
+//! because an extent becomes readable only after its data is on the device. A file of written
+//! zeroes shows the result without that guarantee.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -32,7 +32,7 @@ const WRITE_BLOCKS_MAX: usize = 256;
 const WRITERS: usize = 4;
 const CUTS_PER_RECORDING: usize = 50;
 
-/// What a file is before the first writes.
+/// The state of a file before the first writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ground {
     Hole,
@@ -72,7 +72,7 @@ impl Ground {
     }
 }
 
-/// What a sector of a block holds once it is written; never zeroes.
+/// The written content of a block's sector; never zeroes.
 fn pattern(block: usize, sector: usize) -> [u8; 512] {
     let mut bytes = [0; 512];
     for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
@@ -96,7 +96,7 @@ fn writes(random: &mut StdRng) -> Vec<(usize, usize)> {
     writes
 }
 
-/// Writes everything once, and says the first moment of that with what the device was asked to do.
+/// Writes everything once; returns the moment before the first write, and the device's requests.
 fn record(file_system: &FileSystem, fresh: &Image, random: &mut StdRng) -> (usize, Vec<Entry>) {
     let recorder = Recorder::start(file_system, fresh).unwrap();
     let at = recorder.path();
@@ -151,18 +151,18 @@ fn write_all(at: &Path, queue: &[(Ground, (usize, usize))]) {
     }
 }
 
-/// Blocks that were found.
+/// Counts of the blocks found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     nothing: usize,
     whole: usize,
-    /// Part one, part the other: torn.
+    /// Partly each: torn.
     mixed: usize,
-    /// Something else, which nobody ever wrote there.
+    /// Other content, which was never written there.
     foreign: usize,
-    /// Whole or torn, where `SEEK_DATA` says that there is a hole.
+    /// Whole or torn, where `SEEK_DATA` reports a hole.
     hidden: usize,
-    /// Nothing, where `SEEK_DATA` says that there is data.
+    /// Nothing, where `SEEK_DATA` reports data.
     empty_data: usize,
 }
 
@@ -174,7 +174,7 @@ impl Found {
             at = seek(file, SeekFrom::Hole(data)).unwrap();
             is_data[data as usize / BLOCK..(at as usize).div_ceil(BLOCK)].fill(true);
         }
-        // Asked first: what lies in the page cache counts as data, be it zeroes.
+        // Queried before reading: pages in the page cache count as data, even zeroes.
         let mut bytes = vec![0; FILE_BLOCKS * BLOCK];
         file.read_exact_at(&mut bytes, 0).unwrap();
         for (block, (content, is_data)) in bytes.chunks_exact(BLOCK).zip(is_data).enumerate() {
@@ -228,7 +228,7 @@ fn first_writes_are_whole_or_absent(file_system: &FileSystem) {
         assert!(found.nothing > 0 && found.whole > 0, "it was cut before and after the writes");
         assert_eq!((found.foreign, found.hidden), (0, 0), "{ground:?}");
         match ground {
-            // Shows that the device tears, and that it would be seen.
+            // Shows that the device tears, and that the test would detect it.
             Ground::WrittenZeroes => assert_eq!(found.mixed > 0, file_system.overwrites_in_place),
             _ => assert_eq!((found.mixed, found.empty_data), (0, 0), "{ground:?}"),
         }

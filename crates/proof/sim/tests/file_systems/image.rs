@@ -1,4 +1,4 @@
-//! What a device holds: cheap to copy, because copies share what neither has changed since.
+//! The content of a device: cheap to copy, because copies share unchanged chunks.
 
 use std::fs::File;
 use std::io;
@@ -15,12 +15,12 @@ const CHUNK: usize = 4096;
 
 #[derive(Clone)]
 pub struct Image {
-    /// Nothing stands for zeroes.
+    /// `None` stands for zeroes.
     chunks: Vec<Option<Arc<[u8; CHUNK]>>>,
 }
 
 impl Image {
-    /// What a file holds. Its length is a multiple of 4096 bytes.
+    /// Reads a file, whose length is a multiple of 4096 bytes.
     pub fn read_from(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let length = file.metadata()?.len();
@@ -41,7 +41,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Makes a file hold it, whatever it held before.
+    /// Writes it to a file, replacing the content.
     pub fn write_to(&self, path: &Path) -> io::Result<()> {
         let file = File::create(path)?;
         file.set_len(self.length())?;
@@ -82,7 +82,7 @@ impl Image {
         }
     }
 
-    /// What is discarded reads as zeroes.
+    /// Zeroes a discarded range.
     pub fn zero(&mut self, offset: u64, length: u64) {
         let mut at = offset as usize;
         let end = (offset + length) as usize;

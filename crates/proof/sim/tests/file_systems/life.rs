@@ -1,9 +1,8 @@
 //! The life of a volume on a recorded file system.
 //!
-//! It is created, written on several queues, grown while it is in use, closed and opened again,
-//! renamed, and at last perhaps deleted. At every moment of the device it is known which of its
-//! names may exist, how large it may be, and what it may hold. The stages are the product's, from
-//! the guest's bytes down to io_uring.
+//! It is created, written on several queues, grown while in use, closed and reopened, renamed, and
+//! possibly deleted at the end. At every moment of the device its possible names, sizes and
+//! contents are known. The stages are the product's, from the guest's bytes down to io_uring.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -28,14 +27,14 @@ use super::recorder::Recorder;
 /// Queues of the guest, each with a ring of its own.
 const QUEUES: usize = 3;
 const RING_DEPTH: usize = 32;
-/// Larger ones take longer to compare and show nothing else.
+/// Larger volumes take longer to compare and show nothing new.
 const BLOCKS_MAX: u64 = 128;
-/// The kernel lets go of a closed file, and its lock, a little later.
+/// The kernel releases a closed file, and its lock, a little later.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
-/// How long a step waits for something to end.
+/// How long a step waits for a completion.
 const STEP_WAIT: Duration = Duration::from_millis(2);
 
-/// Where volumes are, in the mounted file system.
+/// The directory of volumes in the mounted file system.
 pub const DATASTORE: &str = "ds";
 
 /// Some have tags.
@@ -44,17 +43,17 @@ fn draw_sort(random: &mut StdRng) -> Sort {
     Sort { integrity: sort.encrypted && random.random_ratio(1, 4), ..sort }
 }
 
-/// What happened, moment by moment of the device.
+/// The history, by moments of the device.
 pub struct History {
     pub sort: Sort,
     pub account: Account,
 }
 
-/// An open volume: who answers for it, and the stages that a worker has.
+/// An open volume: its head, and the stages of a worker.
 pub struct OpenStack {
     pub head: VolumeHead,
     pub stack: Stack,
-    /// What brings first writes from the log to the layer, and its thread.
+    /// Destages first writes from the log to the layer, on its own thread.
     destaging: Option<(Destaging, Lanes)>,
 }
 
@@ -77,7 +76,7 @@ impl OpenStack {
         self.destaging = Some((self.stack.destage(&lanes).unwrap(), lanes));
     }
 
-    /// In order, or with a log that is not empty.
+    /// Closes it in order, or with a log that is not empty.
     pub fn close(mut self, end: End) {
         if let Some((destaging, _lanes)) = self.destaging.take() {
             destaging.end(end).unwrap();
@@ -100,15 +99,13 @@ pub struct Life<'a> {
     size_bytes: u64,
     account: Account,
     open: Option<OpenStack>,
-    /// One for each queue of the guest, as long as the volume is open: a ring that stands still
-    /// holds on to files.
+    /// One for each queue of the guest, while the volume is open: an idle ring keeps files open.
     rings: Vec<Ring>,
     guest: Guest,
 }
 
 impl<'a> Life<'a> {
-    /// A life of so many steps from creation on. A broken rule, if there is one, is broken all
-    /// along.
+    /// A life of this many steps from creation on. A broken rule applies to the whole life.
     pub fn of(
         bench: &'a Bench,
         recorder: &'a Recorder,
@@ -126,7 +123,7 @@ impl<'a> Life<'a> {
         life.go_on(steps)
     }
 
-    /// The life goes on after a cut which left this volume, for so many steps.
+    /// Continues a life after a cut that left this volume, for this many steps.
     pub fn after(
         bench: &'a Bench,
         recorder: &'a Recorder,
@@ -139,7 +136,7 @@ impl<'a> Life<'a> {
         let random = StdRng::seed_from_u64(seed);
         let account = Account::new(Oracle::of(&found.content), Allowed::settled(name, size_bytes));
         let mut life = Self::with(bench, recorder, random, sort, name, size_bytes, account);
-        // Its contents differ from those of before.
+        // Its contents differ from the earlier ones.
         life.guest = Guest::new(&bench.memory, 1 << 20);
         life.go_on(steps)
     }
@@ -269,7 +266,7 @@ impl<'a> Life<'a> {
         self.allow(self.settled());
     }
 
-    /// Makes it larger while requests are in flight.
+    /// Grows it while requests are in flight.
     fn grow(&mut self) {
         self.open();
         let from = self.size_bytes;
@@ -300,7 +297,7 @@ impl<'a> Life<'a> {
     }
 }
 
-/// A volume as it was found.
+/// A volume found after a cut.
 pub struct Found {
     pub name: &'static str,
     pub content: Vec<u8>,

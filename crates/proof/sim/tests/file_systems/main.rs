@@ -1,23 +1,23 @@
 //! Power cuts beneath ext4, XFS and btrfs themselves.
 //!
-//! A volume lives on a real file system, whose device writes down every request. The device is then
-//! cut at any moment of that: everything before the last flush is on it, and of the rest any part,
-//! torn at 512 bytes. The file system is mounted again, which replays its journal, and the volume
-//! is held against what was acknowledged.
+//! A volume lives on a real file system, whose device records every request. The device is then cut
+//! at any moment: it holds everything before the last flush, and any part of the rest, torn at 512
+//! bytes. The file system is mounted again, which replays its journal, and the volume is checked
+//! against the acknowledged requests.
 //!
-//! A slice on ext4 is run with every other test where that is possible (`slice`): what has been
-//! acknowledged, cut at that very moment, and then a hundred cuts at random.
-//! `scripts/test-power-cuts` runs all of it: it needs root for the mounts, and the programs that
-//! the script names. `POWER_CUTS` is the number of cuts for each file system, and `POWER_CUTS_SEED`
-//! the first seed. A seed draws the same requests and cuts again, but the kernel's threads take
-//! their own order; so the image that is wrong is kept where `POWER_CUTS_KEEP` says.
+//! A slice on ext4 runs with all other tests where possible (`slice`): a cut right after each
+//! acknowledgement, and then a hundred random cuts. `scripts/test-power-cuts` runs everything: it
+//! needs root for the mounts, and the programs that the script names. `POWER_CUTS` is the number of
+//! cuts for each file system, and `POWER_CUTS_SEED` the first seed. A seed repeats the same
+//! requests and cuts, but the kernel's threads run in their own order; so a wrong image is kept in
+//! `POWER_CUTS_KEEP`.
 //!
-//! The guest, the oracle and what is known of a life are those of the simulated power cuts,
-//! `tests/power_cuts`. From the bottom up: `write_log` reads what a device was asked to do, `image`
-//! is what it holds, `cut` what is left of that; `file_system` makes and mounts one, and `recorder`
-//! records it; `life` is what a volume goes through, `survey` looks at what is left, and `trial`
-//! does it again and again; `promises` takes acknowledgements one by one. `first_writes` and
-//! `syncs` ask the file systems alone what they promise.
+//! The guest, the oracle and the knowledge of a life are those of the simulated power cuts,
+//! `tests/power_cuts`. From the bottom up: `write_log` reads a device's requests, `image` is its
+//! content, `cut` the content after a cut; `file_system` makes and mounts file systems, and
+//! `recorder` records one; `life` is the life of a volume, `survey` checks the state after a cut,
+//! and `trial` repeats this; `promises` tests acknowledgements one by one. `first_writes` and
+//! `syncs` test the promises of the file systems alone.
 
 #![allow(
     clippy::unwrap_used,
@@ -56,7 +56,7 @@ use campaign::{first_seed, number};
 use file_system::{BTRFS, EXT4, FileSystem, XFS};
 use trial::Trial;
 
-/// Lives under a broken rule, until one has to be caught.
+/// Lives under a broken rule, within which it must be caught.
 const BROKEN_LIVES: u64 = 20;
 
 /// Cuts for each file system.
@@ -79,10 +79,10 @@ fn every_power_cut_leaves_what_was_promised(file_system: &'static FileSystem) {
     println!("{}, {seeds}: {count:?} in {seconds:.1} s", file_system.name);
 }
 
-/// Breaks a rule in life after life until that is noticed.
+/// Breaks a rule in life after life until a test detects it.
 fn is_caught(rule: Rule) {
     let file_systems = match rule {
-        // On btrfs a durable write is a write and a sync, whose rule this is not.
+        // On btrfs a durable write is a write and a sync, so this rule does not apply.
         Rule::DurableWriteWithoutSync => &[&EXT4, &XFS][..],
         Rule::FlushWithoutSync | Rule::DeviceForgetsFlush => &[&EXT4, &XFS, &BTRFS],
     };

@@ -1,10 +1,9 @@
-//! Each acknowledgement by itself: when it has come, the power is cut, and of all that the device
-//! was not asked to flush nothing is left. What the product says it has made durable is there all
-//! the same.
+//! Tests each acknowledgement by itself: the power is cut right after it, and all unflushed
+//! requests are lost. Everything that the product has acknowledged as durable must still be there.
 //!
-//! A cut at random hardly ever falls between an acknowledgement and the next flush, whatever asked
-//! for that. Here every one does, so a system call that does not do what it is called for (a write
-//! without `RWF_DSYNC`, a directory that is not synced) is found at once.
+//! A random cut hardly ever falls between an acknowledgement and the next flush. Here every cut
+//! does, so a missing guarantee (a write without `RWF_DSYNC`, an unsynced directory) is found at
+//! once.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -28,16 +27,16 @@ use super::survey::read_all;
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 const BLOCKS: u64 = 32;
 
-/// What has to be there after an acknowledgement.
+/// The required state after an acknowledgement.
 struct Promise {
-    /// What was acknowledged.
+    /// The acknowledged action.
     what: &'static str,
-    /// When, for the device.
+    /// The device's moment.
     moment: usize,
-    /// The volume's name, if it is there; otherwise it is not.
+    /// The volume's name; `None` if it must be absent.
     name: Option<&'static str>,
     size_bytes: u64,
-    /// What the first blocks are filled with.
+    /// The fill bytes of the first blocks.
     fills: [u8; 2],
 }
 
@@ -89,7 +88,7 @@ impl<'a> Used<'a> {
         self.open.stack.grow(size).unwrap();
     }
 
-    /// In order, with an empty log.
+    /// Closes it in order, with an empty log.
     fn close(self) {
         let Self { channel, ring, open, .. } = self;
         drop(channel);
@@ -98,7 +97,7 @@ impl<'a> Used<'a> {
     }
 }
 
-/// Does whatever is acknowledged as durable, one after another, and says when it was.
+/// Performs each durably acknowledged action once, and returns the promises with their moments.
 fn live(bench: &Bench, sort: Sort, recorder: &Recorder) -> Vec<Promise> {
     let path = |name: &str| recorder.path().join(DATASTORE).join(name);
     let mut promises = Vec::new();
@@ -130,7 +129,7 @@ fn live(bench: &Bench, sort: Sort, recorder: &Recorder) -> Vec<Promise> {
     used.grow(2 * BLOCKS);
     promise("it was made larger", Some("vm1"), size_bytes, fills);
     used.close();
-    // Whoever renames it is killed before he has synced the directory: a successor has to.
+    // The renaming process is killed before it syncs the directory, so its successor has to.
     std::fs::rename(path("vm1"), path("vm3")).unwrap();
     let mut used = Used::open(bench, sort, &path("vm3"));
     used.write(0, 4, true);
@@ -144,7 +143,7 @@ fn live(bench: &Bench, sort: Sort, recorder: &Recorder) -> Vec<Promise> {
     promises
 }
 
-/// An error says which promise was broken.
+/// Checks all promises. An error names the broken one.
 pub fn are_kept(file_system: &FileSystem, sort: Sort) -> Result<usize, String> {
     let bench = Bench::new();
     let place = tempfile::tempdir().unwrap();

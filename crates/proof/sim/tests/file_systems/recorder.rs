@@ -1,13 +1,13 @@
-//! A mounted file system whose device writes down all that it is asked to do.
+//! A mounted file system whose device records all its requests.
 //!
 //! ```text
 //! file system -> loop device -> FUSE -> qemu-storage-daemon: blklogwrites -> an image and a log
 //! ```
 //!
-//! An entry is written when its request has taken effect, and before that is reported, so the log
-//! has the requests in an order in which they took effect. A flush of the loop device is an fsync
-//! of the file below it, a discard is a punched hole, and both arrive in the log as what they are;
-//! the loop device has no FUA, so the kernel makes of it a write and a flush.
+//! An entry is written after its request has taken effect and before that is reported, so the log's
+//! order is an order in which the requests took effect. A flush of the loop device is an fsync of
+//! the file below it, a discard is a punched hole, and the log records both as such. The loop
+//! device has no FUA, so the kernel turns it into a write and a flush.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use super::write_log::{Clock, Entry, read_log};
 
 /// How long the daemon may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two requests to end.
+/// The time between two signals to end.
 const SIGNAL_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 pub struct Recorder {
@@ -38,7 +38,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Mounts what `image` holds, and writes down everything from the mounting on.
+    /// Mounts `image`, and records everything from the mount on.
     pub fn start(file_system: &FileSystem, image: &Image) -> Result<Self, String> {
         let place = tempfile::tempdir().unwrap();
         image.write_to(&place.path().join("image")).unwrap();
@@ -54,17 +54,17 @@ impl Recorder {
         self.mounted.as_ref().unwrap().path()
     }
 
-    /// How many requests the device has taken.
+    /// The number of requests so far.
     pub fn moment(&self) -> usize {
         self.clock.moment().unwrap()
     }
 
-    /// For another thread.
+    /// A clock for another thread.
     pub fn another_clock(&self) -> Clock {
         Clock::of(&self.place.path().join("log")).unwrap()
     }
 
-    /// Unmounts, which is recorded too, and says all that the device was asked to do.
+    /// Unmounts, which is recorded too, and returns all requests.
     pub fn finish(mut self) -> Vec<Entry> {
         self.mounted = None;
         self.daemon = None;
@@ -77,11 +77,11 @@ impl Recorder {
 struct Daemon(Pid);
 
 impl Daemon {
-    /// Returns when the device is there.
+    /// Starts it, and returns when the device exists.
     fn start(place: &Path) -> Self {
         let named = |name: &str| place.join(name);
         File::create(named("log")).unwrap();
-        // What it is mounted over.
+        // The file over which the device is mounted.
         File::create(named("device")).unwrap();
         let node = |parts: &str, path: Option<PathBuf>| {
             path.map_or(parts.to_owned(), |path| format!("{parts}{}", path.display()))
@@ -97,7 +97,7 @@ impl Daemon {
         daemon.arg("--blockdev").arg(logging);
         daemon.arg("--export").arg(node(export, Some(named("device"))));
         daemon.arg("--daemonize").arg("--pidfile").arg(named("pid"));
-        // The parent ends when the device is there.
+        // The parent exits when the device exists.
         run(&mut daemon).unwrap();
         let pid = std::fs::read_to_string(named("pid")).unwrap().trim().parse().unwrap();
         Self(Pid::from_raw(pid).unwrap())
@@ -105,8 +105,8 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Asks it to end until it does. One signal is not enough: its handler sets a flag, and one
-    /// that comes between the daemon's look at the flag and its sleep wakes nobody.
+    /// Signals it to end until it does. One signal is not enough: its handler sets a flag, and a
+    /// signal between the daemon's check of the flag and its sleep is lost.
     fn end(&self) -> Result<usize, Errno> {
         let daemon = pidfd_open(self.0, PidfdFlags::empty())?;
         let until = Instant::now() + PATIENCE;
@@ -141,8 +141,8 @@ mod tests {
     use crate::file_system::{BTRFS, EXT4, XFS};
     use crate::write_log::Change;
 
-    /// What all of this rests on: an fsync that has returned lies within the moment as a write and
-    /// then a flush, and freed space arrives as a discard.
+    /// The basis of these tests: a returned fsync is in the log as a write followed by a flush, and
+    /// freed space arrives as a discard.
     #[test]
     #[cfg_attr(not(feature = "file-systems"), ignore = "scripts/test-power-cuts runs it")]
     fn writes_flushes_and_discards_reach_the_log_in_order() {

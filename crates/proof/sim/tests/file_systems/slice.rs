@@ -1,5 +1,5 @@
-//! A slice of all this, on ext4, with every other test: in mount and process namespaces of its own,
-//! where there is root for them. Whatever it mounts or starts is gone with them.
+//! A slice of these tests, on ext4, which runs with all other tests if root is available: in its
+//! own mount and process namespaces, with which all mounts and processes disappear.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,10 +13,10 @@ use super::trial::Trial;
 
 const CUTS: usize = 100;
 const PROGRAMS: [&str; 5] = ["qemu-storage-daemon", "mkfs.ext4", "e2fsck", "losetup", "unshare"];
-/// Root's programs are not on everybody's path.
+/// Root's programs are not on every user's path.
 const PATH_OF_ROOT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why it cannot be run here.
+/// Why the slice cannot run here.
 fn hindrance() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("it mounts file systems, which needs root".to_owned());
@@ -39,7 +39,7 @@ fn power_cuts_on_ext4_leave_what_was_acknowledged() {
     let this = std::env::current_exe().unwrap();
     let namespaces =
         ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    // In memory, and gone with the namespace.
+    // In memory, and removed with the namespace.
     let in_memory = r#"mount -t tmpfs -o size=1G,mode=0700 power-cuts /mnt && exec "$@""#;
     let mut inside = Command::new("unshare");
     inside.args(namespaces).args(["sh", "-c", in_memory, "sh"]).arg(this);

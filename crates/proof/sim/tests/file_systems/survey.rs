@@ -1,4 +1,4 @@
-//! What a power cut has left on a mounted file system, opened and compared with what was promised.
+//! Opens the state after a power cut on a mounted file system, and compares it with the promises.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::knowledge::{Allowed, Bench, Knowledge, NAMES, Sort};
 use super::life::{DATASTORE, Found, OpenStack};
 use super::oracle::Verdict;
 
-/// Looks at all that is there. `None` where the volume is rightly absent.
+/// Checks everything on the file system. `None` if the volume is rightly absent.
 pub fn survey(
     bench: &Bench,
     mounted: &Path,
@@ -40,7 +40,7 @@ pub fn survey(
                 return Err("it is there under both names".to_owned());
             }
             (ListedVolume::Volume(_), Some(name)) => found = Some(name),
-            // What is left of an interrupted creation or deletion can be deleted.
+            // Leftovers of an interrupted creation or deletion can be deleted.
             (ListedVolume::Broken { .. }, name) if name.is_none() || allowed.remains => {
                 delete(&path, Duration::ZERO)
                     .map_err(|error| format!("what is left cannot be deleted: {error}"))?;
@@ -63,7 +63,7 @@ pub fn survey(
     }
 }
 
-/// Whatever is left of a volume that is not there, its name is free.
+/// The name of an absent volume is free, whatever its leftovers.
 fn create_anew(bench: &Bench, datastore: &Path, sort: Sort) -> Result<(), String> {
     for name in NAMES {
         create(&datastore.join(name), &bench.create_options(sort, 8192))
@@ -90,7 +90,7 @@ fn read_volume(bench: &Bench, path: &Path, sort: Sort, allowed: &Allowed) -> Res
     read_all(bench, &*open.stack.disk()).map_err(|error| format!("it cannot be read: {error}"))
 }
 
-/// Everything that a disk holds.
+/// The whole content of a disk.
 pub fn read_all(bench: &Bench, disk: &dyn Disk<Plain>) -> Result<Vec<u8>, strongroom_io::IoError> {
     let ring = Ring::new(1).unwrap();
     let thread = Thread { pool: bench.pool.clone(), reactor: Rc::new(ring.clone()) };

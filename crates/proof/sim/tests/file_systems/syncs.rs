@@ -1,13 +1,12 @@
-//! Whether a sync that has returned has flushed the device, also when several syncs of one file run
-//! together.
+//! Tests whether a returned sync has flushed the device, even if several syncs of one file overlap.
 //!
-//! Threads write blocks of a file and sync each before the next, as the queues of a volume do with
-//! durable writes. Whoever's sync returns must find, in what the device was asked to do so far, its
-//! own block and then a flush. No power is cut: the recording alone tells.
+//! Threads write blocks of a file and sync each before the next, like a volume's queues with
+//! durable writes. When a thread's sync returns, the device's requests so far must contain its
+//! block and then a flush. No power is cut: the recording suffices.
 //!
-//! btrfs breaks it (Linux 6.18): shortly after the commit of a transaction, some of the syncs that
-//! run together return at once, while another has only begun to write the log tree. It holds there
-//! when no two syncs of a file run together.
+//! btrfs breaks this (Linux 6.18): shortly after a transaction commits, some overlapping syncs
+//! return at once, while another has only begun to write the log tree. It holds there if no two
+//! syncs of a file overlap.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -33,20 +32,20 @@ const WRITES_PER_ROUND: usize = 4;
 enum Syncs {
     Together,
     OneAtATime,
-    /// The same, and beside them all of the file system is synced again and again (`syncfs`), as
-    /// when a volume grows.
+    /// The same, while the whole file system is synced repeatedly (`syncfs`), as when a volume
+    /// grows.
     OneAtATimeBesideSyncfs,
-    /// Together, but each of a file of its own, as a layer's and its log's.
+    /// Overlapping, but each of its own file, like those of a layer and its log.
     OfTheirOwnFiles,
 }
 
-/// A block that a sync has returned for, with the moment of the device then.
+/// A block whose sync has returned, with the device's moment at that time.
 struct Synced {
     number: u64,
     moment: usize,
 }
 
-/// How many syncs there were, and how many of them returned without a flush.
+/// Returns the number of syncs, and how many of them returned without a flush.
 fn syncs(file_system: &FileSystem, how: Syncs) -> (usize, usize) {
     let place = tempfile::tempdir().unwrap();
     let recorder = Recorder::start(file_system, &file_system.make(place.path())).unwrap();
@@ -64,7 +63,7 @@ fn syncs(file_system: &FileSystem, how: Syncs) -> (usize, usize) {
     let is_alone = matches!(how, Syncs::OneAtATime | Syncs::OneAtATimeBesideSyncfs);
     let mut synced = Vec::new();
     for round in 0..cuts().div_ceil(3) {
-        // Each round begins with a transaction of its own.
+        // Each round begins with a new transaction.
         syncfs(&file).unwrap();
         let (begin, one_at_a_time) = (Barrier::new(WRITERS), Mutex::new(()));
         let goes_on = AtomicBool::new(how == Syncs::OneAtATimeBesideSyncfs);
@@ -120,7 +119,7 @@ fn syncs(file_system: &FileSystem, how: Syncs) -> (usize, usize) {
     (synced.len(), synced.len() - synced.iter().filter(is_flushed).count())
 }
 
-/// What nothing else on the device begins with.
+/// The start of a block, unique on the device.
 fn marked(number: u64) -> [u8; 8] {
     (number | 0x5EA1_ED00 << 32).to_le_bytes()
 }
@@ -137,7 +136,7 @@ fn syncs_that_run_together_have_all_flushed_on_ext4_and_xfs() {
     assert_eq!([&EXT4, &XFS].map(|file_system| told(file_system, Syncs::Together)), [0, 0]);
 }
 
-/// Not together on btrfs, which is told and not demanded.
+/// Overlapping syncs on btrfs are only reported, not required.
 #[test]
 #[cfg_attr(not(feature = "file-systems"), ignore = "scripts/test-power-cuts runs it")]
 fn syncs_one_at_a_time_have_all_flushed_on_every_file_system() {
@@ -145,8 +144,8 @@ fn syncs_one_at_a_time_have_all_flushed_on_every_file_system() {
     assert_eq!([&EXT4, &XFS, &BTRFS].map(|file_system| told(file_system, Syncs::OneAtATime)), [0; 3]);
 }
 
-/// What a volume on btrfs relies on besides: its files are synced beside each other, and another
-/// process makes it larger.
+/// A volume on btrfs also relies on this: its files are synced concurrently, and another process
+/// may grow it.
 #[test]
 #[cfg_attr(not(feature = "file-systems"), ignore = "scripts/test-power-cuts runs it")]
 fn syncs_beside_those_of_other_files_and_of_all_have_flushed_on_btrfs() {

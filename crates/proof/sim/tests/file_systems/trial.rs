@@ -1,4 +1,4 @@
-//! A file system on trial: volumes live on it, and each life is cut at many moments.
+//! Tests a file system: volumes live on it, and each life is cut at many moments.
 
 use std::path::{Path, PathBuf};
 
@@ -19,31 +19,31 @@ use super::write_log::Entry;
 
 const LIFE_STEPS: [usize; 3] = [1200, 300, 2000];
 const SHORT_LIFE_STEPS: usize = 250;
-/// Of each life. One in eight of them goes on after the cut, and is cut again.
+/// Cuts per life. One in eight lives continues after the cut, and is cut again.
 const CUTS_PER_LIFE: usize = 50;
 const CUTS_PER_SECOND_LIFE: usize = 6;
 const SECOND_LIFE_STEPS: usize = 60;
-/// One in so many images is looked at by `volume check`, and by the file system's own.
+/// One in this many images is checked by `volume check`, and by the file system's own check.
 const CHECKED_ONE_IN: u64 = 8;
 const EXAMINED_ONE_IN: u64 = 16;
-/// So many of the requests before a cut are told.
+/// The number of requests before a cut in a report.
 const REQUESTS_TOLD: usize = 24;
 
-/// What was done.
+/// The counts of a trial.
 #[derive(Debug, Default)]
 pub struct Count {
-    /// Of one life, each number of requests: the first, the first two, and so on.
+    /// Prefixes of one life: the first request, the first two, and so on.
     prefixes: usize,
     pub cuts: usize,
-    /// Of volumes that had lived on after a cut.
+    /// Cuts of volumes that had continued after a cut.
     pub second_cuts: usize,
     /// Cuts that left no volume, rightly.
     absent: usize,
-    /// Images that the file system's own check looked at.
+    /// Images examined by the file system's own check.
     examined: usize,
-    /// Blocks that were written once, and were whole or nothing.
+    /// Blocks that were written once, and were whole or absent.
     first_writes: usize,
-    /// What the devices were asked to do.
+    /// Requests to the devices.
     requests: usize,
     flushes: usize,
 }
@@ -56,14 +56,14 @@ pub struct Trial {
     pub count: Count,
 }
 
-/// A recorded life: what the device was asked to do, and what the guest saw meanwhile.
+/// A recorded life: the device's requests, and the guest's observations.
 struct Recording<'a> {
     first: &'a Image,
     entries: &'a [Entry],
     history: &'a History,
 }
 
-/// A cut of a recording, with what is known at its moment.
+/// A cut of a recording, with the knowledge at its moment.
 struct Cut<'a> {
     image: Image,
     moment: usize,
@@ -79,8 +79,8 @@ impl Trial {
         Self { file_system, bench: Bench::new(), fresh, place, count: Count::default() }
     }
 
-    /// A volume's short life, replayed prefix by prefix. An error says what was found wrong, and
-    /// how it came about.
+    /// A volume's short life, replayed prefix by prefix. An error states the problem and its
+    /// history.
     pub fn live_prefix_by_prefix(&mut self, seed: u64) -> Result<(), String> {
         let (history, entries) = self.record(seed, SHORT_LIFE_STEPS, None)?;
         let first = self.fresh.clone();
@@ -144,7 +144,7 @@ impl Trial {
         replay
     }
 
-    /// Mounts an image and holds what is on it against what is known.
+    /// Mounts an image and checks it against the knowledge.
     fn look(&mut self, cut: &Cut<'_>, knowledge: &mut Knowledge<'_>) -> Result<(), String> {
         let (device, at) = (self.place.path().join("device"), self.place.path().join("mounted"));
         cut.image.write_to(&device).unwrap();
@@ -165,8 +165,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The life goes on after the cut, from the mounting on, and is cut again: also while the file
-    /// system and the volume recover.
+    /// Continues the life after the cut, from the mount on, and cuts it again, including while the
+    /// file system and the volume recover.
     fn go_on(&mut self, cut: &Cut<'_>, knowledge: &mut Knowledge<'_>) -> Result<(), String> {
         let recorder = Recorder::start(self.file_system, &cut.image)?;
         let allowed = knowledge.go_to(cut.moment);
@@ -190,7 +190,7 @@ impl Trial {
         Ok(())
     }
 
-    /// For a person: what was cut, and where its image is kept.
+    /// Describes a failed cut for a person, and where its image is kept.
     fn explain(&self, cut: &Cut<'_>, fate: Fate, what: &str, rule: Option<Rule>) -> String {
         let kept = if rule.is_none() { self.keep(cut) } else { None };
         let kept = kept.map_or(String::new(), |kept| format!(", kept as {}", kept.display()));

@@ -1,4 +1,4 @@
-//! What a device was asked to do, in order: the log that QEMU's `blklogwrites` writes.
+//! A device's requests, in order: the log of QEMU's `blklogwrites`.
 //!
 //! The format is dm-log-writes' (Linux, `Documentation/admin-guide/device-mapper/log-writes.rst`,
 //! and `struct log_write_super` and `log_write_entry` of `drivers/md/dm-log-writes.c`),
@@ -20,12 +20,12 @@ const FLUSH: u64 = 1;
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
-/// What the recorder asks for.
+/// The recorder's setting.
 const LOG_SECTOR: u64 = 512;
 const ENTRY_BYTES: usize = 32;
 const COUNT_OFFSET: usize = 16;
 
-/// More than any test writes; keeps a damaged count from taking all memory.
+/// More than any test writes; keeps a damaged count from exhausting memory.
 const ENTRIES_MAX: u64 = 1 << 20;
 /// The block layer splits requests far below it.
 const WRITE_BYTES_MAX: u64 = 64 << 20;
@@ -49,7 +49,7 @@ pub enum LogError {
     Flags { entry: u64, flags: u64 },
 }
 
-/// What an entry changes.
+/// The change of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
     Nothing,
@@ -67,7 +67,7 @@ pub struct Entry {
     pub change: Change,
 }
 
-/// For a person.
+/// For people.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.change {
@@ -80,13 +80,11 @@ impl fmt::Display for Entry {
     }
 }
 
-/// How many entries a log has while it is being written: the moment, as far as the device is
-/// concerned.
+/// The number of entries of a log while it is being written: the device's moment.
 ///
-/// QEMU writes an entry before it reports the request as done. Where requests are under way
-/// together, the count in the first sector may be behind that (seen on btrfs, by up to 18), and an
-/// entry may be written while the one before it is not yet. So the entries are counted, and the
-/// greater count holds.
+/// QEMU writes an entry before it reports the request as done. With concurrent requests, the count
+/// in the first sector may lag (on btrfs by up to 18), and an entry may be written before its
+/// predecessor. So the entries are counted, and the greater count is used.
 pub struct Clock {
     log: File,
     seen: Cell<(u64, usize)>,
@@ -117,14 +115,14 @@ impl Clock {
         let mut first = [0; ENTRY_BYTES];
         match self.log.read_exact_at(&mut first, 0) {
             Ok(()) => Ok(count.max(word(&first, COUNT_OFFSET) as usize)),
-            // The first flush has not come.
+            // The first flush has not happened yet.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(count),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Reads the log of a device of so many bytes.
+/// Reads the log of a device of this many bytes.
 pub fn read_log(log: &File, device_bytes: u64) -> Result<Vec<Entry>, LogError> {
     let end = log.metadata()?.len();
     let header: [u8; ENTRY_BYTES] = read(log, 0, ENTRY_BYTES as u64, end)?.try_into().unwrap_or_default();

@@ -10,7 +10,7 @@ use strongroom_sim::SimReactor;
 use super::interposed::{Between, Fate, Interposed};
 use super::mutations::{Mutation, Rule};
 
-/// Whose queues.
+/// The owner of the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     Guest,
@@ -33,17 +33,17 @@ impl Mutation {
     }
 }
 
-/// What a thread's queues do with their operations.
+/// A thread's queue that interferes with its operations.
 struct BrokenQueue {
     mutation: Mutation,
     whose: Whose,
-    /// Zeroings on their way.
+    /// Zeroings in flight.
     zeroing: BTreeSet<u64>,
-    /// So many of the next flushes belong to zeroings.
+    /// The number of upcoming flushes that belong to zeroings.
     swallows: usize,
-    /// What its files are called.
+    /// The names of its files.
     files: Vec<(FileToken, String)>,
-    /// Pages of the record of discards that are not written as they should be, by tag.
+    /// Wrongly written pages of the record of discards, by tag.
     pages: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -132,7 +132,7 @@ impl Between for BrokenQueue {
         }
         let was_sync = done.buffer.is_none();
         if self.mutation.rule == Rule::StickyFailureForgotten && was_sync && done.result.is_err() {
-            // The kernel would say so to whoever asks again.
+            // The kernel would report success to a second call.
             done.result = Ok(());
         }
     }

@@ -1,5 +1,5 @@
-//! A device that fails, is full, hangs or vanishes: right data or a typed error, always; and a
-//! power cut on top of it.
+//! A device that fails, is full, hangs or vanishes: always correct data or a typed error, even with
+//! a power cut on top.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ const STEPS: usize = 500;
 const SEEDS: std::ops::RangeInclusive<u64> = if cfg!(feature = "full") { 1..=2000 } else { 1..=12 };
 const CUTS: usize = 20;
 
-/// Lives in trouble, with their cuts. What failed must have failed in one of these ways.
+/// Lives with faults and cuts. All errors must be among the expected ones.
 fn lives(trouble: Trouble, expected: &[IoError]) {
     let bench = Bench::new();
     let mut count = Count::default();
@@ -51,7 +51,7 @@ fn lives(trouble: Trouble, expected: &[IoError]) {
 #[test]
 fn reads_and_writes_that_fail() {
     let faults = Faults { read_error_one_in: 15, write_error_one_in: 15, ..Faults::default() };
-    // A durable write that failed may have been an fsync that failed.
+    // A failed durable write may have been a failed fsync.
     lives(Trouble { faults, room_percent: None }, &[EIO, IoError::FlushFailed]);
 }
 
@@ -95,7 +95,7 @@ impl Used {
 
     fn on(fs: SimFs) -> Self {
         let bench = Bench::new();
-        // A log that does not fill: nobody empties it here.
+        // A log large enough not to fill, because nothing empties it here.
         let created = CreateOptions { log_bytes: None, ..bench.create_options(ENCRYPTED, SIZE_BYTES) };
         create_on(&fs, path(), &created).unwrap();
         let channel = Self::open(&bench, &fs).unwrap();
@@ -143,13 +143,13 @@ impl Used {
 
 #[test]
 fn a_durable_write_without_room_does_not_end_all_flushes() {
-    // Writes of two blocks take their space at once there, and none of the log's.
+    // There, writes of two blocks allocate their space at once, and bypass the log.
     let mut used = Used::on({
         let fs = SimFs::new(1);
         fs.set_fills_whole(true);
         fs
     });
-    // Room for two blocks beside what the volume takes.
+    // Room for two blocks beside the volume's present size.
     let taken = describe_on(&used.fs, path()).unwrap().allocated_bytes;
     used.fs.set_capacity(Some(taken + 2 * BLOCK_BYTES));
     let first = used.write_blocks(0, 2, 1, true);
@@ -162,7 +162,7 @@ fn a_durable_write_without_room_does_not_end_all_flushes() {
     assert_eq!(used.run(second), Ok(()), "there is room again");
 }
 
-/// A channel goes away with a flush under way: nobody hears how that ends, and another flush does
+/// A channel is dropped with a flush in flight: nobody learns its result, and another flush does
 /// not rely on it.
 #[test]
 fn a_flush_does_not_rely_on_one_that_was_abandoned() {
@@ -176,7 +176,7 @@ fn a_flush_does_not_rely_on_one_that_was_abandoned() {
             let thread = Thread { pool: bench.pool.clone(), reactor: Rc::new(reactor) };
             (disk.open(&thread, 8).unwrap(), thread)
         };
-        // The event loop outlives its channel, and does not turn any more.
+        // The event loop outlives its channel, and no longer runs.
         let (mut first, _loop) = open(0);
         let (mut second, _) = open(1);
         let mut from = bench.memory.take(BLOCK_BYTES as usize).unwrap();
@@ -194,7 +194,7 @@ fn a_flush_does_not_rely_on_one_that_was_abandoned() {
         first.submit(Io { tag: 2, request: Request::Flush });
         first.kick();
         let mut first = Some(first);
-        // It goes away before the other one flushes, or while that waits for it.
+        // It is dropped before the other one flushes, or while that one waits for it.
         if seed % 2 == 0 {
             first = None;
         }
@@ -217,8 +217,7 @@ fn a_flush_does_not_rely_on_one_that_was_abandoned() {
     }
 }
 
-/// The kernel tells a failure once. Seen first, the success of the other flush must not be
-/// believed.
+/// The kernel reports a failure once. The other flush's success must not be trusted.
 #[test]
 fn of_two_flushes_at_a_time_none_succeeds_if_one_fails() {
     let mut failed = 0;
@@ -255,7 +254,7 @@ fn a_device_that_hangs_ends_everything_once_it_goes_on() {
         let write = other.write(1, 1, true);
         other.run(write).unwrap();
     }
-    // Power goes while it hangs: what was durable is there, and of the rest anything may be.
+    // Power is cut while it hangs: durable data is there, and any part of the rest.
     for seed in 0..200 {
         let fs = used.fs.cut(seed);
         let volume = open_on(&fs, path(), &options(ENCRYPTED.protection(&used.bench.kek))).unwrap();
@@ -311,8 +310,7 @@ fn a_device_that_vanishes_and_comes_back_has_what_was_flushed() {
     }
 }
 
-/// What a device does wrong without saying so is not noticed: XTS detects nothing. Tags are to
-/// change that.
+/// Silent errors of a device go undetected without tags, because XTS detects nothing.
 #[test]
 fn silent_corruption_and_misdirected_writes_go_unnoticed_without_tags() {
     let corrupt = Faults { corrupt_one_in: 1, ..Faults::default() };
@@ -333,8 +331,8 @@ fn silent_corruption_and_misdirected_writes_go_unnoticed_without_tags() {
     }
 }
 
-/// Names: whatever fails, there is the volume as it was or as it was to be, and no rest that cannot
-/// be deleted.
+/// Changes of names: after any failure the volume is in its old or new state, and leftovers can be
+/// deleted.
 #[test]
 fn creating_growing_and_deleting_on_a_failing_device() {
     let bench = Bench::new();

@@ -1,5 +1,5 @@
-//! A guest with several queues, which writes what can be told apart, and logs what it asked for and
-//! what it was told.
+//! A guest with several queues, which writes distinguishable data, and logs its requests and their
+//! results.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 /// Requests in flight on each queue, at most.
 const DEPTH: usize = 6;
 
-/// What the guest asked for and saw, with the last moment of the file system before each event.
+/// The guest's requests and observations, with the last moment of the file system before each.
 #[derive(Default)]
 pub struct Log {
     pub events: Vec<(usize, Event)>,
@@ -32,10 +32,10 @@ impl Log {
     }
 }
 
-/// What a request leaves in each block that it touches.
+/// The effect of a request on each block.
 type Effects = Vec<(usize, Effect)>;
 
-/// What a request in flight is to do.
+/// The kind of a request in flight.
 #[derive(Clone, Copy)]
 enum Asked {
     Read(Extent),
@@ -57,12 +57,12 @@ pub struct Guest {
     written: Vec<usize>,
     touched: Vec<(RequestId, Vec<usize>, Vec<usize>)>,
     next: RequestId,
-    /// How large it takes the disk to be.
+    /// The size of the disk, as the guest knows it.
     pub size_bytes: u64,
     discards: bool,
-    /// What failed, and with what.
+    /// The errors of requests.
     pub errors: Vec<IoError>,
-    /// Reads that succeeded and were wrong.
+    /// Successful reads with wrong data.
     pub wrong: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl Guest {
         self.next
     }
 
-    /// Opens queues, each on a thread of its own.
+    /// Opens queues, each on its own thread.
     pub fn attach(
         &mut self,
         disk: &dyn Disk<Plain>,
@@ -106,7 +106,7 @@ impl Guest {
         self.queues.iter().map(|queue| queue.in_flight.len()).sum()
     }
 
-    /// Submits a random request, if what it touches is free.
+    /// Submits a random request, if its sectors are free.
     pub fn submit(&mut self, log: &mut Log, moment: usize, random: &mut StdRng) {
         let queue = random.random_range(0..self.queues.len());
         if self.queues[queue].in_flight.len() >= DEPTH {
@@ -156,7 +156,7 @@ impl Guest {
         }
     }
 
-    /// Reads what nothing in flight changes, and keeps it so.
+    /// Reads sectors without conflicting requests in flight, and reserves them.
     fn read(&mut self, queue: usize, extent: Extent) {
         let sectors: Vec<usize> = sectors_touched(extent).collect();
         let Some(into) = self.memory.take(extent.length() as usize) else { return };
@@ -206,8 +206,8 @@ impl Guest {
         Extent::between(first * unit, (first + count) * unit)
     }
 
-    /// What a write of its own pattern leaves; nothing where a sector is in use, or is changed in
-    /// part and not known.
+    /// The effect of a write of its own pattern; `None` if a sector is in use, or partially changed
+    /// with unknown content.
     fn content(&self, oracle: &Oracle, extent: Extent, id: RequestId) -> Option<(Vec<u8>, Effects)> {
         let mut bytes = vec![0; extent.length() as usize];
         for (at, word) in bytes.chunks_mut(8).enumerate() {
@@ -234,8 +234,7 @@ impl Guest {
         self.is_free(&effects).then_some(effects)
     }
 
-    /// No two requests in flight touch one sector, and none is in flight in a block that becomes
-    /// nothing.
+    /// Whether no request in flight touches these sectors, nor a block that becomes "nothing here".
     fn is_free(&self, effects: &[(usize, Effect)]) -> bool {
         let becomes_nothing = |(block, effect): &(usize, Effect)| {
             matches!(effect, Effect::Nothing) && self.written.contains(block)
@@ -247,7 +246,7 @@ impl Guest {
         self.queues[queue].channel.kick();
     }
 
-    /// Takes what has ended; `moment` is asked for after it did.
+    /// Takes completed requests; `moment` is called after their completion.
     pub fn poll(&mut self, queue: usize, log: &mut Log, moment: impl FnOnce() -> usize) {
         let mut done: Vec<Done<Plain>> = Vec::new();
         self.queues[queue].channel.poll(&mut done);
@@ -279,7 +278,7 @@ impl Guest {
     }
 }
 
-/// Whether a read shows what it must.
+/// Checks the result of a read.
 fn check_read(log: &Log, extent: Extent, memory: Option<GuestSlice>) -> Result<(), String> {
     let Some(buffer) = memory.and_then(GuestSlice::into_buffer) else {
         return Err("a read came back without its memory".to_owned());
@@ -300,7 +299,7 @@ fn sectors_touched(extent: Extent) -> impl Iterator<Item = usize> {
     (extent.offset() / SECTOR_BYTES) as usize..extent.end().div_ceil(SECTOR_BYTES) as usize
 }
 
-/// The sectors of a block that an extent within it changes, with what is around it.
+/// The sectors of a block that an extent within it changes, including the bytes around it.
 fn changed(
     oracle: &Oracle,
     block: usize,

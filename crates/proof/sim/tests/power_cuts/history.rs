@@ -1,8 +1,7 @@
 //! The life of a volume on a simulated file system, recorded moment by moment.
 //!
-//! It is created, written, grown while it is in use, closed and opened again, renamed, and at last
-//! perhaps deleted. At every moment it is known which of its names may exist, how large it may be,
-//! and what it may hold.
+//! It is created, written, grown while in use, closed and reopened, renamed, and possibly deleted
+//! at the end. At every moment its possible names, sizes and contents are known.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -34,8 +33,7 @@ pub const DATASTORE: &str = "/ds";
 
 /// More layers show nothing that these do not.
 const LAYERS_MAX: usize = 5;
-/// A life begins with fewer than so many layers on the first, each over what that many steps left
-/// below.
+/// A life begins with fewer than this many layers on the first, each added after this many steps.
 const LAYERS_AT_START_MAX: usize = 3;
 const STEPS_PER_LAYER: usize = 40;
 
@@ -44,29 +42,29 @@ pub struct History {
     pub fs: SimFs,
     pub sort: Sort,
     pub account: Account,
-    /// When a layer was being added.
+    /// Spans during which a layer was being added.
     pub additions: Vec<RangeInclusive<usize>>,
-    /// When names, sizes or superblocks were changed: it was created, closed, renamed, or it grew.
+    /// Spans of changes of names, sizes or superblocks: creation, closing, renaming, growth.
     pub changes: Vec<RangeInclusive<usize>>,
-    /// By when a successor had opened it first.
+    /// The moment by which a successor had first opened it.
     pub opened: usize,
-    /// What failed, and with what.
+    /// The errors of requests.
     pub errors: Vec<IoError>,
-    /// Reads that succeeded and were wrong.
+    /// Successful reads with wrong data.
     pub wrong: Vec<String>,
-    /// How often a new top was put on the volume in use.
+    /// The number of new top layers on the volume in use.
     pub changes_over: usize,
 }
 
-/// What goes wrong while a volume is used, and not while it is created or opened.
+/// Faults during a volume's use, but not during its creation or opening.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trouble {
     pub faults: Faults,
-    /// Room for so many hundredths of the volume.
+    /// Room for this percentage of the volume.
     pub room_percent: Option<u64>,
 }
 
-/// Where a volume of this name is.
+/// The path of a volume of this name.
 pub fn path(name: &str) -> PathBuf {
     Path::new(DATASTORE).join(name)
 }
@@ -76,7 +74,7 @@ pub fn options(protection: Protection<'_>) -> OpenOptions<'_> {
     OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation: 0 }
 }
 
-/// The stages over an open volume, kept apart so that it can grow while it is in use.
+/// The stages over an open volume, kept separately so that it can grow while in use.
 struct Stages {
     volume: OpenVolume,
     top: Arc<BlocksizeDisk>,
@@ -118,14 +116,14 @@ struct Life<'a> {
     guest: Guest,
     errors: Vec<IoError>,
     wrong: Vec<String>,
-    /// How often a new top was put on the volume in use.
+    /// The number of new top layers on the volume in use.
     changes_over: usize,
 }
 
 impl History {
-    /// A life of so many steps. A broken rule, if there is one, is broken all along.
+    /// A life of this many steps. A broken rule applies to the whole life.
     pub fn of(bench: &Bench, seed: u64, steps: usize, rule: Option<Rule>) -> Self {
-        // A failure that is forgotten must happen first.
+        // To be forgotten, a failure must happen first.
         let faults = match rule {
             Some(Rule::StickyFailureForgotten) => Faults { sync_error_one_in: 8, ..Faults::default() },
             _ => Faults::default(),
@@ -133,7 +131,7 @@ impl History {
         Self::with(bench, seed, steps, rule, Trouble { faults, room_percent: None })
     }
 
-    /// A life in trouble, in which the volume keeps its size and its name.
+    /// A life with faults, in which the volume keeps its size and its name.
     pub fn with(bench: &Bench, seed: u64, steps: usize, rule: Option<Rule>, trouble: Trouble) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let fs = SimFs::new(seed);
@@ -145,7 +143,7 @@ impl History {
             Some(mutation) => mutation.storage(fs.clone()),
             None => Box::new(fs.clone()),
         };
-        // A thick volume has no log: it takes a file system that makes first blocks whole, as the
+        // A thick volume has no log: it needs a file system that makes first blocks whole, as the
         // supported ones do.
         fs.set_fills_whole(sort.provisioning == Provisioning::Thick || random.random());
         fs.set_skips_overlapping_syncs(random.random_ratio(1, 3) || rule == Some(Rule::SyncsSideBySide));
@@ -178,7 +176,7 @@ impl History {
         life.lived(steps)
     }
 
-    /// The life goes on after a power cut, for so many steps.
+    /// Continues a life after a power cut, for this many steps.
     pub fn after(bench: &Bench, fs: SimFs, name: &'static str, sort: Sort, seed: u64, steps: usize) -> Self {
         let cut = |content: &[u8], size_bytes| {
             Ok(Account::new(Oracle::of(content), Allowed::settled(name, size_bytes)))
@@ -187,9 +185,9 @@ impl History {
         life.unwrap().lived(steps)
     }
 
-    /// The life goes on after whoever used the volume was killed, for so many steps. All that was
-    /// `allowed` before may be found after a power cut, until the successor has opened the volume.
-    /// An error says what he found wrong.
+    /// Continues a life after the volume's process was killed, for this many steps. Until the
+    /// successor has opened the volume, everything `allowed` before may be found after a power cut.
+    /// An error states the problem it found.
     pub fn after_kill(
         bench: &Bench,
         fs: SimFs,
@@ -214,18 +212,18 @@ impl History {
     }
 }
 
-/// Who goes on with a volume.
+/// The successor on a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Successor {
     pub sort: Sort,
     pub seed: u64,
     pub steps: usize,
-    /// Which rule he breaks.
+    /// The rule it breaks.
     pub rule: Option<Rule>,
 }
 
 impl<'a> Life<'a> {
-    /// A volume that is there, opened by somebody else: from its content comes what is known of it.
+    /// Opens an existing volume as a successor, and derives the knowledge from its content.
     fn of_successor(
         bench: &'a Bench,
         fs: SimFs,
@@ -266,7 +264,7 @@ impl<'a> Life<'a> {
             open: None,
             destager: None,
             lower_destager: None,
-            // Its contents differ from those of before.
+            // Its contents differ from the earlier ones.
             guest: Guest::new(&bench.memory, 1 << 20),
             errors: Vec::new(),
             wrong: Vec::new(),
@@ -314,7 +312,7 @@ impl<'a> Life<'a> {
         self.trouble = trouble;
     }
 
-    /// Leaves as much room as there is to be.
+    /// Limits the room as configured.
     fn make_room(&mut self) {
         let taken = describe_on(&*self.storage, &path(self.name)).unwrap().allocated_bytes;
         let room = self.trouble.room_percent.map(|percent| taken + self.size_bytes * percent / 100);
@@ -413,14 +411,14 @@ impl<'a> Life<'a> {
                 let fs = self.fs.clone();
                 self.guest.poll(queue, &mut self.account.log, move || fs.moments() - 1);
             }
-            // Some of it may wait for room in the log, or for a sync of the layer below.
+            // Some requests may wait for room in the log, or for a sync of the layer below.
             for destager in [&mut self.destager, &mut self.lower_destager].into_iter().flatten() {
                 destager.poll();
             }
         }
     }
 
-    /// Ends destaging: so, or in the middle of it.
+    /// Ends destaging in the given way, or abruptly with `None`.
     fn end_destaging(&mut self, end: Option<End>) {
         let lower_destager = self.lower_destager.take();
         let (Some(mut destager), Some(stages)) = (self.destager.take(), &self.open) else { return };
@@ -459,14 +457,14 @@ impl<'a> Life<'a> {
                 || stages.closing.is_some_and(|disk| disk.has_failed_flush())
         };
         if self.open.take().is_some_and(has_failed_flush) {
-            // The next flush would have failed; opened anew, the volume knows nothing of it.
+            // The next flush would have failed; the reopened volume does not know that.
             let moment = self.moment();
             self.account.log.add(moment, Event::FlushSubmitted { id: NOBODYS });
             self.account.log.add(moment, Event::FlushEnded { id: NOBODYS, succeeded: false });
         }
     }
 
-    /// Puts a layer on it, which its log has to be empty for.
+    /// Adds a layer, which requires an empty log.
     fn add_layer(&mut self) {
         self.open();
         self.close_with(Some(End::Empty));
@@ -490,14 +488,14 @@ impl<'a> Life<'a> {
         set_adding(false);
         match added {
             Ok(_) => self.additions.push(begun..=self.moment()),
-            // The tags of the layer below the top are not settled yet.
+            // The tags of the layer below the top are not yet settled.
             Err(DatastoreError::NotClosed { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Puts a new top on the volume while it is in use, and has a successor go on with that, who
-    /// finds the layer below it as it was left.
+    /// Adds a new top layer to the volume in use, and continues with a successor, which finds the
+    /// layer below in its present state.
     fn change_over(&mut self) {
         self.open();
         if self.layers >= LAYERS_MAX {
@@ -513,7 +511,7 @@ impl<'a> Life<'a> {
         }
         self.additions.push(begun..=self.moment());
         self.changes_over += 1;
-        // The drain of the worker before: what it does still goes to the layer below.
+        // The previous worker's drain: its writes still go to the layer below.
         let end = self.random.random_bool(0.5).then_some(End::Now);
         self.close_with(end);
         self.open();
@@ -529,7 +527,7 @@ impl<'a> Life<'a> {
         self.changes.push(begun..=self.moment());
     }
 
-    /// Makes it larger while requests are in flight.
+    /// Grows it while requests are in flight.
     fn grow(&mut self) {
         self.open();
         let from = self.size_bytes;

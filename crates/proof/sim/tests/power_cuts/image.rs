@@ -1,4 +1,4 @@
-//! What a power cut has left, opened and compared with what was promised.
+//! Opens the state after a power cut, and compares it with the promises.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::history::{DATASTORE, options};
 use super::knowledge::{Allowed, Bench, Knowledge, NAMES, Sort};
 use super::oracle::Verdict;
 
-/// A volume as a cut has left it.
+/// A volume after a cut.
 #[derive(Clone, Copy)]
 pub struct Found {
     pub name: &'static str,
@@ -23,7 +23,7 @@ pub struct Found {
     pub verdict: Verdict,
 }
 
-/// Looks at all that is there, and says how the volume fits; `None` where it is rightly absent.
+/// Checks the whole image, and returns the volume's verdict; `None` if it is rightly absent.
 pub fn check_image(
     bench: &Bench,
     fs: &SimFs,
@@ -66,7 +66,7 @@ pub fn check_image(
     }
 }
 
-/// What is left of an interrupted creation or deletion can be deleted.
+/// Deletes the leftovers of an interrupted creation or deletion.
 fn delete_rest(fs: &SimFs, path: &Path) -> Result<(), String> {
     delete_on(fs, path, Duration::ZERO).map_err(|error| format!("what is left cannot be deleted: {error}"))
 }
@@ -101,7 +101,7 @@ fn check_volume(
     Ok((layers, verdict))
 }
 
-/// Everything that a disk of at most one transfer holds.
+/// The whole content of a disk of at most one transfer.
 pub fn read_all(bench: &Bench, fs: &SimFs, seed: u64, disk: &dyn Disk<Plain>) -> Result<Vec<u8>, IoError> {
     let size_bytes = disk.limits().size_bytes;
     let thread = Thread { pool: bench.pool.clone(), reactor: Rc::new(fs.reactor(seed)?) };

@@ -1,6 +1,7 @@
-//! Whoever uses a volume is killed, a successor opens it and acknowledges what rests upon all that
-//! he finds, and only then the power is cut. What was visible and not durable must be made durable
-//! before anything is acknowledged upon it: cuts alone, however many, do not show whether it is.
+//! A volume's process is killed, a successor opens it and acknowledges requests that depend on the
+//! state it finds, and only then the power is cut. The successor must make visible but non-durable
+//! state durable before it acknowledges anything that depends on it. Cuts alone, however many, do
+//! not test that.
 
 use std::ops::RangeInclusive;
 
@@ -17,14 +18,13 @@ use super::{Count, campaign, cut_at, steps};
 
 /// Power cuts in all.
 const CUTS: usize = if cfg!(feature = "full") { 50_000 } else { 5_000 };
-/// Of each history.
+/// Kills per history.
 const KILLS: usize = 24;
-/// After each kill: most successors do not live long, as it is soon after the opening that
-/// something can be missing.
+/// Cuts after each kill. Most successors live briefly, because losses show soon after the opening.
 const CUTS_PER_KILL: usize = 8;
 const STEPS_MAX: usize = 60;
 
-/// The volume that a successor finds. `None` where there is none, or none that is whole.
+/// The volume that a successor finds. `None` if there is none, or none is whole.
 fn visible(fs: &SimFs) -> Option<&'static str> {
     let listed = list_on(fs, std::path::Path::new(DATASTORE)).ok()?;
     listed.into_iter().find_map(|found| match found {
@@ -33,15 +33,15 @@ fn visible(fs: &SimFs) -> Option<&'static str> {
     })
 }
 
-/// So many random moments of a history, in order. A quarter of them are while names or sizes
-/// change, a quarter while what says where a log or discards stand is on its way, and one while
-/// both superblocks of a log are.
+/// Random moments of a history, in order. A quarter are during changes of names or sizes, a quarter
+/// during writes of the metadata of a log or of discards, and one while both superblocks of a log
+/// are in flight.
 fn kills(random: &mut StdRng, history: &History) -> Vec<usize> {
     let spans: Vec<_> = history.additions.iter().chain(&history.changes).cloned().collect();
     among(random, KILLS, &history.fs, &spans)
 }
 
-/// The same after a kill, where the successor's opening is a change too.
+/// The same after a kill; here the successor's opening counts as a change.
 fn cuts(random: &mut StdRng, next: &History) -> Vec<usize> {
     let mut spans = next.changes.clone();
     spans.push(0..=next.opened);
@@ -74,7 +74,7 @@ fn among(random: &mut StdRng, count: usize, fs: &SimFs, spans: &[RangeInclusive<
     moments
 }
 
-/// A life, whoever lives it killed at random moments, and each time the power cut for a successor.
+/// A life whose process is killed at random moments, with power cuts under each successor.
 fn live(bench: &Bench, seed: u64, rule: Option<Rule>, count: &mut Count) -> Result<usize, String> {
     let before = count.cuts;
     let history = History::of(bench, seed, steps(seed), None);
@@ -90,7 +90,7 @@ fn live(bench: &Bench, seed: u64, rule: Option<Rule>, count: &mut Count) -> Resu
             let may_be_absent = allowed.absent || allowed.remains;
             if may_be_absent { continue } else { return Err(said("the volume is gone".to_owned())) }
         };
-        // Every other one opens it and closes it again.
+        // Every other successor only opens and closes it.
         let steps = if random.random() { 0 } else { random.random_range(0..=STEPS_MAX) };
         let successor = Successor { sort: history.sort, seed: kill_seed, steps, rule };
         let next =

@@ -1,5 +1,5 @@
-//! What is known of a volume at each moment of its life: what was acknowledged, what it may be
-//! called and how large it may be.
+//! The knowledge of a volume at each moment of its life: acknowledged requests, and possible names
+//! and sizes.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,10 @@ use super::oracle::{Effect, Event, Oracle};
 const SECTOR: usize = SECTOR_BYTES as usize;
 const SECTORS_PER_BLOCK: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
 
-/// What a volume is called in its life.
+/// The names of a volume during its life.
 pub const NAMES: [&str; 2] = ["vm1", "vm2"];
 
-/// What all lives of a thread share.
+/// State shared by all lives of a thread.
 pub struct Bench {
     pub kek: Kek,
     pub pool: BufferPool,
@@ -37,7 +37,7 @@ impl Bench {
         }
     }
 
-    /// How a volume is made. Its log is as small as it can be, so that it wraps.
+    /// The options for creating a volume. Its log has the minimum size, so that it wraps.
     pub fn create_options(&self, sort: Sort, size_bytes: u64) -> CreateOptions<'_> {
         CreateOptions {
             size: VolumeSize::new(size_bytes).unwrap(),
@@ -49,7 +49,7 @@ impl Bench {
     }
 }
 
-/// What sort of volume it is.
+/// The sort of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Sort {
     pub encrypted: bool,
@@ -59,7 +59,7 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// One without tags.
+    /// Draws a sort without tags.
     pub fn draw(random: &mut StdRng) -> Self {
         let encrypted = random.random_ratio(4, 5);
         let thin = random.random_ratio(3, 4);
@@ -72,37 +72,37 @@ impl Sort {
     }
 }
 
-/// What may be found of the volume.
+/// The states in which the volume may be found.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
-    /// It may be here, whole.
+    /// The names at which it may exist, whole.
     pub names: Vec<&'static str>,
-    /// It may be nowhere.
+    /// It may be absent.
     pub absent: bool,
-    /// There may be what is left of its deletion.
+    /// Leftovers of its deletion may exist.
     pub remains: bool,
     /// Sizes that it may have, in bytes.
     pub sizes: Vec<u64>,
 }
 
 impl Allowed {
-    /// It is there, whole.
+    /// It exists, whole.
     pub fn settled(name: &'static str, size_bytes: u64) -> Self {
         Self { names: vec![name], sizes: vec![size_bytes], ..Self::default() }
     }
 
-    /// It is nowhere.
+    /// It is absent.
     pub fn absent() -> Self {
         Self { absent: true, ..Self::default() }
     }
 }
 
-/// What happened, moment by moment.
+/// The events, by moment.
 pub struct Account {
-    /// What was known at the start.
+    /// The knowledge at the start.
     first: Oracle,
     pub log: Log,
-    /// From each of these moments on, this is allowed.
+    /// The allowed states from each of these moments on.
     allowed: Vec<(usize, Allowed)>,
 }
 
@@ -112,13 +112,13 @@ impl Account {
         Self { first, log, allowed: vec![(0, allowed)] }
     }
 
-    /// From this moment on, this is allowed.
+    /// Sets the allowed states from this moment on.
     pub fn allow(&mut self, moment: usize, allowed: Allowed) {
         self.allowed.push((moment, allowed));
     }
 }
 
-/// What is known at each moment, told in order.
+/// The knowledge at each moment, in order.
 pub struct Knowledge<'a> {
     account: &'a Account,
     pub oracle: Oracle,
@@ -131,7 +131,7 @@ impl<'a> Knowledge<'a> {
         Self { account, oracle: account.first.clone(), events: 0, allowed: 0 }
     }
 
-    /// Goes on to a moment, which is not before the last.
+    /// Advances to a moment, which is not before the last one.
     pub fn go_to(&mut self, moment: usize) -> &'a Allowed {
         let happened = self.account.log.events[self.events..].iter().take_while(|(at, _)| *at <= moment);
         for (_, event) in happened {
@@ -145,8 +145,7 @@ impl<'a> Knowledge<'a> {
         &allowed[self.allowed].1
     }
 
-    /// For a person: what a sector shows of this content, and what has happened to its block so
-    /// far.
+    /// Describes a sector's content and its block's history for a person.
     pub fn tell(&self, sector: usize, content: &[u8]) -> String {
         let shown = &content[sector * SECTOR..content.len().min((sector + 1) * SECTOR)];
         let mut told = format!("sector {sector} shows {:02x?}", &shown[..8]);

@@ -1,11 +1,11 @@
 //! Power cuts beneath the `file` datastore, at every moment of a volume's life: every image opens,
-//! holds what was acknowledged and flushed, and shows each sector old or new.
+//! holds all acknowledged and flushed data, and shows each sector old or new.
 //!
-//! The stages are the product's (bytes and sectors, cipher, file volume), the file system and the
-//! disk are simulated. `cargo test -p strongroom-sim --test power_cuts -- --nocapture` prints what
-//! was done; with `--features full` it does 100,000 cuts. `POWER_CUTS_SEED` is the first history's
-//! seed, otherwise 1: other seeds are other lives, and the seed that a failure prints is that life
-//! again.
+//! The stages are the product's (bytes and sectors, cipher, file volume); the file system and the
+//! disk are simulated. `cargo test -p strongroom-sim --test power_cuts -- --nocapture` prints the
+//! counts; with `--features full` it does 100,000 cuts. `POWER_CUTS_SEED` is the first history's
+//! seed, otherwise 1: other seeds give other lives, and the seed in a failure's message repeats
+//! that life.
 
 #![allow(
     clippy::unwrap_used,
@@ -38,10 +38,10 @@ use strongroom_sim::SimFs;
 
 /// Power cuts in all.
 const CUTS: usize = if cfg!(feature = "full") { 100_000 } else { 2_000 };
-/// Of each history. One in eight of them goes on after the cut, and is cut again.
+/// Cuts per history. One in eight continues after the cut, and is cut again.
 const CUTS_PER_HISTORY: usize = 100;
 
-/// How long a life is.
+/// The number of steps of a life.
 fn steps(seed: u64) -> usize {
     [500, 120, 900][(seed % 3) as usize]
 }
@@ -54,15 +54,15 @@ struct Count {
     first_writes: usize,
     /// Cuts that left a volume of several layers.
     layered: usize,
-    /// How often a new top was put on a volume in use.
+    /// The number of new top layers on volumes in use.
     changes_over: usize,
 }
 
 /// Moments after the addition of a layer in which guests first flush over it.
 const AFTER_ADDITION: usize = 60;
 
-/// So many random ones of a history, in order; one in four is in the middle of adding a layer,
-/// which is over soon, or shortly after it.
+/// Random moments of a history, in order; one in four is during the brief addition of a layer, or
+/// shortly after it.
 fn moments(random: &mut StdRng, history: &History, count: usize) -> Vec<usize> {
     let last = history.fs.moments() - 1;
     let mut moments = campaign::moments(random, count, last);
@@ -77,7 +77,7 @@ fn moments(random: &mut StdRng, history: &History, count: usize) -> Vec<usize> {
     moments
 }
 
-/// Cuts a history at random moments. An error says how to see it again.
+/// Cuts a history at random moments. An error says how to reproduce it.
 fn cut(
     bench: &Bench,
     history: &History,
@@ -134,7 +134,7 @@ fn cut_at(
     Ok(())
 }
 
-/// Whatever is left of a volume that is not there, its name is free.
+/// The name of an absent volume is free, whatever its leftovers.
 fn create_anew(bench: &Bench, fs: &SimFs, sort: Sort) -> Result<(), DatastoreError> {
     for name in NAMES {
         create_on(fs, &history::path(name), &bench.create_options(sort, 8192))?;
@@ -142,7 +142,7 @@ fn create_anew(bench: &Bench, fs: &SimFs, sort: Sort) -> Result<(), DatastoreErr
     Ok(())
 }
 
-/// A life and its cuts, so many of them.
+/// A life and its cuts; returns their number.
 fn live(bench: &Bench, seed: u64, rule: Option<Rule>, count: &mut Count) -> Result<usize, String> {
     let before = count.cuts + count.second_cuts;
     let history = History::of(bench, seed, steps(seed), rule);

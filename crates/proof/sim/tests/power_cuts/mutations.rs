@@ -1,5 +1,6 @@
-//! A file system that breaks one rule of the datastore on purpose: the datastore that breaks it, as
-//! its disk sees it. Each has to be caught. What a thread's queues break is in `broken_queue`.
+//! A file system that breaks one rule of the datastore on purpose, which looks to the disk like a
+//! datastore that breaks it. Each must be caught. Rules that a thread's queues break are in
+//! `broken_queue`.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,16 +18,16 @@ use strongroom_io::DataFile;
 use strongroom_sim::SimFs;
 use strongroom_types::BLOCK_BYTES;
 
-/// Which rule is broken.
+/// The broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// A flush is acknowledged without fdatasync.
     FlushWithoutSync,
-    /// A durable write is written as any other.
+    /// A durable write is written like any other.
     DurableWriteWithoutSync,
-    /// A durable zeroing, which the flush that should follow never does.
+    /// A durable zeroing is not followed by its flush.
     DurableZeroWithoutSync,
-    /// After a failed fdatasync the next one is believed.
+    /// After a failed fdatasync the next one is trusted.
     StickyFailureForgotten,
     /// A descriptor gets its name before its content is durable.
     DescriptorNotSynced,
@@ -34,62 +35,62 @@ pub enum Rule {
     DescriptorRemovedFirst,
     /// Names are not made durable.
     DirectoryNotSynced,
-    /// A layer gets its size and does not keep it durably.
+    /// A layer's size is not made durable.
     LayerNotSynced,
-    /// A layer grows after its descriptor says so.
+    /// A layer grows only after its descriptor.
     LayerGrownAfterDescriptor,
     /// A zeroing is acknowledged when it is submitted.
     ZeroAcknowledgedEarly,
-    /// A flush syncs the log alone.
+    /// A flush syncs only the log.
     FlushForgetsLayer,
-    /// A flush syncs the layer alone.
+    /// A flush syncs only the layer.
     FlushForgetsLog,
-    /// A flush syncs the top alone, and not the layer below it that is not complete.
+    /// A flush syncs only the top, and not the incomplete layer below it.
     FlushForgetsLowerLayer,
-    /// Blocks are written to their places before the log that holds them is durable.
+    /// Blocks are destaged before the log that holds them is durable.
     DestagedBeforeLogIsDurable,
     /// The log's tail passes blocks that are not durable in the layer.
     TrimmedBeforeLayerIsDurable,
     /// Blocks are overwritten in place before the log's tail has durably passed them.
     TailNotDurable,
-    /// Blocks that became nothing in the log are left in the layer.
+    /// Blocks that were cleared in the log are left in the layer.
     ClearsNotDestaged,
-    /// Syncs of a file run beside each other where the file system acknowledges some of them early.
+    /// Syncs of a file overlap on a file system that acknowledges some of them early.
     SyncsSideBySide,
-    /// A block becomes nothing before it is durable that it hides the layers below.
+    /// A block is freed before the record that hides the layers below is durable.
     DiscardRecordNotDurable,
-    /// That it does is never written.
+    /// That record is never written.
     DiscardRecordForgotten,
-    /// Of two records of one page the first overwrites the second.
+    /// The first of two records of one page overwrites the second.
     DiscardRecordsOverwrite,
     /// A read ends at the top layer.
     ReadStopsAtTop,
-    /// A layer is put on one that is not durable.
+    /// A layer is added over one that is not durable.
     OldTopNotSynced,
-    /// A layer is named before it is durable itself.
+    /// A layer is named before it is durable.
     NewTopNotSynced,
-    /// The log of the old top goes before the descriptor that needs none is durable.
+    /// The old top's log is removed before the descriptor without a log is durable.
     LogRemovedEarly,
-    /// A volume is opened whose descriptor may have its name no more after a power cut.
+    /// A volume is opened although its descriptor's name may be lost in a power cut.
     OpenedWithoutDirectorySync,
-    /// A volume is opened that may have its name no more after a power cut.
+    /// A volume is opened although its own name may be lost in a power cut.
     OpenedWithoutDatastoreSync,
-    /// What is found in the log of a volume that is opened is relied upon, and need not be durable.
+    /// The log found on opening is relied on without being durable.
     FoundLogNotSynced,
-    /// That of a log which was closed empty.
+    /// The same for a log that was closed empty.
     ClosedLogNotSynced,
-    /// The same of the record of discards.
+    /// The same for the record of discards.
     FoundDiscardsNotSynced,
 }
 
 pub struct Broken<T> {
     below: T,
-    /// Of a directory.
+    /// The path of a directory.
     path: PathBuf,
     mutation: Mutation,
 }
 
-/// A rule that is broken all along a life, and what has to be known for that.
+/// A rule that is broken during a whole life, with the state for that.
 #[derive(Clone, Debug)]
 pub struct Mutation {
     pub rule: Rule,
@@ -98,19 +99,19 @@ pub struct Mutation {
 
 #[derive(Debug, Default)]
 pub struct Shared {
-    /// What was put off until the next sync of the directory: a layer's new length.
+    /// Layers' new lengths, deferred until the next sync of the directory.
     put_off: Mutex<Vec<(String, u64)>>,
-    /// What the open files are called, by where the file below is.
+    /// The names of open files, by the address of the file below.
     names: Mutex<BTreeMap<usize, String>>,
-    /// The file of the layer that takes writes.
+    /// The file of the writable layer.
     pub top: Mutex<String>,
     /// A volume is being opened.
     opening: AtomicBool,
     /// A layer is being added.
     adding: AtomicBool,
-    /// And the descriptor that says so has its name.
+    /// The descriptor with the new layer has its name.
     named: AtomicBool,
-    /// Pages of the records of discards as they should have been written last, by file and place.
+    /// The correct last content of pages of the records of discards, by file and offset.
     pub pages: Mutex<BTreeMap<(String, u64), Vec<u8>>>,
 }
 
@@ -119,12 +120,12 @@ impl Mutation {
         Self { rule, shared: Arc::default() }
     }
 
-    /// The file system that a datastore which breaks the rule has.
+    /// The file system of a datastore that breaks the rule.
     pub fn storage(&self, below: SimFs) -> Box<dyn Storage> {
         Box::new(Broken { below, path: PathBuf::new(), mutation: self.clone() })
     }
 
-    /// A volume is being opened, until this is dropped.
+    /// Marks the opening of a volume, until the guard is dropped.
     pub fn opening(&self) -> Opening {
         self.shared.opening.store(true, Ordering::SeqCst);
         Opening(Arc::clone(&self.shared))
@@ -135,7 +136,7 @@ impl Mutation {
     }
 }
 
-/// While there is one, a volume is being opened.
+/// A guard during which a volume is being opened.
 pub struct Opening(Arc<Shared>);
 
 impl Drop for Opening {
@@ -145,12 +146,12 @@ impl Drop for Opening {
 }
 
 impl Shared {
-    /// What an open file is called.
+    /// The name of an open file.
     pub fn name_of(&self, file: &Arc<dyn DataFile>) -> String {
         self.names.lock().get(&place_of(file.as_any())).cloned().unwrap_or_default()
     }
 
-    /// A layer is being added, or is not any more.
+    /// Marks the beginning or end of adding a layer.
     pub fn set_adding(&self, is_adding: bool) {
         self.adding.store(is_adding, Ordering::SeqCst);
         self.named.store(false, Ordering::SeqCst);
@@ -279,7 +280,7 @@ struct BrokenFile {
     file: Box<dyn StoredFile>,
     name: String,
     is_new: bool,
-    /// The last write was left out, because it would have changed nothing.
+    /// The last write was skipped, because it would have changed nothing.
     left_as_it_is: AtomicBool,
     mutation: Mutation,
 }
@@ -289,8 +290,8 @@ impl BrokenFile {
         self.name.starts_with("layer-")
     }
 
-    /// Whether whoever opens the volume should write the same once more into it, and sync it, and
-    /// does neither.
+    /// Whether the broken rule skips the rewrite and sync of this file that opening a volume
+    /// requires.
     fn leaves_as_it_is(&self) -> bool {
         let log = if self.is_closed_log() { Rule::ClosedLogNotSynced } else { Rule::FoundLogNotSynced };
         self.name.starts_with("log-") && self.mutation.is_broken_by_opening(log)
@@ -298,7 +299,7 @@ impl BrokenFile {
                 && self.mutation.is_broken_by_opening(Rule::FoundDiscardsNotSynced)
     }
 
-    /// Whether the newest superblock says that the log was closed empty.
+    /// Whether, by the newest superblock, the log was closed empty.
     fn is_closed_log(&self) -> bool {
         let mut superblocks = vec![0; 2 * BLOCK_BYTES as usize];
         let word = |superblock: &[u8], at: usize| {
@@ -309,7 +310,7 @@ impl BrokenFile {
         is_read && newest.is_some_and(|found| word(found, 56) != 0)
     }
 
-    /// Whether this growth of a layer is put off.
+    /// Whether this growth of a layer is deferred.
     fn put_off(&self, bytes: u64) -> bool {
         let puts_off = self.mutation.rule == Rule::LayerGrownAfterDescriptor
             && self.is_layer()

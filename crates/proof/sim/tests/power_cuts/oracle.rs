@@ -1,12 +1,11 @@
-//! What a volume may hold after a power cut: the slow, obvious oracle.
+//! The slow and obvious oracle of a volume's possible contents after a power cut.
 //!
-//! For each sector of 512 bytes it keeps every content that the sector may show: the last one that
-//! is known to be durable, and all newer ones. A write joins when it is submitted. A flush that
-//! succeeds makes durable what had ended before it was submitted, and a durable write itself; then
-//! whatever is older leaves.
+//! For each sector of 512 bytes it keeps every content that the sector may show: the last known
+//! durable one, and all newer ones. A write is added when it is submitted. A successful flush makes
+//! durable all writes completed before it was submitted, and a durable write makes itself durable;
+//! older contents are then removed.
 //!
-//! No two requests that are in flight together touch the same sector, so the versions of a sector
-//! have an order.
+//! No two concurrent requests touch the same sector, so the versions of a sector are ordered.
 
 use std::sync::Arc;
 
@@ -15,18 +14,18 @@ use strongroom_types::{BLOCK_BYTES, Extent, SECTOR_BYTES};
 const SECTOR: usize = SECTOR_BYTES as usize;
 const SECTORS_PER_BLOCK: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
 
-/// Counts what the guest did and saw.
+/// A count of the guest's events.
 pub type Time = u64;
 
-/// Names a request of the guest.
+/// The id of a guest's request.
 pub type RequestId = u64;
 
 pub type SectorBytes = Arc<[u8; SECTOR]>;
 
-/// What a request leaves in a block.
+/// The effect of a request on a block.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// The block is written as a whole, with these sectors changed: by their place in the block.
+    /// The block is written whole, with these sectors changed, by index in the block.
     Written(Vec<(usize, SectorBytes)>),
     /// The block becomes one of zeroes, which means "nothing here".
     Nothing,
@@ -44,7 +43,7 @@ pub enum Event {
 #[derive(Clone, Debug)]
 struct Version {
     content: Option<SectorBytes>,
-    /// The block was "nothing here", and nothing durable has been written over it since.
+    /// The block was "nothing here", without a later durable write.
     is_nothing: bool,
     request: RequestId,
     submitted: Time,
@@ -56,7 +55,7 @@ struct Version {
 struct Block {
     /// By sector, oldest first.
     sectors: Vec<Vec<Version>>,
-    /// Writes of the block that are not known to be durable.
+    /// Writes of the block not known to be durable.
     rewrites: Vec<Version>,
 }
 
@@ -76,32 +75,32 @@ pub struct Oracle {
     flushes: Vec<(RequestId, Time)>,
 }
 
-/// How an image fits.
+/// The verdict on an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Blocks that were "nothing here", were written once since, and were whole or nothing.
+    /// Blocks that were "nothing here", were written once since, and were found whole or absent.
     pub first_writes: usize,
 }
 
 impl Oracle {
-    /// Of a volume that nothing was written to.
+    /// The oracle of an unwritten volume.
     pub fn new(size_bytes: u64) -> Self {
         let mut oracle = Self::default();
         oracle.resize(size_bytes.div_ceil(BLOCK_BYTES) as usize);
         oracle
     }
 
-    /// Of a volume that shows this durably, whatever it was before.
+    /// The oracle of a volume with this durable content, whatever its history.
     pub fn of(content: &[u8]) -> Self {
         let mut oracle = Self::new(content.len() as u64);
         let mut shown = content.chunks(SECTOR);
         for version in oracle.blocks.iter_mut().flat_map(|block| block.sectors.iter_mut().flatten()) {
             let mut whole = [0; SECTOR];
-            // What lies beyond the end shows when the volume grows, as zeroes.
+            // Bytes beyond the end appear as zeroes when the volume grows.
             if let Some(bytes) = shown.next() {
                 whole[..bytes.len()].copy_from_slice(bytes);
             }
-            // What shows zeroes may be nothing at all, or zeroes that were written.
+            // A sector of zeroes may be absent, or written zeroes.
             version.is_nothing = false;
             version.content = Some(Arc::new(whole));
         }
@@ -121,7 +120,7 @@ impl Oracle {
         self.blocks.resize(blocks, block);
     }
 
-    /// What a sector holds once everything in flight has ended; nothing where a failure leaves that
+    /// A sector's content once all requests in flight have completed; `None` if a failure leaves it
     /// open.
     pub fn latest(&self, sector: usize) -> Option<SectorBytes> {
         let versions = &self.blocks[sector / SECTORS_PER_BLOCK].sectors[sector % SECTORS_PER_BLOCK];
@@ -129,7 +128,7 @@ impl Oracle {
         if last_good + 1 < versions.len() { None } else { versions[last_good].content.clone() }
     }
 
-    /// Whether a read may show these bytes of a sector, which nothing in flight changes.
+    /// Whether a read may return these bytes of a sector without changes in flight.
     pub fn is_visible(&self, sector: usize, from: usize, found: &[u8]) -> bool {
         let versions = &self.blocks[sector / SECTORS_PER_BLOCK].sectors[sector % SECTORS_PER_BLOCK];
         let last_good = versions.iter().rposition(|version| !version.failed).unwrap_or(0);
@@ -207,13 +206,13 @@ impl Oracle {
         }
     }
 
-    /// Whoever wrote was killed, and this is what a successor sees: all that had ended, and what
-    /// was in flight by sectors, done or not. Nothing of it is durable, and nothing is in flight
-    /// any more. An error is the first sector that is wrong.
+    /// The writer was killed, and a successor sees this: all completed requests, and those in
+    /// flight done or not, sector by sector. None of it is durable, and nothing is in flight any
+    /// more. An error is the first wrong sector.
     ///
-    /// What was in flight and is not seen may be done in part, beneath what is: a discard is on
-    /// record before its block is nothing. So a power cut may show it as long as nothing newer is
-    /// durable.
+    /// A request that was in flight and is not visible may be partially done underneath: a discard
+    /// is recorded before its block is freed. So a power cut may show it as long as nothing newer
+    /// is durable.
     #[allow(dead_code, reason = "the real file systems' tests kill nobody")]
     pub fn killed(&mut self, shown: &[u8]) -> Result<(), usize> {
         self.now += 1;
@@ -227,9 +226,9 @@ impl Oracle {
                     Some(content) => content[..found.len()] == *found,
                     None => true,
                 };
-                // No two requests in flight touch one sector.
+                // No two requests in flight touch the same sector.
                 if let Some(mut last) = versions.pop_if(|last| last.ended.is_none()) {
-                    // Whether it happened cannot be told where it changes nothing.
+                    // If it changes nothing, it is unknown whether it was done.
                     (last.ended, last.is_nothing) = (Some(now), false);
                     let is_done = is_shown(&last);
                     last.failed = !is_done;
@@ -250,10 +249,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether what an image shows is allowed; otherwise the first sector that is not.
+    /// Checks an image's content; an error is the first wrong sector.
     pub fn check(&self, content: &[u8]) -> Result<Verdict, usize> {
         let mut verdict = Verdict::default();
-        // A growth under way has nothing in it yet.
+        // The new part of a volume that is growing is still empty.
         let known = (self.blocks.len() * BLOCK_BYTES as usize).min(content.len());
         if content[known..].iter().any(|byte| *byte != 0) {
             return Err(known / SECTOR - 1);
@@ -280,7 +279,7 @@ impl Oracle {
         Ok(verdict)
     }
 
-    /// For a person: what a sector may show.
+    /// Describes a sector's possible contents for a person.
     pub fn describe(&self, sector: usize) -> String {
         let block = &self.blocks[sector / SECTORS_PER_BLOCK];
         let versions = block.sectors[sector % SECTORS_PER_BLOCK].iter().map(|version| {
@@ -293,7 +292,7 @@ impl Oracle {
 }
 
 impl Block {
-    /// Drops what the last durable version of each sector has replaced.
+    /// Drops the versions that the last durable one of each sector replaces.
     fn make_durable(&mut self, is_durable: impl Fn(&Version) -> bool) {
         let is_durable = |version: &Version| !version.failed && is_durable(version);
         for versions in &mut self.sectors {
@@ -311,7 +310,8 @@ impl Block {
         }
     }
 
-    /// A flush has failed: what was not durable may never be, whatever later flushes say.
+    /// A flush has failed: non-durable versions may never become durable, even if later flushes
+    /// succeed.
     fn may_be_lost(&mut self) {
         for versions in &mut self.sectors {
             versions.iter_mut().skip(1).filter(|version| version.ended.is_some()).for_each(|version| {
@@ -321,7 +321,7 @@ impl Block {
         self.rewrites.iter_mut().filter(|write| write.ended.is_some()).for_each(|write| write.failed = true);
     }
 
-    /// How a block shows its first write, where there was just one.
+    /// How a block shows its first write, if there was exactly one.
     fn first_write(&self, shown: &[u8]) -> FirstWrite {
         let [rewrite] = &self.rewrites[..] else { return FirstWrite::Other };
         let mut states = Vec::new();
@@ -330,7 +330,7 @@ impl Block {
                 [nothing] if nothing.is_nothing => {}
                 [nothing, first] if nothing.is_nothing && first.request == rewrite.request => {
                     let Some(content) = &first.content else { return FirstWrite::Other };
-                    // Zeroes that were written look as nothing does.
+                    // Written zeroes look like an absent block.
                     if content.iter().any(|byte| *byte != 0) {
                         states.push((sector, content[..found.len()] == *found));
                     }
@@ -347,15 +347,15 @@ impl Block {
 }
 
 enum FirstWrite {
-    /// All of it is there, or nothing.
+    /// The write is there whole, or not at all.
     Whole,
-    /// This sector is of another state than those before it.
+    /// This sector differs in state from those before it.
     Torn(usize),
-    /// There were more writes, or there is nothing to tell.
+    /// There were more writes, or it cannot be determined.
     Other,
 }
 
-/// The blocks that an extent touches, with the bytes of each, by place in the block.
+/// The blocks that an extent touches, with the range of bytes in each.
 pub fn blocks_of(extent: Extent) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
     let (first, end) = (extent.offset() / BLOCK_BYTES, extent.end().div_ceil(BLOCK_BYTES));
     (first..end).map(move |block| {

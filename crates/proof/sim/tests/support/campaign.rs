@@ -1,4 +1,4 @@
-//! A campaign of power cuts: its seeds, its moments, and the broken rules that have to be caught.
+//! A campaign of power cuts: its seeds, its moments, and the broken rules that it must catch.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
@@ -8,10 +8,10 @@ use std::time::Instant;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-/// Lives under a broken rule, until one has to be caught.
+/// Lives under a broken rule, within which it must be caught.
 const BROKEN_LIVES: u64 = 40;
 
-/// A number of the environment's.
+/// A number from the environment.
 pub fn number(name: &str, otherwise: usize) -> usize {
     let number = |text: String| text.parse().unwrap_or_else(|_| panic!("{name} is a number"));
     std::env::var(name).map_or(otherwise, number)
@@ -22,8 +22,8 @@ pub fn first_seed() -> u64 {
     number("POWER_CUTS_SEED", 1) as u64
 }
 
-/// Runs lives until there were so many cuts: `live` takes a seed and says how many it did, or what
-/// was wrong. Says what was done.
+/// Runs lives until this many cuts are done: `live` takes a seed and returns its number of cuts, or
+/// the problem. Returns a summary.
 pub fn until(cuts: usize, mut live: impl FnMut(u64) -> Result<usize, String>) -> String {
     let begun = Instant::now();
     let (mut done, mut seed) = (0, first_seed());
@@ -55,7 +55,7 @@ pub fn is_caught(rule: impl Debug, mut live: impl FnMut(u64) -> Result<usize, St
     panic!("{rule:?} was not noticed in {cuts} cuts");
 }
 
-/// So many random ones of the moments from 0 to this one, in order.
+/// `count` random moments from 0 to `last`, in order.
 pub fn moments(random: &mut StdRng, count: usize, last: usize) -> Vec<usize> {
     let mut moments: Vec<usize> = (0..count).map(|_| random.random_range(0..=last)).collect();
     moments.sort_unstable();

@@ -1,5 +1,5 @@
-//! Power cuts at every moment: every flushed block verifies and reads right, what was in flight is
-//! adopted, and nothing is ever taken for damage that is none.
+//! Power cuts at every moment: every flushed block verifies and reads correctly, blocks in flight
+//! are adopted, and there are no false alarms.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -17,7 +17,7 @@ use super::volume::*;
 
 /// Power cuts in all.
 const CUTS: usize = if cfg!(feature = "full") { 20_000 } else { 2_000 };
-/// Of each history. One in ten of them goes on after the cut, and is cut again.
+/// Cuts per history. One in ten continues after the cut, and is cut again.
 const CUTS_PER_HISTORY: usize = 60;
 const STEPS: usize = 400;
 
@@ -27,11 +27,11 @@ struct Count {
     second_cuts: usize,
     adopted: u64,
     verified: u64,
-    /// Cuts after which something was unsettled.
+    /// Cuts that left unsettled blocks.
     unsettled: usize,
 }
 
-/// Opens what a cut has left and reads all of it; what was found is known from then on.
+/// Opens the state after a cut and reads all of it; the oracle learns the content.
 fn check(kek: &Kek, fs: &SimFs, oracle: &mut Oracle, count: &mut Count) -> Result<(), String> {
     let mut volume = open_volume(fs, kek, Access::ReadWrite).map_err(|error| error.to_string())?;
     let tags = tags_over(volume.disk.clone(), &mut volume);
@@ -49,7 +49,7 @@ fn check(kek: &Kek, fs: &SimFs, oracle: &mut Oracle, count: &mut Count) -> Resul
             oracle.settle(block, content);
         }
     }
-    // The others are nothing, and say so.
+    // The other blocks are absent, and read as zeroes.
     let rest = if size_bytes < 4 << 20 { 0 } else { size_bytes };
     for at in (rest..size_bytes).step_by(1 << 20) {
         let extent = Extent::between(at, (at + (1 << 20)).min(size_bytes));
@@ -61,12 +61,12 @@ fn check(kek: &Kek, fs: &SimFs, oracle: &mut Oracle, count: &mut Count) -> Resul
     Ok(())
 }
 
-/// What is adopted is no more than what was not flushed.
+/// Checks that only unflushed blocks are adopted.
 fn adopts_only_what_was_in_flight(kek: &Kek, fs: &SimFs, oracle: &Oracle) -> Result<(), String> {
     let mut volume = open_volume(fs, kek, Access::ReadOnly).map_err(|error| error.to_string())?;
     let tags = tags_over(volume.disk.clone(), &mut volume);
     let mut queue = Queue::on(fs, &tags);
-    // All of a small volume: nor is anything adopted that nobody has touched.
+    // All of a small volume, so that untouched blocks are not adopted either.
     let size_blocks = tags.limits().size_bytes / BLOCK_BYTES;
     let all = (0..size_blocks).step_by(128).map(|first| first..size_blocks.min(first + 128));
     let runs = if size_blocks <= ALL_KNOWN { all.collect() } else { oracle.touched() };
@@ -81,7 +81,7 @@ fn adopts_only_what_was_in_flight(kek: &Kek, fs: &SimFs, oracle: &Oracle) -> Res
     Ok(())
 }
 
-/// Cuts a history at random moments. An error says how to see it again.
+/// Cuts a history at random moments. An error says how to reproduce it.
 fn cut(
     kek: &Kek,
     history: &History,
@@ -125,7 +125,7 @@ fn cut(
     Ok(())
 }
 
-/// A life and its cuts, so many of them.
+/// A life and its cuts; returns their number.
 fn live(kek: &Kek, seed: u64, rule: Option<Rule>, count: &mut Count) -> Result<usize, String> {
     let before = count.cuts + count.second_cuts;
     let history = History::of(kek, seed, STEPS, rule, Faults::default());
@@ -141,8 +141,8 @@ fn no_power_cut_makes_a_false_alarm() {
     assert!(count.adopted > 0 && count.unsettled > 0 && count.unsettled < count.cuts, "{count:?}");
 }
 
-/// A disk that fails requests now and then, and of a write that failed has done a part: that is no
-/// damage, before and after a cut.
+/// A disk that sometimes fails requests, with failed writes partially done: that causes no alarm,
+/// before or after a cut.
 #[test]
 fn no_failure_makes_a_false_alarm() {
     let kek = kek();
@@ -163,8 +163,8 @@ fn no_failure_makes_a_false_alarm() {
     assert!(count.adopted > 0);
 }
 
-/// A datastore that fills up: writes fail that find no room, for their blocks or for their tags,
-/// and no flush of what was acknowledged does.
+/// A datastore that fills up: writes without room for their blocks or tags fail, and no flush of
+/// acknowledged writes does.
 #[test]
 fn a_full_datastore_fails_writes_and_no_flush() {
     let kek = kek();
@@ -180,9 +180,8 @@ fn a_full_datastore_fails_writes_and_no_flush() {
     println!("{refused} refused, {count:?}");
 }
 
-/// A disk that changes bits of what it writes, or writes it elsewhere, in the layer and in the
-/// sidecar: whatever is read is right, or fails. The same life without tags reads what was never
-/// written there.
+/// A disk that corrupts or misdirects writes, in the layer and in the sidecar: every read is
+/// correct or fails. The same life without tags reads data that was never written there.
 #[test]
 fn a_lying_disk_is_never_believed() {
     let kek = kek();
@@ -240,7 +239,7 @@ fn a_flush_that_forgets_the_data_is_caught() {
 
 #[test]
 fn syncs_side_by_side_where_some_are_skipped_are_caught() {
-    // In a life of more than one region: marks are then written while tags are synced.
+    // In a life with more than one region, where marks are written while tags are synced.
     let (kek, mut count) = (kek(), Count::default());
     let rule = Rule::SyncsSideBySide;
     campaign::is_caught(rule, |seed| live(&kek, LARGE_EVERY * seed, Some(rule), &mut count));

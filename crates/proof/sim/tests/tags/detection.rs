@@ -1,5 +1,4 @@
-//! What tags detect, and what goes unnoticed without: each kind of damage is done to a volume with
-//! tags and to one without.
+//! The damage that tags detect: each kind is done to a volume with tags and to one without.
 
 use std::sync::Arc;
 
@@ -15,11 +14,11 @@ use super::volume::*;
 
 const SIZE: u64 = 3 << 20;
 
-/// What a person who writes to the datastore sees.
+/// The files as an attacker with write access to the datastore sees them.
 struct Damage {
     layer: Box<dyn StoredFile>,
     tags: Option<Box<dyn StoredFile>>,
-    /// Block 8 as it was before it was last written.
+    /// Block 8 before its last write.
     earlier: [u8; BLOCK],
 }
 
@@ -35,11 +34,11 @@ impl Damage {
     }
 }
 
-/// Thick: what lies in a thin volume's first-write log is checked by that, and is not in its place
-/// yet.
+/// Thick, because blocks in a thin volume's first-write log are checked by the log, and are not in
+/// their place yet.
 const PROVISIONING: Provisioning = Provisioning::Thick;
 
-/// A volume whose blocks 0 to 15 are written, 8 of them twice, and which is closed in order.
+/// A volume with blocks 0 to 15 written, block 8 twice, closed in order.
 fn volume(integrity: bool) -> (SimFs, Damage) {
     let (fs, kek) = (SimFs::new(1), kek());
     create_volume(&fs, &kek, SIZE, PROVISIONING, integrity);
@@ -66,7 +65,7 @@ fn volume(integrity: bool) -> (SimFs, Damage) {
     (fs, damage)
 }
 
-/// Opens it again and reads block after block: those that fail, and what tags say.
+/// Reopens it and reads every block; returns the failing ones, and the tags' counts.
 fn failing(fs: &SimFs, integrity: bool, access: Access) -> (Vec<u64>, Option<TagCounts>) {
     let mut volume = open_volume(fs, &kek(), access).unwrap();
     let below: Arc<dyn Disk<Sealed>> = Arc::clone(&volume.disk) as _;
@@ -89,8 +88,7 @@ fn failing(fs: &SimFs, integrity: bool, access: Access) -> (Vec<u64>, Option<Tag
     (failing.collect(), tags.map(|tags| tags.counts()))
 }
 
-/// With tags these blocks fail to be read, and no others; without, all are read as if nothing had
-/// been.
+/// With tags, reads of exactly these blocks fail; without, all reads succeed.
 fn detects(what: &str, wrong: impl IntoIterator<Item = u64>, damage: impl Fn(&Damage)) {
     let wrong: Vec<u64> = wrong.into_iter().collect();
     for access in [Access::ReadWrite, Access::ReadOnly] {
@@ -151,7 +149,7 @@ fn zeroes_over_a_block_and_a_block_out_of_nothing_are_detected() {
     detects("a block where there was none", [500], |files| files.write(500, &files.earlier));
 }
 
-/// The tags themselves: of no use to whoever has no key.
+/// The tags themselves cannot be forged without the key.
 #[test]
 fn changed_tags_are_detected() {
     let tag = |files: &Damage, block: u64, bytes: &[u8; 16]| {
@@ -170,8 +168,8 @@ fn changed_tags_are_detected() {
     detects("another tag of nothing", [20], |files| tag(files, 20, &[9; 16]));
     detects("a tag in a page that is not there", [], |files| tag(files, 600, &[9; 16]));
     detects("marks without a tag of theirs", [5], |files| {
-        // As if the region had been in use when power failed; without the key that is not to be
-        // had.
+        // As if the region had been in use when power failed; such a mark cannot be forged without
+        // the key.
         if let Some(tags) = &files.tags {
             let mut sector = [0; 512];
             sector[..16].fill(0x5A);
@@ -198,7 +196,7 @@ impl Damage {
     }
 }
 
-/// Nobody without the key can say that there is nothing.
+/// Without the key nobody can forge an absent block.
 #[test]
 fn what_is_erased_together_with_its_tag_is_detected() {
     detects("a block and its tag", [4], |files| {
@@ -222,8 +220,7 @@ fn what_is_erased_together_with_its_tag_is_detected() {
     });
 }
 
-/// What says which pages of tags there are is believed with its own tag only; where it is not,
-/// nothing is taken for absent.
+/// The presence map is trusted only with its own valid tag; otherwise no page counts as absent.
 #[test]
 fn changed_presence_is_detected() {
     let damages: [(&str, &[u8]); 3] = [("zeroes", &[0; 512]), ("a bit less", &[0]), ("a bit more", &[3])];
@@ -240,8 +237,7 @@ fn changed_presence_is_detected() {
     });
 }
 
-/// What is written anew in such a place is whole again, and what is not stays damaged: nothing is
-/// vouched for by and by.
+/// A rewritten block is intact again, and the others stay damaged: no damage is adopted over time.
 #[test]
 fn what_was_erased_stays_damaged_until_it_is_written_anew() {
     let (fs, files) = volume(true);
@@ -266,8 +262,8 @@ fn what_was_erased_stays_damaged_until_it_is_written_anew() {
     }
 }
 
-/// What the documentation says is not detected: that what there was is put back, block and tag and
-/// presence together. Each alone is.
+/// The documented gap: restoring an earlier block, tag and presence together is not detected. Each
+/// alone is.
 #[test]
 fn absence_put_back_is_detected_unless_all_of_it_is() {
     let kek = kek();
@@ -297,7 +293,7 @@ fn absence_put_back_is_detected_unless_all_of_it_is() {
     assert_eq!(failing(&fs, true, Access::ReadWrite).0, [0_u64; 0], "both, as they were");
 }
 
-/// What the documentation says is not detected: a block that is put back together with its tag.
+/// The documented gap: restoring an earlier block together with its tag is not detected.
 #[test]
 fn a_block_and_its_tag_put_back_together_are_not_detected() {
     let (fs, kek) = (SimFs::new(1), kek());
@@ -320,7 +316,8 @@ fn a_block_and_its_tag_put_back_together_are_not_detected() {
     assert_eq!(failing(&fs, true, Access::ReadWrite).0, [0_u64; 0]);
 }
 
-/// A disk that lies while the volume is in use: reads tell at once, and after an orderly end.
+/// A disk that lies while the volume is in use: reads detect it at once, and after an orderly
+/// close.
 fn lie(what: Lie, integrity: bool) -> (Vec<u64>, Vec<bool>) {
     let (fs, kek) = (SimFs::new(1), kek());
     create_volume(&fs, &kek, SIZE, PROVISIONING, integrity);
@@ -338,7 +335,7 @@ fn lie(what: Lie, integrity: bool) -> (Vec<u64>, Vec<bool>) {
         queue.shows(version, block).unwrap_or(true)
     });
     let shown: Vec<bool> = shown.collect();
-    // Whole again once it is written again.
+    // Intact again once it is rewritten.
     drop(queue);
     drop((disk, volume));
     assert_eq!(failing(&fs, integrity, Access::ReadWrite).0, during);

@@ -1,5 +1,5 @@
-//! Writes that fail while the volume is in use: what they have left is known before they are
-//! answered, so nothing of their region is taken for it later.
+//! Writes that fail while the volume is in use: their effect is determined before they are
+//! answered, so that no other content of their region is adopted later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,13 +15,13 @@ use super::volume::*;
 
 const SIZE: u64 = 3 << 20;
 
-/// What becomes of requests.
+/// The fate of requests.
 #[derive(Clone, Copy)]
 enum Mood {
     Well = 0,
-    /// Writes and zeroes find no room, and nothing of them is done.
+    /// Writes and zeroings find no room, and have no effect.
     Full = 1,
-    /// Writes fail, and are done.
+    /// Writes fail, but are done.
     Half = 2,
     /// Nothing is done.
     Dead = 3,
@@ -76,7 +76,7 @@ impl Subject {
         self.queue.run(request).result.unwrap_err()
     }
 
-    /// Closes it; whether a successor need not take anything for unsettled.
+    /// Closes it. Returns whether a successor has no unsettled blocks.
     fn close(self) -> (SimFs, bool) {
         let Self { fs, volume, disk, queue, .. } = self;
         drop(queue);
@@ -86,7 +86,7 @@ impl Subject {
     }
 }
 
-/// A disk whose writes fail when they are done.
+/// A disk whose writes fail after they were done.
 struct HalfDone {
     below: FaultyDisk,
     mood: Arc<AtomicU8>,
@@ -132,7 +132,7 @@ impl strongroom_io::Channel<Sealed> for HalfDoneChannel {
         let from = done.len();
         self.below.poll(done);
         for done in &mut done[from..] {
-            // The first that ends after the mood came is the write.
+            // The first request to complete in this mood is the write.
             let half = self.mood.compare_exchange(
                 Mood::Half as u8,
                 Mood::Well as u8,
@@ -146,7 +146,7 @@ impl strongroom_io::Channel<Sealed> for HalfDoneChannel {
     }
 }
 
-/// Somebody changes a block of the region in which a write failed.
+/// An attacker changes a block of the region in which a write failed.
 fn tamper(fs: &SimFs, block: u64) {
     let layer = file_of(fs, "layer-");
     let mut bytes = [0; BLOCK];
@@ -194,8 +194,8 @@ fn a_write_that_found_no_room_leaves_nothing_to_adopt() {
     }
 }
 
-/// What a failed write has left is known, be it what there was or what was to be there, and nothing
-/// else is taken for it.
+/// The effect of a failed write is determined, whether the old or the new content is there, and no
+/// other content is accepted.
 #[test]
 fn a_write_that_failed_when_it_was_done_is_known() {
     let mut subject = Subject::new(Provisioning::Thick);
@@ -216,7 +216,8 @@ fn a_write_that_failed_when_it_was_done_is_known() {
     assert!(subject.queue.shows(9, 6).unwrap() && subject.queue.shows(1, 7).unwrap());
 }
 
-/// What cannot be read is in doubt until it is: then its region stays marked, and it is said.
+/// An unreadable block stays in doubt until it is read; until then its region stays marked, and the
+/// doubt is reported.
 #[test]
 fn what_cannot_be_read_after_a_failure_stays_in_doubt_until_it_is_known() {
     for way in ["read", "written", "discarded", "closed"] {
@@ -246,7 +247,7 @@ fn what_cannot_be_read_after_a_failure_stays_in_doubt_until_it_is_known() {
     }
 }
 
-/// A thin volume's tags find no room, before anything is written.
+/// A thin volume's tags find no room, before any data is written.
 #[test]
 fn a_write_whose_tags_find_no_room_is_not_begun() {
     use strongroom_datastore::file::storage::Storage;

@@ -1,4 +1,4 @@
-//! A disk that does not do what it is asked, and says that it did.
+//! A disk that does not carry out requests but reports success.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Request, Sealed, Thread};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
-/// What goes down instead of a request, or how it ends at once.
+/// The replacement of a request, or its immediate completion.
 type Submits = dyn Fn(Io<Sealed>) -> Result<Io<Sealed>, Done<Sealed>> + Send + Sync;
 
 pub struct FaultyDisk {
@@ -14,7 +14,7 @@ pub struct FaultyDisk {
     pub submits: Arc<Submits>,
 }
 
-/// What becomes of the next write.
+/// The fate of the next write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     None = 0,
@@ -25,7 +25,7 @@ pub enum Lie {
 }
 
 impl FaultyDisk {
-    /// One that lies when it is told to.
+    /// A disk that lies on request.
     pub fn lying(below: Arc<dyn Disk<Sealed>>) -> (Arc<Self>, impl Fn(Lie)) {
         let next = Arc::new(AtomicU8::new(Lie::None as u8));
         let told = Arc::clone(&next);

@@ -1,5 +1,5 @@
-//! A volume whose tags are of the former format: used as it was by readers, and given new tags by
-//! the first writer.
+//! A volume with tags of the former format: readers use it as it is, and the first writer converts
+//! its tags.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ const SIZE: u64 = 3 << 20;
 
 const NONE: [u64; 0] = [];
 
-/// A volume as a program of format version 3 has left it: blocks 0 to 15 and 300 are written, and 3
-/// is discarded.
+/// A volume written by a program of format version 3: blocks 0 to 15 and 300 are written, and 3 is
+/// discarded.
 fn former(kek: &Kek, provisioning: Provisioning) -> SimFs {
     let fs = SimFs::new(1);
     create_volume(&fs, kek, SIZE, provisioning, true);
@@ -61,7 +61,7 @@ fn former(kek: &Kek, provisioning: Provisioning) -> SimFs {
     fs
 }
 
-/// Which blocks fail; all others show what was written.
+/// The failing blocks; all others show the written data.
 fn failing(fs: &SimFs, kek: &Kek, access: Access) -> Vec<u64> {
     let mut volume = open_volume(fs, kek, access).unwrap();
     let disk = tags_over(Arc::clone(&volume.disk) as _, &mut volume);
@@ -88,7 +88,7 @@ fn names(fs: &SimFs) -> Vec<String> {
     names.into_iter().filter(|name| name.starts_with("tags")).collect()
 }
 
-/// What the former format does not notice, the new one does.
+/// The new format detects erasures that the former one does not.
 #[test]
 fn the_first_writer_gives_it_tags_that_notice_what_is_erased() {
     let kek = kek();
@@ -110,7 +110,7 @@ fn the_first_writer_gives_it_tags_that_notice_what_is_erased() {
     }
 }
 
-/// Where there is no room for new tags it is used as it was.
+/// Without room for new tags the volume keeps the former ones.
 #[test]
 fn without_room_it_keeps_its_tags() {
     let (kek, provisioning) = (kek(), Provisioning::Thick);
@@ -126,7 +126,7 @@ fn without_room_it_keeps_its_tags() {
     assert!(names(&fs)[0].starts_with("tags2-"));
 }
 
-/// Power is cut at each moment of it: the volume has the former tags or the new ones, whole.
+/// Power is cut at each moment of the conversion: the volume has the complete former or new tags.
 #[test]
 fn no_power_cut_leaves_it_without_tags() {
     let kek = kek();

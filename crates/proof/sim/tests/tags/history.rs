@@ -24,36 +24,36 @@ use super::volume::*;
 /// Requests in flight on each queue, at most.
 const DEPTH: usize = 5;
 
-/// The blocks that are used: neighbours, on both sides of a page of tags, and of a region.
+/// The blocks in use: neighbours on both sides of the boundaries of a page of tags and of a region.
 const SMALL: [std::ops::Range<u64>; 3] = [0..6, 253..259, 510..514];
-/// More pages of tags than are kept in memory.
+/// More pages of tags than fit in memory.
 const LARGE: [std::ops::Range<u64>; 9] =
     [0..4, 254..258, 600..602, 1100..1102, 1700..1702, 2300..2302, 2900..2902, 3500..3502, 4092..4100];
 
-/// Of a volume of so many blocks each is known; of a larger one those that are used.
+/// Up to this size every block of a volume is known; of a larger one, those in use.
 pub const ALL_KNOWN: u64 = 600;
 
-/// One in so many volumes has more than one region, and more pages of tags than are kept in memory.
+/// One in this many volumes has more than one region, and more pages of tags than fit in memory.
 pub const LARGE_EVERY: u64 = 16;
 
 /// A recorded life.
 pub struct History {
     pub fs: SimFs,
     pub events: Vec<(usize, Event)>,
-    /// What was known at the start.
+    /// The knowledge at the start.
     pub first: Oracle,
-    /// What should not have happened.
+    /// Violations.
     pub wrong: Vec<String>,
     pub adopted: u64,
-    /// Reads of damage that was done.
+    /// Detected reads of damaged blocks.
     pub detected: usize,
     /// Writes that found no room.
     pub refused: usize,
-    /// When the file was told which pages of tags there are.
+    /// The moments at which the presence of tag pages was written.
     pub said: Vec<usize>,
 }
 
-/// The disk under a queue, and what was opened for it.
+/// The disk under a queue, and its open volume.
 type Opened = (Option<TagsDisk>, Arc<dyn Disk<Sealed>>, OpenVolume);
 
 pub struct Life<'a> {
@@ -101,12 +101,12 @@ impl History {
         Self::with(kek, seed, steps, rule, faults, true)
     }
 
-    /// The same life of a volume that has no tags.
+    /// The same life of a volume without tags.
     pub fn without_tags(kek: &Kek, seed: u64, steps: usize, faults: Faults) -> Self {
         Self::with(kek, seed, steps, None, faults, false)
     }
 
-    /// A life of a thin volume in a datastore that has room for so many more bytes.
+    /// A life of a thin volume in a datastore with room for this many more bytes.
     pub fn in_room_of(kek: &Kek, seed: u64, steps: usize, room_bytes: u64) -> Self {
         let random = StdRng::seed_from_u64(seed);
         let fs = SimFs::new(seed);
@@ -128,7 +128,7 @@ impl History {
         let thin = random.random_ratio(3, 4);
         let provisioning = if thin { Provisioning::Thin } else { Provisioning::Thick };
         create_volume(&fs, kek, blocks * BLOCK_BYTES, provisioning, integrity);
-        // The other rules are broken where the stage's queue is the leaf's own.
+        // The other rules need the stage's queue to be the leaf's own.
         let skips = rule.map_or_else(|| random.random_ratio(1, 3), |rule| rule == Rule::SyncsSideBySide);
         fs.set_skips_overlapping_syncs(skips);
         fs.record();
@@ -195,7 +195,7 @@ impl<'a> Life<'a> {
         if self.random.random() {
             self.close();
         }
-        // Otherwise it ends in the middle of things, as a process does that is killed.
+        // Otherwise it ends abruptly, like a killed process.
         std::mem::forget(self.queues);
         std::mem::forget(self.disk);
         self.history.said = std::mem::take(&mut self.said.moments.lock());
@@ -239,8 +239,7 @@ impl<'a> Life<'a> {
         self.disk = Some((tags, disk, volume));
     }
 
-    /// Whether the disk says that it has done what it has not: then nothing is adopted that anybody
-    /// would notice.
+    /// Whether the disk lies about writes; then adopted blocks are not checked.
     fn lies(&self) -> bool {
         self.faults.corrupt_one_in > 0 || self.faults.misdirect_one_in > 0
     }

@@ -1,7 +1,7 @@
-//! Tags on a simulated file system: what they detect, what goes unnoticed without, and that no
-//! power cut makes them cry wolf.
+//! Tags on a simulated file system: the damage they detect, and the absence of false alarms after
+//! power cuts.
 //!
-//! `cargo test -p strongroom-sim --test tags -- --nocapture` prints what was done; with
+//! `cargo test -p strongroom-sim --test tags -- --nocapture` prints the counts; with
 //! `--features full` it does 20,000 cuts. `POWER_CUTS_SEED` is the first history's seed,
 //! otherwise 1.
 

@@ -1,4 +1,4 @@
-//! The stage with one of its rules broken, as its files and the disk below see it. Each has to be
+//! The stage with one of its rules broken, simulated at its files and the disk below. Each must be
 //! caught.
 
 use std::rc::Rc;
@@ -14,10 +14,10 @@ use super::faulty::FaultyDisk;
 use super::interposed::{Between, Fate, Interposed};
 use super::volume::{PRESENCE, TAGS};
 
-/// Which rule is broken.
+/// The broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// A region's mark is written, and not durable, when the region is written.
+    /// A region's mark is written but not durable when the region is written.
     MarkNotDurable,
     /// A region is written while its mark is still on its way.
     MarkNotAwaited,
@@ -27,16 +27,15 @@ pub enum Rule {
     TagsNotSynced,
     /// A flush leaves pages of tags in memory.
     TagsNotWritten,
-    /// A flush leaves the data in the device's cache, and takes marks away.
+    /// A flush leaves the data in the device's cache, and clears marks.
     DataNotSynced,
-    /// The file is never told which pages of tags there are.
+    /// The presence of tag pages is never written.
     PresenceNotSaid,
-    /// It is told, and not durably.
+    /// It is written, but not durably.
     PresenceNotDurable,
-    /// It is not told that what was discarded has none any more.
+    /// It is not cleared for discarded pages.
     PresenceKeptByDiscard,
-    /// Syncs of the sidecar run beside each other where the file system acknowledges some of them
-    /// early.
+    /// Syncs of the sidecar overlap on a file system that acknowledges some of them early.
     SyncsSideBySide,
 }
 
@@ -68,13 +67,13 @@ struct Broken {
     rule: Rule,
     sidecar: Arc<dyn StoredFile>,
     is_sidecar: bool,
-    /// Of how many pages of tags the file was told last.
+    /// The last written number of present tag pages.
     told: Arc<AtomicU32>,
     said: SaidAt,
 }
 
-/// The moments at which a file was told which pages of tags there are: few in a life, and cuts at
-/// random seldom come between one and the next.
+/// The moments at which the presence of tag pages was written: there are few in a life, and random
+/// cuts seldom fall between them.
 #[derive(Clone)]
 pub struct SaidAt {
     pub fs: SimFs,

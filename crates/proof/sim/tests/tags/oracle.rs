@@ -1,5 +1,5 @@
-//! What each sector of a few blocks may show, the slow and obvious way: the last version that is
-//! known to be durable, and every newer one.
+//! A slow and obvious oracle of the possible content of each sector of a few blocks: the last known
+//! durable version, and every newer one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::volume::{BLOCK, SECTOR, pattern};
 
 pub type RequestId = u64;
 
-/// Blocks that are looked at together.
+/// Blocks that are checked together.
 const RUN_BLOCKS: u64 = 128;
 
 #[derive(Clone, Debug)]
@@ -102,7 +102,8 @@ impl Oracle {
         }
     }
 
-    /// A sync has failed: what it should have made durable may never be, whatever later ones say.
+    /// A sync has failed: the versions it should have covered may never become durable, even if
+    /// later syncs succeed.
     fn may_be_lost(&mut self) {
         for version in self.blocks.values_mut().flat_map(|versions| versions.iter_mut().skip(1)) {
             version.ended = None;
@@ -121,12 +122,12 @@ impl Oracle {
         runs
     }
 
-    /// How many blocks may show something else than their last durable version.
+    /// The number of blocks that may show other content than their last durable version.
     pub fn unsettled(&self) -> usize {
         self.blocks.values().filter(|versions| versions.len() > 1).count()
     }
 
-    /// Whether a block may show this.
+    /// Whether a block may show this content.
     pub fn allows(&self, block: u64, content: &[u8]) -> bool {
         let untouched = [NOTHING];
         let versions = self.blocks.get(&block).map_or(&untouched[..], Vec::as_slice);
@@ -137,7 +138,8 @@ impl Oracle {
             .all(|(at, sector)| versions.iter().any(|version| version.shown.is(block, at, sector)))
     }
 
-    /// What is there after a power cut is durable, and known: a version, or a mixture of some.
+    /// Records a block's content after a power cut, which is durable: a version, or a mixture of
+    /// versions.
     pub fn settle(&mut self, block: u64, content: &[u8]) {
         if let Some(versions) = self.blocks.get_mut(&block) {
             let found = Shown::Mixture(content.into());

@@ -1,4 +1,4 @@
-//! A guest reads while what a crash left unsettled is gone through.
+//! A guest reads while blocks left unsettled by a crash are settled.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use strongroom_sim::SimFs;
 
 use super::volume::*;
 
-/// Two pieces for whoever settles, and one transfer.
+/// Two pieces of settling, and one transfer.
 const BYTES: u64 = 96 * BLOCK as u64;
 
-/// A read takes its tags, the settling adopts the blocks meanwhile and is through with the region,
-/// and then the read compares.
+/// A read fetches its tags; meanwhile the settling adopts the blocks and finishes the region; then
+/// the read compares.
 #[test]
 fn a_read_that_began_before_its_region_was_settled_is_no_false_alarm() {
     for seed in 0..300 {
@@ -23,7 +23,7 @@ fn a_read_that_began_before_its_region_was_settled_is_no_false_alarm() {
         let mut volume = open_volume(&before, &kek, Access::ReadWrite).unwrap();
         let disk = tags_over(Arc::clone(&volume.disk) as Arc<dyn Disk<Sealed>>, &mut volume);
         let mut queue = Queue::on(&before, &disk);
-        // Not flushed: blocks may be there, and their tags are not.
+        // Not flushed: blocks may exist without their tags.
         queue.write(1, blocks(0, 96));
         let fs = before.cut(seed);
         let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();

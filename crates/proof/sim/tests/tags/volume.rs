@@ -1,5 +1,5 @@
-//! A volume on a simulated file system, its sealed blocks with their tags, and a queue that is
-//! driven one request after another.
+//! A volume on a simulated file system, its sealed blocks with their tags, and a queue driven one
+//! request at a time.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, SECTOR_BYTES, VolumeSize};
 pub const BLOCK: usize = BLOCK_BYTES as usize;
 pub const SECTOR: usize = SECTOR_BYTES as usize;
 pub const PATH: &str = "/ds/vm1";
-/// Where the marks begin in the file of the tags, the presence of pages of tags, and the tags
+/// The offsets in the tags' file of the marks, the presence of tag pages, and the tags
 /// (`docs/ON_DISK.md`).
 pub const MARKS: u64 = 4096;
 pub const PRESENCE: u64 = 1 << 20;
@@ -36,7 +36,7 @@ pub fn create_volume(fs: &SimFs, kek: &Kek, bytes: u64, provisioning: Provisioni
         size: VolumeSize::new(bytes).unwrap(),
         provisioning,
         protection: Protection::Encrypted(kek),
-        // So large that it does not fill: nobody empties it here.
+        // Large enough not to fill, because nothing empties it here.
         log_bytes: Some(8 << 20),
         integrity,
     };
@@ -49,7 +49,7 @@ pub fn open_volume(fs: &SimFs, kek: &Kek, access: Access) -> Result<OpenVolume, 
     open_on(fs, Path::new(PATH), &options)
 }
 
-/// The stage over `blocks`, with hardly any memory and no patience.
+/// The stage over `blocks`, with minimal memory and no delay.
 pub fn tags_over(blocks: Arc<dyn Disk<Sealed>>, volume: &mut OpenVolume) -> TagsDisk {
     let keys = TagKeys::derive(&volume.take_deks()).unwrap().unwrap();
     let (file, facts) = volume.tags.take().unwrap();
@@ -57,7 +57,7 @@ pub fn tags_over(blocks: Arc<dyn Disk<Sealed>>, volume: &mut OpenVolume) -> Tags
     TagsDisk::over(blocks, file, facts, keys, tuning).unwrap()
 }
 
-/// The volume's file whose name starts so.
+/// The volume's file whose name starts with `prefix`.
 pub fn file_of(fs: &SimFs, prefix: &str) -> Box<dyn StoredFile> {
     let directory = Storage::open_directory(fs, Path::new(PATH)).unwrap();
     let names = directory.names().unwrap();
@@ -65,7 +65,7 @@ pub fn file_of(fs: &SimFs, prefix: &str) -> Box<dyn StoredFile> {
     directory.open(name, OFlags::RDWR).unwrap()
 }
 
-/// Writes of its own pattern, by sector, so that each can be told.
+/// A unique pattern for each version, block and sector.
 pub fn pattern(version: u64, block: u64, sector: usize) -> [u8; SECTOR] {
     let mut bytes = [0; SECTOR];
     for (at, word) in bytes.chunks_mut(8).enumerate() {
@@ -138,7 +138,7 @@ impl Queue {
         self.run(Request::Flush).result.unwrap();
     }
 
-    /// Whether it reads as this version left it.
+    /// Whether it reads as this version.
     pub fn shows(&mut self, version: u64, block: u64) -> Result<bool, IoError> {
         let content = self.read(blocks(block, 1))?;
         let sectors = content.chunks(SECTOR).enumerate();

@@ -49,7 +49,7 @@ pub enum ClientError {
     Unreachable {
         /// The server.
         server: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The server does not belong to the token's authority, or to the known authorities.
@@ -67,7 +67,7 @@ pub enum ClientError {
     Tls {
         /// The server.
         server: String,
-        /// What the library said.
+        /// The library's error.
         reason: String,
     },
     /// The server refused.

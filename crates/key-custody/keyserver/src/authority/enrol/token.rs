@@ -212,7 +212,7 @@ pub enum TokenState {
     Expired,
 }
 
-/// A token as it is listed.
+/// A token in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSummary {
     /// Its id.

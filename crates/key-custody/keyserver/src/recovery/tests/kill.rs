@@ -59,7 +59,7 @@ fn a_restore_killed_in_any_step_leaves_the_old_server_or_the_new_one() {
         copy(&machine.directory, &place.path().join("server"));
         let restored = Machine::at(&place.path().join("server"));
         let was_killed = killed::is_killed(TEST, place.path(), Some(step));
-        // Whatever it is, it starts, has the key, and serves none that was shredded.
+        // In either state the server starts, has the key, and serves no destroyed one.
         let server = restored.start();
         assert!(server.key(one) == key && server.key(shredded).is_none() && server.key(dead).is_none());
         match server.key(newer) {

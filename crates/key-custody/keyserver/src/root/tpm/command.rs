@@ -1,5 +1,5 @@
-//! Messages to a TPM and from it (TPM 2.0 Library, Part 1, 18, and Part 3): big-endian fields,
-//! sized buffers.
+//! Messages to and from a TPM (TPM 2.0 Library, Part 1, 18, and Part 3): big-endian fields, sized
+//! buffers.
 
 use zeroize::Zeroizing;
 
@@ -8,10 +8,10 @@ use super::session::Session;
 use super::transport::{HEADER_BYTES, Transport};
 use super::{PcrSelection, TpmDevice};
 
-/// Room for the longest command here (Load, with two blobs), so that a buffer with a secret never
+/// Capacity for the longest command (Load, with two blobs), so that a buffer with a secret never
 /// grows.
 const COMMAND_BYTES_MAX: usize = 2048;
-/// How often a command is sent again when the TPM asks for it; it does so while it tests itself or
+/// How often a command is resent on the TPM's request, which happens during self-tests or while it
 /// frees memory.
 const RETRIES_MAX: u32 = 16;
 
@@ -30,7 +30,7 @@ pub(super) struct Code {
     pub name: &'static str,
 }
 
-/// What the TPM knows something by: a handle, and the name that authenticates it (Part 1, 16).
+/// A TPM entity: a handle, and the name that authenticates it (Part 1, 16).
 #[derive(Clone, Debug)]
 pub(super) struct Entity {
     pub handle: u32,
@@ -50,8 +50,8 @@ pub(super) enum Authorization<'a> {
     None,
     /// By the empty password.
     EmptyPassword,
-    /// By a session, which ends with the command. The first parameter of the command, if `true`, or
-    /// else of the response is encrypted.
+    /// By a session, which ends with the command. It encrypts the first parameter of the command
+    /// or, if `false`, of the response.
     Session { session: &'a mut Session, encrypts_command: bool },
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Response {
     pub parameters: Zeroizing<Vec<u8>>,
 }
 
-/// A TPM, and what we have loaded into it; unloaded on drop.
+/// A TPM, and the objects loaded into it, which are unloaded on drop.
 pub(super) struct Tpm {
     transport: Transport,
     device: TpmDevice,
@@ -75,13 +75,13 @@ impl Tpm {
         Ok(Self { transport, device: device.clone(), loaded: Vec::new() })
     }
 
-    /// Notes that `handle` is to be unloaded.
+    /// Marks `handle` for unloading.
     pub fn keep(&mut self, handle: u32) {
         self.loaded.push(handle);
     }
 
-    /// Runs one command. `returns_handle` says whether its response has one. `pcrs` is for the
-    /// message only.
+    /// Runs one command. `returns_handle` says whether its response has one. `pcrs` is only for
+    /// error messages.
     pub fn run(
         &mut self,
         code: Code,
@@ -167,8 +167,7 @@ impl Drop for Tpm {
         for handle in std::mem::take(&mut self.loaded).into_iter().rev() {
             let mut parameters = Writer::new();
             parameters.u32(handle);
-            // A TPM that cannot unload is one that cannot be reached, or has been reset, which
-            // unloads too.
+            // A TPM that cannot unload is unreachable, or has been reset, which unloads too.
             let _ = self.run(FLUSH_CONTEXT, &[], Authorization::None, parameters, false, None);
         }
     }

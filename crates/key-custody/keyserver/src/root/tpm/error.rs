@@ -1,4 +1,4 @@
-//! Why a TPM did not do it. Codes are those of TPM 2.0 Library, Part 2, 6.6.
+//! Errors of a TPM. Codes are those of TPM 2.0 Library, Part 2, 6.6.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::{PCR_MAX, PcrSelection, TpmDevice};
 
-/// Why a TPM did not do it.
+/// Why a TPM command failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TpmError {
@@ -15,9 +15,9 @@ pub enum TpmError {
         "cannot reach the TPM at {device}: {error}; is there one (`ls /dev/tpmrm*`), is it switched on in the firmware, and may this user open it (group tss)?"
     )]
     Unreachable {
-        /// Where it was looked for.
+        /// The configured device.
         device: TpmDevice,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
     /// There is no such PCR.
@@ -31,7 +31,7 @@ pub enum TpmError {
         "the TPM at {device} is not the one that the root key was sealed by, or was cleared since; put the disk back into its machine, or restore the server from a backup"
     )]
     OtherTpm {
-        /// Where it is.
+        /// The TPM's device.
         device: TpmDevice,
     },
     /// The PCRs differ.
@@ -39,7 +39,7 @@ pub enum TpmError {
         "the TPM keeps the root key closed: PCRs {pcrs} are not as they were when it was sealed (an update of firmware, boot loader or Secure Boot keys changes them). Boot the former state and seal the root anew for the new one, or restore the server from a backup"
     )]
     PcrsChanged {
-        /// The PCRs that are looked at.
+        /// The PCRs of the policy.
         pcrs: PcrSelection,
     },
     /// The owner hierarchy has a password.
@@ -50,7 +50,7 @@ pub enum TpmError {
     /// The owner hierarchy is switched off.
     #[error("the TPM's owner hierarchy is disabled; enable it in the firmware's settings")]
     OwnerDisabled,
-    /// The TPM counts wrong passwords of others, and refuses everything meanwhile.
+    /// The TPM is locked out after wrong passwords of other users.
     #[error(
         "the TPM is in its lock-out after wrong passwords of other keys; wait until it ends by itself, or run `tpm2_dictionarylockout --clear-lockout`. The root key does not count"
     )]
@@ -58,7 +58,7 @@ pub enum TpmError {
     /// The sealed object on record is damaged.
     #[error("the TPM does not take the sealed root key from the record: it was changed")]
     NotAuthentic,
-    /// What came back was not said by the TPM that holds the session's key.
+    /// The response is not from the TPM that holds the session's key.
     #[error(
         "the TPM's answer to {command} does not authenticate: something between this program and the TPM changes it"
     )]
@@ -66,12 +66,12 @@ pub enum TpmError {
         /// The command.
         command: &'static str,
     },
-    /// What came back is no TPM answer.
+    /// The response is not a TPM response.
     #[error("what answered {command} is no TPM 2.0: {why}")]
     Protocol {
         /// The command.
         command: &'static str,
-        /// In which way.
+        /// What is wrong.
         why: &'static str,
     },
     /// Any other refusal.
@@ -90,8 +90,8 @@ pub enum TpmError {
     },
 }
 
-/// Format-one codes are told apart by their low six bits and the format bit; the rest says which
-/// handle, session or parameter was meant.
+/// Format-one codes are distinguished by their low six bits and the format bit; the rest identifies
+/// the handle, session or parameter.
 const FORMAT_ONE: u32 = 0x080;
 const FORMAT_ONE_MASK: u32 = 0x0bf;
 
@@ -104,7 +104,7 @@ const RC_INTEGRITY: u32 = FORMAT_ONE | 0x1f;
 const RC_BAD_AUTH: u32 = FORMAT_ONE | 0x22;
 
 impl TpmError {
-    /// What a response code says to a person.
+    /// The error for a response code.
     pub(super) fn of_code(command: &'static str, code: u32, pcrs: Option<&PcrSelection>) -> Self {
         let kind = if code & FORMAT_ONE == 0 { code } else { code & FORMAT_ONE_MASK };
         match (kind, pcrs) {

@@ -1,20 +1,20 @@
 //! The root under this machine's TPM 2.0 (TCG TPM 2.0 Library, revision 1.59).
 //!
-//! A sealed data object under the storage root key (SRK) of the owner hierarchy, which the TPM
-//! derives anew from its seed and a fixed template, so nothing has to be kept in it. The object has
-//! no password of its own: it opens on this machine, or, with PCRs named, on this machine in that
-//! boot state. Nothing here counts towards the TPM's lock-out.
+//! The root is a sealed data object under the storage root key (SRK) of the owner hierarchy. The
+//! TPM derives the SRK each time from its seed and a fixed template, so it stores nothing. The
+//! object has no password: it opens on this machine or, with PCRs, on this machine in that boot
+//! state. No operation counts towards the TPM's lock-out.
 //!
 //! The bus is not trusted. Each exchange that carries the root runs in a session whose key is
 //! salted to the SRK's public key, and its parameter is encrypted (Part 1, 21). The SRK's name is
-//! on record, so that whoever sits on the bus later cannot put a key of its own in the SRK's place.
+//! recorded, so that a later attacker on the bus cannot substitute another key for the SRK.
 //!
-//! We speak the protocol ourselves, seven commands of it: the usual library is C, would be needed
-//! on every machine that runs any part of the program, and keeps the root in memory that nobody
-//! wipes.
+//! We implement the protocol's seven commands ourselves: the usual library is in C, would be needed
+//! on every machine that runs any part of the program, and keeps the root in memory that is never
+//! wiped.
 //!
 //! `transport` carries bytes; `command` builds and reads messages; `session` has the cryptography;
-//! `sealed_object` tells the story of sealing and unsealing.
+//! `sealed_object` seals and unseals.
 
 mod command;
 mod error;
@@ -40,12 +40,11 @@ use sealed_object::SealedObject;
 pub struct TpmWay {
     /// Which TPM.
     pub device: TpmDevice,
-    /// Which PCRs of the SHA-256 bank must have the values that they have now; none for any boot
-    /// state.
+    /// The PCRs of the SHA-256 bank that must keep their present values; empty for any boot state.
     pub pcrs: PcrSelection,
 }
 
-/// Where a TPM is reached.
+/// The device or socket of a TPM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum TpmDevice {
@@ -101,7 +100,7 @@ impl PcrSelection {
         }
     }
 
-    /// Whether there are none: any boot state will do.
+    /// Whether the set is empty, so that any boot state is accepted.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -137,13 +136,13 @@ impl fmt::Display for PcrSelection {
     }
 }
 
-/// What is on record of a seal by a TPM.
+/// The record of a seal by a TPM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TpmSeal {
     device: TpmDevice,
     pub pcrs: PcrSelection,
-    /// The SRK's name: how we know the TPM again.
+    /// The SRK's name, by which the TPM is recognised.
     #[serde(with = "hex")]
     parent_name: Vec<u8>,
     /// TPMT_PUBLIC of the sealed object.

@@ -40,16 +40,16 @@ pub(super) struct StorageRoot {
     pub name: Vec<u8>,
 }
 
-/// A sealed object outside of the TPM.
+/// A sealed object outside the TPM.
 pub(super) struct SealedObject {
     pub public: Vec<u8>,
     pub private: Vec<u8>,
 }
 
 impl Tpm {
-    /// Makes the storage root key: ECC P-256, AES-128-CFB, as the TCG's TPM 2.0 Provisioning
-    /// Guidance has it. The TPM derives it from its owner seed and the template, so it is the same
-    /// until the TPM is cleared.
+    /// Makes the storage root key: ECC P-256, AES-128-CFB, as in the TCG's TPM 2.0 Provisioning
+    /// Guidance. The TPM derives it from its owner seed and the template, so it is the same until
+    /// the TPM is cleared.
     pub fn storage_root(&mut self) -> Result<StorageRoot, RootError> {
         let attributes =
             FIXED_TPM | FIXED_PARENT | SENSITIVE_DATA_ORIGIN | USER_WITH_AUTH | NO_DA | RESTRICTED | DECRYPT;
@@ -128,7 +128,7 @@ impl Tpm {
         Ok(secret)
     }
 
-    /// The policy digest for `pcrs` as they are now.
+    /// The policy digest for the present values of `pcrs`.
     fn pcr_policy(&mut self, parent: &StorageRoot, pcrs: &PcrSelection) -> Result<Vec<u8>, RootError> {
         let trial = self.start_session(&parent.entity, &parent.point, Kind::Trial)?;
         self.apply_pcrs(&trial, pcrs)?;
@@ -140,7 +140,7 @@ impl Tpm {
     fn apply_pcrs(&mut self, session: &Session, pcrs: &PcrSelection) -> Result<(), TpmError> {
         let mut parameters = Writer::new();
         let map = pcrs.bit_map();
-        // No digest of ours: the TPM takes the PCRs as they are, which is what counts.
+        // No digest from us: the TPM uses the actual PCRs.
         parameters.sized(&[]).u32(1).u16(ALGORITHM_SHA256).u8(map.len() as u8).bytes(&map);
         self.run(POLICY_PCR, &[session.entity()], Authorization::None, parameters, false, Some(pcrs))?;
         Ok(())
@@ -159,7 +159,7 @@ pub(super) fn point_of(public: &[u8]) -> Result<Point, TpmError> {
     let mut reader = Reader::new(public, CREATE_PRIMARY.name);
     let (algorithm, name_algorithm, _attributes) = (reader.u16()?, reader.u16()?, reader.u32()?);
     let _policy = reader.sized()?;
-    // Symmetric algorithm, key bits, mode, scheme, curve, key derivation: as asked for.
+    // Symmetric algorithm, key bits, mode, scheme, curve, key derivation: as requested.
     let _parameters = reader.take(12)?;
     let coordinate = |bytes: &[u8]| {
         // A TPM may leave out leading zeroes.

@@ -32,7 +32,7 @@ pub(super) const COORDINATE_BYTES: usize = 32;
 const ATTRIBUTE_DECRYPT: u8 = 0x20;
 const ATTRIBUTE_ENCRYPT: u8 = 0x40;
 
-/// What a session is for.
+/// The kind of a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Authorises by the object's (empty) password.
@@ -97,7 +97,8 @@ impl Session {
         &self.entity
     }
 
-    /// The authorisation area of a command; encrypts its first parameter in place if so asked.
+    /// Builds the authorisation area of a command; encrypts its first parameter in place if
+    /// requested.
     pub fn authorize(
         &mut self,
         code: Code,
@@ -126,8 +127,8 @@ impl Session {
         Ok(area.as_bytes().to_vec())
     }
 
-    /// Checks the authorisation area of a response; decrypts its first parameter in place if it was
-    /// asked for.
+    /// Checks the authorisation area of a response; decrypts its first parameter in place if
+    /// requested.
     pub fn accept(
         &mut self,
         code: Code,
@@ -223,7 +224,7 @@ impl Point {
     }
 }
 
-/// KDFa (Part 1, 11.4.10.2) for at most one digest, which is all that is needed here.
+/// KDFa (Part 1, 11.4.10.2) for at most one digest, which suffices here.
 fn kdf_a(
     key: &SecretBytes,
     label: &[u8],

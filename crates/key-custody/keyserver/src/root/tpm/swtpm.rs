@@ -1,4 +1,4 @@
-//! A software TPM for one test, and what may sit between it and us.
+//! A software TPM for one test, and an interposer on its bus.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use super::TpmDevice;
 
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// An swtpm with a state of its own; ended on drop.
+/// An swtpm with its own state; ended on drop.
 pub struct Swtpm {
     directory: TempDir,
     process: Child,
@@ -47,13 +47,13 @@ impl Swtpm {
         self.directory.path().join("socket")
     }
 
-    /// As a reboot does: PCRs start anew, seeds stay.
+    /// Like a reboot: PCRs are reset, seeds stay.
     pub fn restart(&mut self) {
         self.end();
         self.process = spawn(self.directory.path(), self.states);
     }
 
-    /// As another machine's TPM.
+    /// Like another machine's TPM.
     pub fn replace_by_another(&mut self) {
         self.end();
         self.states += 1;
@@ -115,7 +115,7 @@ fn spawn(directory: &Path, state: u32) -> Child {
         .arg(format!("dir={}", state_directory.display()))
         .arg("--server")
         .arg(format!("type=unixio,path={}", socket.display()))
-        // Beside the commands' socket, where the standard tools look for it.
+        // Beside the command socket, where the standard tools expect it.
         .arg("--ctrl")
         .arg(format!("type=unixio,path={}.ctrl", socket.display()))
         .stdin(Stdio::null())
@@ -148,7 +148,7 @@ fn read_message(stream: &mut UnixStream) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// Sits on the bus: records what passes, and changes one response if so asked.
+/// Sits on the bus: records all traffic, and changes one response if requested.
 pub struct Recorder {
     directory: TempDir,
     thread: JoinHandle<Vec<u8>>,
@@ -201,7 +201,7 @@ impl Recorder {
         TpmDevice::Socket { path: self.directory.path().join("socket") }
     }
 
-    /// Everything that passed.
+    /// Stops, and returns the recorded traffic.
     pub fn stop(self) -> Vec<u8> {
         self.stop.send(()).unwrap();
         UnixStream::connect(self.directory.path().join("socket")).unwrap();

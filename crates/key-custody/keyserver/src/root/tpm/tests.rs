@@ -24,7 +24,7 @@ fn a_tpm_opens_its_root_again_and_again_also_after_a_restart() {
     let mut tpm = Swtpm::start();
     let access = Access::default();
     let sealed = root::create(state.path(), &Way::Tpm(way(&tpm, [])), &access).unwrap();
-    // More often than a TPM without a resource manager has room for what is left loaded.
+    // More often than a TPM without a resource manager could hold objects that were left loaded.
     for _ in 0..10 {
         assert_eq!(root::open(state.path(), &access).unwrap().id(), sealed.id());
     }
@@ -65,7 +65,7 @@ fn a_root_sealed_to_pcrs_opens_in_that_boot_state_only() {
     tpm.restart();
     assert_eq!(root::open(state.path(), &access).unwrap().id(), sealed.id());
 
-    // Sealed anew for the state of now, by whoever has the root open.
+    // Sealed again for the present state, with the open root.
     tpm.extend_pcr(11);
     root::reseal(state.path(), &sealed, &Way::Tpm(way(&tpm, [11])), &access).unwrap();
     assert_eq!(root::open(state.path(), &access).unwrap().id(), sealed.id());
@@ -84,7 +84,7 @@ fn the_root_does_not_cross_the_bus_in_clear() {
     let secret = root.secret.expose();
     let shows = |part: &[u8]| recorded.windows(part.len()).any(|bytes| bytes == part);
     assert!(!secret.windows(4).any(shows));
-    // The recorder does see what is not encrypted.
+    // The recorder does see unencrypted data.
     assert!(shows(&sealed.public) && shows(&sealed.private));
 }
 
@@ -105,13 +105,13 @@ fn an_answer_that_was_changed_on_the_bus_gives_no_other_root() {
         }
         tamperer.stop();
     }
-    // CreatePrimary's and Load's last bytes, of names that we compute, do not count; the session's
-    // nonce and Unseal's MAC are.
+    // The last bytes of CreatePrimary and Load belong to names that we compute, so they do not
+    // count; the session's nonce and Unseal's MAC do.
     assert!(noticed.contains(&2) && noticed.contains(&4), "{noticed:?}");
 }
 
-/// The standard tools, whose library is another implementation of everything here, make the same
-/// storage root key and open what we seal: so a root can be had without us.
+/// The standard tools, an independent implementation, make the same storage root key and open our
+/// sealed object, so a root can be recovered without this program.
 #[test]
 fn the_standard_tools_open_the_sealed_root() {
     let (tpm, files) = (Swtpm::start(), TempDir::new().unwrap());
@@ -188,7 +188,7 @@ fn what_is_no_tpm_is_named_as_such() {
 }
 
 proptest::proptest! {
-    /// Whatever a device says: it is read or refused.
+    /// Arbitrary responses of a device are parsed or refused.
     #[test]
     fn arbitrary_answers_are_read_or_refused(answer in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
         let mut reader = command::Reader::new(&answer, "TPM2_Test");

@@ -9,12 +9,12 @@ use zeroize::Zeroizing;
 
 use super::TpmDevice;
 
-/// Longest response. TPMs say their own limit, 4096 in practice, the kernel's buffer.
+/// Longest response: TPMs report 4096 in practice, which is the kernel's buffer.
 pub(super) const RESPONSE_BYTES_MAX: usize = 4096;
 /// Bytes of a header: tag, size, code.
 pub(super) const HEADER_BYTES: usize = 10;
-/// Longest wait for a TPM behind a socket. Making a primary key takes the slowest TPMs seconds;
-/// behind a device the kernel has its own limits.
+/// Longest wait for a TPM behind a socket. The slowest TPMs need seconds to make a primary key; for
+/// devices the kernel has its own limits.
 const SOCKET_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) enum Transport {
@@ -37,7 +37,7 @@ impl Transport {
         }
     }
 
-    /// Sends `command` and reads its response, whose length is as its header says.
+    /// Sends `command` and reads its response, whose header has its length.
     pub fn transact(&mut self, command: &[u8]) -> io::Result<Zeroizing<Vec<u8>>> {
         let mut response = Zeroizing::new(vec![0; RESPONSE_BYTES_MAX]);
         let length = match self {
@@ -65,7 +65,7 @@ impl Transport {
     }
 }
 
-/// The length in a header; always readable, the buffer being longer than a header.
+/// The length in a header; always readable, because the buffer is longer than a header.
 fn stated_length(response: &[u8]) -> usize {
     let mut size = [0; 4];
     size.copy_from_slice(&response[2..6]);

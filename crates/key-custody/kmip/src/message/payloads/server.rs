@@ -27,7 +27,7 @@ structure! {
 }
 
 structure! {
-    /// What can the server do (section 4.25)?
+    /// Queries the server's capabilities (section 4.25).
     #[derive(Default)]
     pub struct QueryRequest {
         /// The functions to query.

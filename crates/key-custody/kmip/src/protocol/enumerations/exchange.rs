@@ -93,7 +93,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What happens to the rest of a batch when an item of it fails.
+    /// The treatment of the rest of a batch when one item fails.
     pub enum BatchErrorContinuationOption: BATCH_ERROR_CONTINUATION_OPTION {
         Continue = 0x01 "Continue",
         Stop = 0x02 "Stop",

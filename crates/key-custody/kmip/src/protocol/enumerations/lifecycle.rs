@@ -71,7 +71,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What kind of secret a Secret Data object is.
+    /// The kind of secret in a Secret Data object.
     pub enum SecretDataType: SECRET_DATA_TYPE {
         Password = 0x01 "Password",
         Seed = 0x02 "Seed",
@@ -85,7 +85,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What kind of certificate it is.
+    /// The kind of certificate.
     pub enum CertificateType: CERTIFICATE_TYPE {
         X509 = 0x01 "X_509",
         Pgp = 0x02 "PGP",
@@ -103,7 +103,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a usage limit counts.
+    /// The unit that a usage limit counts.
     pub enum UsageLimitsUnit: USAGE_LIMITS_UNIT {
         Byte = 0x01 "Byte",
         Object = 0x02 "Object",

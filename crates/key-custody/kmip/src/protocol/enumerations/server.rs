@@ -95,7 +95,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a server does to a destroyed object.
+    /// A server's treatment of a destroyed object.
     pub enum DestroyAction: DESTROY_ACTION {
         Unspecified = 0x01 "Unspecified",
         KeyMaterialDeleted = 0x02 "KeyMaterialDeleted",

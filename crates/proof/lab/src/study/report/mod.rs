@@ -1,5 +1,4 @@
-//! What a study says: medians with their intervals, ratios with their verdicts, and what to think
-//! of them.
+//! The report of a study: medians with intervals, ratios with verdicts, and notes on them.
 
 mod saturation;
 mod table;
@@ -12,63 +11,63 @@ pub use saturation::{Saturated, Usage};
 
 use super::{Comparison, Interval, Machine, Measurement, Metric, Plan, PlannedWorkload, Store};
 
-/// What a report shows.
+/// The settings of a report.
 #[derive(Clone, Debug)]
 pub struct ReportSettings {
-    /// With whom everybody is compared.
+    /// The baselines that every subject is compared with.
     pub baselines: Vec<Baseline>,
-    /// What is shown beside the headline, as far as it was measured.
+    /// The metrics beside the headline, if they were measured.
     pub columns: Vec<Metric>,
     /// The least difference that matters.
     pub least_difference: f64,
 }
 
 impl ReportSettings {
-    /// With whom everybody is compared; the rest as in most studies.
+    /// Settings with these baselines and default columns.
     pub fn new(baselines: Vec<Baseline>) -> Self {
         let columns = vec![Metric::LatencyP50Us, Metric::LatencyP99Us, Metric::ServerCpuUsPerOperation];
         Self { baselines, columns, least_difference: 0.03 }
     }
 }
 
-/// With whom everybody is compared: the best of these subjects at each workload, by its headline.
+/// A baseline: the best of these subjects at each workload, by its headline.
 #[derive(Clone, Debug)]
 pub struct Baseline {
-    /// What a table calls it, such as `raw` or `the best peer`.
+    /// Its name in a table, such as `raw` or `the best peer`.
     pub title: String,
-    /// Names of subjects. What is not measured is passed over.
+    /// Names of subjects. Unmeasured ones are skipped.
     pub subjects: Vec<String>,
 }
 
-/// All that a study says. As JSON it holds every raw value.
+/// A study's report. As JSON it holds every raw value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What was measured.
+    /// The plan of the study.
     pub plan: Plan,
-    /// On which machine.
+    /// The machine.
     pub machine: Machine,
-    /// Whether all of the plan was measured.
+    /// Whether the whole plan was measured.
     pub is_complete: bool,
     /// The least difference that matters.
     pub least_difference: f64,
-    /// In the plan's order.
+    /// The workloads, in the plan's order.
     pub workloads: Vec<WorkloadReport>,
     #[serde(skip)]
     columns: Vec<Metric>,
 }
 
-/// What a study says of one workload.
+/// The report on one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkloadReport {
     /// Its name.
     pub name: String,
-    /// By what the subjects are compared first.
+    /// The metric by which subjects are compared first.
     pub headline: Metric,
-    /// Whether the load was to drive something to its limit.
+    /// Whether the load had to saturate something.
     pub must_saturate: bool,
-    /// With whom everybody is compared, in the order of the settings.
+    /// The baselines, in the order of the settings.
     pub baselines: Vec<Chosen>,
-    /// One for each subject that was measured, in the plan's order.
+    /// One row for each measured subject, in the plan's order.
     pub rows: Vec<Row>,
 }
 
@@ -77,33 +76,33 @@ pub struct WorkloadReport {
 pub struct Chosen {
     /// The baseline's title.
     pub title: String,
-    /// Who it is here.
+    /// The chosen subject.
     pub subject: String,
     /// Whether there were others to choose from.
     pub of_several: bool,
 }
 
-/// What a study says of one subject at one workload.
+/// The report on one subject at one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The subject.
     pub subject: String,
-    /// What was measured, round by round, and the median.
+    /// The measured values by round, and the median.
     pub metrics: BTreeMap<Metric, Figures>,
-    /// Compared with each baseline; not with itself.
+    /// Comparisons with each baseline other than itself.
     pub comparisons: Vec<RowComparison>,
-    /// What the load drove to its limit.
+    /// The saturated resources.
     pub saturated: Vec<Saturated>,
-    /// Who used the machine.
+    /// The use of the machine.
     pub usage: Option<Usage>,
-    /// Measurements that failed at first and were made again.
+    /// Measurements that failed at first and were repeated.
     pub failed: Vec<String>,
 }
 
 /// A metric's values.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// In the order of the rounds.
+    /// The values, in the order of the rounds.
     pub rounds: Vec<f64>,
     /// Their median.
     #[serde(flatten)]
@@ -113,17 +112,17 @@ pub struct Figures {
 /// A comparison with a baseline.
 #[derive(Clone, Debug, Serialize)]
 pub struct RowComparison {
-    /// Its place in [`WorkloadReport::baselines`].
+    /// The baseline's index in [`WorkloadReport::baselines`].
     pub baseline: usize,
-    /// By what.
+    /// The metric.
     pub metric: Metric,
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub comparison: Comparison,
 }
 
 impl Report {
-    /// Of what a store holds, be it all or not.
+    /// The report of a store's measurements, complete or not.
     pub fn of(store: &Store, settings: &ReportSettings) -> Self {
         let plan = store.plan().clone();
         let workload = |workload| workload_report(&plan, workload, store, settings);
@@ -137,14 +136,14 @@ impl Report {
         }
     }
 
-    /// What it says of a workload.
+    /// The report on a workload.
     pub fn workload(&self, name: &str) -> Option<&WorkloadReport> {
         self.workloads.iter().find(|workload| workload.name == name)
     }
 }
 
 impl WorkloadReport {
-    /// What it says of a subject.
+    /// The report on a subject.
     pub fn row(&self, subject: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.subject == subject)
     }
@@ -156,7 +155,7 @@ impl Row {
         self.metrics.get(&metric).map(|figures| figures.interval.median)
     }
 
-    /// How it compares with a baseline by a metric.
+    /// The comparison with a baseline by a metric.
     pub fn comparison(&self, baseline: usize, metric: Metric) -> Option<&Comparison> {
         let mut comparisons = self.comparisons.iter();
         let found = comparisons.find(|found| found.baseline == baseline && found.metric == metric);

@@ -1,30 +1,30 @@
-//! What the load drove to its limit, and who else used the machine.
+//! The resources that the load saturated, and other use of the machine.
 
 use serde::Serialize;
 
 use super::super::{Interval, Measurement, Metric, Sample};
 
-/// From this share on, something is at its limit.
+/// The share from which on a resource counts as saturated.
 pub(super) const SATURATED_SHARE: f64 = 0.9;
-/// A round in which others used more of the machine is told of.
+/// The share of other use above which a round is reported.
 const FOREIGN_SHARE_MAX: f64 = 0.1;
 
-/// Something that was at its limit.
+/// A saturated resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Saturated {
-    /// The disk always had something to do.
+    /// The disk was always busy.
     Disk,
-    /// The server used a processor, or more.
+    /// The server used at least one processor.
     Server,
-    /// The load used a processor, or more: a faster load might find more.
+    /// The load used at least one processor: a faster load might measure more.
     Client,
     /// All processors were busy, with the server and the load.
     Machine,
 }
 
 impl Saturated {
-    /// As a table says it.
+    /// Its name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Disk => "disk",
@@ -35,24 +35,24 @@ impl Saturated {
     }
 }
 
-/// Who used the machine's processors: medians of the rounds.
+/// The use of the machine's processors: medians of the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Usage {
     /// How many processors the server used.
     pub server_processors: Option<f64>,
     /// How many the load used.
     pub client_processors: Option<f64>,
-    /// The share of the machine that neither of them used and that was busy or stolen: others, and
-    /// work of the kernel that it does in nobody's name, such as interrupts.
+    /// The share of the machine that was busy or stolen without them: other processes, and
+    /// unattributed work of the kernel such as interrupts.
     pub foreign_share: f64,
     /// The same, round by round.
     pub foreign_shares: Vec<f64>,
-    /// In how many rounds it was more than 10 %.
+    /// The number of rounds in which it was above 10 %.
     pub foreign_rounds: usize,
 }
 
 impl Usage {
-    /// Of these rounds, if the machine was watched in any.
+    /// The usage in these rounds, if the machine was watched in any.
     pub fn of(rounds: &[&Measurement], processors: usize) -> Option<Self> {
         let foreign: Vec<f64> =
             rounds.iter().filter_map(|found| foreign_share(&found.sample, processors)).collect();
@@ -66,7 +66,7 @@ impl Usage {
     }
 }
 
-/// How many processors someone used.
+/// The processors used, by this metric.
 fn used(sample: &Sample, metric: Metric) -> Option<f64> {
     Some(sample.get(metric)? * sample.get(Metric::OperationsPerSecond)? / 1e6)
 }
@@ -88,7 +88,7 @@ fn median(rounds: &[&Measurement], of: impl Fn(&Sample) -> Option<f64>) -> Optio
     Interval::of(&values).map(|interval| interval.median)
 }
 
-/// What was at its limit in half of the rounds or more.
+/// The resources saturated in at least half of the rounds.
 pub(super) fn saturated(rounds: &[&Measurement], processors: usize) -> Vec<Saturated> {
     let shares = [
         (Saturated::Disk, median(rounds, |sample| sample.get(Metric::DiskBusyShare))),
@@ -136,7 +136,7 @@ mod tests {
         let both =
             [rate, (ServerCpuUsPerOperation, 10.0), (ClientCpuUsPerOperation, 9.0), (MachineBusyShare, 1.0)];
         assert_eq!(of(&both).0, [Saturated::Server, Saturated::Client, Saturated::Machine]);
-        // All is busy, and not with this.
+        // Everything is busy, but not with this load.
         let (limits, usage) = of(&[rate, (ServerCpuUsPerOperation, 1.0), (MachineBusyShare, 1.0)]);
         assert!(limits.is_empty() && usage.unwrap().foreign_rounds == 1);
         assert_eq!(of(&[rate, (DiskBusyShare, 0.97)]), (vec![Saturated::Disk], None));

@@ -1,4 +1,4 @@
-//! A report in Markdown, as it is put into a document.
+//! A report in Markdown, for documents.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -96,7 +96,7 @@ impl Report {
 }
 
 impl WorkloadReport {
-    /// What else is to be known of it.
+    /// The notes on the report.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for row in self.rows.iter().filter(|row| !row.failed.is_empty()) {
@@ -110,7 +110,7 @@ impl WorkloadReport {
     }
 }
 
-/// The median, and its interval where there is more than one round.
+/// The median, with its interval if there is more than one round.
 fn shown(interval: Interval, number: impl Fn(f64) -> String) -> String {
     let Interval { median, low, high } = interval;
     match low == high {
@@ -120,7 +120,7 @@ fn shown(interval: Interval, number: impl Fn(f64) -> String) -> String {
 }
 
 fn compared(comparison: &Comparison) -> String {
-    // What is compared in a table is how fast something is.
+    // Tables compare speed.
     let verdict = match comparison.verdict {
         Verdict::Better => "faster".to_owned(),
         Verdict::Worse => "slower".to_owned(),

@@ -1,22 +1,22 @@
-//! A median, and between what it lies.
+//! A median and its confidence interval.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Of how many samples drawn anew the interval is taken.
+/// The number of resamples for the interval.
 const RESAMPLES: usize = 4000;
-/// What is left out of it at each end, of all resamples: it is an interval of 95 %.
+/// The share of resamples excluded at each end, which gives an interval of 95 %.
 const TAIL: f64 = 0.025;
-/// With fewer values, drawing anew says less than the values themselves.
+/// With fewer values, resampling says less than the values themselves.
 pub(super) const VALUES_FOR_A_BOOTSTRAP: usize = 6;
-/// Chance begins here, so that a report is the same whenever it is made.
+/// A fixed seed, so that a report is reproducible.
 const SEED: u64 = 0x5eed_0f1a_b000;
 
 /// A median and its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Half of the values are below.
+    /// The median.
     pub median: f64,
     /// The lower end.
     pub low: f64,
@@ -25,8 +25,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Of these values; nothing if there are none. The interval is the percentile bootstrap's of 95
-    /// % for the median, and from the lowest to the highest value where there are fewer than 6.
+    /// The interval of these values; `None` if there are none. It is the 95 % percentile bootstrap
+    /// of the median or, with fewer than 6 values, the range from the lowest to the highest.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -44,15 +44,15 @@ impl Interval {
         Some(Self { median, low: medians[left_out], high: medians[RESAMPLES - 1 - left_out] })
     }
 
-    /// The same, of every end's `function`, which must not fall.
+    /// Applies `function`, which must not decrease, to all its values.
     #[must_use]
     pub fn map(self, function: impl Fn(f64) -> f64) -> Self {
         Self { median: function(self.median), low: function(self.low), high: function(self.high) }
     }
 }
 
-/// The median of as many values drawn with return. The values are sorted, so it is enough to sort
-/// their places.
+/// The median of as many values, drawn with replacement. The values are sorted, so sorting their
+/// indices suffices.
 fn drawn_median(sorted: &[f64], drawn: &mut [usize], random: &mut StdRng) -> f64 {
     drawn.iter_mut().for_each(|place| *place = random.random_range(0..sorted.len()));
     drawn.sort_unstable();

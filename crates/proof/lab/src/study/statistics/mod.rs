@@ -1,8 +1,8 @@
-//! What a handful of rounds says, without assuming how they are distributed.
+//! Statistics of a handful of rounds, without assumptions about their distribution.
 //!
-//! Figures of a busy machine have long tails and several peaks, so nothing here takes them for
-//! normal: a median with a bootstrap interval, ratios of what was measured in the same round, and a
-//! signed-rank test whose distribution is counted out, ties included.
+//! Figures of a busy machine have long tails and several peaks, so normality is not assumed: a
+//! median with a bootstrap interval, ratios within the same round, and a signed-rank test with an
+//! exactly counted distribution, including ties.
 
 mod bootstrap;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Against values of others, and against chance.
+//! Tests against published values, and by simulation.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -10,8 +10,8 @@ fn assert_close(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance, "{value} is not {expected}");
 }
 
-/// Each checked by going through all signs, and by SciPy 1.17.1: `wilcoxon(d, method='exact')`, and
-/// `PermutationMethod` where there are ties.
+/// Each checked by enumerating all signs, and with SciPy 1.17.1: `wilcoxon(d, method='exact')`, and
+/// `PermutationMethod` for ties.
 #[test]
 fn p_values_are_those_of_scipy() {
     for (differences, p) in [
@@ -49,7 +49,7 @@ fn critical_values_are_those_of_the_published_table() {
     }
 }
 
-/// The p-value where the ranks of what is negative add up to `sum`.
+/// The p-value if the ranks of negative differences add up to `sum`.
 fn p_of_smaller_sum(pairs: u32, sum: u32) -> f64 {
     let mut left = sum;
     let mut differences: Vec<f64> = Vec::new();
@@ -95,7 +95,7 @@ fn a_verdict_knows_which_way_is_better_and_what_does_not_matter() {
     let of = |ratio, more_is_better| Comparison::of(&pairs(ratio), more_is_better, 0.03).unwrap();
     assert_eq!((of(1.1, true).verdict, of(1.1, false).verdict), (Verdict::Better, Verdict::Worse));
     assert_eq!((of(0.9, true).verdict, of(0.9, false).verdict), (Verdict::Worse, Verdict::Better));
-    // Significant, and of no importance.
+    // Significant, but below the least difference that matters.
     let small = of(1.01, true);
     assert!(small.p < 0.05 && small.verdict == Verdict::NoDifference, "{small:?}");
     assert_close(of(0.5, true).ratio.median, 0.5, 1e-3);
@@ -114,23 +114,23 @@ fn too_few_rounds_decide_nothing() {
     );
 }
 
-/// What one measurement is off by, as a part of it: normally distributed in its logarithm; and how
-/// many of a hundred are off by five times that, as on machines that others use too.
+/// The relative error of one measurement, log-normally distributed; and the percentage of
+/// measurements with five times that error, as on a shared machine.
 #[derive(Clone, Copy, Debug)]
 struct Noise(f64, u32);
 
-/// Studies of so many rounds, in which one is by `ratio` more than the other.
+/// Studies of this many rounds, in which the first value is `ratio` times the second.
 fn studies(count: usize, rounds: usize, ratio: f64, noise: Noise) -> impl Iterator<Item = Vec<(f64, f64)>> {
     let mut random = StdRng::seed_from_u64(7);
     let mut pair = move || {
-        // What a whole round has in common is in both.
+        // The common factor of a round is in both values.
         let common = 1000.0 * (0.2 * normal(&mut random)).exp();
         (common * ratio * off(noise, &mut random), common * off(noise, &mut random))
     };
     (0..count).map(move |_| (0..rounds).map(|_| pair()).collect())
 }
 
-/// Which share of studies comes to which verdict.
+/// The shares of studies by verdict.
 #[derive(Debug)]
 struct Verdicts {
     differing: f64,
@@ -160,7 +160,7 @@ fn off(Noise(part, wild): Noise, random: &mut StdRng) -> f64 {
     (part * normal(random)).exp()
 }
 
-/// Box and Muller's.
+/// A normal variate by the Box-Muller transform.
 fn normal(random: &mut StdRng) -> f64 {
     let (one, other): (f64, f64) = (random.random_range(f64::EPSILON..1.0), random.random());
     (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos()
@@ -168,7 +168,7 @@ fn normal(random: &mut StdRng) -> f64 {
 
 #[test]
 fn equal_ones_are_rarely_told_apart() {
-    // Of noise that no least difference holds back, what remains is the test's own error.
+    // Without a least difference, only the test's own error remains.
     for rounds in [6, 10, 20] {
         const TRIALS: usize = 5000;
         let p = studies(TRIALS, rounds, 1.0, Noise(0.2, 10)).map(|pairs| {
@@ -179,7 +179,7 @@ fn equal_ones_are_rarely_told_apart() {
         println!("{rounds} rounds: {share} called different");
         assert!(share <= 0.055, "{rounds} rounds: {share}");
     }
-    // A verdict asks for more than that.
+    // A verdict requires more than that.
     let usual = simulate(10, 1.0, Noise(0.02, 10));
     assert!(usual.differing <= 0.02 && usual.same >= 0.25);
     assert!(simulate(20, 1.0, Noise(0.02, 0)).same >= 0.75);
@@ -191,12 +191,13 @@ fn a_difference_of_five_in_a_hundred_is_found_in_noise_of_two() {
     assert!(ten.differing >= 0.9 && ten.same <= 0.005);
     let twenty = simulate(20, 0.95, Noise(0.02, 0));
     assert!(twenty.differing >= 0.97 && twenty.undecided <= 0.03);
-    // Nor is it taken for none where a tenth of the figures is wild, or rounds are few.
+    // A difference is also not missed if a tenth of the figures are outliers, or rounds are few.
     assert!(simulate(20, 0.95, Noise(0.02, 10)).differing >= 0.9);
     assert!(simulate(6, 0.95, Noise(0.02, 10)).same <= 0.02);
 }
 
-/// How often the interval holds the truth, which for few rounds is less often than its name says.
+/// How often the interval contains the true value, which for few rounds is less often than its
+/// nominal level.
 #[test]
 fn intervals_hold_the_truth_about_as_often_as_they_say() {
     let mut random = StdRng::seed_from_u64(11);
@@ -212,9 +213,9 @@ fn intervals_hold_the_truth_about_as_often_as_they_say() {
     }
 }
 
-/// What `strongroom-lab prove` measured of work, of work that takes 5 % longer, and of the same
-/// work again, in twenty rounds on a machine that others kept half busy and more, each measurement
-/// off by 2 % at random: processor time for each operation, in microseconds.
+/// Measurements of `strongroom-lab prove`: work, work that takes 5 % longer, and the same work
+/// again, in twenty rounds on a machine at least half busy with other load, with a random error of
+/// 2 % in each measurement. Processor time for each operation, in microseconds.
 const RECORDED: [[f64; 3]; 20] = [
     [764.7, 784.4, 805.0],
     [697.5, 724.5, 682.9],

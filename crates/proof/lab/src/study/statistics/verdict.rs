@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use super::bootstrap::{Interval, VALUES_FOR_A_BOOTSTRAP};
 use super::wilcoxon::signed_rank_p;
 
-/// How likely a difference may be chance that is called one.
+/// The significance level.
 const SIGNIFICANCE: f64 = 0.05;
 
-/// What is said of a difference.
+/// The verdict on a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Better, by the least difference that matters or more.
     Better,
-    /// Worse, by as much.
+    /// Worse, by that much.
     Worse,
     /// If there is a difference, it is smaller than the least that matters.
     NoDifference,
-    /// It cannot be told.
+    /// It cannot be decided.
     Undecided {
-        /// How many more rounds would tell, if they are like those that there are; none if no
+        /// How many more rounds would decide it, if they are like the present ones; `None` if no
         /// reasonable number would.
         rounds_more: Option<u32>,
     },
@@ -40,27 +40,27 @@ impl Display for Verdict {
     }
 }
 
-/// No reasonable number of rounds is above this.
+/// The largest reasonable number of further rounds.
 const ROUNDS_MORE_MAX: f64 = 500.0;
 
-/// One subject compared with another, by what was measured in the same rounds.
+/// A comparison of two subjects over the same rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// How many rounds both have.
+    /// The number of common rounds.
     pub rounds: usize,
     /// The ratio of one to the other within a round.
     pub ratio: Interval,
-    /// How likely a ratio as far from 1 is, if there is no difference (Wilcoxon's signed-rank test,
-    /// two-sided).
+    /// The probability of a ratio at least as far from 1 without a difference (Wilcoxon's
+    /// signed-rank test, two-sided).
     pub p: f64,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
 impl Comparison {
     /// Compares, in each round, the first of a pair with the second. `least` is the least
-    /// difference that matters, such as 0.03. Nothing if there is no round in which both are more
-    /// than zero.
+    /// difference that matters, such as 0.03. Returns `None` if there is no round in which both are
+    /// above zero.
     pub fn of(pairs: &[(f64, f64)], more_is_better: bool, least: f64) -> Option<Self> {
         let positive = pairs.iter().filter(|(one, other)| *one > 0.0 && *other > 0.0);
         let logarithms: Vec<f64> = positive.map(|(one, other)| (one / other).ln()).collect();
@@ -84,8 +84,8 @@ fn verdict(rounds: usize, logarithm: Interval, p: f64, more_is_better: bool, lea
     Verdict::Undecided { rounds_more: rounds_more(rounds, logarithm, least) }
 }
 
-/// An interval shrinks with the root of the number of rounds. It has shrunk enough when it no
-/// longer holds 1, for a difference that matters, or when it lies within the least that does.
+/// An interval shrinks with the square root of the number of rounds. It is small enough when it
+/// excludes 1, for a difference that matters, or lies within the least difference.
 fn rounds_more(rounds: usize, logarithm: Interval, least: f64) -> Option<u32> {
     let size = logarithm.median.abs();
     let half = (logarithm.high - logarithm.low) / 2.0;

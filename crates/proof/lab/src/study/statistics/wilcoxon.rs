@@ -1,4 +1,4 @@
-//! Wilcoxon's signed-rank test, its distribution counted out.
+//! Wilcoxon's signed-rank test, with its exact distribution.
 //!
 //! Under the hypothesis that pairs do not differ, every difference is as likely to be positive as
 //! negative, whatever its size. So the probability of each sum of ranks is counted over all signs,
@@ -6,7 +6,7 @@
 //! their ranks. Pairs that do not differ at all are left out, as Wilcoxon did. (Frank Wilcoxon,
 //! Individual Comparisons by Ranking Methods, Biometrics Bulletin 1 (1945).)
 
-/// The two-sided p-value for differences that lie around zero; 1 if none differs from it.
+/// The two-sided p-value for differences around zero; 1 if all are zero.
 pub(super) fn signed_rank_p(differences: &[f64]) -> f64 {
     let mut differing: Vec<f64> =
         differences.iter().copied().filter(|difference| *difference != 0.0).collect();
@@ -20,8 +20,8 @@ pub(super) fn signed_rank_p(differences: &[f64]) -> f64 {
     (2.0 * at_most.min(at_least)).min(1.0)
 }
 
-/// Twice the rank of each value, which is whole also where equal ones share the mean of theirs.
-/// Sorted by size.
+/// Twice the rank of each value, sorted by size; whole even if equal values share the mean of their
+/// ranks.
 fn doubled_ranks(sorted: &[f64]) -> Vec<usize> {
     let mut ranks = Vec::with_capacity(sorted.len());
     for equal in sorted.chunk_by(|one, other| one.abs() == other.abs()) {
@@ -32,7 +32,7 @@ fn doubled_ranks(sorted: &[f64]) -> Vec<usize> {
     ranks
 }
 
-/// How likely each sum of these is, where each is counted or not by the toss of a coin.
+/// The probability of each sum of these ranks, if each is included by a coin toss.
 fn distribution(ranks: &[usize]) -> Vec<f64> {
     let mut probabilities = vec![0.0; ranks.iter().sum::<usize>() + 1];
     probabilities[0] = 1.0;

@@ -12,13 +12,13 @@ use crate::vhost_user::protocol::{backend_request, header_flag as flag, protocol
 /// A region of the guest's memory, as a message describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDescription {
-    /// Where the guest sees it.
+    /// Its guest address.
     pub guest: u64,
     /// Count of bytes.
     pub bytes: u64,
-    /// Where the front end says that it sees it.
+    /// Its address in the front end.
     pub user: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub file_offset: u64,
 }
 
@@ -28,7 +28,7 @@ impl RegionDescription {
     }
 }
 
-/// Where a ring's parts are, as the front end sees them.
+/// The front end's addresses of a ring's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
     /// Descriptor table.
@@ -37,7 +37,7 @@ pub struct RingAddresses {
     pub used: u64,
     /// Available ring.
     pub available: u64,
-    /// Where writes into the used ring are logged, as the guest sees it; `None`: not.
+    /// The guest address for logging writes to the used ring; `None` for no logging.
     pub log: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Connection {
         self.tell(request::SET_FEATURES, &[features], &[])
     }
 
-    /// Says that this is the front end whose device it is.
+    /// Declares this front end the device's owner.
     pub fn set_owner(&mut self) -> Result<(), ConnectionError> {
         self.tell(request::SET_OWNER, &[], &[])
     }
@@ -113,7 +113,7 @@ impl Connection {
         self.tell(request::ADD_MEM_REG, &[0, guest, bytes, user, file_offset], &[file])
     }
 
-    /// A region that is no memory of the guest's any more.
+    /// Removes a region from the guest's memory.
     pub fn remove_region(&mut self, region: RegionDescription) -> Result<(), ConnectionError> {
         let [guest, bytes, user, file_offset] = region.words();
         self.tell(request::REM_MEM_REG, &[0, guest, bytes, user, file_offset], &[])
@@ -129,20 +129,20 @@ impl Connection {
         self.tell(request::SET_VRING_BASE, &[pair(ring, u32::from(base))], &[])
     }
 
-    /// Stops a ring: the first entry that was not taken.
+    /// Stops a ring; returns the first entry that was not taken.
     pub fn stop_ring(&mut self, ring: u32) -> Result<u16, ConnectionError> {
         let state = self.ask(request::GET_VRING_BASE, &bytes_of(&[u64::from(ring)]), &[])?;
         Ok((number(request::GET_VRING_BASE, &state)? >> 32) as u16)
     }
 
-    /// Where a ring is.
+    /// Sets the addresses of a ring.
     pub fn set_ring_addresses(&mut self, ring: u32, at: RingAddresses) -> Result<(), ConnectionError> {
         let flags = u32::from(at.log.is_some());
         let words = [pair(ring, flags), at.descriptors, at.used, at.available, at.log.unwrap_or(0)];
         self.tell(request::SET_VRING_ADDR, &words, &[])
     }
 
-    /// A ring's file.
+    /// Sets a ring's file.
     pub fn set_ring_file(
         &mut self,
         ring: u8,
@@ -157,7 +157,7 @@ impl Connection {
         self.tell(request, &[u64::from(ring)], &[file])
     }
 
-    /// Lets a ring run, or not.
+    /// Enables or disables a ring.
     pub fn enable_ring(&mut self, ring: u32, enabled: bool) -> Result<(), ConnectionError> {
         self.tell(request::SET_VRING_ENABLE, &[pair(ring, u32::from(enabled))], &[])
     }
@@ -180,14 +180,14 @@ impl Connection {
         self.tell_bytes(request::SET_CONFIG, &body, &[])
     }
 
-    /// Gives the server a channel for messages of its own: our end of it.
+    /// Gives the server a channel for its own messages; returns our end.
     pub fn open_backend_channel(&mut self) -> Result<BackendChannel, ConnectionError> {
         let (ours, theirs) = UnixStream::pair()?;
         self.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
         Ok(BackendChannel { socket: ours })
     }
 
-    /// Has the server make an area for what is in flight.
+    /// Lets the server make an area for requests in flight.
     pub fn inflight_area(
         &mut self,
         queues: u16,
@@ -211,7 +211,7 @@ impl Connection {
         self.tell_bytes(request::SET_INFLIGHT_FD, &description.to_bytes(), &[file])
     }
 
-    /// Where the server marks the pages of guest memory that it wrote: a bit each.
+    /// Sets the bitmap in which the server marks the pages of guest memory that it wrote.
     pub fn set_log(&mut self, bytes: u64, offset: u64, file: BorrowedFd<'_>) -> Result<(), ConnectionError> {
         let answer = self.ask(request::SET_LOG_BASE, &bytes_of(&[bytes, offset]), &[file])?;
         match number(request::SET_LOG_BASE, &answer)? {
@@ -230,20 +230,20 @@ impl Connection {
         self.tell(request::SET_STATUS, &[status], &[])
     }
 
-    /// Sets the device back to where nothing was agreed on.
+    /// Resets the device.
     pub fn reset_device(&mut self) -> Result<(), ConnectionError> {
         self.tell(request::RESET_DEVICE, &[], &[])
     }
 }
 
-/// Where a server sends messages of its own.
+/// The channel for a server's own messages.
 #[derive(Debug)]
 pub struct BackendChannel {
     socket: UnixStream,
 }
 
 impl BackendChannel {
-    /// Waits until the server says that the configuration space has changed.
+    /// Waits until the server reports a change of the configuration space.
     pub fn await_config_change(&mut self, timeout: Duration) -> Result<(), ConnectionError> {
         self.socket.set_read_timeout(Some(timeout))?;
         let mut header = [0; 12];

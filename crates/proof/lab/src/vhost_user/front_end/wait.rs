@@ -9,21 +9,21 @@ use rustix::io::Errno;
 use super::{FrontEnd, FrontEndError};
 use crate::vhost_user::queue::QueueError;
 
-/// What has happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Nothing, in the time.
+    /// Nothing within the time.
     Nothing,
     /// There may be answers.
     Answers,
     /// The server is gone.
     Gone,
-    /// The server says that this queue is broken.
+    /// The server reports this queue as broken.
     Broken(usize),
 }
 
 impl FrontEnd {
-    /// Waits until something happens, at most for so long.
+    /// Waits for an event, up to `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Result<Wake, FrontEndError> {
         for queue in &mut self.queues {
             if queue.listen()? {
@@ -48,7 +48,7 @@ impl FrontEnd {
         })
     }
 
-    /// Waits until the server is gone, at most for so long: whether it is.
+    /// Waits up to `timeout` for the server's end; returns whether it is gone.
     pub fn await_end(&self, timeout: Duration) -> Result<bool, FrontEndError> {
         let timeout = timespec(timeout);
         loop {

@@ -1,15 +1,15 @@
-//! What load to make, for how long; and what a new session finds.
+//! The configuration of a load, its end, and the state that a new session finds.
 
 use std::time::{Duration, Instant};
 
-/// What load to make.
+/// The configuration of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadConfig {
-    /// From which everything follows but the order of answers.
+    /// The seed, which determines everything except the order of answers.
     pub seed: u64,
-    /// How much of the disk is used, from its beginning on, in bytes. Its content is lost.
+    /// The used area from the beginning of the disk, in bytes. Its content is lost.
     pub area_bytes: u64,
-    /// How long no request may be answered while some are in flight.
+    /// How long a stall with requests in flight may last.
     pub stall_timeout: Duration,
 }
 
@@ -23,13 +23,13 @@ impl LoadConfig {
 /// When to pause. Requests stay in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// So many requests were answered in this run so far.
+    /// After this many answered requests in this run.
     Operations(u64),
     /// At this time.
     Time(Instant),
 }
 
-/// What a successor found.
+/// The state that a successor found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconnected {
     /// Requests that were not answered.

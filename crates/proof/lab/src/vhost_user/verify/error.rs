@@ -1,4 +1,4 @@
-//! Why a run ends before its time.
+//! Errors that end a run early.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,44 +10,44 @@ use super::oracle::Finding;
 use crate::vhost_user::front_end::FrontEndError;
 use crate::vhost_user::queue::{Operation, QueueError};
 
-/// The most findings that are told of: the first ones say what is wrong.
+/// The most findings in a report: the first ones suffice.
 pub const FINDINGS_MAX: usize = 16;
 
 /// Why a run ended.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// Sectors that do not hold what they must.
+    /// Sectors with wrong content.
     #[error("{}", Sentences(.0))]
     Wrong(Vec<Finding>),
-    /// A request was answered as failed, or not as the standard says.
+    /// A request failed, or its answer violates the standard.
     #[error(
         "queue {queue}: {operation:?} was answered with status {status} and {written_bytes} bytes written"
     )]
     Answer {
         /// The queue.
         queue: usize,
-        /// What was asked.
+        /// The request.
         operation: Operation,
         /// The status byte.
         status: u8,
-        /// What the device says that it wrote.
+        /// The number of bytes that the device reports as written.
         written_bytes: u32,
     },
     /// Nothing was answered for too long.
     #[error("no answer in {after:?}, with {in_flight} requests in flight")]
     Stalled {
-        /// How long.
+        /// The duration.
         after: Duration,
-        /// How many.
+        /// The number of requests in flight.
         in_flight: usize,
     },
-    /// The server says that a queue is broken.
+    /// The server reports a queue as broken.
     #[error("the server gave up queue {0}")]
     BrokenQueue(usize),
     /// The server went away.
     #[error("the server is gone")]
     Disconnected,
-    /// A disk that cannot be written, so that nobody knows what it must hold.
+    /// A read-only disk, whose required content is unknown.
     #[error("the disk is read-only")]
     ReadOnly,
     /// A disk without a whole sector.

@@ -1,4 +1,4 @@
-//! The load itself: keeps queues full, and has every answer verified.
+//! The load itself: keeps queues full, and verifies every answer.
 
 mod confirm;
 mod pace;
@@ -23,9 +23,9 @@ struct Request {
     operation: Operation,
     /// The number of a change.
     sequence: u64,
-    /// What a read may find.
+    /// The acknowledged changes at a read's start.
     acknowledged: Vec<u64>,
-    /// Which it is of its queue's.
+    /// Its position among its queue's requests.
     order: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Load {
     findings: Vec<Finding>,
     serial: Option<Vec<u8>>,
     started: Instant,
-    /// The last answer, or when the first request after a pause was sent.
+    /// The time of the last answer, or of the first request after a pause.
     last_sign: Instant,
     content: Vec<u8>,
     spare: Vec<Vec<u64>>,
@@ -100,13 +100,13 @@ impl Load {
         &mut self.front_end
     }
 
-    /// What was done so far.
+    /// The report so far.
     pub fn report(&mut self) -> Report {
         let kicks = self.front_end.queues().iter().map(|queue| queue.kicks()).sum();
         Report { kicks, elapsed: self.started.elapsed(), ..self.report }
     }
 
-    /// The longest time without an answer since this was last asked for, or since the run began.
+    /// The longest time without an answer since the last call, or since the run began.
     pub fn take_longest_stall(&mut self) -> Duration {
         std::mem::take(&mut self.recent_stall)
     }
@@ -158,8 +158,8 @@ impl Load {
         }
     }
 
-    /// Goes on with a server's successor. Nothing is sent again: what was in flight, the successor
-    /// finds in the area and the rings.
+    /// Continues with a server's successor. Nothing is sent again: the successor finds the requests
+    /// in flight in the inflight area and the rings.
     pub fn reconnect(&mut self) -> Result<Reconnected, LoadError> {
         let mut taken = 0;
         for index in 0..self.queues.len() {
@@ -174,7 +174,7 @@ impl Load {
         Ok(Reconnected { in_flight: self.in_flight, taken })
     }
 
-    /// Ends the load: everything is answered, and every sector read once more.
+    /// Ends the load: waits for all answers, and reads every sector once more.
     pub fn finish(mut self) -> Result<Report, LoadError> {
         self.read_all()?;
         Ok(self.report())
@@ -212,14 +212,14 @@ impl Load {
         Ok(())
     }
 
-    /// Does one request by itself.
+    /// Performs one request by itself.
     fn run_one(&mut self, operation: Operation) -> Result<(), LoadError> {
         self.submit(0, operation, &Shape::default())?;
         self.publish()?;
         self.drain()
     }
 
-    /// Gives every queue as much as it takes; whether that was anything.
+    /// Fills every queue; returns whether any request was sent.
     fn fill(&mut self) -> Result<bool, LoadError> {
         let mut any = false;
         for index in 0..self.queues.len() {
@@ -290,7 +290,7 @@ impl Load {
         Ok(())
     }
 
-    /// Takes answers and has them verified; whether there were any.
+    /// Takes and verifies answers; returns whether there were any.
     fn collect(&mut self) -> Result<bool, LoadError> {
         let any = self.take_answers()?;
         if any {
@@ -303,7 +303,7 @@ impl Load {
         if self.findings.is_empty() { Ok(any) } else { Err(self.confirm()) }
     }
 
-    /// Takes answers; what is wrong with them is in the findings.
+    /// Takes answers; adds their errors to the findings.
     fn take_answers(&mut self) -> Result<bool, LoadError> {
         let mut any = false;
         for index in 0..self.queues.len() {

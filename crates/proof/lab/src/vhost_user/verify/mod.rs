@@ -1,9 +1,9 @@
 //! Load that verifies every sector, on any vhost-user-blk server.
 //!
-//! Each sector that is written carries its number, the write's and the run's ([`stamp`]). An
-//! [`oracle`] knows what each sector may hold, whatever the order in which requests end; a [`plan`]
-//! says what to ask next; [`Load`] keeps the queues full, and tells what is wrong with a sector by
-//! name: a lost write, a stale read, torn, misdirected.
+//! Each written sector contains its own number, the write's and the run's ([`stamp`]). An
+//! [`oracle`] knows the possible contents of each sector, for any order of completion; a [`plan`]
+//! chooses the next request; [`Load`] keeps the queues full, and names each error: a lost write, a
+//! stale read, a torn or misdirected sector.
 
 mod config;
 mod error;

@@ -1,10 +1,10 @@
-//! What each sector may hold.
+//! The possible contents of each sector.
 //!
-//! Changes of one sector never overlap in time, so they have an order of their own, and no order
-//! between requests has to be known. A change never begins under a read, so a read may find in a
-//! sector: what had been acknowledged when the read began, or what was in flight there then; and
-//! zeroes, where one of these was a zeroing or a discard. After a discard that is what was there
-//! before, or zeroes, until the next write.
+//! Changes of one sector never overlap in time, so they are ordered, and no order between requests
+//! is needed. A change never begins during a read. So a read may find in a sector the content
+//! acknowledged when the read began, the change in flight then, or zeroes if one of these was a
+//! zeroing or a discard. After a discard a sector holds its previous content or zeroes, until the
+//! next write.
 
 use std::fmt;
 
@@ -12,65 +12,66 @@ use strongroom_types::{Extent, SECTOR_BYTES};
 
 use super::stamp::{Found, SECTOR, Stamp, UNTOUCHED};
 
-/// How a request changes the sectors that it is about.
+/// The change that a request makes to its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// They hold its stamps.
+    /// The sectors hold its stamps.
     Write,
-    /// They hold zeroes.
+    /// The sectors hold zeroes.
     Zero,
-    /// They hold what they did, or zeroes.
+    /// The sectors hold their previous content, or zeroes.
     Discard,
 }
 
-/// A sector that does not hold what it must.
+/// A sector with wrong content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Its number.
     pub sector: u64,
     /// What is wrong.
     pub wrong: Wrong,
-    /// Whether it was still so when it was read again, after everything in flight had ended.
+    /// Whether it was still wrong when reread after all requests had completed.
     pub stays: bool,
 }
 
 /// What is wrong with a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// It holds an older write than the one that was acknowledged.
+    /// It holds an older write than the acknowledged one.
     Old {
-        /// The write that it holds.
+        /// The write found in it.
         found: u64,
-        /// The one, or the zeroing, that was acknowledged last.
+        /// The last acknowledged write or zeroing.
         acknowledged: u64,
     },
-    /// It holds zeroes, and a write was acknowledged.
+    /// It holds zeroes although a write was acknowledged.
     Zeroes {
-        /// The write that was acknowledged last.
+        /// The last acknowledged write.
         acknowledged: u64,
     },
     /// It holds another sector's content.
     Misplaced(Stamp),
-    /// It holds the beginning of one content, and goes on with another.
+    /// It begins with one content, and continues with another.
     Torn {
-        /// How it begins.
+        /// The stamp of its beginning.
         begins: Stamp,
-        /// From which byte on it differs.
+        /// The first differing byte.
         from: usize,
         /// The eight bytes there.
         then: [u8; 8],
-        /// The eight bytes after these: where content is torn within eight bytes, they say by what.
+        /// The eight bytes after these, which identify the other content if it is torn within eight
+        /// bytes.
         after: [u8; 8],
-        /// The write or zeroing that was acknowledged last.
+        /// The last acknowledged write or zeroing.
         acknowledged: u64,
-        /// The one that was sent last.
+        /// The last one sent.
         sent: u64,
     },
     /// It holds a write that was never sent.
     NeverSent(u64),
-    /// The read was answered, and did not touch its memory.
+    /// The read was answered without touching its memory.
     Untouched,
-    /// It holds what no run with this seed has written.
+    /// It holds content that no run with this seed has written.
     Foreign,
 }
 
@@ -114,9 +115,9 @@ impl fmt::Display for Finding {
 struct Sector {
     /// The last write or zeroing that was acknowledged.
     committed: u64,
-    /// The last that was sent.
+    /// The last one sent.
     sent: u64,
-    /// The last zeroing or discard that was sent.
+    /// The last zeroing or discard sent.
     zeroed: u64,
     /// A change is in flight.
     changing: bool,
@@ -133,12 +134,12 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// So many sectors, which hold zeroes.
+    /// An oracle of this many sectors of zeroes.
     pub fn new(seed: u64, sectors: u64) -> Self {
         Self { seed, sectors: vec![Sector::default(); sectors as usize], sequence: 0 }
     }
 
-    /// Has so many sectors from now on, if it has fewer. The new ones hold zeroes.
+    /// Grows to this many sectors, if it has fewer. The new ones hold zeroes.
     pub fn extend(&mut self, sectors: u64) {
         self.sectors.resize(self.sectors.len().max(sectors as usize), Sector::default());
     }
@@ -153,12 +154,12 @@ impl Oracle {
         self.sectors.is_empty()
     }
 
-    /// Whether a change of these may begin: nothing is in flight there.
+    /// Whether a change of these may begin, because nothing is in flight there.
     pub fn may_change(&self, extent: Extent) -> bool {
         self.of(extent).iter().all(|sector| !sector.changing && sector.readers == 0)
     }
 
-    /// A change begins: its number.
+    /// Begins a change; returns its number.
     pub fn begin_change(&mut self, extents: &[Extent], change: Change) -> u64 {
         self.sequence += 1;
         let sequence = self.sequence;
@@ -176,7 +177,7 @@ impl Oracle {
         sequence
     }
 
-    /// A change was acknowledged.
+    /// Records the acknowledgement of a change.
     pub fn end_change(&mut self, extents: &[Extent], change: Change, sequence: u64) {
         for extent in extents {
             for sector in self.of_mut(*extent) {
@@ -188,7 +189,7 @@ impl Oracle {
         }
     }
 
-    /// What a write transfers.
+    /// Produces the content of a write.
     pub fn fill(&self, extent: Extent, sequence: u64, content: &mut Vec<u8>) {
         content.resize(extent.length() as usize, 0);
         let first = extent.offset() / SECTOR_BYTES;
@@ -197,7 +198,7 @@ impl Oracle {
         }
     }
 
-    /// A read begins: what had been acknowledged by then, for [`Self::end_read`].
+    /// Begins a read; records the changes acknowledged so far, for [`Self::end_read`].
     pub fn begin_read(&mut self, extent: Extent, acknowledged: &mut Vec<u64>) {
         acknowledged.clear();
         acknowledged.extend(self.of_mut(extent).iter_mut().map(|sector| {
@@ -206,9 +207,9 @@ impl Oracle {
         }));
     }
 
-    /// A read has ended with this content: what is wrong with it is added to `findings`. The count
-    /// of sectors that were a mixture of what they might be, as they may while a change is in
-    /// flight.
+    /// Checks the content of a completed read, and adds errors to `findings`. Returns the number of
+    /// sectors that were a mixture of their possible contents, which is allowed while a change is
+    /// in flight.
     pub fn end_read(
         &mut self,
         extent: Extent,
@@ -270,8 +271,8 @@ impl Sector {
         }
     }
 
-    /// Whether a change was in flight when the read began, and each byte is of before or after it.
-    /// No standard makes a sector whole for a read that overlaps a write.
+    /// Whether a change was in flight when the read began, and each byte is from before or after
+    /// it. No standard guarantees whole sectors to a read that overlaps a write.
     fn is_mixture(&self, acknowledged: u64, stamp: impl Fn(u64) -> Stamp, bytes: &[u8; SECTOR]) -> bool {
         let was_changing = self.sent != acknowledged || self.zeroed > acknowledged;
         let zero = self.may_be_zero(acknowledged);

@@ -1,5 +1,4 @@
-//! What to ask of the disk next, by chance from a seed: sizes from a sector to 1 MiB, any
-//! alignment, any shape.
+//! The next request, at random from a seed: sizes from a sector to 1 MiB, any alignment, any shape.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -13,13 +12,13 @@ use crate::vhost_user::queue::{DESCRIPTORS_MAX, Operation, Shape};
 
 /// The most sectors of a request.
 const SECTORS_MAX: u64 = CONTENT_BYTES_MAX / SECTOR_BYTES;
-/// Half of all requests go to so many sectors at the beginning, so that they meet.
+/// Half of all requests go to this many sectors at the beginning, so that they collide.
 const HOT_SECTORS: u64 = 4096;
 /// The most segments of a discard or zeroing, where the device allows them.
 const SEGMENTS_MAX: u32 = 4;
-/// Sectors of 4096 bytes.
+/// Sectors per 4096 bytes.
 const BLOCK_SECTORS: u64 = 8;
-/// How often a place is looked for where nothing is in flight.
+/// How often to search for a place without requests in flight.
 const ATTEMPTS: usize = 8;
 /// Descriptors of a chain beside its content: four of the header, one of the status.
 const OTHER_DESCRIPTORS: usize = 5;
@@ -28,7 +27,7 @@ const HEADER_CUTS_MAX: usize = 3;
 /// The widest gap between two pieces of content: with 126 of them, within a slot.
 const GAP_BYTES_MAX: u32 = 500;
 
-/// What comes next.
+/// The plan of requests.
 #[derive(Debug)]
 pub struct Plan {
     random: StdRng,
@@ -52,13 +51,13 @@ impl Plan {
         }
     }
 
-    /// From now on for the first `sectors`, if these are more.
+    /// Extends the plan to the first `sectors`, if these are more.
     pub fn extend(&mut self, sectors: u64) {
         self.sectors = self.sectors.max(sectors);
         self.largest_sectors = SECTORS_MAX.min(self.sectors);
     }
 
-    /// The next request; `None` if everywhere it might go something is in flight.
+    /// The next request; `None` if requests are in flight in all tried places.
     pub fn operation(&mut self, oracle: &Oracle) -> Option<Operation> {
         let kind = self.random.random_range(0..100);
         match kind {
@@ -78,7 +77,7 @@ impl Plan {
         }
     }
 
-    /// How a request lies in memory.
+    /// The layout of a request in memory.
     pub fn shape(&mut self, operation: &Operation) -> Shape {
         let bytes = operation.content_bytes();
         let indirect = self.features & feature::RING_INDIRECT_DESC != 0 && self.random.random_bool(0.6);

@@ -1,39 +1,38 @@
-//! What a run has done.
+//! The report of a run.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::vhost_user::queue::Operation;
 
-/// Counts of a run without a wrong sector.
+/// The counts of a run without wrong sectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Requests that were answered.
+    /// Answered reads.
     pub reads: u64,
-    /// As above.
+    /// Answered writes.
     pub writes: u64,
-    /// As above.
+    /// Answered flushes.
     pub flushes: u64,
-    /// As above.
+    /// Answered discards.
     pub discards: u64,
-    /// As above.
+    /// Answered zeroings.
     pub zeroings: u64,
-    /// As above.
+    /// Answered identifications.
     pub identifications: u64,
     /// Bytes that were read, all verified.
     pub read_bytes: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
-    /// Requests that were answered before one that the same queue was given earlier.
+    /// Requests answered before an earlier one of the same queue.
     pub out_of_order: u64,
-    /// Sectors that were read while a change of them was in flight, and held some of before and
-    /// some of after it.
+    /// Sectors read during a change, with a mixture of old and new content.
     pub mixed_sectors: u64,
-    /// How often the server was kicked.
+    /// The number of kicks.
     pub kicks: u64,
     /// Sessions after the first.
     pub reconnects: u64,
-    /// Requests that were in flight in a server that died, which its successor answered.
+    /// Requests in flight in a server that died, which its successor answered.
     pub replayed: u64,
     /// The longest time without an answer while requests were in flight.
     pub longest_stall: Duration,
@@ -47,7 +46,7 @@ impl Report {
         self.reads + self.writes + self.flushes + self.discards + self.zeroings + self.identifications
     }
 
-    /// Counts a request that was answered.
+    /// Counts an answered request.
     pub fn count(&mut self, operation: &Operation) {
         let bytes = u64::from(operation.content_bytes());
         match operation {
@@ -62,7 +61,7 @@ impl Report {
         }
     }
 
-    /// This and another run.
+    /// Adds another run.
     pub fn and(&self, other: &Self) -> Self {
         Self {
             reads: self.reads + other.reads,

@@ -1,20 +1,20 @@
-//! What a sector holds says which sector it is, which write it is of, and of which run.
+//! Stamps: each sector's content identifies the sector, the write and the run.
 
 use strongroom_types::SECTOR_BYTES;
 
 /// Bytes of a sector.
 pub const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// The first word of each stamp, so that one is told from other content.
+/// The first word of each stamp, which distinguishes it from other content.
 const MARK: u64 = u64::from_le_bytes(*b"sectorLB");
 
-/// What memory for a read is filled with before: no stamp has such words.
+/// The fill of memory before a read; no stamp has such words.
 pub const UNTOUCHED: u8 = 0xA5;
 
 /// The content of one sector after one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Of which run: writes of another are none of ours.
+    /// The run's seed; stamps of other runs are foreign.
     pub seed: u64,
     /// The sector's number.
     pub sector: u64,
@@ -49,16 +49,16 @@ impl Stamp {
     }
 }
 
-/// What was found in a sector.
+/// The content found in a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Zeroes.
     Zeroes,
     /// A whole stamp of this run.
     Stamp(Stamp),
-    /// The beginning of a stamp, which goes on differently from this byte on.
+    /// The beginning of a stamp, with different content from this byte on.
     Torn(Stamp, usize),
-    /// What the memory held before the read.
+    /// The memory's fill from before the read.
     Untouched,
     /// Something else.
     Foreign,

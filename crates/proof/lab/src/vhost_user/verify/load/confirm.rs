@@ -1,4 +1,4 @@
-//! A second look at wrong sectors: was a read stale, or is a write lost?
+//! Rereads wrong sectors, to distinguish a stale read from a lost write.
 
 use strongroom_types::{Extent, SECTOR_BYTES};
 
@@ -7,8 +7,8 @@ use crate::vhost_user::queue::{Operation, Shape};
 use crate::vhost_user::verify::error::{FINDINGS_MAX, LoadError};
 
 impl Load {
-    /// Reads wrong sectors once more, after everything has ended. What fails meanwhile says no more
-    /// than what was found.
+    /// Reads wrong sectors again after all requests have completed. Failures meanwhile are ignored,
+    /// because the first findings are more specific.
     pub(super) fn confirm(&mut self) -> LoadError {
         let mut first = std::mem::take(&mut self.findings);
         first.truncate(FINDINGS_MAX);
@@ -25,7 +25,7 @@ impl Load {
         LoadError::Wrong(first)
     }
 
-    /// Waits until everything is answered, whatever the answers hold.
+    /// Waits until everything is answered, ignoring the content of the answers.
     fn settle(&mut self) -> Result<(), LoadError> {
         while self.in_flight > 0 {
             if !self.take_answers()? {

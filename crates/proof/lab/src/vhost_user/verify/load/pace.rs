@@ -1,4 +1,4 @@
-//! Load that is held back, and disks that grow, for runs of hours.
+//! Load with a limited rate, and growing disks, for runs of hours.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,7 @@ use crate::vhost_user::front_end::Wake;
 use crate::vhost_user::verify::error::LoadError;
 
 impl Load {
-    /// Sends nothing until then, and takes what is answered: the load's own pauses count as
-    /// nobody's stall.
+    /// Sends nothing until then, and takes answers; the load's own pauses do not count as stalls.
     pub fn rest(&mut self, until: Instant) -> Result<(), LoadError> {
         while Instant::now() < until {
             if self.collect()? {
@@ -29,13 +28,13 @@ impl Load {
         Ok(())
     }
 
-    /// What no request has been answered for, now.
+    /// How long no request has been answered.
     pub fn current_stall(&self) -> Duration {
         if self.in_flight == 0 { Duration::ZERO } else { self.last_sign.elapsed() }
     }
 
-    /// Uses the disk from its beginning up to `area_bytes`, which it has by now, though it may not
-    /// have said so when the load began. What is new must hold zeroes.
+    /// Extends the used area to `area_bytes`. The disk must have that size by now, even if it was
+    /// smaller when the load began. The new part must hold zeroes.
     pub fn extend(&mut self, area_bytes: u64) {
         let sectors = area_bytes / SECTOR_BYTES;
         self.oracle.extend(sectors);
