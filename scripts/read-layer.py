@@ -36,12 +36,12 @@ def read_descriptor(volume):
     magic, version, length = struct.unpack_from("<8sII", content)
     if magic != b"STRGROOM" or version not in (1, 2, 3, 4, 5) or len(content) not in (16 + length + 32, 16 + length + 64):
         sys.exit(f"{volume}: not a descriptor of format version 1 to 5")
-    # The first tag is under `kek`, which opens the volume also while a re-wrap brings in another one.
+    # The first tag is under `kek`, which opens the volume even while a re-wrap adds another KEK.
     return json.loads(content[16 : 16 + length]), content[: 16 + length], content[16 + length : 16 + length + 32]
 
 
 def derive_kek(source, arguments):
-    # What a key provider keeps is given in a file, too, by whoever has fetched it.
+    # The caller fetches a key provider's key and passes it in a file too.
     if source["kind"] in ("key-file", "provider"):
         with open(arguments.key_file, "rb") as file:
             key = file.read()
@@ -173,7 +173,7 @@ class Layer:
 class Tags:
     """Says of each block of a layer whether it is the one that was last written there."""
 
-    # The tags of one page, which vouch for 1 MiB of the layer.
+    # The tags of one page, which cover 1 MiB of the layer.
     PAGE_TAGS = BLOCK_BYTES // 16
     SECTOR_BITS = (SECTOR_BYTES - 16) * 8
 

@@ -57,7 +57,7 @@ def vcenter(client):
         "x-Vendor": "VMware, Inc.",
         "x-Product": "VMware vSphere",
     }
-    # PyKMIP has no AddAttribute: the batch is put together of its parts, and its answers are read off the bytes.
+    # PyKMIP has no AddAttribute: this assembles the batch, and parses the answers' bytes itself.
     batch = [messages.RequestBatchItem(
         operation=contents.Operation(enums.Operation.GET_ATTRIBUTES),
         unique_batch_item_id=contents.UniqueBatchItemID(b"0"),

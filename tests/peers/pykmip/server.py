@@ -76,7 +76,7 @@ def main():
         logging_level="INFO",
         database_path=os.path.join(arguments.directory, "objects.sqlite"),
     )
-    # Its own check of ports refuses 0, by which the kernel chooses one.
+    # PyKMIP's own check refuses port 0, with which the kernel chooses a port.
     server.config.settings["port"] = arguments.port
     server.start()
     server.serve()

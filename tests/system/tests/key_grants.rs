@@ -356,7 +356,7 @@ fn a_client_that_lost_its_certificate_or_keeps_its_own_key_is_enrolled() {
 
     let clients = || site.json("server", &["keyserver", "client", "list"])["items"].as_array().unwrap().len();
     let before = clients();
-    // After a loss, the control plane still owns its keys, and the lost certificate is refused.
+    // A client that has lost its certificate keeps its keys, and the lost certificate is refused.
     std::fs::rename(site.strongroom.path("app1"), site.strongroom.path("found-by-a-thief")).unwrap();
     assert!(
         site.is_refused("server", &["keyserver", "token", "replace", "nobody"])

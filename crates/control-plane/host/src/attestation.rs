@@ -95,7 +95,7 @@ impl Attestation {
             return vec!["its attested configuration cannot be read".to_owned()];
         };
         // `verify` has only the VM's own keys: the owner of another VM could tag anything under
-        // his.
+        // their own.
         let message = message(self.generation, &self.configuration);
         let what = Attested { vm: spec.id, message: &message };
         for key in keys(&attested) {
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn whoever_has_other_keys_attests_nothing() {
         let genuine = spec(&["1"]);
-        // He attests a configuration with the victim's disk behind his own.
+        // The attacker attests a configuration with the victim's disk behind their own.
         let mut forged = spec(&["9", "1"]);
         let under_his = |key: &ProviderKey, what: &Attested<'_>| {
             Ok::<_, KeyError>(if key.key.to_string() == "9" {
@@ -255,7 +255,7 @@ mod tests {
         let mut left_out = attestation.clone();
         left_out.tags.truncate(1);
         assert!(judged(&left_out, &forged, 1, &["1", "9"])[0].contains("not under"));
-        // He attests one whose disks move to a key of his.
+        // The attacker attests a configuration whose disks move to their own key.
         forged = genuine.clone();
         if let DiskKey::Provider { next, key, .. } = &mut forged.disks[0].key {
             *next = Some(ProviderKey { key: "9".parse().unwrap(), ..key.clone() });

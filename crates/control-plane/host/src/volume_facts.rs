@@ -6,7 +6,7 @@ use strongroom_datastore::file::{DatastoreError, describe};
 
 use crate::protocol::{DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
 
-/// Returns the facts of a VM's volumes, except those that are made anew at each start.
+/// Returns the facts of a VM's volumes, except those that are recreated at each start.
 ///
 /// # Errors
 /// If a descriptor cannot be read, belongs to another volume, or is older than the known one: the

@@ -30,7 +30,7 @@ const SIGNATURE: &[u8; 10] = b"SWAPSPACE2";
 /// The longest label, in bytes.
 const LABEL_BYTES: usize = 16;
 
-/// Makes a swap disk anew, with an empty swap area.
+/// Recreates a swap disk with an empty swap area.
 ///
 /// # Errors
 /// Also if its key is unavailable.
@@ -39,7 +39,7 @@ pub fn renew(task: &RunTask, disk: &Disk, keys: &VmKeys) -> Result<(), VolumeErr
     if is_suspended(spec) && !task.how.discard_memory {
         return Ok(());
     }
-    // The disk is made anew, so no descriptor decides the key.
+    // The disk is recreated, so no descriptor decides the key.
     let kek = keys.hold_for(&disk.key, None).map_err(OwnVolumeError::from)?;
     remove(spec, disk)?;
     let area = area(disk.size_bytes.bytes(), disk.name.as_str(), Uuid::new_v4());

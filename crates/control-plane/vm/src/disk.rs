@@ -10,7 +10,7 @@ pub enum DiskKind {
     /// Data that is kept.
     #[default]
     Data,
-    /// Swap space. It is made anew at each start, with an empty swap area labelled with the disk's
+    /// Swap space. It is recreated at each start, with an empty swap area labelled with the disk's
     /// name, and does not exist while the VM is off.
     Swap,
 }

@@ -75,8 +75,8 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
-    /// Hold the volume still for a prepared snapshot: no write is done from the answer on, until the
-    /// snapshot is committed or abandoned, or the lease is over.
+    /// Hold the volume still for a prepared snapshot: no write is done from the answer on, until
+    /// the snapshot is committed or abandoned, or the lease is over.
     FreezeForSnapshot {
         /// The snapshot.
         id: SnapshotId,

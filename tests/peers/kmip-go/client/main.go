@@ -1,9 +1,10 @@
-// Drives a KMIP server with github.com/ovh/kmip-go's client over mutual TLS: what another's client makes of ours.
+// Drives a KMIP server with github.com/ovh/kmip-go's client over mutual TLS: a third-party client
+// against our server.
 //
 //	client --address HOST:PORT --ca ca.pem --cert client.pem --key client.key [--version 1.1] SCENARIO…
 //
 // Scenarios: vcenter (the calls of a vCenter 7, at KMIP 1.1), life-cycle, register, wrapped-get, batch, throughput.
-// Says "ok SCENARIO" for each, or what went wrong and ends with status 1.
+// Prints "ok SCENARIO" for each, or the error, and then exits with status 1.
 package main
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/ovh/kmip-go/kmipclient"
 )
 
-// deadline of one scenario: a server that hangs must fail it.
+// deadline of one scenario, so that a server that hangs fails it.
 const deadline = 30 * time.Second
 
 func main() {

@@ -16,7 +16,7 @@ import (
 
 const cipherMask = kmip.CryptographicUsageEncrypt | kmip.CryptographicUsageDecrypt
 
-// vcenter is what a vCenter Server 7 sends to a key server, in its order. It gives its keys no Name.
+// vcenter sends the requests of a vCenter Server 7, in its order. It gives its keys no Name.
 func vcenter(ctx context.Context, client *kmipclient.Client) error {
 	if client.Version() != kmip.V1_1 {
 		return fmt.Errorf("version %v was agreed on, not 1.1", client.Version())
@@ -127,7 +127,7 @@ func lifeCycle(ctx context.Context, client *kmipclient.Client) error {
 	return nil
 }
 
-// register brings a key along and gets the same back.
+// register registers its own key and gets the same key back.
 func register(ctx context.Context, client *kmipclient.Client) error {
 	key := []byte("0123456789abcdef0123456789ABCDEF")
 	registered, err := client.Register().SymmetricKey(kmip.CryptographicAlgorithmAES, cipherMask, key).ExecContext(ctx)
@@ -194,7 +194,7 @@ func wrappedGet(ctx context.Context, client *kmipclient.Client) error {
 	return nil
 }
 
-// batch makes and activates a key in one message, by the id placeholder.
+// batch creates and activates a key in one message, with the id placeholder.
 func batch(ctx context.Context, client *kmipclient.Client) error {
 	answers, err := client.Create().AES(128, cipherMask).
 		Then(func(client *kmipclient.Client) kmipclient.PayloadBuilder { return client.Activate("") }).
@@ -235,7 +235,7 @@ func hasState(ctx context.Context, client *kmipclient.Client, id string, wanted 
 	return nil
 }
 
-// unwrap is RFC 3394, 2.2.2.
+// unwrap implements RFC 3394, 2.2.2.
 func unwrap(kek, wrapped []byte) ([]byte, error) {
 	block, err := aes.NewCipher(kek)
 	if err != nil {

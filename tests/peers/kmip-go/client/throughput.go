@@ -10,7 +10,8 @@ import (
 	"github.com/ovh/kmip-go/kmipclient"
 )
 
-// throughput gets one key over some connections as often as the server answers, and says how often and how fast.
+// throughput gets one key over some connections as fast as the server answers, and prints the rate
+// and the latencies.
 func throughput(address string, options []kmipclient.Option, clients int, howLong time.Duration) error {
 	ctx := context.Background()
 	first, err := kmipclient.Dial(address, options...)

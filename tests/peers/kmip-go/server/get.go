@@ -32,8 +32,8 @@ func (s *service) get(ctx context.Context, request *payloads.GetRequestPayload) 
 	return response, err
 }
 
-// wrapped is the object's key under another key of the store: AES key wrap (RFC 3394), over the raw key or over the
-// TTLV of its Key Value, which is what KMIP means unless "no encoding" is asked for.
+// wrapped returns the object's key, wrapped under another key of the store: AES key wrap (RFC 3394),
+// over the TTLV of its Key Value, or over the raw key if the request has "no encoding".
 func (s *service) wrapped(o *object, specification *kmip.KeyWrappingSpecification) (kmip.Object, error) {
 	key, ok := o.value.(*kmip.SymmetricKey)
 	information := specification.EncryptionKeyInformation
@@ -79,7 +79,7 @@ func (s *service) wrapped(o *object, specification *kmip.KeyWrappingSpecificatio
 	}}, nil
 }
 
-// encodedKeyValue is the TTLV of a Key Value structure that holds the raw key.
+// encodedKeyValue returns the TTLV of a Key Value structure that holds the raw key.
 func encodedKeyValue(key []byte) []byte {
 	padded := (len(key) + 7) / 8 * 8
 	text := binary.BigEndian.AppendUint32(nil, uint32(kmip.TagKeyValue)<<8|uint32(ttlv.TypeStructure))
@@ -89,7 +89,7 @@ func encodedKeyValue(key []byte) []byte {
 	return append(append(text, key...), make([]byte, padded-len(key))...)
 }
 
-// wrap is RFC 3394, 2.2.1.
+// wrap implements RFC 3394, 2.2.1.
 func wrap(block cipher.Block, plain []byte) []byte {
 	const initial = 0xA6A6A6A6A6A6A6A6
 	n := len(plain) / 8

@@ -1,9 +1,10 @@
-// A KMIP server out of github.com/ovh/kmip-go's own parts, over mutual TLS: the second peer of our client.
+// A KMIP server made of github.com/ovh/kmip-go's parts, over mutual TLS: the second peer of our client.
 //
 //	server --listen 127.0.0.1:0 --ca ca.pem --cert server.pem --key server.key [--store DIR] [--versions 1.0,1.1]
 //
-// Without --store objects live in memory. With it each is a file there, so that two servers over one directory are the
-// two nodes of a cluster and a killed one finds its objects again. Says "listening on ADDRESS" on stdout when it serves.
+// Without --store objects live in memory. With it each object is a file there, so two servers over
+// one directory are the two nodes of a cluster, and a restarted server finds its objects again.
+// Prints "listening on ADDRESS" on stdout when it serves.
 package main
 
 import (

@@ -96,7 +96,7 @@ func (s *service) register(ctx context.Context, request *payloads.RegisterReques
 	return &payloads.RegisterResponsePayload{UniqueIdentifier: id}, nil
 }
 
-// add makes a pre-active object, or an active one if its activation date has come.
+// add creates a pre-active object, or an active one if its activation date has come.
 func (s *service) add(ctx context.Context, kind kmip.ObjectType, attributes []kmip.Attribute, value kmip.Object) (string, error) {
 	now := time.Now().Truncate(time.Second)
 	o := &object{id: newID(), kind: kind, attributes: attributes, value: value}
@@ -121,7 +121,7 @@ func newID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", raw[:4], raw[4:6], raw[6:8], raw[8:10], raw[10:])
 }
 
-// change does something to one object, of the request or of the batch so far, under the lock, and keeps the outcome.
+// change modifies one object, of the request or of the batch so far, under the lock, and stores it.
 func (s *service) change(ctx context.Context, wanted string, do func(*object, time.Time) error) (string, error) {
 	id, err := kmipserver.GetIdOrPlaceholder(ctx, wanted)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/ovh/kmip-go/ttlv"
 )
 
-// object is a managed object: its attributes, state and dates among them, and its key unless it was destroyed.
+// object is a managed object: its attributes, including state and dates, and its key unless it was
+// destroyed.
 type object struct {
 	id         string
 	kind       kmip.ObjectType
@@ -123,7 +124,8 @@ func (s *store) all() ([]*object, error) {
 	return found, nil
 }
 
-// An object's file is the KMIP Register request that would make it. A destroyed one has an empty key.
+// An object's file is the KMIP Register request that would create it. A destroyed object has an
+// empty key.
 func encode(o *object) []byte {
 	message := kmip.NewRequestMessage(kmip.V1_4, &payloads.RegisterRequestPayload{
 		ObjectType:        o.kind,

@@ -60,7 +60,7 @@ def round_keys(key):
 
 
 def print_round_keys(name, key):
-    # The first two are the key itself; each of the others would give it away.
+    # The first two are the key itself; each of the others would reveal it.
     expanded = round_keys(key)
     for number in range(2, 15):
         print(f"{name}-round-key-{number}", expanded[16 * number : 16 * number + 16].hex())

@@ -34,7 +34,8 @@ pub struct CreateArguments {
     /// What the snapshot is called
     name: SnapshotName,
 
-    /// Another exposed volume, which has a snapshot of this name at the same instant; can be repeated
+    /// Another exposed volume, which has a snapshot of this name at the same instant; can be
+    /// repeated
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
 

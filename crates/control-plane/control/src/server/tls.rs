@@ -105,7 +105,7 @@ impl ApiTls {
     }
 }
 
-/// Writes the key first: a certificate without its key would be made anew.
+/// Writes the key first: a certificate without its key would be replaced.
 fn make(certificate_path: &Path, key_path: &Path, names: &[String]) -> Result<(), TlsError> {
     let unusable = |error: rcgen::Error| TlsError::Unusable {
         path: certificate_path.to_owned(),

@@ -355,7 +355,7 @@ pub fn edited_configuration() {
     exchanged["attestation"] = theirs["attestation"].clone();
     std::fs::write(&path, serde_json::to_vec(&exchanged).unwrap()).unwrap();
     assert!(host.judged(&spec)[0].contains("not authentic"));
-    // The original file is still valid; a start writes it anew, with an attestation.
+    // The original file is still valid; a start rewrites it with an attestation.
     std::fs::write(&path, serde_json::to_vec(&attested).unwrap()).unwrap();
     assert_eq!(host.judged(&spec), [""; 0]);
     let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };

@@ -24,7 +24,7 @@ use strongroom_worker::{DiskAccess, assemble, assemble_destaged};
 
 /// The beginning of every line that a guest writes.
 const GENUINE: &[u8] = b"gen:";
-/// The text that the attacker writes where he can.
+/// The text that the attacker writes wherever possible.
 pub const CHOSEN: &[u8; 16] = b"attacker's words";
 pub const BLOCK: usize = 4096;
 const DISK_BLOCKS: usize = 24;

@@ -87,9 +87,9 @@ impl GroupError {
 
 /// A snapshot of several volumes.
 ///
-/// Its instant lies between the last answer to a freeze and the first commit. Each volume that takes
-/// the commit has done no write since its answer, because a lease that ends in between ends the
-/// freeze and the commit is refused: so a snapshot has a write of one volume only if it has all
+/// Its instant lies between the last answer to a freeze and the first commit. Each volume that
+/// takes the commit has done no write since its answer, because a lease that ends in between ends
+/// the freeze and the commit is refused: so a snapshot has a write of one volume only if it has all
 /// those, of any volume, that were completed before that write began.
 #[derive(Debug)]
 pub struct SnapshotGroup {

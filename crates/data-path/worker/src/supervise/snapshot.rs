@@ -8,19 +8,19 @@
 //! ```
 //!
 //! A worker takes over from the one that serves, as at an upgrade, with a new, empty top over the
-//! layer that was the top ([`hand_over`](super::hand_over)). Everything that takes time comes before
-//! or after: the new top is made and named durably before the old worker drains, and the old top is
-//! completed by the new worker when clients are served again. Clients wait from the freeze to the
-//! commit, in which nothing is synced.
+//! layer that was the top ([`hand_over`](super::hand_over)). Everything that takes time comes
+//! before or after: the new top is made and named durably before the old worker drains, and the old
+//! top is completed by the new worker when clients are served again. Clients wait from the freeze
+//! to the commit, in which nothing is synced.
 //!
 //! Several volumes have a snapshot of one instant if each is frozen when the first is committed. So
-//! a freeze has a lease. While it lasts, no write is done; a commit that comes later is refused, and
-//! whoever coordinates takes the snapshot back everywhere
+//! a freeze has a lease. While it lasts, no write is done; a commit that comes later is refused,
+//! and whoever coordinates takes the snapshot back everywhere
 //! ([`SnapshotGroup`](crate::control::SnapshotGroup)).
 //!
 //! A snapshot exists when the old top is complete and durable, and the descriptor says so. If a
-//! worker or a supervisor dies before, it leaves a layer that no snapshot needs, which a later merge
-//! removes.
+//! worker or a supervisor dies before, it leaves a layer that no snapshot needs, which a later
+//! merge removes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
