@@ -1,10 +1,10 @@
-//! Putting a new, empty layer on a volume that nobody uses.
+//! Adds a new, empty layer to a volume that is not in use.
 //!
-//! The layer that was the top takes no writes from then on, and what it holds has to be all there:
-//! in its own file, not in a log. So the order is: the old top is durable -> the new files are, and
-//! their names -> the descriptor that says so -> the old top's log goes. A power cut leaves the old
-//! volume or the new one, and at most files that no descriptor names: those of a layer that came to
-//! nothing, or a log that is not needed any more. Whoever adds the next layer removes them first.
+//! The former top takes no writes from then on, so its content must be complete in its own file,
+//! not in a log. So the order is: the old top is durable -> the new files are, and their names ->
+//! the descriptor that says so -> the old top's log goes. A power cut leaves the old volume or the
+//! new one, and at most files that no descriptor names: those of an unfinished layer, or a log that
+//! is no longer needed. The next call to `add_layer` removes them first.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,27 +26,27 @@ use super::storage::{HOST, Storage};
 use super::tags::TagKeys;
 use super::{discards, layer_files, log, tags};
 
-/// What layer to add, and how.
+/// Options of [`add_layer`].
 #[derive(Clone, Copy, Debug)]
 pub struct AddLayerOptions<'a> {
-    /// What is accepted; the new layer's DEK is sealed under this KEK.
+    /// The protection that the caller accepts. The new layer's DEK is sealed under this KEK.
     pub protection: Protection<'a>,
-    /// Bytes of the new layer's first-write log, of a thin volume; nothing for what becomes its
-    /// size.
+    /// Bytes of the new layer's first-write log, on a thin volume; `None` chooses them by the
+    /// volume's size.
     pub log_bytes: Option<u64>,
-    /// How long to wait for whoever has the volume.
+    /// How long to wait for the process that holds the volume.
     pub lock_wait: Duration,
-    /// The least descriptor generation that the caller knows to exist; 0 knows nothing.
+    /// The least descriptor generation that the caller knows to exist; 0 accepts any.
     pub least_generation: u64,
 }
 
-/// Puts a new, empty layer on the volume at `path`, which takes the writes from then on; the
-/// content stays what it was. Returns the volume's new descriptor.
+/// Adds a new, empty top layer to the volume at `path`, which takes all further writes. The
+/// volume's content does not change. Returns the volume's new descriptor.
 ///
 /// # Errors
-/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were
-/// not closed in order; if it has [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume
-/// is then what it was.
+/// If the volume is still in use after `lock_wait`; if its first-write log or its tags were not
+/// closed in order; if it already has [`CHAIN_LAYERS_MAX`] layers; if there is no room. The volume
+/// is then unchanged.
 pub fn add_layer(path: &Path, options: &AddLayerOptions<'_>) -> Result<Descriptor, DatastoreError> {
     add_layer_on(HOST, path, options)
 }
@@ -66,7 +66,8 @@ pub fn add_layer_on(
 pub(super) struct Placement {
     /// The layer that it lies on.
     pub on: LayerId,
-    /// The volume's snapshots from then on. Layers that neither these nor the new top need go away.
+    /// The volume's snapshots from then on. Layers that neither they nor the new top need are
+    /// removed.
     pub snapshots: Vec<SnapshotRecord>,
 }
 
@@ -95,7 +96,7 @@ pub(super) fn put_on(
         make_durable(path, &old_top)?;
     }
     put_in_place(directory, &layered, &encoded, log::FileState::Closed, protection)?;
-    // Nothing leads to these any more: what stays of them is a leftover.
+    // No descriptor names these any more: a file that stays is a leftover.
     let _ = directory.handle.remove(&log_name(descriptor.top));
     remove_layers(directory, &pruned);
     Ok(layered)
@@ -104,7 +105,7 @@ pub(super) fn put_on(
 /// Removes the files of layers that the volume no longer has.
 pub(super) fn remove_layers(directory: &VolumeDirectory, layers: &[LayerRecord]) {
     for name in layers.iter().flat_map(layer_files::names) {
-        // What stays is a leftover, which the next layer's addition removes.
+        // A file that stays is a leftover, which the next call to `add_layer` removes.
         let _ = directory.handle.remove(&name);
     }
 }
@@ -130,7 +131,7 @@ fn refuse_too_many(path: &Path, layered: &Descriptor) -> Result<(), DatastoreErr
     Ok(())
 }
 
-/// Nothing reads the log of a layer that is not the top: it must hold nothing.
+/// Refuses a log that is not empty: the log of a layer below the top is never read.
 pub(super) fn refuse_an_open_log(
     path: &Path,
     layer: LayerId,
@@ -143,8 +144,8 @@ pub(super) fn refuse_an_open_log(
     }
 }
 
-/// Nobody settles the tags of a layer that is not the top: what is marked would be taken as it is,
-/// for good.
+/// Refuses tags that still have marks. Only the top's tags are settled, so marked blocks of a lower
+/// layer would be accepted unverified for good.
 pub(super) fn refuse_unsettled_tags(
     path: &Path,
     layer: LayerId,
@@ -162,9 +163,8 @@ pub(super) fn refuse_unsettled_tags(
     }
 }
 
-/// Removes what an interrupted addition has left. The descriptor that does not name it is
-/// authentic, and durable since the volume was opened: with one that a power cut may still take
-/// back, the log of the layer below would be no leftover.
+/// Removes the files that an interrupted addition left behind. The descriptor must be authentic and
+/// durable: if a power cut could still undo it, the log of the layer below might be needed again.
 pub(super) fn remove_leftovers(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
@@ -178,12 +178,12 @@ pub(super) fn remove_leftovers(
     Ok(())
 }
 
-/// Whether a file has a name that we give to a layer's files, and no layer has it.
+/// Whether a file is named like a layer's file but belongs to no layer.
 pub(super) fn is_leftover(descriptor: &Descriptor, name: &str) -> bool {
     layer_of_name(name).is_some() && !layer_files::are_of(descriptor, name)
 }
 
-/// What becomes of the layer that was the top.
+/// The state of the former top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OldTop {
     /// It is complete, and its log is empty.
@@ -238,7 +238,7 @@ pub(super) fn with_a_layer(
     Ok((layered, pruned))
 }
 
-/// Makes durable whatever was written to the layer that is the top so far. Nobody syncs it again.
+/// Makes everything written to the current top durable. It is not synced again.
 pub(super) fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), DatastoreError> {
     let synced = std::iter::once(&old_top.file).chain(&old_top.tags).try_for_each(|file| file.sync());
     synced.map_err(system("sync a layer of", path))?;

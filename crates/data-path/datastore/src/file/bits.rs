@@ -10,12 +10,12 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// How many are in it.
+    /// The count of numbers in the set.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether a number is in it.
+    /// Whether the set contains a number.
     pub fn has(&self, number: u64) -> bool {
         self.words.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
@@ -30,7 +30,7 @@ impl Bits {
         self.words[at] |= 1 << (number % 64);
     }
 
-    /// Takes a number out; says whether it was there.
+    /// Removes a number. Returns whether it was in the set.
     pub fn remove(&mut self, number: u64) -> bool {
         let had = self.has(number);
         if had {
@@ -40,7 +40,7 @@ impl Bits {
         had
     }
 
-    /// The first from `from` on.
+    /// The first number from `from` on.
     pub fn next(&self, from: u64) -> Option<u64> {
         let mut at = (from / 64) as usize;
         let mut word = self.words.get(at)? & (u64::MAX << (from % 64));
@@ -51,18 +51,18 @@ impl Bits {
         Some(at as u64 * 64 + u64::from(word.trailing_zeros()))
     }
 
-    /// All in a range, ascending.
+    /// The numbers in a range, ascending.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         std::iter::successors(self.next(range.start), |last| self.next(last + 1))
             .take_while(move |number| *number < range.end)
     }
 
-    /// All, ascending.
+    /// All numbers, ascending.
     pub fn all(&self) -> impl Iterator<Item = u64> + '_ {
         self.within(0..u64::MAX)
     }
 
-    /// Makes this a copy of the union of two sets, in the memory that it has.
+    /// Makes this set the union of two sets, reusing its memory.
     pub fn copy_union(&mut self, a: &Self, b: &Self) {
         self.words.clear();
         let length = a.words.len().max(b.words.len());

@@ -1,20 +1,20 @@
-//! What the bytes of a block say about it.
+//! Tells from a block's bytes whether it is empty.
 
 use strongroom_types::{BLOCK_BYTES, KeyEpoch};
 
-/// Sets the seal of each block that was read: a block of zeroes says "nothing here", any other was
+/// Sets the seal of each block that was read: a block of zeroes means "nothing here", any other was
 /// sealed by `epoch`.
 ///
-/// A ciphertext of only zeroes has probability 2^-32768, so nothing is lost; and a hole that a
-/// copying program filled with zeroes, or zero-filled neighbours of a torn write, mean what they
-/// meant before.
+/// A ciphertext of only zeroes has probability 2^-32768, so no data is lost. A hole that a copying
+/// program filled with zeroes keeps its meaning, and so do the zero-filled neighbours of a torn
+/// write.
 pub fn seal_what_was_read(bytes: &[u8], seals: &mut [Option<KeyEpoch>], epoch: KeyEpoch) {
     for (block, seal) in bytes.chunks(BLOCK_BYTES as usize).zip(seals) {
         *seal = (!is_zero(block)).then_some(epoch);
     }
 }
 
-/// Whether every byte is zero. Ciphertext is told by its first bytes, so only real zeroes are read
+/// Whether every byte is zero. Ciphertext differs in its first bytes, so only real zeroes are read
 /// to the end.
 pub fn is_zero(block: &[u8]) -> bool {
     let (words, rest) = block.as_chunks::<64>();

@@ -1,4 +1,4 @@
-//! Checking a volume: whether its files are what its descriptor says. It changes nothing.
+//! Checks that a volume's files agree with its descriptor. It changes nothing.
 
 use std::fmt;
 use std::path::Path;
@@ -33,9 +33,9 @@ pub enum Severity {
 /// One thing that a check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
-    /// What, as a sentence.
+    /// The finding, as a sentence.
     pub message: String,
 }
 
@@ -54,8 +54,9 @@ impl Finding {
     }
 }
 
-/// Checks the volume at `path`; with its KEK also whether the descriptor is authentic and every
-/// envelope opens. An empty answer is a clean bill. It may run while the volume is in use.
+/// Checks the volume at `path`. With its KEK it also checks that the descriptor is authentic and
+/// that every envelope opens. Returns no findings for a sound volume. It may run while the volume
+/// is in use.
 pub fn check(path: &Path, kek: Option<&Kek>) -> Result<Vec<Finding>, DatastoreError> {
     check_on(HOST, path, kek)
 }
@@ -169,7 +170,7 @@ fn check_layer(
     Ok(())
 }
 
-/// Checks that a file beside a layer is there, and is as long as it has to be.
+/// Checks that a file beside a layer exists and is long enough.
 fn check_beside(
     directory: &VolumeDirectory,
     name: &str,

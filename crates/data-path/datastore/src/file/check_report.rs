@@ -1,7 +1,7 @@
-//! What a check of a volume shows, for people and programs: on this machine, or told by the host of
-//! its VM.
+//! The report of a check of a volume, for people and programs: made on this machine, or received
+//! from the host of its VM.
 //!
-//! What is told only. Whoever shows one needs neither the volume nor a key.
+//! It holds only data: a program that shows a report needs neither the volume nor a key.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use strongroom_types::display_bytes;
 
 use super::check::{Finding, Severity};
 
-/// Findings in one report. A volume's directory may hold any number of strange files, each of which
-/// is one.
+/// The most findings in one report. A volume's directory may hold any number of foreign files, each
+/// of which is a finding.
 const FINDINGS_MAX: usize = 64;
 
-/// What a check of one volume shows.
+/// The report of a check of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// Errors first, no more than people read.
+    /// The findings, errors first, at most [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
-    /// What the blocks showed, if they were read.
+    /// The results of reading the blocks, if they were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataFacts>,
 }
@@ -36,37 +36,37 @@ impl CheckReport {
         Self { findings, data }
     }
 
-    /// How many errors are among the findings. Without any the volume is sound, as far as it was
+    /// The count of errors among the findings. With none, the volume is sound as far as it was
     /// read.
     pub fn errors(&self) -> usize {
         self.findings.iter().filter(|finding| finding.severity == Severity::Error).count()
     }
 }
 
-/// What the blocks showed.
+/// The results of reading a volume's blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataFacts {
-    /// Bytes that were read; what is known to be a hole is not.
+    /// Bytes that were read; known holes are not read.
     pub read_bytes: u64,
-    /// Whether blocks were compared with tags; otherwise it is only known that they can be read.
+    /// Whether blocks were compared with tags; if not, the check only shows that they can be read.
     pub integrity: bool,
     /// Blocks that match their tags.
     pub verified_blocks: u64,
-    /// Blocks that do not, and may be what was in flight when the volume was last used and not
+    /// Blocks that do not match, but may have been in flight when the volume was last used and not
     /// closed in order.
     pub unsettled_blocks: u64,
-    /// Blocks that are not what was last written there.
+    /// Blocks whose content is not what was last written.
     pub wrong_blocks: u64,
     /// Blocks that cannot be read.
     pub unreadable_blocks: u64,
-    /// Where blocks are wrong or cannot be read: the first runs of them.
+    /// The first runs of blocks that are wrong or cannot be read.
     pub failed_runs: Vec<FailedRun>,
 }
 
-/// Blocks beside each other that failed.
+/// Adjacent blocks that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedRun {
-    /// The first byte of the volume that is in them.
+    /// Their offset in the volume, in bytes.
     pub offset_bytes: u64,
     /// Their length, in bytes.
     pub length_bytes: u64,

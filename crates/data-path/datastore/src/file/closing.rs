@@ -1,4 +1,5 @@
-//! A new top for a volume in use: prepared beforehand, and the layer below it completed afterwards.
+//! Adds a new top to a volume in use: it is prepared beforehand, and the layer below it is
+//! completed afterwards.
 //!
 //! ```text
 //! prepare   the descriptor names an empty top over the layer that still takes writes, which is `closing`
@@ -6,9 +7,9 @@
 //! settle    the lower layer is complete and durable: the descriptor says so, and its log goes
 //! ```
 //!
-//! A power cut between these steps needs no decision: before the change-over the new top is empty,
-//! and after it the lower layer takes no writes; either way the top is opened over a layer that is
-//! recovered as a top is. So the change-over itself writes nothing.
+//! A power cut between these steps is harmless. Before the change-over the new top is empty, and
+//! after it the lower layer takes no writes. Either way the top is opened over a layer that is
+//! recovered as a top would be. So the change-over itself writes nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,15 +32,15 @@ use super::open::{Access, Deks, OpenOptions, Protection};
 use super::open_files::Opening;
 use super::snapshots::NewSnapshot;
 
-/// The new top is empty and locked by nobody else: it is not waited for.
+/// The new top is empty and no other process locks it, so there is no wait.
 const LOCK_WAIT: Duration = Duration::ZERO;
 
 impl VolumeHead {
-    /// Puts a new, empty top over the layer that another process writes to, durably.
+    /// Durably puts a new, empty top over the layer that another process writes to.
     ///
     /// # Errors
     /// If the layer below the top is not complete yet, the volume has too many layers, or there is
-    /// no room. The volume is then what it was.
+    /// no room. The volume is then unchanged.
     pub fn prepare_layer(
         &mut self,
         protection: Protection<'_>,
@@ -58,8 +59,8 @@ impl VolumeHead {
         Ok(())
     }
 
-    /// Opens the top that was prepared, to which nobody has written, and locks it. Returns its open
-    /// files, and the keys of all layers.
+    /// Opens and locks the prepared top, to which nothing has been written. Returns its open files,
+    /// and the keys of all layers.
     ///
     /// # Errors
     /// If its files cannot be opened.
@@ -78,7 +79,7 @@ impl VolumeHead {
         Ok((layer.hand_over(path)?, self.deks(protection)?))
     }
 
-    /// Takes a prepared top away again. Nobody may have written to it.
+    /// Removes a prepared top. Nothing may have been written to it.
     pub fn withdraw_layer(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
         let mut without = self.descriptor.clone();
         let Some(at) = without.layers.iter().position(|layer| layer.closing) else { return Ok(()) };
@@ -93,11 +94,11 @@ impl VolumeHead {
         Ok(())
     }
 
-    /// Notes that the layer below the top is complete and durable, as the process says that does
-    /// the I/O, and makes it a snapshot's if one is given.
+    /// Records that the layer below the top is complete and durable, as the process that does the
+    /// I/O reports. Makes it the layer of `snapshot`, if one is given.
     ///
     /// # Errors
-    /// If its log holds something, or the volume has such a snapshot already.
+    /// If its log is not empty, or the volume already has such a snapshot.
     pub fn settle_layer(
         &mut self,
         snapshot: Option<&NewSnapshot>,
@@ -126,7 +127,7 @@ impl VolumeHead {
     }
 }
 
-/// Settles the layer below the top if its last user has left it complete. Returns whether the
+/// Settles the layer below the top if its last user left it complete. Returns whether the
 /// descriptor has changed.
 pub(super) fn settle_if_complete(
     directory: &VolumeDirectory,
@@ -163,6 +164,6 @@ fn settled(descriptor: &Descriptor) -> Descriptor {
 
 /// Removes the log of a layer that no longer has one.
 fn remove_log(directory: &VolumeDirectory, layer: LayerId) {
-    // Nothing leads to it any more: should it stay, it is a leftover.
+    // No descriptor names it any more: if it stays, it is a leftover.
     let _ = directory.handle.remove(&log_name(layer));
 }

@@ -1,8 +1,8 @@
-//! Making a volume: whole, or not at all.
+//! Creates a volume: completely, or not at all.
 //!
-//! Everything is built in a hidden directory beside the place, made durable, and then renamed into
-//! place, which the file system does in one step. A power cut leaves a volume or a hidden directory
-//! that `list` names as a rest.
+//! Everything is built in a hidden directory beside the volume's place, made durable, and then
+//! renamed into place, which is atomic. A power cut leaves a complete volume, or a hidden directory
+//! that `list` shows as a leftover.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -20,26 +20,26 @@ use super::open::Protection;
 use super::storage::{HOST, Storage};
 use super::{layer_files, log};
 
-/// How the name of a volume under construction starts.
+/// The prefix of the name of a volume under construction.
 pub(super) const BUILDING_PREFIX: &str = ".strongroom-new-";
 
-/// What to make.
+/// Options of [`create`].
 #[derive(Debug)]
 pub struct CreateOptions<'a> {
     /// The size that the guest sees.
     pub size: VolumeSize,
-    /// How space is taken.
+    /// How space is allocated.
     pub provisioning: Provisioning,
-    /// Under which key; or clear.
+    /// The key that encrypts it, or none.
     pub protection: Protection<'a>,
-    /// Bytes of the first-write log of a thin volume; nothing for what becomes its size.
+    /// Bytes of the first-write log of a thin volume; `None` chooses them by the volume's size.
     pub log_bytes: Option<u64>,
-    /// Whether each block has a tag by which damage is noticed; of an encrypted volume only.
+    /// Whether each block has a tag that detects damage. Only encrypted volumes can have tags.
     pub integrity: bool,
 }
 
-/// Makes a volume at `path`, whose parent is the datastore's directory (made too, if only it is
-/// missing).
+/// Creates a volume at `path`. Its parent is the datastore's directory, which is created if only it
+/// is missing.
 pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, DatastoreError> {
     create_on(HOST, path, options)
 }
@@ -75,8 +75,8 @@ pub fn create_on(
     Ok(descriptor)
 }
 
-/// Gives a volume another name in its datastore, durably. Whatever has that name already stays, and
-/// it is an error.
+/// Durably gives a volume another name in its datastore. If the name is taken, it is an error and
+/// nothing changes.
 pub fn rename(from: &Path, to: &Path) -> Result<(), DatastoreError> {
     rename_on(HOST, from, to)
 }
@@ -88,7 +88,7 @@ pub fn rename_on(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), Da
     sync_parent(storage, to)
 }
 
-/// Renames without replacing; durable only when the directory is synced.
+/// Renames without replacing. The rename is durable only when the directory is synced.
 fn put_in_place(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), DatastoreError> {
     storage.rename(from, to).map_err(|errno| match errno {
         Errno::EXIST | Errno::NOTEMPTY => DatastoreError::Exists { path: to.to_owned() },
@@ -96,7 +96,7 @@ fn put_in_place(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), Dat
     })
 }
 
-/// Refuses a path that gives no volume its name.
+/// Refuses a path that cannot be a volume's name.
 fn check_name(path: &Path) -> Result<(), DatastoreError> {
     let bad = |reason| DatastoreError::BadName { path: path.to_owned(), reason };
     let name = path.file_name().ok_or_else(|| bad("it ends in '..' or in nothing"))?;
@@ -104,7 +104,7 @@ fn check_name(path: &Path) -> Result<(), DatastoreError> {
     match name {
         _ if name.starts_with('.') => Err(bad("hidden names are the datastore's own")),
         _ if name.chars().any(char::is_control) => Err(bad("it holds a control character")),
-        // ext4, XFS, btrfs and tmpfs agree on it.
+        // ext4, XFS, btrfs and tmpfs have the same limit.
         _ if name.len() > 255 => Err(bad("it is longer than 255 bytes")),
         _ => Ok(()),
     }
@@ -114,7 +114,7 @@ pub(super) fn make_datastore(storage: &dyn Storage, parent: &Path) -> Result<(),
     match storage.make_directory(parent) {
         Ok(()) => sync_parent(storage, parent),
         Err(Errno::EXIST) => Ok(()),
-        // Whatever else is wrong with it (read-only, not reachable) shows, better named, when it is
+        // Any other fault (read-only, not reachable) gives a better error when the directory is
         // opened.
         Err(_) if storage.is_directory(parent) => Ok(()),
         Err(errno) => Err(system("create the datastore", parent)(errno)),
@@ -161,7 +161,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
     Ok(descriptor)
 }
 
-/// The next DEK of the volume, for a layer that is new; none in a clear volume.
+/// The next DEK of the volume, for a new layer; none in a clear volume.
 pub(super) fn new_epoch(
     path: &Path,
     descriptor: &mut Descriptor,
@@ -183,7 +183,7 @@ pub(super) fn new_epoch(
     Ok(Some(EpochRecord { epoch, cipher, envelopes: vec![envelope] }))
 }
 
-/// A volume under construction; unless it is finished, nothing of it stays.
+/// A volume under construction. Unless it is finished, all of it is removed.
 struct Building<'a> {
     storage: &'a dyn Storage,
     directory: VolumeDirectory,
@@ -198,7 +198,8 @@ impl<'a> Building<'a> {
         Ok(Self { storage, directory, path, finished: false })
     }
 
-    /// Puts it in place. The files and their names are durable before the name that leads to them.
+    /// Renames it into place. The files and their names are durable before the directory gets its
+    /// name.
     fn finish(mut self, path: &Path) -> Result<(), DatastoreError> {
         self.directory.sync()?;
         put_in_place(self.storage, &self.path, path)?;

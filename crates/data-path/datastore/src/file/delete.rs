@@ -1,11 +1,11 @@
-//! Deleting a volume: first the keys, then the name, then the rest.
+//! Deletes a volume: first the keys, then the name, then the rest.
 //!
-//! The descriptor goes first, and durably: with its envelopes gone, what a power cut leaves of the
-//! layers is noise. Then the directory gets a hidden name, durably before anything else of it goes:
-//! an empty directory under the volume's own could not be told from one that never was a volume's.
-//! What is left of an interrupted deletion can be deleted again.
+//! The descriptor is durably removed first: with its envelopes gone, any layers that a power cut
+//! leaves are noise. Then the directory gets a hidden name, durably, before anything else is
+//! removed: an empty directory under the volume's own name would look like one that never held a
+//! volume. An interrupted deletion can be repeated.
 //!
-//! On a file system that is so full that it cannot even rename, the layers are emptied first.
+//! If the file system is so full that it cannot even rename, the layers are emptied first.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,11 +24,11 @@ use super::lock::{self, Sharing};
 use super::reserve::{is_spare, spare_names};
 use super::storage::{HOST, Storage};
 
-/// How the name starts of what is being deleted.
+/// The prefix of the name of a volume that is being deleted.
 pub(super) const DELETING_PREFIX: &str = ".strongroom-deleted-";
 
-/// Deletes the volume at `path`, or what an interrupted creation or deletion left of one. Refuses
-/// while it is in use, once `lock_wait` has passed, and where the directory holds anything else.
+/// Deletes the volume at `path`, or the remains of an interrupted creation or deletion. Refuses if
+/// the volume is still in use after `lock_wait`, or if the directory holds any other file.
 pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
     delete_on(HOST, path, lock_wait)
 }
@@ -48,7 +48,7 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     if names.is_empty() && !is_rest(path) {
         return Err(DatastoreError::NotAVolume { path: path.to_owned() });
     }
-    // Held until the end, so that nobody opens what is going away.
+    // Held until the end, so that no process opens a volume that is being deleted.
     lock::acquire(&*directory.handle, Sharing::Exclusive, lock_wait, path)?;
     let mut locked = Vec::new();
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
@@ -71,7 +71,7 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
         aside => aside?,
     };
     spare_names().try_for_each(|name| remove(&name))?;
-    // Nobody listens on it any more: who did held the lock.
+    // No process listens on it any more: a listener would hold the lock.
     remove(CONTROL_SOCKET)?;
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
         remove(name)?;
@@ -80,8 +80,8 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     sync_parent(storage, path)
 }
 
-/// Gives the space of all layers back, but keeps their names: a directory without any could not be
-/// told from one that never was a volume's. They are noise, now that the descriptor is gone.
+/// Frees the space of all layers, but keeps their names: a directory without them would look like
+/// one that never held a volume. The layers are noise, now that the descriptor is gone.
 fn empty_layers(directory: &VolumeDirectory, names: &[String]) -> Result<(), DatastoreError> {
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
         let emptied = directory.file(name, OFlags::WRONLY).and_then(|layer| {
@@ -93,7 +93,7 @@ fn empty_layers(directory: &VolumeDirectory, names: &[String]) -> Result<(), Dat
     Ok(())
 }
 
-/// Takes the volume's name away, durably; says where the directory is now.
+/// Durably renames the volume's directory to a hidden name. Returns its new path.
 fn put_aside(storage: &dyn Storage, path: &Path) -> Result<PathBuf, DatastoreError> {
     if is_rest(path) {
         return Ok(path.to_owned());
@@ -104,7 +104,7 @@ fn put_aside(storage: &dyn Storage, path: &Path) -> Result<PathBuf, DatastoreErr
     Ok(aside)
 }
 
-/// Whether it is what an interrupted creation or deletion left, by its name.
+/// Whether a path's name is that of an interrupted creation or deletion.
 pub(super) fn is_rest(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     [BUILDING_PREFIX, DELETING_PREFIX].iter().any(|prefix| name.starts_with(prefix))

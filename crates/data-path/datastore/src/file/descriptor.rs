@@ -31,7 +31,7 @@ const FORMAT_VERSION_WITHOUT_SNAPSHOTS: u32 = 4;
 const MAGIC: &[u8; 8] = b"STRGROOM";
 const HEADER_BYTES: usize = 16;
 
-/// The longest body: a thousand times a new volume's, and nothing that exhausts memory.
+/// The longest body: a thousand times a new volume's, but not enough to exhaust memory.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// The longest descriptor.
@@ -44,22 +44,22 @@ pub(super) const LAYERS_MAX: usize = 256;
 /// within [`LAYERS_MAX`].
 pub const SNAPSHOTS_MAX: usize = 128;
 
-/// The most layers of a chain that is opened: the up to four files of the top and three of each
-/// other one go to a worker with the files of its guest's sessions in one message, which takes 253
-/// (`SCM_MAX_FD`), and a block that is nowhere is looked for in each.
+/// The most layers of a chain that is opened: up to four files of the top and three of each other
+/// layer go to a worker in one message, together with the files of its guest's sessions; a message
+/// takes 253 (`SCM_MAX_FD`). A block that no layer has is looked for in each.
 pub const CHAIN_LAYERS_MAX: usize = 32;
 
-/// Whether space is taken at once or when it is needed.
+/// Whether space is allocated at once or when it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provisioning {
-    /// When it is needed; discards give it back.
+    /// When it is needed; discards free it.
     Thin,
     /// At once and for good.
     Thick,
 }
 
-/// What a volume is.
+/// The description of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Descriptor {
@@ -69,17 +69,17 @@ pub struct Descriptor {
     pub generation: u64,
     /// The size that the guest sees, in bytes.
     pub size_bytes: VolumeSize,
-    /// How space is taken.
+    /// How space is allocated.
     pub provisioning: Provisioning,
     /// When the volume was made: seconds since 1970-01-01 00:00 UTC.
     pub created_unix_seconds: u64,
-    /// Under which key; nothing for a clear volume.
+    /// How it is encrypted; `None` for a clear volume.
     pub encryption: Option<EncryptionRecord>,
     /// The layer that takes writes.
     pub top: LayerId,
     /// All layers, oldest first.
     pub layers: Vec<LayerRecord>,
-    /// What can be reverted to, oldest first. Format versions 1 to 4 had none.
+    /// The snapshots, oldest first. Format versions 1 to 4 had none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<SnapshotRecord>,
     /// The merge that is under way. Format versions 1 to 4 had none.
@@ -91,13 +91,13 @@ pub struct Descriptor {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRecord {
-    /// The snapshot; it has the same id in every volume that was part of it.
+    /// The snapshot; it has the same id in every volume that it covers.
     pub id: SnapshotId,
     /// What people call it.
     pub name: SnapshotName,
     /// The uppermost layer of its content, which takes no writes any more.
     pub layer: LayerId,
-    /// When it was made: seconds since 1970-01-01 00:00 UTC.
+    /// Creation time: seconds since 1970-01-01 00:00 UTC.
     pub created_unix_seconds: u64,
 }
 
@@ -118,8 +118,8 @@ pub struct Merging {
 pub struct EncryptionRecord {
     /// The KEK that authenticates this descriptor and opens its envelopes.
     pub kek: KekRecord,
-    /// The KEK that a re-wrap is bringing in: it authenticates this descriptor too, and opens the
-    /// volume as well. Format versions 1 and 2 knew none.
+    /// The KEK that a re-wrap is bringing in: it authenticates this descriptor and opens the volume
+    /// too. Format versions 1 and 2 had none.
     #[serde(default)]
     pub next_kek: Option<KekRecord>,
     /// The epoch that the next DEK gets.
@@ -133,13 +133,13 @@ impl EncryptionRecord {
     }
 }
 
-/// Which KEK, and where it comes from.
+/// A KEK's id and source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KekRecord {
     /// Its id.
     pub id: KekId,
-    /// Where it comes from.
+    /// Its source.
     pub source: KekSource,
 }
 
@@ -152,40 +152,39 @@ pub struct LayerRecord {
     /// The layer below, if any. A layer that has one also has a record of its discards,
     /// `discards-<id>`.
     pub parent: Option<LayerId>,
-    /// The size that the volume had when another layer was put on this one, which does not change
-    /// any more; nothing for the top, which has the volume's. Format version 1 knew none.
+    /// The size that the volume had when another layer was put on this one; it no longer changes.
+    /// `None` for the top, which has the volume's size. Format version 1 had none.
     #[serde(default)]
     pub size_bytes: Option<VolumeSize>,
     /// The DEKs that seal its blocks, oldest first; writes use the last. None in a clear volume.
     pub epochs: Vec<EpochRecord>,
-    /// Its first-write log. Format version 1 knew none.
+    /// Its first-write log. Format version 1 had none.
     #[serde(default)]
     pub log: Option<LogRecord>,
-    /// How its blocks are tagged, if they are. Format version 1 knew none.
+    /// How its blocks are tagged, if they are. Format version 1 had none.
     #[serde(default)]
     pub integrity: Option<Integrity>,
-    /// Whether it was the top until another layer was put on it, and what was written to it last is
-    /// not known to be durable, and outside its log, yet. Format versions 1 to 4 had none.
+    /// Whether another layer was put on it while it was the top, and its last writes are not yet
+    /// known to be durable and outside its log. Format versions 1 to 4 had none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closing: bool,
 }
 
-/// How a layer's blocks are tagged. That they are is said here, so that taking the file of their
-/// tags away is no way to have blocks go unverified, nor is putting one of the former format in its
-/// place.
+/// How a layer's blocks are tagged. The descriptor says so, so that an attacker cannot disable
+/// verification by removing the tags file, or by replacing it with one of the former format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Integrity {
-    /// HMAC-SHA256 of each block that is there, 128 bits of it, in `tags-<id>`. Nothing vouches for
-    /// what is not there. Format versions 2 and 3 had no other.
+    /// HMAC-SHA256 of each block that is there, truncated to 128 bits, in `tags-<id>`. Absent
+    /// blocks are not authenticated. Format versions 2 and 3 had no other.
     #[serde(rename = "hmac-sha256-128")]
     HmacSha256,
-    /// The same, and of each that is not there, in `tags2-<id>`.
+    /// The same, and a tag of each absent block too, in `tags2-<id>`.
     #[serde(rename = "hmac-sha256-128-absence")]
     HmacSha256Absence,
 }
 
-/// The first-write log of a layer. That there is one is said here, because a layer whose log is
-/// gone has lost writes.
+/// The first-write log of a layer. The descriptor says that there is one, because a layer whose log
+/// is missing has lost writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogRecord {
@@ -206,7 +205,7 @@ pub struct EpochRecord {
 }
 
 impl Descriptor {
-    /// That it is the descriptor of this volume; of any if none is given.
+    /// Checks that it is the descriptor of this volume; `None` accepts any.
     ///
     /// # Errors
     /// [`DatastoreError::OtherVolume`].
@@ -219,7 +218,7 @@ impl Descriptor {
         }
     }
 
-    /// That it is no older than this generation.
+    /// Checks that it is no older than this generation.
     ///
     /// # Errors
     /// [`DatastoreError::RolledBack`].
@@ -246,7 +245,7 @@ impl Descriptor {
         std::iter::successors(start, |layer| layer.parent.and_then(|parent| self.layer(parent)))
     }
 
-    /// The layer below the top that is not complete yet, if there is one.
+    /// The layer below the top, if it is not complete yet.
     pub fn closing(&self) -> Option<&LayerRecord> {
         self.layers.iter().find(|layer| layer.closing)
     }
@@ -261,7 +260,7 @@ impl Descriptor {
         self.snapshots.iter().find(|snapshot| snapshot.name == *name)
     }
 
-    /// The snapshot that a layer's content began with, or its own.
+    /// The nearest snapshot at or below a layer.
     pub fn nearest_snapshot(&self, layer: Option<LayerId>) -> Option<&SnapshotRecord> {
         let of = |layer: &LayerRecord| self.snapshots.iter().find(|snapshot| snapshot.layer == layer.id);
         self.chain_from(layer).find_map(of)
@@ -272,12 +271,12 @@ impl Descriptor {
         self.layers.iter().filter(move |layer| layer.parent == Some(of))
     }
 
-    /// Whether a snapshot has this layer as its uppermost.
+    /// Whether this layer is the uppermost of a snapshot.
     pub(super) fn is_kept(&self, layer: LayerId) -> bool {
         self.snapshots.iter().any(|snapshot| snapshot.layer == layer)
     }
 
-    /// Takes away the layers that neither the top nor a snapshot needs. Returns them.
+    /// Removes the layers that neither the top nor a snapshot needs. Returns them.
     pub(super) fn prune(&mut self) -> Vec<LayerRecord> {
         let mut pruned = Vec::new();
         loop {
@@ -289,8 +288,8 @@ impl Descriptor {
         }
     }
 
-    /// The next two layers to make one of: the merge that is under way, or the lower one is no
-    /// snapshot's and has no other layer on it.
+    /// The next two layers to merge: those of the merge under way, or a pair whose lower layer no
+    /// snapshot has and on which no other layer lies.
     pub fn next_merge(&self) -> Option<Merging> {
         let next = || {
             let into = self.layers.iter().find(|layer| {
@@ -303,14 +302,14 @@ impl Descriptor {
         self.merging.or_else(next)
     }
 
-    /// The format version that describes it.
+    /// The lowest format version that can describe it.
     fn format_version(&self) -> u32 {
         let is_line = self.chain().count() == self.layers.len();
         let is_plain = self.snapshots.is_empty() && self.merging.is_none() && self.closing().is_none();
         if is_line && is_plain { FORMAT_VERSION_WITHOUT_SNAPSHOTS } else { FORMAT_VERSION }
     }
 
-    /// The epoch whose key vouches for what a layer does not have, if anything does.
+    /// The epoch whose key authenticates a layer's absent blocks, if they are authenticated.
     pub(super) fn absence_of(layer: &LayerRecord) -> Option<KeyEpoch> {
         match layer.integrity? {
             Integrity::HmacSha256 => None,
@@ -323,7 +322,7 @@ impl Descriptor {
         layer.size_bytes.unwrap_or(self.size_bytes)
     }
 
-    /// What a person calls the source of its key; nothing for a clear volume.
+    /// The source of its key; `None` for a clear volume.
     pub fn key_source(&self) -> Option<&KekSource> {
         self.encryption.as_ref().map(|encryption| &encryption.kek.source)
     }
@@ -333,8 +332,8 @@ impl Descriptor {
         self.encryption.as_ref().is_some_and(|encryption| encryption.keks().any(|record| record.id == kek))
     }
 
-    /// The bytes of the descriptor, with its tags: under each KEK that it names, all of which must
-    /// be in `keks`; or a checksum where there is none.
+    /// The bytes of the descriptor with a tag under each KEK that it names, all of which must be in
+    /// `keks`. A clear volume's has a checksum instead.
     pub(super) fn encode(&self, path: &Path, keks: &[&Kek]) -> Result<Vec<u8>, DatastoreError> {
         let body = serde_json::to_vec(self).map_err(|error| damaged(path, error))?;
         if body.len() > BODY_BYTES_MAX {
@@ -379,7 +378,7 @@ impl Descriptor {
         Ok(tags)
     }
 
-    /// Refuses what no program of ours writes.
+    /// Refuses a descriptor that no Strongroom program writes.
     fn validate(&self) -> Result<(), String> {
         if self.generation > STORED_COUNT_MAX {
             return Err(format!("no volume has a descriptor of generation {}", self.generation));
@@ -492,7 +491,7 @@ impl Descriptor {
 #[derive(Debug)]
 pub(super) struct EncodedDescriptor {
     bytes: Vec<u8>,
-    /// What the tags cover: header and body.
+    /// The count of bytes that the tags cover: header and body.
     signed_bytes: usize,
     descriptor: Descriptor,
 }
@@ -541,7 +540,7 @@ impl EncodedDescriptor {
         Ok(Self { bytes, signed_bytes, descriptor })
     }
 
-    /// What it says, whoever wrote it.
+    /// The content, without authentication.
     pub(super) fn unverified(&self) -> &Descriptor {
         &self.descriptor
     }
@@ -551,7 +550,7 @@ impl EncodedDescriptor {
         &self.bytes
     }
 
-    /// What it says, if the holder of this KEK wrote it.
+    /// Authenticates the content with this KEK.
     pub(super) fn verify(self, path: &Path, kek: &Kek) -> Result<Descriptor, DatastoreError> {
         let key_error = |error| DatastoreError::Key { path: path.to_owned(), error };
         let Some(encryption) = &self.descriptor.encryption else {

@@ -1,4 +1,4 @@
-//! A volume's directory: its names, and its descriptor's reading and replacing.
+//! A volume's directory: its file names, and reading and replacing its descriptor.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use super::places::VM_FILE;
 use super::storage::{Directory, HOST, Storage, StoredFile};
 
 pub(super) const DESCRIPTOR: &str = "descriptor";
-/// A descriptor on its way; what is found of one was never acknowledged.
+/// A descriptor that is being written. One that is found was never acknowledged.
 pub(super) const DESCRIPTOR_NEW: &str = "descriptor.new";
-/// Where the process that answers for an exposed volume takes requests; a dead one's is replaced.
+/// The control socket of the process that serves an exposed volume; one of a dead process is
+/// replaced.
 pub const CONTROL_SOCKET: &str = "control";
 const LAYER_PREFIX: &str = "layer-";
 const LOG_PREFIX: &str = "log-";
@@ -64,7 +65,7 @@ pub(super) fn layer_of_name(name: &str) -> Option<LayerId> {
     parts.iter().find_map(|prefix| name.strip_prefix(prefix))?.parse().ok()
 }
 
-/// A volume's directory, held open: what happens to its path meanwhile does not matter.
+/// A volume's directory, held open, so that changes of its path do not matter.
 pub(super) struct VolumeDirectory {
     pub(super) path: PathBuf,
     pub(super) handle: Arc<dyn Directory>,
@@ -75,7 +76,7 @@ impl VolumeDirectory {
         Self::opened(path, storage.open_volume(path))
     }
 
-    /// Opens a datastore, or a VM's directory in one, in which volumes are looked for.
+    /// Opens a datastore, or a VM's directory in one, to look for volumes.
     pub(super) fn open_datastore(storage: &dyn Storage, path: &Path) -> Result<Self, DatastoreError> {
         Self::opened(path, storage.open_directory(path))
     }
@@ -103,14 +104,14 @@ impl VolumeDirectory {
         self.handle.names().map_err(system("list", &self.path))
     }
 
-    /// Reads the descriptor; its tag is not verified yet.
+    /// Reads the descriptor, without verifying its tag.
     pub(super) fn read_descriptor(&self) -> Result<EncodedDescriptor, DatastoreError> {
         let file = self.file(DESCRIPTOR, OFlags::RDONLY).map_err(|errno| match errno {
             Errno::NOENT => DatastoreError::NotAVolume { path: self.path.clone() },
             errno => system("open the descriptor of", &self.path)(errno),
         })?;
         let failed = |errno| system("read the descriptor of", &self.path)(errno);
-        // One byte more than there can be, so that what is too long is seen to be.
+        // One byte more than the limit, so that a descriptor that is too long is noticed.
         let length = file.length().map_err(failed)?.min(DESCRIPTOR_BYTES_MAX as u64 + 1);
         let mut bytes = vec![0; length as usize];
         let count = file.read_at(0, &mut bytes).map_err(failed)?;
@@ -119,13 +120,13 @@ impl VolumeDirectory {
     }
 
     /// Replaces the descriptor: after a power cut there is the old one or the new one, whole. The
-    /// new content is durable before its name is, and the name before this returns. Where there is
-    /// no room, that which is kept for it is used.
+    /// new content is durable before its name is, and the name before this returns. If there is no
+    /// room, reserved space is used.
     pub(super) fn write_descriptor(&self, encoded: &[u8]) -> Result<(), DatastoreError> {
         let action = "write the descriptor of";
         let write = || match self.write_new(encoded) {
             Err(Errno::NOSPC | Errno::DQUOT) => {
-                // Nothing refers to it; a rest that cannot be removed is overwritten.
+                // Nothing refers to it; if it cannot be removed, the next one overwrites it.
                 let _ = self.handle.remove(DESCRIPTOR_NEW);
                 self.write_into_spare(encoded)
             }
@@ -136,21 +137,21 @@ impl VolumeDirectory {
             return Err(system(action, &self.path)(errno));
         }
         self.sync()?;
-        // The descriptor is there; that the next one may find no room is no reason to fail.
+        // The descriptor is in place. A missing reserve for the next one is no reason to fail.
         let _ = self.fill_spares(encoded.len() as u64);
         Ok(())
     }
 
-    /// Writes a descriptor on its way, durably.
+    /// Durably writes a new descriptor under its temporary name.
     fn write_new(&self, encoded: &[u8]) -> Result<(), Errno> {
         let file = self.file(DESCRIPTOR_NEW, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
         file.write_at(0, encoded)?;
         file.sync()
     }
 
-    /// Makes durable that the volume is where it is: its name, and that of the VM's directory in
-    /// which it lies. Whoever gave it that name may have been killed before that was durable, and a
-    /// power cut would take back with the name all that is acknowledged from now on.
+    /// Makes the volume's name durable, and that of the VM's directory that holds it. The process
+    /// that named it may have been killed before the name was durable; a power cut would then undo
+    /// the name and lose all writes acknowledged from now on.
     pub(super) fn sync_place(&self, storage: &dyn Storage) -> Result<(), DatastoreError> {
         self.sync_name(storage, &self.path)?;
         let above = parent_of(&self.path);
@@ -162,7 +163,7 @@ impl VolumeDirectory {
 
     fn sync_name(&self, storage: &dyn Storage, path: &Path) -> Result<(), DatastoreError> {
         match sync_parent(storage, path) {
-            // Who has one volume need not be allowed to look at the others.
+            // A process with access to one volume may lack access to the directory above.
             Err(DatastoreError::System { errno: Errno::ACCESS, .. }) => {
                 self.handle.sync_file_system().map_err(system("sync the file system of", &self.path))
             }
@@ -176,17 +177,17 @@ impl VolumeDirectory {
     }
 }
 
-/// What a descriptor says, before any key has vouched for it.
+/// A volume as its descriptor describes it, before any key has authenticated it.
 #[derive(Debug)]
 pub struct DescribedVolume {
     /// The volume's directory.
     pub path: PathBuf,
-    /// The descriptor. Of an encrypted volume it is unverified: good for asking for the right key
-    /// and for showing, not for acting.
+    /// The descriptor. For an encrypted volume it is unverified: use it to ask for the right key or
+    /// to display, but do not act on it.
     pub descriptor: Descriptor,
-    /// Bytes that the volume's files take.
+    /// Bytes that the volume's files occupy.
     pub allocated_bytes: u64,
-    /// Where it lies.
+    /// The file system that holds it.
     pub file_system: FileSystem,
 }
 
@@ -201,14 +202,14 @@ pub fn describe_on(storage: &dyn Storage, path: &Path) -> Result<DescribedVolume
     let descriptor = directory.read_descriptor()?.unverified().clone();
     let mut allocated_bytes = 0;
     for name in directory.names()? {
-        // A file that goes away meanwhile takes no space.
+        // A file that is removed meanwhile takes no space.
         allocated_bytes += directory.handle.allocated_bytes(&name).unwrap_or(0);
     }
     let file_system = directory.file_system()?;
     Ok(DescribedVolume { path: path.to_owned(), descriptor, allocated_bytes, file_system })
 }
 
-/// Looks at the first-write log of the volume at `path`, which may be in use; nothing if it has
+/// Describes the first-write log of the volume at `path`, which may be in use; `None` if it has
 /// none.
 pub fn describe_log(path: &Path) -> Result<Option<LogUse>, DatastoreError> {
     let directory = VolumeDirectory::open(HOST, path)?;

@@ -23,8 +23,8 @@ use super::syncs::{Syncs, Unsynced};
 use super::tags::TagsFacts;
 use super::turns::SyncOrder;
 
-/// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer
-/// could be opened with.
+/// A layer as the process that does its I/O gets it: no path, no key, nothing that could open
+/// another layer.
 #[derive(Debug)]
 pub struct OpenLayer {
     /// The open file. The volume's lock belongs to this open file description, whichever process
@@ -36,14 +36,14 @@ pub struct OpenLayer {
     pub tags: Option<OwnedFd>,
     /// The open record of its discards, if there are layers below.
     pub discards: Option<OwnedFd>,
-    /// What it holds.
+    /// Its description.
     pub facts: LayerFacts,
     /// The layers below the top, nearest first; they have none of their own here.
     pub lower: Vec<OpenLayer>,
 }
 
 impl OpenLayer {
-    /// All of its open files, in the order that [`from_files`](Self::from_files) takes them in:
+    /// All of its open files, in the order in which [`from_files`](Self::from_files) takes them:
     /// blocks, log, tags, discards; then the same of each layer below.
     pub fn files(&self) -> Vec<BorrowedFd<'_>> {
         let own = std::iter::once(&self.file).chain(&self.log).chain(&self.tags).chain(&self.discards);
@@ -51,8 +51,8 @@ impl OpenLayer {
         own.chain(self.lower.iter().flat_map(Self::files)).collect()
     }
 
-    /// A layer from what another process knows of it and of those below it, and has sent along;
-    /// nothing if files are missing. What is left of `files` is something else's.
+    /// Builds a layer, and those below it, from facts and files that another process sent; `None`
+    /// if files are missing. The files left in `files` do not belong to it.
     pub fn from_files(
         facts: LayerFacts,
         lower: &[LayerFacts],
@@ -74,8 +74,7 @@ impl OpenLayer {
         Some(Self { file, log, tags, discards, facts, lower: Vec::new() })
     }
 
-    /// All of its [files](Self::files) once more, to be handed to another process. The locks go
-    /// with them.
+    /// Duplicates all of its [files](Self::files), for another process. The locks go with them.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, Errno> {
         self.files().into_iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
@@ -85,26 +84,26 @@ impl OpenLayer {
         LockedLayer::from(self).into_blocks()
     }
 
-    /// What is known of the layers below.
+    /// The facts of the layers below.
     pub fn lower_facts(&self) -> Vec<LayerFacts> {
         self.lower.iter().map(|layer| layer.facts).collect()
     }
 }
 
-/// What has to be known of a layer to do I/O on it.
+/// What a process must know of a layer to do I/O on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerFacts {
-    /// The size that the guest sees; of a layer below the top, the one that it saw last.
+    /// The size that the guest sees; for a layer below the top, the size that the guest last saw.
     pub size_bytes: VolumeSize,
-    /// How space is taken.
+    /// How space is allocated.
     pub provisioning: Provisioning,
-    /// Whether it takes no writes. A layer below the top takes none either way; if this is `false`,
-    /// what was written to it last is still on its way to it ([`LayerRecord::closing`]).
+    /// Whether it takes no writes. A layer below the top never takes writes; if this is `false`
+    /// there, its last writes are still being completed ([`LayerRecord::closing`]).
     ///
     /// [`LayerRecord::closing`]: super::LayerRecord::closing
     pub read_only: bool,
-    /// The epoch that seals what is written; of a layer below the top, the newest that sealed its
+    /// The epoch that seals writes; for a layer below the top, the newest epoch that sealed its
     /// blocks.
     pub write_epoch: KeyEpoch,
     /// Whether no two syncs of one of its files may be under way at once
@@ -124,33 +123,32 @@ pub struct LayerFacts {
     pub discards: Option<DiscardsFacts>,
 }
 
-/// What has to be known of a layer's first-write log.
+/// What a process must know of a layer's first-write log to use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogFacts {
     /// Bytes for records.
     pub bytes: u64,
-    /// From how many bytes on a first write goes in place; none does where the file system might
-    /// tear its blocks.
+    /// The least bytes of a first write that goes in place. `None` if the file system might tear
+    /// its blocks: then none does.
     pub fill_bytes_min: Option<u64>,
-    /// Whoever had it before has left it in order, and none of his syncs has failed: what is found
-    /// in it need not be written again to be made durable.
+    /// Whether its last user closed it in order and without a failed sync: records found in it need
+    /// not be rewritten to be durable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
 }
 
-/// The blocks of a layer, and the files beside them that are for the stages above.
+/// The blocks of a layer, and its other files, which the stages above use.
 pub struct LayerBlocks {
     /// The blocks, without those of the layers below.
     pub disk: Arc<FileDisk>,
-    /// The file of their tags, if they have any, and what is known of it
-    /// ([`TagsDisk`](super::tags::TagsDisk)).
+    /// The tags file and its facts, if the blocks have tags ([`TagsDisk`](super::tags::TagsDisk)).
     pub tags: Option<(Arc<dyn StoredFile>, TagsFacts)>,
-    /// The record of its discards, if there are layers below, and what is known of it.
+    /// The record of its discards and its facts, if there are layers below.
     pub discards: Option<(Arc<dyn StoredFile>, DiscardsFacts)>,
 }
 
-/// An open, locked layer, on whichever file system.
+/// An open, locked layer on any file system.
 pub(super) struct LockedLayer {
     pub(super) file: Arc<dyn StoredFile>,
     pub(super) log: Option<Arc<dyn StoredFile>>,
@@ -177,15 +175,15 @@ impl From<OpenLayer> for LockedLayer {
 }
 
 impl LockedLayer {
-    /// Says that its tags fit its blocks, whatever its sidecar has marked. A block that does not
-    /// match is an error then, and never taken as it is.
+    /// Declares that its tags match its blocks, whatever marks its sidecar has. A block that does
+    /// not match is then an error, and is never accepted unverified.
     pub(super) fn vouch_for_tags(&mut self) {
         if let Some(tags) = &mut self.facts.tags {
             tags.handed_over = true;
         }
     }
 
-    /// Says that nothing was written to any of its files since they were made durable.
+    /// Declares that all of its files are durable as they are.
     pub(super) fn set_new(&mut self) {
         self.vouch_for_tags();
         if let Some(log) = &mut self.facts.log {
@@ -212,7 +210,8 @@ impl LockedLayer {
         })
     }
 
-    /// The layer for another process, which only the host's file systems have.
+    /// Converts the layer for another process. Only layers on the host's file systems can be handed
+    /// over.
     pub(super) fn hand_over(self, path: &Path) -> Result<OpenLayer, DatastoreError> {
         let handed =
             |file: &Arc<dyn StoredFile>| duplicate(&**file).map_err(system("hand over a layer of", path));
@@ -237,26 +236,26 @@ pub struct FileDisk {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What all channels of a volume share.
+/// The state that all channels of a volume share.
 pub(super) struct Shared {
     pub(super) layer: Arc<dyn StoredFile>,
-    /// Whether something was done to the layer that is not known to be durable.
+    /// Whether the layer has changes that are not known to be durable.
     pub(super) layer_unsynced: Unsynced,
     pub(super) log: Option<Arc<Log>>,
-    /// Bytes of whole blocks; grows while channels are open.
+    /// The size in bytes, whole blocks; it may grow while channels are open.
     size_bytes: AtomicU64,
     pub(super) provisioning: Provisioning,
     read_only: bool,
-    /// The epoch that seals what is written.
+    /// The epoch that seals writes.
     pub(super) epoch: KeyEpoch,
     pub(super) syncs: Syncs,
-    /// Where queues to the files come from.
+    /// The source of queues to the files.
     pub(super) sync_order: SyncOrder,
 }
 
 impl FileDisk {
-    /// The blocks of a layer that another process may have opened, alone: the layers below and the
-    /// files beside it are for the stages above ([`OpenLayer::into_blocks`]).
+    /// Opens only the blocks of a layer that another process may have opened. The layers below and
+    /// its other files are for the stages above ([`OpenLayer::into_blocks`]).
     pub fn new(layer: OpenLayer) -> Result<Self, LogError> {
         let LockedLayer { file, log, facts, .. } = layer.into();
         Self::over(file, log, facts)
@@ -275,7 +274,7 @@ impl FileDisk {
         };
         let shared = Shared {
             layer: file,
-            // A predecessor's last writes may be there and not be durable.
+            // A predecessor's last writes may not be durable.
             layer_unsynced: Unsynced::new(true),
             log,
             size_bytes: AtomicU64::new(facts.size_bytes.block_aligned_bytes()),
@@ -288,14 +287,14 @@ impl FileDisk {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Whether a flush has failed, after which none succeeds until the volume is opened anew. Only
-    /// this object knows.
+    /// Whether a flush has failed: then none succeeds until the volume is reopened. Only this
+    /// object knows.
     pub fn has_failed_flush(&self) -> bool {
         self.shared.syncs.have_failed()
     }
 
-    /// What brings first writes from the log to the layer, to be run beside the channels
-    /// ([`Destager`]); nothing where there is no log, or nothing may be written.
+    /// The [`Destager`] that brings first writes from the log to the layer. The caller runs it
+    /// beside the channels. `None` if there is no log, or the layer is read-only.
     pub fn destager(&self, thread: &Thread) -> Result<Option<Destager>, IoError> {
         match &self.shared.log {
             Some(_) if !self.shared.read_only => Destager::open(Arc::clone(&self.shared), thread).map(Some),
@@ -303,29 +302,28 @@ impl FileDisk {
         }
     }
 
-    /// Says that a destager will be there: until then, what finds no room in the log waits for it.
-    /// Otherwise it fails.
+    /// Announces a destager: writes that find no room in the log then wait for it. Without one they
+    /// fail.
     pub fn expect_destager(&self, is_expected: bool) {
         if let Some(log) = &self.shared.log {
             log.expect_destager(is_expected);
         }
     }
 
-    /// Has the destager end; see [`Destager::ended`]. Once the log was emptied, nothing can be
-    /// appended to it: the channels are to be gone by then.
+    /// Asks the destager to end; see [`Destager::ended`]. Nothing can be appended to an emptied
+    /// log, so the channels must be closed first.
     pub fn end_destaging(&self, end: End) {
         if let Some(log) = &self.shared.log {
             log.end_destaging(end);
         }
     }
 
-    /// Bytes for records in the first-write log, and bytes that they take now.
+    /// Bytes for records in the first-write log, and bytes that records use now.
     pub fn log_size_and_use(&self) -> Option<(u64, u64)> {
         self.shared.log.as_ref().map(|log| log.size_and_use())
     }
 
-    /// Makes the blocks of a layer usable that [`VolumeHead::grow`](super::VolumeHead::grow) has
-    /// grown.
+    /// Makes the blocks usable that [`VolumeHead::grow`](super::VolumeHead::grow) added.
     pub fn set_size(&self, size: VolumeSize) {
         self.shared.size_bytes.fetch_max(size.block_aligned_bytes(), Ordering::AcqRel);
     }
@@ -353,16 +351,16 @@ impl Disk<Sealed> for FileDisk {
         Ok(Box::new(FileChannel::open(Arc::clone(&self.shared), thread, depth)?))
     }
 
-    /// The file system's own map. Where it says "data", there may still be zeroes; where it says
-    /// "hole", there is nothing: ext4, XFS, btrfs and tmpfs report exactly the written blocks
-    /// (tested), and unwritten extents as holes.
+    /// Reports the file system's own map. "Data" may still be zeroes; a "hole" is always empty.
+    /// ext4, XFS, btrfs and tmpfs report exactly the written blocks (tested), and unwritten extents
+    /// as holes.
     fn allocation(
         &self,
         extent: Extent,
         report: &mut dyn FnMut(Extent, Allocation) -> bool,
     ) -> Result<(), IoError> {
         let extent = extent.intersection(Extent::between(0, self.shared.size_bytes.load(Ordering::Acquire)));
-        // What the log answers for, and what the layer says between.
+        // The runs that the log answers for, and the layer's map between them.
         let mut newer = Vec::new();
         if let Some(log) = &self.shared.log {
             let blocks = extent.widened_to(BLOCK_BYTES);
@@ -383,7 +381,7 @@ impl Disk<Sealed> for FileDisk {
 }
 
 impl FileDisk {
-    /// What the file system says of the layer; whether to go on.
+    /// Reports the file system's map of the layer. Returns whether to go on.
     fn layer_allocation(
         &self,
         extent: Extent,
@@ -402,7 +400,7 @@ impl FileDisk {
                 Err(Errno::NXIO) => extent.end(),
                 Err(errno) => return Err(errno.into()),
             };
-            // A block with any data is data.
+            // A block with any data counts as data.
             let data = data / BLOCK_BYTES * BLOCK_BYTES;
             if data > at && !report(Extent::between(at, data), hole) {
                 return Ok(false);

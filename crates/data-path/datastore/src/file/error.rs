@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::filesystem::SUPPORTED;
 use super::log::LogError;
 
-/// Why the datastore refuses. Each names the object, and what to do next where that is not plain.
+/// Errors of the datastore. Each names the object, and the next step where it is not obvious.
 #[derive(Debug, Error)]
 pub enum DatastoreError {
     /// A path that names no volume.
@@ -42,7 +42,7 @@ pub enum DatastoreError {
         /// The path.
         path: PathBuf,
     },
-    /// A datastore whose mark says nothing.
+    /// A datastore whose mark is not valid.
     #[error(
         "{mark} does not say which datastore {path} is; if nobody else put it there, remove it and try again"
     )]
@@ -55,7 +55,7 @@ pub enum DatastoreError {
     /// A system call failed.
     #[error("cannot {action} {path}: {errno}")]
     System {
-        /// What was tried, as in "open".
+        /// The action that was tried, as in "open".
         action: &'static str,
         /// The object.
         path: PathBuf,
@@ -93,7 +93,7 @@ pub enum DatastoreError {
         /// Why not.
         reason: &'static str,
     },
-    /// A descriptor that is none, or is damaged.
+    /// A descriptor that is damaged, or is not a descriptor at all.
     #[error("the descriptor of {path} is damaged: {reason}; restore it from a backup")]
     Damaged {
         /// The volume.
@@ -119,7 +119,7 @@ pub enum DatastoreError {
         /// The newest that is known.
         known: u32,
     },
-    /// An older descriptor than the caller knows of.
+    /// A descriptor that is older than the caller knows to exist.
     #[error(
         "the descriptor of {path} has generation {found}, but generation {least} is known to exist: it was rolled back"
     )]
@@ -131,7 +131,7 @@ pub enum DatastoreError {
         /// The least that the caller accepts.
         least: u64,
     },
-    /// Another volume's descriptor where that of a volume in use was.
+    /// Another volume's descriptor in the place of the one in use.
     #[error(
         "{path} was replaced while it was in use: it was volume {expected} and is now {found}; it is not served"
     )]
@@ -178,8 +178,7 @@ pub enum DatastoreError {
         /// Why not.
         error: KeyError,
     },
-    /// A re-wrap was begun and not finished, and what would change the volume has one of its two
-    /// keys.
+    /// A re-wrap was begun and not finished, and the caller has only one of the two keys.
     #[error(
         "{path} is between two keys: its re-wrap was interrupted, and KEK {missing} (from a {source_name}) is not at hand; finish it first, with the same 'strongroom volume rekey' again"
     )]
@@ -191,7 +190,7 @@ pub enum DatastoreError {
         /// Where it comes from.
         source_name: String,
     },
-    /// What was written under a new key does not read back as it should.
+    /// The descriptor written under a new key does not read back correctly.
     #[error(
         "{path} was wrapped under a new key, and does not read back under it: {reason}; the old key stays, and opens it"
     )]
@@ -201,12 +200,12 @@ pub enum DatastoreError {
         /// What is wrong.
         reason: String,
     },
-    /// Another process has it.
+    /// Another process holds it.
     #[error("{path} is in use{}; stop that first", holder.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
     InUse {
         /// The volume.
         path: PathBuf,
-        /// The process that holds the lock, where the kernel tells.
+        /// The process that holds the lock, if the kernel reports it.
         holder: Option<u32>,
     },
     /// A layer's file is shorter than the volume.
@@ -251,7 +250,7 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
-    /// The file of a layer's tags is shorter than they are.
+    /// The file of a layer's tags is too short.
     #[error(
         "the tags of layer {layer} of {path} are truncated: their file has {found_bytes} bytes instead of {wanted_bytes}; restore the volume from a backup"
     )]
@@ -275,7 +274,7 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
-    /// The record of a layer's discards is shorter than it is.
+    /// The record of a layer's discards is too short.
     #[error(
         "the record of discards of layer {layer} of {path} is truncated: its file has {found_bytes} bytes instead of {wanted_bytes}; restore it from a backup"
     )]
@@ -337,7 +336,7 @@ pub enum DatastoreError {
         /// The most.
         most: usize,
     },
-    /// A snapshot that there is already.
+    /// A snapshot that already exists.
     #[error("{path} has a snapshot '{name}' already; choose another name, or delete that one first")]
     SnapshotExists {
         /// The volume.
@@ -350,10 +349,10 @@ pub enum DatastoreError {
     NoSnapshot {
         /// The volume.
         path: PathBuf,
-        /// Its name or id, as it was asked for.
+        /// The name or id that was asked for.
         snapshot: String,
     },
-    /// A layer below the top whose last writes are not brought to it yet.
+    /// A layer below the top whose last writes have not reached its file yet.
     #[error(
         "layer {layer} of {path} is not complete yet: a snapshot was made while the volume was in use, and what was written last is still on its \
          way to the layer; expose the volume once and end that in order, then try again"
@@ -364,7 +363,7 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
-    /// A layer that is not complete without its log, and should become a lower one.
+    /// A layer that needs its log to be complete, so no layer can be put on it.
     #[error(
         "the first-write log of layer {layer} of {path} was not closed empty, so another layer cannot be put on it yet; expose the volume once and end that in order, then try again"
     )]
@@ -394,7 +393,7 @@ pub enum DatastoreError {
         /// Why not.
         error: IoError,
     },
-    /// Tags that cannot be said to be none.
+    /// A new tags file that cannot be initialised.
     #[error("the tags of layer {layer} of {path} cannot be prepared: {error}")]
     UnwrittenTags {
         /// The volume.
@@ -426,7 +425,7 @@ pub enum DatastoreError {
         /// The size asked for.
         to: VolumeSize,
     },
-    /// A directory with files that no volume has.
+    /// A directory with files that do not belong to a volume.
     #[error("{path} holds '{stranger}', which is not a part of a volume; nothing was deleted")]
     Stranger {
         /// The volume.
@@ -434,7 +433,7 @@ pub enum DatastoreError {
         /// The file's name.
         stranger: String,
     },
-    /// Read-only where writing was asked.
+    /// A read-only volume that was opened for writing.
     #[error("{path} can only be read: {errno}; make its datastore writable, or open it read-only")]
     ReadOnly {
         /// The volume.

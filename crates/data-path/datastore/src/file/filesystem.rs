@@ -1,4 +1,4 @@
-//! Which file systems hold volumes, and what each can do.
+//! Which file systems can hold volumes, and what each can do.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -11,11 +11,11 @@ use rustix::fs::{fstat, fstatfs, fstatvfs, major, minor};
 use super::directory::system;
 use super::error::DatastoreError;
 
-/// What the error message offers.
+/// The file systems that the error message names.
 pub(super) const SUPPORTED: &str = "ext4, XFS, btrfs or tmpfs";
 
-/// What is written at once and is at least this long is not written twice, to the log and to its
-/// place: that would cost more than the log saves.
+/// A write of at least this length goes in place only: writing it to the log too would cost more
+/// than the log saves.
 const FILL_BYTES_MIN: u64 = 64 << 10;
 
 /// A file system whose promises are tested.
@@ -27,7 +27,7 @@ pub enum FileSystemKind {
     Xfs,
     /// btrfs.
     Btrfs,
-    /// tmpfs; what lies there does not outlive the machine.
+    /// tmpfs; its content does not survive a reboot.
     Tmpfs,
 }
 
@@ -45,23 +45,23 @@ impl fmt::Display for FileSystemKind {
 /// The file system of a datastore, and its room.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSystem {
-    /// Which one.
+    /// Its kind.
     pub kind: FileSystemKind,
-    /// From how many bytes on a first write goes in place, because the file system makes each block
-    /// whole or not at all that is written where there was none: the extent turns from unwritten to
-    /// written in one step, after the data. `docs/decisions/0008` says how that was tested. None
-    /// where it does not.
+    /// The least bytes of a first write that goes in place. There the file system never tears a
+    /// block that it writes for the first time: the extent turns from unwritten to written in one
+    /// step, after the data. `docs/decisions/0008` says how that was tested. `None` if the file
+    /// system gives no such guarantee.
     pub fill_bytes_min: Option<u64>,
     /// Whether no two syncs of one file may be under way at once: the file system would acknowledge
     /// some of them early.
     pub syncs_in_turn: bool,
-    /// Bytes in all.
+    /// Total bytes.
     pub total_bytes: u64,
-    /// Bytes that this process may still take.
+    /// Bytes that this process may still allocate.
     pub available_bytes: u64,
 }
 
-/// Recognises the file system that `file` lies on, or refuses it with the reason.
+/// Identifies the file system of `file`, or refuses it with the reason.
 pub(super) fn recognise(file: impl AsFd, path: &Path) -> Result<FileSystem, DatastoreError> {
     let stats = fstatfs(&file).map_err(system("examine the file system of", path))?;
     let mounted_as = mounted_type(&file);
@@ -87,20 +87,20 @@ pub(super) fn recognise(file: impl AsFd, path: &Path) -> Result<FileSystem, Data
         }
     };
     let space = fstatvfs(&file).map_err(system("examine the file system of", path))?;
-    // tmpfs survives nothing, so nothing of it can be torn.
+    // tmpfs does not survive a power cut, so it cannot be torn by one.
     let fills_whole = kind == FileSystemKind::Tmpfs || space.f_frsize >= BLOCK_BYTES;
     Ok(FileSystem {
         kind,
         fill_bytes_min: fills_whole.then_some(FILL_BYTES_MIN),
-        // Linux 6.18; `docs/decisions/0008` has the figures. ext4 and XFS were never seen to.
+        // Linux 6.18; `docs/decisions/0008` has the figures. ext4 and XFS never did so.
         syncs_in_turn: kind == FileSystemKind::Btrfs,
         total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
         available_bytes: space.f_bavail.saturating_mul(space.f_frsize),
     })
 }
 
-/// The type in this process's mount table of the file system that `file` lies on. btrfs subvolumes
-/// have device numbers of their own and are not found; their magic number says enough.
+/// The type of the file system of `file`, from this process's mount table. btrfs subvolumes have
+/// separate device numbers and are not found, but their magic number is enough.
 fn mounted_type(file: impl AsFd) -> Option<String> {
     let device = fstat(file).ok()?.st_dev;
     let device = format!("{}:{}", major(device), minor(device));

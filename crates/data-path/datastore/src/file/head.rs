@@ -1,4 +1,5 @@
-//! What answers for a volume: its directory, its descriptor, and the right to replace that.
+//! The owner's side of an open volume: its directory, its descriptor, and the right to replace the
+//! descriptor.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,9 +19,9 @@ use super::layer_files;
 use super::open::{Access, Deks, OpenOptions, Protection};
 use super::open_files::{open_chain_envelopes, open_layer_of};
 
-/// What stays with the process that answers for a volume while another one does its I/O. It holds
-/// the directory's lock: as long as it lives, nobody else opens the volume for writing or deletes
-/// it, whatever becomes of the other process. It holds no key.
+/// The part of an open volume that stays with its owning process while another process does its
+/// I/O. It holds the directory's lock: as long as it lives, no other process can open the volume
+/// for writing or delete it, even if the process that does the I/O dies. It holds no key.
 pub struct VolumeHead {
     pub(super) directory: VolumeDirectory,
     pub(super) descriptor: Descriptor,
@@ -33,7 +34,7 @@ impl VolumeHead {
         &self.directory.path
     }
 
-    /// What the volume is; authenticated.
+    /// The authenticated descriptor.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }
@@ -43,9 +44,9 @@ impl VolumeHead {
         self.access
     }
 
-    /// Whether a file of the volume was removed from its directory, or the directory itself:
-    /// whoever does the I/O goes on with files that nobody finds any more. What cannot be told is
-    /// not gone. The names are those of open files, so no disk is asked for them.
+    /// Whether a layer's file was removed from the volume's directory, or the directory itself was:
+    /// the process that does the I/O then works on files without a name. Any other error counts as
+    /// not gone. The names are those of open files, so the lookup needs no disk access.
     pub fn are_files_gone(&self) -> bool {
         let mut layers = self.descriptor.layers.iter();
         layers.any(|layer| {
@@ -53,8 +54,8 @@ impl VolumeHead {
         })
     }
 
-    /// Whether files of the volume are not this process's user's, which root opens by its right to.
-    /// What cannot be told is not.
+    /// Whether the volume has files that belong to another user, which root can open nevertheless.
+    /// Files that cannot be examined do not count.
     pub fn has_files_of_other_users(&self) -> bool {
         let ours = geteuid().as_raw();
         let is_others = |entry: &DirEntry| {
@@ -64,9 +65,9 @@ impl VolumeHead {
         Dir::read_from(self).is_ok_and(|entries| entries.flatten().any(|entry| is_others(&entry)))
     }
 
-    /// Opens and locks the layers anew, after whoever did its I/O has died: waits `lock_wait` at
-    /// most for the last of that I/O. The descriptor is read and authenticated anew too. It must be
-    /// that of the same volume, and no older.
+    /// Reopens and locks the layers after the process that did the I/O has died. Waits at most
+    /// `lock_wait` for the last of that I/O. The descriptor is read and authenticated again. It
+    /// must be that of the same volume, and no older.
     pub fn reopen(
         &mut self,
         protection: Protection<'_>,
@@ -87,7 +88,7 @@ impl VolumeHead {
         Ok((layer, deks))
     }
 
-    /// The keys of the layers once more, for another process that is to do its I/O.
+    /// Opens the keys of the layers again, for another process that will do the I/O.
     pub fn deks(&self, protection: Protection<'_>) -> Result<Deks, DatastoreError> {
         match protection {
             Protection::Encrypted(kek) => open_chain_envelopes(&self.directory.path, &self.descriptor, kek),
@@ -95,9 +96,9 @@ impl VolumeHead {
         }
     }
 
-    /// Grows the volume; what is new reads as zeroes. The top layer's files grow first, and
-    /// durably: a power cut before the descriptor is replaced leaves a file that is longer than
-    /// needed, which harms nothing. Whoever does the I/O is told afterwards, with
+    /// Grows the volume; the new space reads as zeroes. The top layer's files grow first, durably:
+    /// a power cut before the descriptor is replaced leaves a file that is longer than needed,
+    /// which is harmless. Then the process that does the I/O must call
     /// [`FileDisk::set_size`](super::FileDisk::set_size); until then it uses the old size.
     pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
         let path = self.directory.path.clone();
@@ -121,7 +122,7 @@ impl VolumeHead {
     }
 }
 
-/// The directory itself: for what lies in it beside the volume's own files.
+/// The directory itself, for access to other files in it.
 impl AsFd for VolumeHead {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.handle.as_fd()

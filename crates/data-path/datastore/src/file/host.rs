@@ -59,17 +59,17 @@ impl Storage for Host {
     }
 }
 
-/// What the last part of a path names.
+/// What kind of directory the last component of a path names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
-    /// A datastore, which its owner may reach through links; or a VM in one.
+    /// A datastore, which may be reached through links, or a VM in one.
     Datastore,
     /// A volume of a datastore, or of a VM in one.
     Volume,
 }
 
 /// Opens a directory without following links below its datastore. The datastore is the directory
-/// that bears a mark; the directory above a volume counts as one without a mark too.
+/// that has a mark; the directory above a volume counts as one even without a mark.
 fn open_within(path: &Path, within: Within) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut datastore = path;
@@ -88,7 +88,7 @@ fn open_within(path: &Path, within: Within) -> Result<OwnedFd, Errno> {
     openat2(datastore, below, flags | OFlags::RDONLY, Mode::empty(), resolve)
 }
 
-/// The directory above a path's last part, if that is a name.
+/// The parent of a path, if its last component is a name.
 fn above(path: &Path) -> Option<&Path> {
     match path.components().next_back() {
         Some(Component::Normal(_)) => Some(parent_of(path)),
@@ -100,7 +100,7 @@ fn bears_mark(directory: &Path) -> bool {
     statat(CWD, directory.join(MARK), AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
-/// A directory, held open: what happens to its path meanwhile does not matter.
+/// A directory, held open, so that changes of its path do not matter.
 struct HostDirectory(OwnedFd);
 
 impl AsFd for HostDirectory {
@@ -168,17 +168,17 @@ impl Directory for HostDirectory {
     }
 }
 
-/// Has btrfs overwrite blocks where they are: copied on write, every overwrite takes new space and
-/// metadata, at a fifth of the speed (measured). It can be asked of an empty file only. Other file
-/// systems have no such flag, and need none.
+/// Makes btrfs overwrite blocks in place: with copy on write, every overwrite takes new space and
+/// metadata, at a fifth of the speed (measured). The flag can be set only on an empty file. Other
+/// file systems have no such flag, and need none.
 fn overwrite_in_place(file: &OwnedFd) {
     if let Ok(flags) = ioctl_getflags(file) {
         let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
     }
 }
 
-/// Reads leave the file's access time as it is: to ask each time whether it is to be written costs
-/// 1 to 2 % of a small read. Only who owns the file may have it so.
+/// Turns off access time updates: checking the access time costs 1 to 2 % of a small read. Only the
+/// file's owner may turn them off.
 fn forget_reads(file: &OwnedFd) {
     if let Ok(flags) = fcntl_getfl(file) {
         let _ = fcntl_setfl(file, flags | OFlags::NOATIME);
@@ -258,7 +258,7 @@ impl StoredFile for HostFile {
     }
 
     fn begin_sync(&self, offset: u64, bytes: u64) {
-        // Linux writes out what is dirty there before it drops the rest.
+        // Linux writes out dirty pages before it drops the clean ones.
         let _ = fadvise(&self.0, offset, NonZeroU64::new(bytes), Advice::DontNeed);
     }
 

@@ -1,9 +1,9 @@
-//! Which datastore a directory is.
+//! The identity of a datastore.
 //!
-//! A path says little: what is mounted there can be missing, and an empty directory looks as if it
-//! had no volumes. So a datastore whose volumes somebody has to find again bears a mark, a small
-//! file with a random id, and whoever comes back compares it. It vouches for nothing against one
-//! who writes the datastore; it tells a missing disk from an empty one.
+//! A path is not enough: a disk may not be mounted, and the empty mount point looks like a
+//! datastore without volumes. So a datastore whose volumes must be found again has a mark, a small
+//! file with a random id, which a returning process compares. The mark is no protection against an
+//! attacker who can write to the datastore; it tells a missing disk from an empty one.
 
 use std::path::Path;
 
@@ -16,17 +16,17 @@ use super::directory::system;
 use super::error::DatastoreError;
 use super::storage::{Directory, HOST, Storage};
 
-/// The mark's name: hidden, so that it is no volume's.
+/// The mark's name. It is hidden, so that it is not taken for a volume.
 pub(super) const MARK: &str = ".strongroom-datastore";
 
 /// The longest mark that is read, in bytes: an id in text and a line end have 37.
 const MARK_BYTES_MAX: u64 = 64;
 
-/// Marks the datastore at `path` (made, if only it is missing) unless it bears a mark, durably;
-/// says which it is.
+/// Durably marks the datastore at `path`, unless it has a mark. Creates the directory if only it is
+/// missing. Returns the datastore's id.
 ///
 /// # Errors
-/// [`DatastoreError::Damaged`] for a mark that is none; for want of room or permission.
+/// [`DatastoreError::Damaged`] if the mark is not valid; if there is no room or no permission.
 pub fn identify(path: &Path) -> Result<DatastoreId, DatastoreError> {
     identify_on(HOST, path)
 }
@@ -37,7 +37,7 @@ pub fn identify_on(storage: &dyn Storage, path: &Path) -> Result<DatastoreId, Da
     let datastore = storage.open_directory(path).map_err(system("open", path))?;
     datastore.file_system(path)?;
     if let Some(found) = read(&*datastore, path)? {
-        // Whoever put it there may have been killed before it was durable.
+        // The process that made the mark may have been killed before it was durable.
         datastore.sync().map_err(system("sync", path))?;
         return Ok(found);
     }
@@ -62,10 +62,10 @@ pub fn identify_on(storage: &dyn Storage, path: &Path) -> Result<DatastoreId, Da
     read(&*datastore, path)?.ok_or_else(|| system("mark", path)(Errno::NOENT))
 }
 
-/// Which datastore is at `path`; nothing if it bears no mark.
+/// The id of the datastore at `path`; `None` if it has no mark.
 ///
 /// # Errors
-/// If it cannot be looked into, or its mark is none.
+/// If the directory cannot be read, or its mark is not valid.
 pub fn identity(path: &Path) -> Result<Option<DatastoreId>, DatastoreError> {
     let datastore = HOST.open_directory(path).map_err(system("open", path))?;
     read(&*datastore, path)

@@ -1,10 +1,10 @@
-//! Which KEKs the volumes of a datastore need: what has to be known before one is destroyed.
+//! Which KEKs the volumes of a datastore need. A person must know this before destroying a KEK.
 //!
-//! It is stricter than [`list`](super::list): a key may be destroyed because of what is *not* found
-//! here. So what looks like a volume and cannot be read is told as such and never passed over, and
-//! what an interrupted creation has left counts as long as it has a descriptor. A descriptor is
-//! taken as it is, without its key: who edits one can make a key seem needed, or take its envelopes
-//! away, which he can do in any case.
+//! It is stricter than [`list`](super::list): a key may be destroyed because it is *not* found
+//! here. So a directory that looks like a volume and cannot be read is reported, never skipped. The
+//! remains of an interrupted creation count if they have a descriptor. Descriptors are not
+//! authenticated: an attacker who can edit one can make a key seem needed, or remove its envelopes,
+//! which he can do in any case.
 
 use std::path::{Path, PathBuf};
 
@@ -17,38 +17,38 @@ use super::error::DatastoreError;
 use super::places::places;
 use super::storage::{HOST, Storage};
 
-/// What a file system makes for its own check, for root alone. No program of ours puts a volume
-/// there.
+/// The directory that a file system makes for its own checks, readable by root only. Strongroom
+/// never puts a volume there.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// How often a datastore is looked through, so that a volume that gets another name meanwhile is
-/// seen under one of them.
+/// How often a datastore is scanned at most, so that a volume that is renamed meanwhile is seen
+/// under one of its names.
 const ATTEMPTS: usize = 8;
 
 /// A volume, and the KEKs of its envelopes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeNeeds {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Which.
+    /// Its id.
     pub volume: VolumeId,
     /// The KEKs that open it: none of a clear volume, two while a re-wrap is under way.
     pub keks: Vec<KekRecord>,
 }
 
-/// What a datastore's volumes need.
+/// The KEKs that a datastore's volumes need.
 #[derive(Debug, Default)]
 pub struct KeyNeeds {
     /// Its volumes, by name.
     pub volumes: Vec<VolumeNeeds>,
-    /// What may be a volume, and why it cannot be said which keys it needs.
+    /// Directories that may be volumes, and why it is unknown which keys they need.
     pub unreadable: Vec<DatastoreError>,
 }
 
-/// Says what the volumes of the datastore at `path` need.
+/// Lists the KEKs that the volumes of the datastore at `path` need.
 ///
 /// # Errors
-/// If the datastore itself cannot be read. What cannot be read in it is in the answer.
+/// If the datastore itself cannot be read. Unreadable entries are part of the result.
 pub fn key_needs(path: &Path) -> Result<KeyNeeds, DatastoreError> {
     key_needs_on(HOST, path)
 }
@@ -80,12 +80,12 @@ fn needs_of_all(storage: &dyn Storage, path: &Path, places: &[String]) -> KeyNee
     needs
 }
 
-/// Nothing for what is no volume: a directory without a descriptor has no envelope that a key could
-/// open.
+/// Returns `None` for a directory that is no volume: without a descriptor there is no envelope that
+/// a key could open.
 fn needs_of(storage: &dyn Storage, path: &Path) -> Result<Option<VolumeNeeds>, DatastoreError> {
     let handle = match storage.open_volume(path) {
         Ok(handle) => handle,
-        // A file, or what was deleted meanwhile.
+        // A file, or a directory that was deleted meanwhile.
         Err(Errno::NOTDIR | Errno::NOENT) => return Ok(None),
         // A link is not followed. One that leads to a volume may be all that names it here.
         Err(Errno::LOOP) if storage.exists(&path.join(DESCRIPTOR)) => {

@@ -1,4 +1,4 @@
-//! The files of a layer: which there are, and how large they are.
+//! The files of a layer, and their sizes.
 //!
 //! ```text
 //! layer-<id>      its blocks
@@ -32,13 +32,13 @@ pub(super) fn names(layer: &LayerRecord) -> impl Iterator<Item = String> {
     std::iter::once(layer_name(layer.id)).chain(log).chain(tags).chain(discards)
 }
 
-/// Whether a file is one of the volume's layers'.
+/// Whether a file belongs to one of the volume's layers.
 pub(super) fn are_of(descriptor: &Descriptor, name: &str) -> bool {
     descriptor.layers.iter().flat_map(names).any(|of_layer| of_layer == name)
 }
 
-/// Makes the files of a new top layer, each of them durably; their names are durable when the
-/// directory is. `path` is what a person calls the volume.
+/// Makes the files of a new top layer, each of them durably. Their names are durable once the
+/// directory is synced. `path` names the volume in errors.
 pub(super) fn make(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
@@ -79,7 +79,7 @@ pub(super) fn grow(
     protection: Protection<'_>,
 ) -> Result<(), DatastoreError> {
     let (path, id) = (&directory.path, layer.id);
-    // Through open files of their own: the locked ones may be another process's.
+    // Opens the files again: the locked open files may belong to another process.
     let open = |name: &str, missing: DatastoreError, action| {
         directory.file(name, OFlags::RDWR).map_err(|errno| match errno {
             Errno::NOENT => missing,
@@ -112,8 +112,8 @@ pub(super) fn grow(
     Ok(())
 }
 
-/// Gives a layer's file the length that its volume needs, and the space if it is thick;
-/// `from_bytes` is its length so far.
+/// Gives a layer's file the length that its volume needs, and allocates the space if it is thick.
+/// `from_bytes` is its present length.
 fn size_layer(
     file: &dyn StoredFile,
     from_bytes: u64,
@@ -124,15 +124,15 @@ fn size_layer(
     let bytes = descriptor.layer_size(layer).block_aligned_bytes();
     let sized = match descriptor.provisioning {
         Provisioning::Thin => file.set_length(bytes),
-        // A growth within the last block needs no more space, and there is no allocating of
-        // nothing.
+        // Growth within the last block needs no more space, and allocating zero bytes is an error.
         Provisioning::Thick if bytes == from_bytes => Ok(()),
         Provisioning::Thick => file.allocate(from_bytes, bytes - from_bytes),
     };
     sized.map_err(no_room_or("give its size to a layer of", bytes - from_bytes, path))
 }
 
-/// Gives the file of a layer's tags the length that it needs, and the space if the layer is thick.
+/// Gives the file of a layer's tags the length that it needs, and allocates the space if the layer
+/// is thick.
 pub(super) fn size_tags(
     tags: &dyn StoredFile,
     descriptor: &Descriptor,
@@ -144,7 +144,7 @@ pub(super) fn size_tags(
     let bytes = layout.file_bytes(layer_bytes);
     let sized = match descriptor.provisioning {
         Provisioning::Thin => tags.set_length(bytes),
-        // What has its space already keeps it, and its content.
+        // Space that is already allocated keeps its content.
         Provisioning::Thick => {
             let mut used = layout.used(layer_bytes).into_iter();
             used.try_for_each(|used| tags.allocate(used.start, used.end - used.start))
@@ -153,8 +153,8 @@ pub(super) fn size_tags(
     sized.map_err(no_room_or("give their size to the tags of", bytes, path))
 }
 
-/// Says in the file of a layer's tags that nothing is there yet of what is new: the layer had so
-/// many bytes.
+/// Marks the new part of a layer as "nothing here" in its tags file. The layer's former size is
+/// given in bytes.
 fn say_nothing_is_there(
     tags: &dyn StoredFile,
     descriptor: &Descriptor,
@@ -178,7 +178,7 @@ pub(super) fn tag_keys(deks: &Deks, path: &Path) -> Result<Option<tags::TagKeys>
     tags::TagKeys::derive(deks).map_err(key_error)
 }
 
-/// Why tags could not be written.
+/// The error for tags that could not be written.
 pub(super) fn no_room_for_tags(error: IoError, layer: &LayerRecord, path: &Path) -> DatastoreError {
     match error {
         IoError::NoSpace => {
@@ -188,8 +188,8 @@ pub(super) fn no_room_for_tags(error: IoError, layer: &LayerRecord, path: &Path)
     }
 }
 
-/// Gives the record of a layer's discards its length and all of its space, also where the layer is
-/// thin: a discard must not fail for want of room. What is there already is kept.
+/// Gives the record of a layer's discards its length and allocates all of its space, even if the
+/// layer is thin: a discard must not fail for lack of room. Existing content is kept.
 fn size_discards(discards: &dyn StoredFile, size: VolumeSize, path: &Path) -> Result<(), DatastoreError> {
     let bytes = discards::file_bytes(size.block_aligned_bytes());
     discards.allocate(0, bytes).map_err(no_room_or("give its size to the record of discards of", bytes, path))

@@ -1,4 +1,4 @@
-//! What a datastore holds.
+//! Lists the volumes of a datastore.
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,10 @@ use super::storage::{HOST, Storage};
 /// One entry of a datastore.
 #[derive(Debug)]
 pub enum ListedVolume {
-    /// A volume, as [`describe`] tells it.
+    /// A volume, as [`describe`] returns it.
     Volume(Box<DescribedVolume>),
-    /// Something that looks like a volume and cannot be read, or what an interrupted creation left.
+    /// A directory that looks like a volume and cannot be read, or the remains of an interrupted
+    /// creation.
     Broken {
         /// Where it is.
         path: PathBuf,
@@ -32,8 +33,8 @@ impl ListedVolume {
     }
 }
 
-/// Lists the volumes of the datastore at `path`, those of VMs too, by name. One that cannot be read
-/// does not hide the others.
+/// Lists the volumes of the datastore at `path`, including those of VMs, by name. A volume that
+/// cannot be read does not hide the others.
 pub fn list(path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
     list_on(HOST, path)
 }
@@ -47,7 +48,7 @@ pub fn list_on(storage: &dyn Storage, path: &Path) -> Result<Vec<ListedVolume>, 
     Ok(listed)
 }
 
-/// Whose a directory is.
+/// The kind of directory that is being listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Datastore,

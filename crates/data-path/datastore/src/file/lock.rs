@@ -1,15 +1,15 @@
-//! The locks on a volume: on its directory, and on the very open file that I/O goes through.
+//! The locks on a volume: on its directory, and on the open file that I/O goes through.
 //!
-//! The directory's is held by whoever answers for the volume and may replace its descriptor. The
-//! file's is held by whoever does I/O, which may be another process: it can be killed and started
-//! anew, and nobody comes in between.
+//! The directory's lock is held by the process that owns the volume and may replace its descriptor.
+//! The file's lock is held by the process that does the I/O. That may be another process: it can be
+//! killed and restarted, and no third process can take the volume in between.
 //!
 //! When a process is killed, its descriptors are closed at once, but writes that it has handed to
-//! the kernel still land, up to 0.1 s later (measured). A lock in a file of its own is free by
-//! then: a successor that took it could write a block and have the dead process's older write land
-//! on top. `flock(2)` belongs to the open file description, and io_uring holds that description
-//! until the last request on it has ended. So who gets this lock knows that nothing of its
-//! predecessor is under way. (A classic `fcntl` lock would not do: it goes with the process's
+//! the kernel still land, up to 0.1 s later (measured). A separate lock file would be free by then:
+//! a successor could take it and write a block, and the dead process's older write could land on
+//! top. `flock(2)` belongs to the open file description, and io_uring holds that description until
+//! the last request on it has ended. So the holder of this lock knows that its predecessor has no
+//! I/O under way. (A classic `fcntl` lock does not help: it is released with the process's
 //! descriptor table.)
 
 use std::os::fd::AsFd;
@@ -23,19 +23,20 @@ use super::directory::system;
 use super::error::DatastoreError;
 use super::storage::Lockable;
 
-/// How often a held lock is tried again. `flock` can wait by itself, but not until a deadline.
+/// The interval at which a held lock is tried again. `flock` can wait by itself, but not until a
+/// deadline.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Whether others may hold the lock too.
+/// Whether the lock can be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// One writer alone.
+    /// A single writer.
     Exclusive,
     /// Any number of readers.
     Shared,
 }
 
-/// Locks the open directory or file `file` of the volume at `path`, trying for `wait` at most.
+/// Locks the open directory or file `file` of the volume at `path`, waiting at most `wait`.
 pub fn acquire(
     file: &(impl Lockable + ?Sized),
     sharing: Sharing,
@@ -60,7 +61,7 @@ pub fn acquire(
     }
 }
 
-/// The process that holds the lock, as `/proc/locks` tells it:
+/// The process that holds the lock, from `/proc/locks`:
 /// `1: FLOCK ADVISORY WRITE 4242 fe:00:1234 0 EOF`.
 pub(super) fn holder(file: &impl AsFd) -> Option<u32> {
     let inode = fstat(file).ok()?.st_ino;

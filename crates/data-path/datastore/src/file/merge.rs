@@ -1,10 +1,10 @@
-//! Making one layer of two, where no snapshot needs the lower one any more.
+//! Merges two layers into one, where no snapshot needs the lower one any more.
 //!
 //! The blocks of the upper layer are written into the lower one, under the lower one's key. Until
-//! that is complete the upper layer stays where it is and answers for all that it holds, so what a
-//! power cut leaves of a block in the lower layer is read by nobody, and is written again. Blocks
-//! of which the upper layer has nothing are not touched, and must match their tags all the time:
-//! nothing is taken as it is ([`LockedLayer::vouch_for_tags`]).
+//! that is complete, the upper layer stays and answers for all its blocks, so a block that a power
+//! cut tears in the lower layer is never read, and is written again. Blocks that the upper layer
+//! does not have are not touched. They must always match their tags: none is accepted unverified
+//! ([`LockedLayer::vouch_for_tags`]).
 //!
 //! ```text
 //! the lower layer's files have the upper one's size, durably -> the descriptor marks the merge
@@ -12,7 +12,7 @@
 //!     -> the descriptor has one layer -> the upper one's files go
 //! ```
 //!
-//! Moving the blocks takes ciphers, and is another room's work; this is what comes before and
+//! Moving the blocks needs ciphers, and is done elsewhere; this module does what comes before and
 //! after.
 
 use std::path::Path;
@@ -32,15 +32,16 @@ use super::open_files::{Opening, open_envelopes};
 use super::storage::{HOST, Storage};
 use super::{layer_files, log};
 
-/// Two layers of a volume that nobody else uses, and those below them.
+/// Two layers of a volume that no other process uses, and those below them.
 pub struct OpenMerge {
-    /// The size of what is merged, in bytes of whole blocks.
+    /// The size of the merged layer, in bytes of whole blocks.
     pub size_bytes: u64,
     /// The layers.
     pub layers: MergeLayers,
     /// Their keys.
     pub keys: MergeKeys,
-    /// What comes when all blocks were moved and flushed, and nothing uses the layers any more.
+    /// Finishes the merge once all blocks were moved and flushed, and nothing uses the layers any
+    /// more.
     pub finish: FinishMerge,
 }
 
@@ -64,12 +65,12 @@ pub struct MergeKeys {
     pub lower: Deks,
 }
 
-/// Opens the next two layers of the volume at `path` that are to become one, and marks them; `None`
-/// if there are none.
+/// Opens the next two layers to merge of the volume at `path`, and marks them; `None` if there are
+/// none.
 ///
 /// # Errors
-/// While the volume is in use, once the options' `lock_wait` has passed; if it was not closed in
-/// order; for want of room.
+/// If the volume is still in use after the options' `lock_wait`; if it was not closed in order; if
+/// there is no room.
 pub fn open_merge(path: &Path, options: &OpenOptions<'_>) -> Result<Option<OpenMerge>, DatastoreError> {
     open_merge_on(HOST, path, options)
 }
@@ -94,8 +95,7 @@ pub fn open_merge_on(
 }
 
 impl VolumeHead {
-    /// Says durably that the layers are being merged, and gives the lower one room for the other's
-    /// blocks.
+    /// Durably marks the layers as being merged, and extends the lower one for the other's blocks.
     fn mark(&mut self, merging: Merging, protection: Protection<'_>) -> Result<(), DatastoreError> {
         if self.descriptor.merging.is_some() {
             return Ok(());
@@ -163,17 +163,17 @@ impl VolumeHead {
     }
 }
 
-/// Two layers of which the lower one has everything.
+/// Finishes a merge whose lower layer has all blocks.
 pub struct FinishMerge {
     head: VolumeHead,
     merging: Merging,
 }
 
 impl FinishMerge {
-    /// Makes one layer of the two. Returns the volume's new descriptor.
+    /// Replaces the two layers by one. Returns the volume's new descriptor.
     ///
     /// # Errors
-    /// If the lower layer's tags were not closed in order. The merge can be done again then.
+    /// If the lower layer's tags were not closed in order. The merge can then be repeated.
     pub fn finish(self, options: &OpenOptions<'_>) -> Result<Descriptor, DatastoreError> {
         let Self { mut head, merging } = self;
         let protection = options.protection;
@@ -192,7 +192,7 @@ impl FinishMerge {
         if merged.top == merging.into
             && let Some(LogRecord { bytes }) = merged.layer(merged.top).and_then(|layer| layer.log)
         {
-            // What an interrupted attempt has left.
+            // The leftover of an interrupted attempt.
             let _ = head.directory.handle.remove(&log_name(merged.top));
             log::create(&head.directory, merged.top, bytes, log::FileState::Closed, &path)?;
             head.directory.sync()?;

@@ -9,18 +9,18 @@
 //! vm1/control           a socket, while the volume is exposed
 //! ```
 //!
-//! It lies in the datastore's directory, or there in the directory of a VM ([`VM_FILE`]).
+//! It lies in the datastore's directory, or in a VM's directory there ([`VM_FILE`]).
 //!
 //! `docs/ON_DISK.md` has every byte, the order of every write and the reason. Opening a volume
-//! reads its descriptor and no more, whatever its size. The lock is on the very open file that I/O
-//! goes through ([`lock`]).
+//! reads only its descriptor, whatever its size. The lock is on the same open file that I/O goes
+//! through ([`lock`]).
 //!
-//! One process can have all of an open volume ([`OpenVolume`]), or two share it: who answers for it
-//! keeps a [`VolumeHead`] (paths, descriptor), and who does the I/O gets an [`OpenLayer`] and keys,
-//! and no path.
+//! One process can have all of an open volume ([`OpenVolume`]), or two share it: the owning process
+//! keeps a [`VolumeHead`] (paths, descriptor), and the process that does the I/O gets an
+//! [`OpenLayer`] and keys, but no path.
 //!
-//! Each function has a twin `…_on` for another file system than the host's ([`storage`]): a
-//! simulated one, that loses power.
+//! Each function has a variant `…_on` for another file system than the host's ([`storage`]), such
+//! as a simulated one that loses power.
 
 mod add_layer;
 mod bits;

@@ -1,5 +1,5 @@
-//! Opening a volume: lock, read the descriptor, authenticate it, open the keys, and only then
-//! anything else.
+//! Opens a volume: locks it, reads and authenticates the descriptor, opens the keys, and only then
+//! does anything else.
 
 use std::fmt;
 use std::path::Path;
@@ -24,9 +24,9 @@ use super::renew_tags::renew_tags;
 use super::storage::{HOST, Storage, StoredFile};
 use super::tags::TagsFacts;
 
-/// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A
-/// volume of the other sort is refused, so that nobody who can edit a descriptor can make a guest's
-/// data be written clear.
+/// The protection that the caller accepts: a volume under this key, or, explicitly, one that is not
+/// encrypted. A volume of the other kind is refused, so that an attacker who can edit a descriptor
+/// cannot cause a guest's data to be written in the clear.
 #[derive(Clone, Copy, Debug)]
 pub enum Protection<'a> {
     /// Encrypted, and this KEK opens it.
@@ -43,7 +43,7 @@ impl<'a> Protection<'a> {
         }
     }
 
-    /// The same as a list.
+    /// The KEK as a list; empty for a clear volume.
     pub(super) fn keks(&self) -> &[&'a Kek] {
         match self {
             Self::Encrypted(kek) => std::slice::from_ref(kek),
@@ -52,10 +52,10 @@ impl<'a> Protection<'a> {
     }
 }
 
-/// What the caller wants to do.
+/// The kind of access that the caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read and write, alone.
+    /// Read and write, exclusively.
     ReadWrite,
     /// Read, beside other readers.
     ReadOnly,
@@ -73,26 +73,26 @@ impl Access {
 /// How to open a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions<'a> {
-    /// What is accepted.
+    /// The protection that the caller accepts.
     pub protection: Protection<'a>,
-    /// What for.
+    /// The kind of access.
     pub access: Access,
-    /// How long to wait for whoever has it: a killed predecessor's last writes take up to 0.1 s, on
-    /// a slow disk more.
+    /// How long to wait for the process that holds the volume: a killed predecessor's last writes
+    /// take up to 0.1 s, on a slow disk more.
     pub lock_wait: Duration,
-    /// The least descriptor generation that the caller knows to exist; 0 knows nothing.
+    /// The least descriptor generation that the caller knows to exist; 0 accepts any.
     pub least_generation: u64,
 }
 
 /// A volume that is open and locked, all of it in this process.
 pub struct OpenVolume {
-    /// What answers for the volume.
+    /// The owner's side of the volume.
     pub head: VolumeHead,
     /// The blocks of its top layer.
     pub disk: Arc<FileDisk>,
-    /// The file of their tags, if they have any, and what is known of it.
+    /// The file of their tags and its facts, if they have tags.
     pub tags: Option<(Arc<dyn StoredFile>, TagsFacts)>,
-    /// The record of its discards, if there are layers below, and what is known of it.
+    /// The record of its discards and its facts, if there are layers below.
     pub discards: Option<(Arc<dyn StoredFile>, DiscardsFacts)>,
     /// The layers below, nearest first; they take no writes.
     pub lower: Vec<LayerBlocks>,
@@ -110,17 +110,17 @@ impl OpenVolume {
         self.head.path()
     }
 
-    /// What the volume is; authenticated.
+    /// The authenticated descriptor.
     pub fn descriptor(&self) -> &Descriptor {
         self.head.descriptor()
     }
 
-    /// Takes the keys, for the stage that uses them; what stays behind holds none.
+    /// Takes the keys out, for the stage that uses them.
     pub fn take_deks(&mut self) -> Deks {
         std::mem::take(&mut self.deks)
     }
 
-    /// Grows the volume; what is new reads as zeroes. See [`VolumeHead::grow`].
+    /// Grows the volume; the new space reads as zeroes. See [`VolumeHead::grow`].
     pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
         self.head.grow(size, protection)?;
         self.disk.set_size(size);
@@ -151,11 +151,12 @@ pub fn open_on(
     Ok(OpenVolume { disk, tags, discards, lower, head, deks })
 }
 
-/// What the volume at `path` is, if the key vouches for it and it is not too old. Nothing is locked
-/// or opened: the volume may be in use, and be another one a moment later.
+/// Reads the descriptor of the volume at `path`, and checks that the key authenticates it and that
+/// it is not too old. Nothing is locked or opened: the volume may be in use, and may be replaced a
+/// moment later.
 ///
 /// # Errors
-/// Of what is read alone: the descriptor.
+/// Those of reading and authenticating the descriptor.
 pub fn authenticated(
     path: &Path,
     protection: Protection<'_>,
@@ -168,8 +169,8 @@ pub fn authenticated(
     authenticate(path, encoded, &OpenOptions { protection, access, lock_wait, least_generation })
 }
 
-/// Opens and locks the volume at `path` for two processes: one that answers for it, and one that
-/// does its I/O and gets the layer and the keys.
+/// Opens and locks the volume at `path` for two processes: one that owns it, and one that does its
+/// I/O and gets the layer and the keys.
 pub fn open_apart(
     path: &Path,
     options: &OpenOptions<'_>,
@@ -186,7 +187,8 @@ pub(super) fn open_locked(
     let deadline = Instant::now() + options.lock_wait;
     let directory = VolumeDirectory::open(storage, path)?;
     directory.file_system()?;
-    // What is no volume, or not the sort that is wanted, is refused without waiting for anybody.
+    // A path that is no volume, or a volume of the other kind, is refused without waiting for the
+    // lock.
     refuse_the_other_sort(path, directory.read_descriptor()?.unverified(), options.protection)?;
     lock::acquire(&*directory.handle, options.access.sharing(), options.lock_wait, path)?;
     let left = OpenOptions { lock_wait: deadline.saturating_duration_since(Instant::now()), ..*options };

@@ -1,8 +1,8 @@
-//! Opening and locking the files of a volume: those of its top layer, and those of the layers
-//! below, which are only read.
+//! Opens and locks the files of a volume: those of its top layer, and those of the layers below,
+//! which are only read.
 //!
-//! Whoever writes has the top alone; the layers below can be read by any number at once, because
-//! nobody changes them any more.
+//! A writer locks the top exclusively. Any number of processes can read the layers below, because
+//! these no longer change.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use super::storage::StoredFile;
 use super::tags::{self, TagsFacts};
 use super::{lock, log};
 
-/// Opens and locks the volume's layers, the top with those below in it. The caller holds the
-/// directory's lock.
+/// Opens and locks the volume's layers, and returns the top, which contains those below. The caller
+/// holds the directory's lock.
 pub(super) fn open_layer_of(
     directory: &VolumeDirectory,
     options: &OpenOptions<'_>,
@@ -37,9 +37,8 @@ pub(super) fn open_layer_of(
     let descriptor = authenticate(path, encoded, options)?;
     let chain = chain_of(path, &descriptor)?;
     if options.access == Access::ReadWrite {
-        // A process that was killed may have put the descriptor there and not made that durable.
-        // What is written from now on must not be acknowledged in layers that a power cut takes
-        // back.
+        // A process may have been killed after it replaced the descriptor and before that was
+        // durable. Writes must not be acknowledged in layers that a power cut can still undo.
         directory.sync()?;
     }
     let opening = Opening { directory, file_system, descriptor: &descriptor, options };
@@ -61,7 +60,7 @@ pub(super) fn open_layer_of(
     Ok((descriptor, top, deks))
 }
 
-/// The layers that hold what a volume holds now, the top first, if there are not too many.
+/// The layers of a volume's present content, the top first. Fails if there are too many.
 pub(super) fn chain_of<'a>(
     path: &Path,
     descriptor: &'a Descriptor,
@@ -74,8 +73,8 @@ pub(super) fn chain_of<'a>(
     Ok(chain)
 }
 
-/// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock
-/// does it hold still: it is read again until both agree.
+/// Opens and locks the top layer's file. The descriptor names the file, but it may change until the
+/// lock is held, so it is read again until both agree.
 fn lock_top(
     directory: &VolumeDirectory,
     kind: FileSystemKind,
@@ -103,7 +102,7 @@ fn lock_top(
     }
 }
 
-/// What is the same for all files of a layer that is being opened.
+/// The parameters that are the same for all files that are being opened.
 pub(super) struct Opening<'a> {
     pub(super) directory: &'a VolumeDirectory,
     pub(super) file_system: FileSystem,
@@ -120,8 +119,8 @@ impl Opening<'_> {
         self.complete(layer, file)
     }
 
-    /// Opens and locks what belongs to a layer, whose file is locked: a killed predecessor's last
-    /// writes to each of them land as late as those to the layer.
+    /// Opens and locks the other files of a layer whose own file is locked: a killed predecessor's
+    /// last writes to each of them land as late as those to the layer.
     fn complete(
         &self,
         layer: &LayerRecord,
@@ -140,8 +139,8 @@ impl Opening<'_> {
                 size_bytes,
                 provisioning: descriptor.provisioning,
                 read_only: options.access == Access::ReadOnly,
-                // In a clear volume a seal only says "here is something"; the first epoch stands
-                // for that.
+                // In a clear volume a seal only means that the block is there; the first epoch
+                // stands for that.
                 write_epoch: layer.epochs.last().map_or(KeyEpoch::FIRST, |record| record.epoch),
                 syncs_in_turn: file_system.syncs_in_turn,
                 log: None,
@@ -179,7 +178,7 @@ impl Opening<'_> {
             locked.facts.discards = Some(DiscardsFacts {
                 volume: descriptor.volume,
                 layer: id,
-                // What a layer below has recorded was made durable when another was put on it.
+                // The record of a layer below was made durable when another layer was put on it.
                 is_durable: options.access == Access::ReadOnly,
             });
         }
@@ -204,7 +203,7 @@ impl Opening<'_> {
     }
 }
 
-/// Refuses a file of tags that is shorter than they are.
+/// Refuses a tags file that is too short.
 pub(super) fn check_tags_length(
     path: &Path,
     layer: &LayerRecord,
@@ -221,7 +220,7 @@ pub(super) fn check_tags_length(
     Ok(())
 }
 
-/// Refuses a record of discards that is shorter than it is to be.
+/// Refuses a record of discards that is too short.
 pub(super) fn check_discards_length(
     path: &Path,
     layer: &LayerRecord,
@@ -248,7 +247,8 @@ fn open_file(
         Access::ReadOnly => OFlags::RDONLY,
     };
     match directory.file(name, access | OFlags::DIRECT) {
-        // tmpfs knows O_DIRECT since Linux 6.6; it has no device below, so nothing is lost without.
+        // tmpfs supports O_DIRECT since Linux 6.6. It has no device below, so nothing is lost
+        // without it.
         Err(Errno::INVAL) if kind == FileSystemKind::Tmpfs => directory.file(name, access),
         opened => opened,
     }
@@ -268,7 +268,7 @@ pub(super) fn refuse_the_other_sort(
     }
 }
 
-/// What a descriptor says, if the key at hand vouches for it and it is not too old.
+/// Returns the descriptor, if the key at hand authenticates it and it is not too old.
 pub(super) fn authenticate(
     path: &Path,
     encoded: EncodedDescriptor,
@@ -282,8 +282,8 @@ pub(super) fn authenticate(
     Ok(descriptor)
 }
 
-/// Refuses a layer that is no file, or is shorter than it is to be. A longer one is the rest of a
-/// growth that a power cut interrupted before its descriptor was written.
+/// Refuses a layer that is not a regular file, or is too short. A longer one remains from a growth
+/// that a power cut interrupted before the descriptor was written.
 pub(super) fn check_length(
     path: &Path,
     layer: &LayerRecord,
@@ -319,7 +319,7 @@ pub(super) fn open_chain_envelopes(
     Ok(deks)
 }
 
-/// What an envelope of this DEK is sealed with.
+/// The context that an envelope of this DEK is bound to.
 pub(super) fn context_of(
     descriptor: &Descriptor,
     layer: &LayerRecord,

@@ -1,4 +1,4 @@
-//! Where volumes are in a datastore: in it, or in the directory of a VM that is in it.
+//! Where volumes are in a datastore: directly in it, or in the directory of a VM in it.
 //!
 //! ```text
 //! ds/vm1/descriptor           a volume by itself
@@ -16,11 +16,11 @@ use rustix::fs::OFlags;
 
 /// The file that makes a directory a VM's.
 pub const VM_FILE: &str = "vm.json";
-/// The directory of a VM's that is no volume: swtpm's.
+/// swtpm's directory in a VM's directory, which is no volume.
 pub const TPM_STATE: &str = "vtpm.state";
 
-/// The names, below the datastore, of whatever can be a volume, sorted: its entries, and `vm/entry`
-/// for the entries of each directory that is no volume itself. Most of them are none.
+/// The sorted names, below the datastore, of all entries that could be volumes: its own, and
+/// `vm/entry` for those of each directory that is no volume itself. Most of them are no volumes.
 pub(super) fn places(
     storage: &dyn Storage,
     datastore: &VolumeDirectory,
@@ -35,8 +35,8 @@ pub(super) fn places(
     Ok(places)
 }
 
-/// Nothing for what is no directory, has a descriptor, or cannot be read: whoever looks at the
-/// place itself says so.
+/// The entries of a directory that may be a VM's. Empty if it is no directory, has a descriptor, or
+/// cannot be read: the caller reports that when it examines the place itself.
 fn entries_of_vm(storage: &dyn Storage, path: &Path) -> Vec<String> {
     match VolumeDirectory::open(storage, path) {
         Ok(directory) if directory.file(DESCRIPTOR, OFlags::RDONLY).is_err() => {

@@ -1,9 +1,9 @@
-//! A volume whose tags are of the former format gets new ones when it is opened to be written.
+//! Renews tags of the former format when a volume is opened for writing.
 //!
-//! The order is that of the addition of a layer: the new files are durable, and their names -> the
+//! The order is the same as when a layer is added: the new files and their names are durable -> the
 //! descriptor says so -> the former files go. A power cut leaves the volume with the former tags or
-//! the new ones, and at most files that no descriptor names. Where there is no room for the new
-//! ones, or the volume is between two keys, it is used as it was.
+//! the new ones, and at most files that no descriptor names. If there is no room for the new ones,
+//! or the volume is between two keys, it is used with the former tags.
 
 use std::path::Path;
 
@@ -18,8 +18,8 @@ use super::open_files::open_envelopes;
 use super::tagging::Binding;
 use super::{layer_files, tags};
 
-/// Gives the volume new tags, if it has former ones; whether it has new ones now. The caller has it
-/// alone, and knows that its descriptor is durable.
+/// Gives the volume new tags, if it has former ones. Returns whether it did. The caller has
+/// exclusive access, and knows that the descriptor is durable.
 pub(super) fn renew_tags(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
@@ -43,7 +43,7 @@ pub(super) fn renew_tags(
     match made {
         Ok(()) => {
             for layer in former {
-                // Nothing leads to it any more: should it stay, it is a leftover.
+                // No descriptor names it any more: if it stays, it is a leftover.
                 let _ = directory.handle.remove(&tags_name(layer.id, Integrity::HmacSha256));
             }
             tracing::info!(volume = %descriptor.volume, "the volume's tags vouch for what is not there from now on");
@@ -70,7 +70,7 @@ fn put_in_place(
     protection: Protection<'_>,
     encoded: &[u8],
 ) -> Result<(), DatastoreError> {
-    // What an interrupted attempt has left.
+    // The leftovers of an interrupted attempt.
     remove_new(directory, former);
     for layer in former {
         renew_layer(directory, descriptor, renewed, layer, protection)?;

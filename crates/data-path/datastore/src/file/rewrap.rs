@@ -1,10 +1,10 @@
 //! Moving a volume from one KEK to another. No block is touched: only the envelopes change.
 //!
 //! There are three steps: the descriptor is written under both KEKs; it is read back, and the new
-//! one has to open all of it; it is written under the new one alone. What is between the first and
-//! the last is in the descriptor itself, so whoever finds it knows how to go on, and either KEK
-//! opens the volume until then. A step that fails leaves what the one before it has made.
-//! `docs/decisions/0011-rewrapping.md` says what each KEK's tag is good for meanwhile.
+//! KEK must open all of it; it is written under the new KEK alone. The descriptor itself records
+//! the state between the first and the last step, so any process can resume it, and either KEK
+//! opens the volume until then. A step that fails leaves the result of the step before.
+//! `docs/decisions/0011-rewrapping.md` explains what each KEK's tag guarantees meanwhile.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,29 +21,29 @@ use super::open::{Access, OpenOptions, Protection};
 use super::open_files::{authenticate, context_of, open_envelopes, refuse_the_other_sort};
 use super::storage::{HOST, Storage};
 
-/// From which KEK to which.
+/// Options of [`rewrap`].
 #[derive(Clone, Copy, Debug)]
 pub struct RewrapOptions<'a> {
-    /// A KEK that opens the volume. Of a re-wrap that was begun it can be the new one, so that it
-    /// is finished where the old one cannot be had any more.
+    /// A KEK that opens the volume. To resume a re-wrap it can be the new one, so that the re-wrap
+    /// can be finished when the old one is no longer available.
     pub from: &'a Kek,
-    /// The KEK that is to open it, as whoever keeps it hands it out now, so that nothing is wrapped
-    /// under a key that nobody gets back.
+    /// The new KEK, freshly fetched from its source, so that nothing is wrapped under a key that
+    /// cannot be fetched again.
     pub to: &'a Kek,
-    /// How long to wait for whoever has the volume.
+    /// How long to wait for the process that holds the volume.
     pub lock_wait: Duration,
-    /// The least descriptor generation that the caller knows to exist; 0 knows nothing.
+    /// The least descriptor generation that the caller knows to exist; 0 accepts any.
     pub least_generation: u64,
 }
 
-/// Moves the volume at `path`, which nobody uses, to another KEK, or goes on with that where it was
-/// left. Says what the volume is now; nothing is done to one that is under the new KEK alone
-/// already.
+/// Moves the volume at `path`, which must not be in use, to another KEK, or resumes an interrupted
+/// move. Returns the volume's new descriptor. A volume that is already under the new KEK alone is
+/// not changed.
 ///
 /// # Errors
-/// While the volume is in use, once `lock_wait` has passed; if `from` does not open it; if what was
-/// written does not read back; for want of room. Then `from` opens the volume still, unless it is
-/// the new one that does.
+/// If the volume is still in use after `lock_wait`; if `from` does not open it; if the new
+/// descriptor does not read back; if there is no room. Unless only the new KEK opened the volume
+/// before, `from` still opens it.
 pub fn rewrap(path: &Path, options: &RewrapOptions<'_>) -> Result<Descriptor, DatastoreError> {
     rewrap_on(HOST, path, options)
 }
@@ -61,7 +61,7 @@ pub fn rewrap_on(
         VolumeHead::open_on(storage, path, &options)
     };
     let mut head = match open(from) {
-        // It was finished before.
+        // The re-wrap was finished before.
         Err(error @ DatastoreError::Key { .. }) => open(to).map_err(|_| error)?,
         opened => opened?,
     };
@@ -70,7 +70,7 @@ pub fn rewrap_on(
 }
 
 impl VolumeHead {
-    /// Opens a volume for what changes its descriptor and needs none of its blocks.
+    /// Opens a volume for changes of its descriptor, without its blocks.
     pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Self, DatastoreError> {
         Self::open_on(HOST, path, options)
     }
@@ -87,15 +87,15 @@ impl VolumeHead {
         lock::acquire(&*directory.handle, options.access.sharing(), options.lock_wait, path)?;
         let descriptor = authenticate(path, directory.read_descriptor()?, options)?;
         if options.access == Access::ReadWrite {
-            // Whoever put the descriptor there may have been killed before that was durable.
+            // The process that wrote the descriptor may have been killed before it was durable.
             directory.sync()?;
             directory.sync_place(storage)?;
         }
         Ok(Self { directory, descriptor, access: options.access })
     }
 
-    /// All steps of a re-wrap, from where it was left. See [`rewrap`]. Whatever fails,
-    /// [`Self::descriptor`] says then which KEKs open the volume.
+    /// Runs the remaining steps of a re-wrap. See [`rewrap`]. After an error, [`Self::descriptor`]
+    /// tells which KEKs open the volume.
     pub fn rewrap(&mut self, from: &Kek, to: &Kek) -> Result<(), DatastoreError> {
         let mut steps = || {
             self.begin_rewrap(from, to)?;
@@ -103,12 +103,12 @@ impl VolumeHead {
             self.finish_rewrap(to)
         };
         steps().inspect_err(|_| {
-            // A replacement that failed may be in place all the same.
+            // A descriptor whose replacement failed may be in place nevertheless.
             let _ = self.read_again(to).or_else(|_| self.read_again(from));
         })
     }
 
-    /// The first step: either KEK opens the volume.
+    /// The first step: makes either KEK open the volume.
     pub fn begin_rewrap(&mut self, from: &Kek, to: &Kek) -> Result<(), DatastoreError> {
         self.read_again(if self.descriptor.is_under(from.id()) { from } else { to })?;
         if self.descriptor.is_under(to.id()) {
@@ -118,8 +118,8 @@ impl VolumeHead {
         self.replace_descriptor(both, &[from, to])
     }
 
-    /// The second: what is on the disk opens under the new KEK, all of it, and is what it was under
-    /// the old one.
+    /// The second step: checks that everything on the disk opens under the new KEK, and equals what
+    /// the old KEK opens.
     pub fn verify_rewrap(&mut self, from: &Kek, to: &Kek) -> Result<(), DatastoreError> {
         let path = self.directory.path.clone();
         let failed = |reason: String| DatastoreError::NotRewrapped { path: path.clone(), reason };
@@ -142,7 +142,7 @@ impl VolumeHead {
         Ok(())
     }
 
-    /// The last, after the others: the new KEK alone opens the volume.
+    /// The last step: makes the new KEK alone open the volume.
     pub fn finish_rewrap(&mut self, to: &Kek) -> Result<(), DatastoreError> {
         let mut alone = self.descriptor.clone();
         let Some(encryption) = &mut alone.encryption else {
@@ -169,7 +169,8 @@ impl VolumeHead {
         Ok(())
     }
 
-    /// Takes over what the disk says, if this KEK vouches for it: the same volume, and no older.
+    /// Rereads the descriptor from the disk. This KEK must authenticate it, and it must be of the
+    /// same volume and no older.
     fn read_again(&mut self, kek: &Kek) -> Result<(), DatastoreError> {
         let path = &self.directory.path;
         let options = OpenOptions {
@@ -188,8 +189,8 @@ impl VolumeHead {
     }
 }
 
-/// The descriptor with all that `to` needs beside what `from` has. A third KEK, which an earlier
-/// re-wrap was bringing in, goes.
+/// The descriptor with envelopes for `to` in addition to those for `from`. A third KEK, from an
+/// earlier unfinished re-wrap, is dropped.
 fn under_both(
     path: &Path,
     descriptor: &Descriptor,

@@ -1,4 +1,4 @@
-//! The pages of a sidecar, read when it is opened: in the moments in which there is no queue yet.
+//! Reads the pages of a sidecar when it is opened, before there is a queue.
 
 use std::ops::Range;
 
@@ -9,22 +9,22 @@ use strongroom_memory::{BufferPool, CHUNK_BYTES};
 use super::storage::StoredFile;
 use super::tagging::PAGE_BYTES;
 
-/// Read at once.
+/// Bytes that are read at once.
 const PART_BYTES: u64 = 1 << 20;
 
-/// Whether what is found is durable.
+/// Whether the content that is found is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nobody has written since it was durable, or nothing rests upon it.
+    /// It is durable, or nothing relies on its durability.
     Durable,
-    /// Whoever wrote it may have been killed before it was durable, or have had a sync that failed,
-    /// after which no later one need help: it is written once more, and synced. What is taken for
-    /// recorded is not recorded again.
+    /// Its writer may have been killed before it was durable, or have had a failed sync, after
+    /// which a later sync may not help. So it is rewritten and synced, because blocks that are
+    /// found recorded are not recorded again.
     NotYet,
 }
 
-/// Reads what was ever written of these bytes, whole pages, and reports it page by page: the page's
-/// number, counted from the first byte, and its content. When this returns all of it is durable.
+/// Reads those of these bytes that were ever written, in whole pages, and reports each page's
+/// number, counted from the first byte, and content. When this returns, all of it is durable.
 pub(super) fn read(
     file: &dyn StoredFile,
     bytes: Range<u64>,

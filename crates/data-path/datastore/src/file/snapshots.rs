@@ -1,12 +1,11 @@
-//! The snapshots of a volume that nobody uses: making one, going back to one, and letting one go.
+//! The snapshots of a volume that is not in use: creating, reverting to and deleting them.
 //!
-//! A snapshot is a name for a layer that takes no writes any more. Making one puts a new top on the
-//! layer that was the top; going back puts one on the snapshot's layer. Either is one replacement
-//! of the descriptor, so that a power cut leaves the volume before it or after it. Nothing is
-//! copied.
+//! A snapshot is a name for a layer that no longer takes writes. Creating one puts a new top on the
+//! former top; reverting puts a new top on the snapshot's layer. Either is one replacement of the
+//! descriptor, so that a power cut leaves the volume as before or after it. Nothing is copied.
 //!
-//! A snapshot that is deleted leaves its layer. Where neither another snapshot nor the top needs
-//! that, it goes at once, with its key; otherwise it is merged with the layer above it
+//! A deleted snapshot leaves its layer behind. If neither another snapshot nor the top needs the
+//! layer, it is removed at once, with its key; otherwise it is merged with the layer above it
 //! ([`super::merge`]).
 
 use std::path::Path;
@@ -21,7 +20,7 @@ use super::head::VolumeHead;
 use super::open::{OpenOptions, Protection};
 use super::storage::{HOST, Storage};
 
-/// What a new snapshot is called.
+/// The id and name of a new snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSnapshot {
     /// Its id, which the snapshots of other volumes at the same instant share.
@@ -31,7 +30,7 @@ pub struct NewSnapshot {
 }
 
 impl NewSnapshot {
-    /// The record of it, of this layer as it is now.
+    /// Its record, for this layer as it is now.
     pub(super) fn of(&self, layer: LayerId) -> SnapshotRecord {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         SnapshotRecord {
@@ -42,7 +41,7 @@ impl NewSnapshot {
         }
     }
 
-    /// Refuses one of which the volume has the name or the id already, and one too many.
+    /// Refuses a snapshot whose name or id the volume already has, and one that exceeds the limit.
     ///
     /// # Errors
     /// [`DatastoreError::SnapshotExists`], [`DatastoreError::ManySnapshots`].
@@ -57,10 +56,11 @@ impl NewSnapshot {
     }
 }
 
-/// Makes a snapshot of what the volume at `path` holds. Returns the volume's new descriptor.
+/// Creates a snapshot of the present content of the volume at `path`. Returns the volume's new
+/// descriptor.
 ///
 /// # Errors
-/// If the volume has such a snapshot already, and as [`add_layer`](super::add_layer).
+/// If the volume already has such a snapshot; and those of [`add_layer`](super::add_layer).
 pub fn create_snapshot(
     path: &Path,
     snapshot: &NewSnapshot,
@@ -84,12 +84,12 @@ pub fn create_snapshot_on(
     })
 }
 
-/// Puts the volume at `path` back to what it was at a snapshot, its size included. What it holds
-/// now is kept as the snapshot `keep`, or is lost. Returns the volume's new descriptor, whose
-/// generation and key epochs only rise.
+/// Reverts the volume at `path` to a snapshot, including its size. The present content is kept as
+/// the snapshot `keep`, or is lost. Returns the volume's new descriptor, whose generation and key
+/// epochs only rise.
 ///
 /// # Errors
-/// [`DatastoreError::NoSnapshot`], and as [`create_snapshot`].
+/// [`DatastoreError::NoSnapshot`], and those of [`create_snapshot`].
 pub fn revert(
     path: &Path,
     to: SnapshotId,
@@ -119,11 +119,11 @@ pub fn revert_on(
 }
 
 /// Deletes a snapshot of the volume at `path`. Returns the volume's new descriptor. Its space is
-/// given back at once where only this snapshot needed it, and by the [merge](super::merge) of two
-/// layers where what was written before it is still needed.
+/// freed at once if only this snapshot needed it, and otherwise by the [merge](super::merge) of two
+/// layers.
 ///
 /// # Errors
-/// [`DatastoreError::NoSnapshot`]; while the volume is in use.
+/// [`DatastoreError::NoSnapshot`]; if the volume is in use.
 pub fn delete_snapshot(
     path: &Path,
     snapshot: SnapshotId,
@@ -145,7 +145,7 @@ pub fn delete_snapshot_on(
 }
 
 impl VolumeHead {
-    /// As [`delete_snapshot`], of a volume that may be served meanwhile.
+    /// As [`delete_snapshot`], for a volume that may be served meanwhile.
     pub fn delete_snapshot(
         &mut self,
         snapshot: SnapshotId,

@@ -1,9 +1,9 @@
-//! What a volume asks of a file system: names, and files that are opened by them.
+//! The operations that a volume needs from a file system: names, and the files that they open.
 //!
-//! The host's own is [`HOST`]; a simulated one loses power at any of these calls. What is asked for
-//! here is done when the call returns, and durable when the sync that covers it returns. I/O on
-//! blocks does not pass through here: it goes through the thread's queues, to which an open file is
-//! a [`DataFile`].
+//! The host's own is [`HOST`]; a simulated one can lose power at any of these calls. An operation
+//! is done when its call returns, and durable when the sync that covers it returns. I/O on blocks
+//! does not pass through here: it goes through the thread's queues, to which an open file is a
+//! [`DataFile`].
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -23,8 +23,8 @@ pub trait Storage: Send + Sync {
     /// Opens the directory of a datastore, or of a VM in one.
     fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno>;
 
-    /// Opens the directory of a volume. A link is an error (`LOOP`): a datastore is not trusted to
-    /// name directories outside of it. A file system without links has nothing to refuse.
+    /// Opens the directory of a volume. A link is an error (`LOOP`): a datastore must not be able
+    /// to name directories outside it. A file system without links has nothing to refuse.
     fn open_volume(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
         self.open_directory(path)
     }
@@ -35,31 +35,32 @@ pub trait Storage: Send + Sync {
     /// Removes an empty directory.
     fn remove_directory(&self, path: &Path) -> Result<(), Errno>;
 
-    /// Renames; what has the new name already stays, and is an error (`RENAME_NOREPLACE`).
+    /// Renames without replacing (`RENAME_NOREPLACE`): an existing file of the new name is an
+    /// error.
     fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno>;
 
-    /// Whether the path leads to anything, be it a link.
+    /// Whether the path exists, even as a link.
     fn exists(&self, path: &Path) -> bool;
 
     /// Whether the path leads to a directory.
     fn is_directory(&self, path: &Path) -> bool;
 }
 
-/// What can be locked with `flock(2)`: an open file or directory.
+/// An open file or directory that can be locked with `flock(2)`.
 pub trait Lockable {
-    /// Takes the lock, or says that it is held by another (`WOULDBLOCK`).
+    /// Takes the lock, or fails with `WOULDBLOCK` if another process holds it.
     fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno>;
 
-    /// The process that holds it, where the kernel tells.
+    /// The process that holds the lock, if the kernel reports it.
     fn lock_holder(&self) -> Option<u32>;
 }
 
-/// An open directory, and what its names lead to.
+/// An open directory.
 pub trait Directory: Lockable + AsFd + Send + Sync {
-    /// The file system that it lies on, or why volumes cannot.
+    /// The file system that it lies on, or why that cannot hold volumes.
     fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError>;
 
-    /// Opens a file; a new one is its owner's alone. Links are not followed.
+    /// Opens a file. A new file is accessible only to its owner. Links are not followed.
     fn open(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno>;
 
     /// The names in it, sorted.
@@ -71,45 +72,45 @@ pub trait Directory: Lockable + AsFd + Send + Sync {
     /// Removes a file.
     fn remove(&self, name: &str) -> Result<(), Errno>;
 
-    /// Bytes that a file takes.
+    /// Bytes that a file occupies.
     fn allocated_bytes(&self, name: &str) -> Result<u64, Errno>;
 
     /// Makes its names durable.
     fn sync(&self) -> Result<(), Errno>;
 
-    /// Makes everything on its file system durable (`syncfs`): a way to sync a file that is no sync
-    /// of that file.
+    /// Makes everything on its file system durable (`syncfs`): this syncs a file without a sync
+    /// call on that file.
     fn sync_file_system(&self) -> Result<(), Errno>;
 }
 
 /// An open file.
 pub trait StoredFile: DataFile + Lockable {
-    /// Its length in bytes; an error for what is no regular file (`NOTSUP`).
+    /// Its length in bytes; `NOTSUP` if it is no regular file.
     fn length(&self) -> Result<u64, Errno>;
 
-    /// Makes it longer or shorter; what is new is a hole.
+    /// Makes it longer or shorter; the new part is a hole.
     fn set_length(&self, bytes: u64) -> Result<(), Errno>;
 
-    /// Takes space for these bytes, and makes the file as long as they reach.
+    /// Allocates space for these bytes, and extends the file to their end if it is shorter.
     fn allocate(&self, offset: u64, bytes: u64) -> Result<(), Errno>;
 
-    /// Reads from `offset` on; says how many bytes there were before the end.
+    /// Reads from `offset` on. Returns how many bytes there were before the end of the file.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Writes all of it from `offset` on.
+    /// Writes all of `from` at `offset`.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno>;
 
-    /// Has the file system begin to bring these bytes to the disk, which need not stay in its
-    /// cache: so that a sync that follows a long piece of writing does not begin with the first of
-    /// them. Nothing is promised.
+    /// Asks the file system to begin writing these bytes to the disk, and to drop them from its
+    /// cache, so that a later sync has less to do. It guarantees nothing.
     fn begin_sync(&self, _offset: u64, _bytes: u64) {}
 
-    /// Makes it durable, content and length.
+    /// Makes its content and length durable.
     fn sync(&self) -> Result<(), Errno>;
 
     /// The first byte of data from `at` on (`SEEK_DATA`), or `NXIO`.
     fn next_data(&self, at: u64) -> Result<u64, Errno>;
 
-    /// The first byte from `at` on that is no data (`SEEK_HOLE`); the end of the file is none.
+    /// The first byte from `at` on that is not data (`SEEK_HOLE`); the end of the file counts as
+    /// one.
     fn next_hole(&self, at: u64) -> Result<u64, Errno>;
 }

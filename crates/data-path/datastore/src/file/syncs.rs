@@ -1,9 +1,9 @@
 //! The syncs of a volume that are under way, on all its channels.
 //!
-//! The kernel tells the failure of an fsync once, and marks clean what it could not write. Of two
-//! syncs that are under way together one may hear of it and the other succeed, and the success may
-//! be seen first. So a flush that has succeeded is a success only when every sync that was under
-//! way beside it has ended too, and none of them has failed.
+//! The kernel reports a failed fsync once, and marks the pages that it could not write as clean. Of
+//! two concurrent syncs one may receive the error and the other succeed, and the success may be
+//! seen first. So a successful flush counts as a success only when every concurrent sync has ended
+//! too, and none has failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use strongroom_memory::Padded;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SyncTicket(u64);
 
-/// Whether something was done to a file that no sync covers yet. A sync takes this upon itself with
-/// [`Syncs::begin_for`], which is the only way.
+/// Whether a file has changes that no sync covers yet. Only [`Syncs::begin_for`] clears the mark,
+/// for a sync that then covers the changes.
 ///
-/// Every thread that writes looks at it after each write, so it is apart from what lies beside it.
+/// Every writing thread checks it after each write, so it has a cache line of its own.
 #[derive(Debug)]
 pub(super) struct Unsynced(Padded<AtomicBool>);
 
@@ -28,11 +28,11 @@ impl Unsynced {
         Self(Padded::new(AtomicBool::new(unsynced)))
     }
 
-    /// Something was done, and its submitter is not told yet.
+    /// Notes a change whose submitter has not been answered yet.
     pub(super) fn set(&self) {
-        // Between two syncs all writers but the first find it set, and leave the cache line with
-        // everybody. Whoever finds it set has done its work before the sync that takes it is sent,
-        // for it is taken first.
+        // Between two syncs all writers but the first find it set, and the cache line stays shared.
+        // A writer that finds it set has done its write before the sync is sent, because the sync
+        // takes the mark first.
         if !self.0.load(Ordering::SeqCst) {
             self.0.store(true, Ordering::SeqCst);
         }
@@ -46,9 +46,9 @@ impl Unsynced {
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
     /// Set by the first failed fsync and never cleared: the kernel may have dropped the pages that
-    /// it could not write and would report success next time.
+    /// it could not write, and would report success next time.
     failed: AtomicBool,
-    /// Counts syncs that nobody will hear of.
+    /// Counts syncs whose completion will never arrive.
     abandoned: AtomicU64,
     book: Mutex<Book>,
 }
@@ -62,12 +62,12 @@ struct Book {
 }
 
 impl Syncs {
-    /// Whether any has failed: then nothing is promised any more.
+    /// Whether any sync has failed: then no flush succeeds any more.
     pub(super) fn have_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
     }
 
-    /// A sync is about to be sent.
+    /// Gives the ticket of a sync that is about to be sent.
     pub(super) fn begin(&self) -> SyncTicket {
         let mut book = self.book.lock();
         let ticket = SyncTicket(book.next);
@@ -76,9 +76,9 @@ impl Syncs {
         ticket
     }
 
-    /// A sync of these files is about to be sent; says which of them have anything to sync. The
-    /// ticket comes first: whoever finds that another has taken a file upon itself finds that one's
-    /// ticket, and waits for it.
+    /// Gives the ticket of a sync of these files that is about to be sent, and which of them have
+    /// unsynced changes. The ticket is issued before the marks are taken: a thread that finds a
+    /// mark already taken also finds the ticket of the sync that took it, and waits for it.
     pub(super) fn begin_for<const FILES: usize>(
         &self,
         files: [Option<&Unsynced>; FILES],
@@ -87,21 +87,21 @@ impl Syncs {
         (ticket, files.map(|file| file.is_some_and(Unsynced::take)))
     }
 
-    /// Nobody will hear how a sync of these files ends: whoever has waited for it syncs them again
-    /// ([`Self::abandoned`]).
+    /// Gives up a sync of these files whose completion will never arrive. Flushes that waited for
+    /// it sync the files again ([`Self::abandoned`]).
     pub(super) fn abandon<const FILES: usize>(&self, ticket: SyncTicket, files: [Option<&Unsynced>; FILES]) {
         files.into_iter().flatten().for_each(Unsynced::set);
         self.abandoned.fetch_add(1, Ordering::SeqCst);
         self.end(ticket, false);
     }
 
-    /// How many syncs were abandoned. If it has changed since before a flush began, what the flush
-    /// has waited for may not be durable.
+    /// The count of abandoned syncs. If it has changed since before a flush began, the changes that
+    /// the flush covers may not be durable.
     pub(super) fn abandoned(&self) -> u64 {
         self.abandoned.load(Ordering::SeqCst)
     }
 
-    /// A sync has ended. Those that wait for it look again.
+    /// Ends a sync, and wakes the threads that wait for it.
     pub(super) fn end(&self, ticket: SyncTicket, failed: bool) {
         if failed {
             self.failed.store(true, Ordering::SeqCst);
@@ -111,9 +111,8 @@ impl Syncs {
         book.waiting.drain(..).for_each(|waker| waker.wake());
     }
 
-    /// A durable write has ended, with this; what it may tell its submitter. Without room nothing
-    /// that was acknowledged is lost, and room can come back. What was promised durable beside a
-    /// failed fsync is not.
+    /// Ends a durable write, and returns the result for its submitter. Lack of room loses no
+    /// acknowledged write, and can pass. After a failed fsync no durable write counts as durable.
     pub(super) fn end_of_durable_write(
         &self,
         ticket: SyncTicket,
@@ -126,13 +125,13 @@ impl Syncs {
         }
     }
 
-    /// The first ticket that is not given out yet: a flush that succeeds now must wait for those
+    /// The first ticket that is not issued yet: a flush that succeeds now must wait for all tickets
     /// before it.
     pub(super) fn next(&self) -> SyncTicket {
         SyncTicket(self.book.lock().next)
     }
 
-    /// Whether all syncs before `next` have ended. If not, `waker` is woken when one has.
+    /// Whether all syncs before `next` have ended. If not, calls `waker` when one has.
     pub(super) fn have_ended_before(&self, next: SyncTicket, waker: &Arc<Waker>) -> bool {
         let mut book = self.book.lock();
         let ended = book.under_way.iter().all(|ticket| *ticket >= next);
@@ -169,7 +168,7 @@ mod tests {
         assert_eq!(syncs.end_of_durable_write(later, Ok(())), Ok(()));
     }
 
-    /// Threads flush side by side, over and over: whoever finds nothing to sync waits for the one
+    /// Threads flush concurrently, repeatedly: a thread with nothing to sync waits for the one
     /// that has it.
     #[test]
     fn who_finds_nothing_to_sync_waits_for_who_took_it() {

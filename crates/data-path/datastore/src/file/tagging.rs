@@ -1,7 +1,7 @@
-//! Tags: what they are, what they are bound to, and sectors of bits that bear one.
+//! Tags: their form, what they are bound to, and sectors of bits that have one.
 //!
-//! A sidecar that says something of blocks says it in bits, in sectors of 512 bytes, the unit that
-//! a device writes whole. Each vouches for itself:
+//! A sidecar stores facts about blocks as bits, in sectors of 512 bytes, the unit that a device
+//! writes atomically. Each sector has its own tag:
 //!
 //! ```text
 //! offset  bytes  content
@@ -17,24 +17,25 @@ use strongroom_types::{BLOCK_BYTES, KeyEpoch, LayerId, SECTOR_BYTES, VolumeId};
 
 use super::open::Deks;
 
-/// Length of a page, in which sidecars are read, kept and written: what a device writes best.
+/// Length of a page, the unit in which sidecars are read, cached and written: devices handle it
+/// best.
 pub(super) const PAGE_BYTES: usize = BLOCK_BYTES as usize;
 
 /// Length of a tag.
 pub(super) const TAG_BYTES: usize = BLOCK_TAG_BYTES;
 
-/// A tag, so that two are compared in one step whatever they hold.
+/// A tag, as a number, so that two are compared in constant time.
 pub(super) type Tag = u128;
 
-/// In memory: there is nothing. No tag of something is zero.
+/// In memory: "nothing here". The tag of a block is never zero.
 pub(super) const NOTHING: Tag = 0;
 
-/// What a sector without a bit is.
+/// How a sector without any bit set is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EmptySector {
-    /// Zeroes: anybody may say it, because it takes nothing from anybody.
+    /// As zeroes. Anyone can forge it, which is harmless.
     Zeroes,
-    /// Tagged as any other.
+    /// With a tag, as any other.
     Tagged,
 }
 
@@ -48,7 +49,8 @@ pub(super) const SECTORS_PER_PAGE: u64 = PAGE_BYTES as u64 / SECTOR_BYTES;
 /// Numbers of one page. A torn page is whole sectors, each of which has its own tag.
 pub(super) const NUMBERS_PER_PAGE: u64 = NUMBERS_PER_SECTOR * SECTORS_PER_PAGE;
 
-/// What a tag is bound to. It stands before what is tagged, and fills one block of SHA-256.
+/// The volume and layer that a tag is bound to. They are part of a header that precedes the tagged
+/// data and fills one block of SHA-256.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     /// The volume.
@@ -87,7 +89,7 @@ impl Binding {
     }
 }
 
-/// Keys for tags, one for each epoch, derived from what seals the epoch's blocks.
+/// Keys for tags, one per epoch, derived from the DEK that seals the epoch's blocks.
 #[derive(Debug)]
 pub(super) struct Tagger {
     /// By epoch, oldest first; not empty.
@@ -95,8 +97,8 @@ pub(super) struct Tagger {
 }
 
 impl Tagger {
-    /// Derives them; `None` where there is no DEK to derive from. Another purpose, which `info`
-    /// says, never gets these keys.
+    /// Derives the keys; `None` if there is no DEK to derive from. `info` names the purpose, and no
+    /// other purpose gets these keys.
     pub fn derive(deks: &Deks, info: &[u8]) -> Result<Option<Self>, CryptoError> {
         let keys = deks.iter().map(|(epoch, dek)| {
             let key = hkdf_sha256(dek, &[], info, BLOCK_TAG_KEY_BYTES)?;
@@ -106,7 +108,7 @@ impl Tagger {
         Ok((!keys.is_empty()).then_some(Self { keys }))
     }
 
-    /// A key that everybody knows, for a clear volume: its tags show accidents, and not intent.
+    /// A publicly known key, for a clear volume: its tags show accidental damage, not tampering.
     pub fn without_a_key() -> Result<Self, CryptoError> {
         let key = BlockTagKey::new(&SecretBytes::zeroed(BLOCK_TAG_KEY_BYTES)?)?;
         Ok(Self { keys: vec![(KeyEpoch::FIRST, key)] })
@@ -117,7 +119,7 @@ impl Tagger {
         self.keys.iter().find(|(of, _)| *of == epoch).map(|(_, key)| key)
     }
 
-    /// Tags the sectors of a page, whose bits are there, under the newest key.
+    /// Tags the sectors of a page, whose bits are already filled in, under the newest key.
     pub fn tag_page(
         &self,
         header: impl Fn(u64) -> [u8; HEADER_BYTES],
@@ -135,8 +137,8 @@ impl Tagger {
         Ok(())
     }
 
-    /// Reports the bits of each sector of a page that one of the keys has tagged, and the others
-    /// without: they say nothing.
+    /// Reports each sector of a page: with its bits if one of the keys verifies it, and without if
+    /// none does.
     pub fn verify_page(
         &self,
         header: impl Fn(u64) -> [u8; HEADER_BYTES],
@@ -161,19 +163,18 @@ impl Tagger {
     }
 }
 
-/// The sectors of a page, with their numbers, to be filled.
+/// The sectors of a page, mutable, with their numbers.
 fn sectors_mut(page_number: u64, page: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8])> {
     (page_number * SECTORS_PER_PAGE..).zip(page.chunks_exact_mut(SECTOR))
 }
 
-/// The bits of a page's sectors, to be filled: the number of the first one of each, and their
-/// place.
+/// The bits of a page's sectors, mutable, each with the number of its first bit.
 pub(super) fn bits_mut(page_number: u64, page: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8])> {
     sectors_mut(page_number, page)
         .map(|(number, sector)| (number * NUMBERS_PER_SECTOR, &mut sector[TAG_BYTES..]))
 }
 
-/// The bits of a page's sectors, without a look at their tags.
+/// The bits of a page's sectors, without verification.
 pub(super) fn bits(page_number: u64, page: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let first = page_number * NUMBERS_PER_PAGE;
     (first..)
@@ -182,7 +183,7 @@ pub(super) fn bits(page_number: u64, page: &[u8]) -> impl Iterator<Item = (u64, 
         .map(|(first, sector)| (first, &sector[TAG_BYTES..]))
 }
 
-/// The tag of what is not nothing: never zero. One in 2^128 would be.
+/// The tag of a block that is there: never zero. One in 2^128 would be.
 pub(super) fn of_something(tag: [u8; 16]) -> Tag {
     Tag::from_le_bytes(tag).max(1)
 }

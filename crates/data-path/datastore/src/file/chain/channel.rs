@@ -1,4 +1,4 @@
-//! One queue's way into a chain.
+//! The channel of one queue into a chain of layers.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -16,7 +16,7 @@ use crate::file::blocks::is_zero;
 use crate::file::discards::round::Recorder;
 use crate::file::discards::{Answer, Asked};
 
-/// Blocks that are recorded at once: those of one round.
+/// The most blocks that are recorded at once: those of one round.
 const RECORD_BLOCKS_MAX: u64 = 1 << 21;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -31,7 +31,7 @@ pub struct ChainChannel {
     active: InFlight<Active>,
     /// Changes whose record is on its way.
     recording: VecDeque<Recording>,
-    /// Reads that wait for memory, and what of their layer they want.
+    /// Reads that wait for memory, and the extent of the layer that each wants.
     waiting: VecDeque<(Slot, Extent)>,
     returned: Vec<Done<Sealed>>,
     ended: Vec<Done<Sealed>>,
@@ -39,30 +39,30 @@ pub struct ChainChannel {
     unkicked: bool,
 }
 
-/// What was sent down.
+/// A request that was sent down.
 enum Active {
     Read(Read),
-    /// A request that the top has as it came.
+    /// A request that was passed to the top unchanged.
     Passed {
         tag: u64,
     },
     /// A flush of the top and of the layer below it.
     Flush {
         tag: u64,
-        /// How many of the two have not ended.
+        /// How many of the two flushes have not ended.
         left: u8,
-        /// Of the lower layer, until that has ended.
+        /// The lower layer's flush, until it has ended.
         lower: Option<LowerFlush>,
         result: Result<(), IoError>,
     },
 }
 
-/// A change of the top, which must have recorded first what of it becomes "nothing here".
+/// A change of the top whose blocks that become "nothing here" must be recorded first.
 struct Recording {
     io: Io<Sealed>,
-    /// What is still to be looked at.
+    /// The blocks that are still to be examined.
     rest: Range<u64>,
-    /// What is being recorded: the first of the rest.
+    /// The blocks that are being recorded: the first of `rest`.
     asked: Option<(Range<u64>, Asked)>,
 }
 
@@ -123,15 +123,15 @@ impl ChainChannel {
         Some(())
     }
 
-    /// Takes a change of the top, of which these blocks may become "nothing here" where a lower
-    /// layer has something.
+    /// Takes a change of the top in which these blocks may become "nothing here" over blocks of a
+    /// lower layer.
     fn change(&mut self, io: Io<Sealed>, blocks: Range<u64>) {
         let rest = blocks.start..blocks.end.min(self.shared.lower_end_block());
         let recording = Recording { io, rest, asked: None };
         self.go_on_recording(recording);
     }
 
-    /// Records what is to be recorded; once all of it is, the change goes to the top.
+    /// Records the blocks that need it. Once all are recorded, the change goes to the top.
     fn go_on_recording(&mut self, mut recording: Recording) {
         loop {
             let asked = recording.asked.take();
@@ -145,7 +145,7 @@ impl ChainChannel {
             match self.shared.discards.ask(blocks.clone(), asked, &self.waker) {
                 Ok(Answer::Recorded) => recording.rest.start = blocks.end,
                 Ok(Answer::Waits(now)) => {
-                    // What was asked for before is on its way: whoever records it wakes this
+                    // A request made before is on its way: the channel that records it wakes this
                     // thread.
                     self.unkicked |= asked.is_none();
                     recording.asked = Some((blocks, now));
@@ -193,7 +193,7 @@ impl ChainChannel {
         Some(())
     }
 
-    /// Reads of a layer what those above do not have, into other memory.
+    /// Reads the blocks that the layers above do not have, into separate memory.
     fn read_part(&mut self, slot: Slot, level: usize, extent: Extent) {
         match self.pool.take(extent.length() as usize) {
             Some(into) => self.send(level, slot, Request::Read { extent, into }),
@@ -207,13 +207,13 @@ impl ChainChannel {
         }
     }
 
-    /// Whether there is anything to record: else nobody need look whether a round can begin, under
-    /// the lock that all channels share.
+    /// Whether there is anything to record. If not, there is no need to take the lock that all
+    /// channels share to see whether a round can begin.
     fn records(&self) -> bool {
         !self.recording.is_empty() || self.recorder.is_in_round()
     }
 
-    /// Goes on with what has waited for memory, or for a record.
+    /// Resumes requests that have waited for memory or for a record.
     fn look_again(&mut self) {
         for _ in 0..self.waiting.len() {
             let Some((slot, extent)) = self.waiting.pop_front() else { break };
@@ -229,7 +229,7 @@ impl ChainChannel {
     }
 }
 
-/// The next blocks, of those that are left, of which there will be "nothing here".
+/// The next of the remaining blocks that will become "nothing here".
 fn next_to_record(request: &Request<Sealed>, rest: Range<u64>) -> Option<Range<u64>> {
     if rest.is_empty() {
         return None;
@@ -237,7 +237,7 @@ fn next_to_record(request: &Request<Sealed>, rest: Range<u64>) -> Option<Range<u
     let Request::Write { extent, from, .. } = request else {
         return Some(rest.start..rest.end.min(rest.start + RECORD_BLOCKS_MAX));
     };
-    // Ciphertext is never zero; a clear volume's blocks may be.
+    // Ciphertext is never all zero; a clear volume's blocks may be.
     let first = extent.offset() / BLOCK_BYTES;
     let is_nothing = |block: &u64| is_zero(&from.bytes()[(block - first) as usize * BLOCK..][..BLOCK]);
     let start = rest.clone().find(is_nothing)?;
@@ -291,8 +291,8 @@ impl Channel<Sealed> for ChainChannel {
                 }
             }
             self.returned = returned;
-            // First, because what is asked for anew, of a channel that went away, is begun with
-            // what is wanted.
+            // First: a request that is repeated because another channel went away is part of the
+            // round that begins below.
             self.look_again();
             moved |= self.records() && self.recorder.poll(&self.pool);
             if self.unkicked {

@@ -1,10 +1,10 @@
-//! Flushes of the layer below the top, until that is complete.
+//! Flushes of the layer below the top, until that layer is complete.
 
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Counts the flushes that go to the layer below the top, so that they can be ended.
+/// Counts the flushes that go to the layer below the top, so that they can be stopped.
 #[derive(Debug, Default)]
 pub struct LowerFlushes {
     state: Mutex<State>,
@@ -18,7 +18,7 @@ struct State {
 }
 
 impl LowerFlushes {
-    /// Begins a flush; `None` if the layer needs none any more.
+    /// Begins a flush; `None` if the layer no longer needs one.
     pub(super) fn begin(self: &Arc<Self>) -> Option<LowerFlush> {
         let mut state = self.state.lock();
         if state.has_ended {
@@ -28,7 +28,7 @@ impl LowerFlushes {
         Some(LowerFlush(Arc::clone(self)))
     }
 
-    /// Says that everything in the layer is durable, and waits until no flush of it is under way.
+    /// Declares everything in the layer durable, and waits until no flush of it is under way.
     pub fn end_all(&self) {
         let mut state = self.state.lock();
         state.has_ended = true;

@@ -6,13 +6,13 @@
 //!            \---> the layer below, and the next   read where those above have nothing
 //! ```
 //!
-//! A read goes to the top, and where that has nothing, and has not recorded that it hides what is
-//! below, to the next layer. A write goes to the top alone. What becomes zeroes there is recorded
-//! first ([`discards`](super::discards)). A flush goes to the top, and to the layer below it as
-//! long as that is not complete ([`LowerFlushes`]).
+//! A read goes to the top. Blocks that the top neither has nor hides by a record are read from the
+//! next layer. A write goes to the top alone. Blocks that become zeroes there are recorded first
+//! ([`discards`](super::discards)). A flush goes to the top, and to the layer below it until that
+//! is complete ([`LowerFlushes`]).
 //!
-//! The stage keeps nothing of blocks in memory: what a layer has is what reading it shows, so
-//! nothing can be out of date.
+//! The stage keeps no state about blocks in memory: it learns what a layer has by reading it, so
+//! its knowledge is never out of date.
 
 mod channel;
 mod closing;
@@ -31,7 +31,7 @@ use super::discards::Discards;
 pub struct LowerLayer {
     /// Its blocks.
     pub blocks: Arc<dyn Disk<Sealed>>,
-    /// What it has recorded, if there are layers below it.
+    /// Its record of discards, if there are layers below it.
     pub discards: Option<Arc<Discards>>,
 }
 
@@ -46,12 +46,12 @@ struct Shared {
     discards: Arc<Discards>,
     /// Nearest first.
     lower: Vec<LowerLayer>,
-    /// Of the layer below the top, if what was written to it last may not be durable.
+    /// Flushes of the layer below the top, if its last writes may not be durable.
     lower_flushes: Option<Arc<LowerFlushes>>,
 }
 
 impl ChainDisk {
-    /// Puts `top`, and what it has recorded, on other layers, of which the nearest comes first.
+    /// Puts `top` and its record of discards on other layers, nearest first.
     pub fn new(top: Arc<dyn Disk<Sealed>>, discards: Arc<Discards>, lower: Vec<LowerLayer>) -> Self {
         let is_closing = lower.first().is_some_and(|layer| !layer.blocks.limits().read_only);
         let lower_flushes = is_closing.then(Arc::default);
@@ -63,7 +63,7 @@ impl ChainDisk {
         self.shared.lower_flushes.clone()
     }
 
-    /// Whether nothing can be recorded any more until the volume is opened anew.
+    /// Whether recording has failed for good: nothing can be recorded until the volume is reopened.
     pub fn has_failed_record(&self) -> bool {
         self.shared.discards.have_failed()
     }
@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// What a layer has recorded; the top is 0.
+    /// The record of discards of a layer; the top is 0.
     fn discards(&self, level: usize) -> Option<&Arc<Discards>> {
         match level.checked_sub(1) {
             None => Some(&self.discards),
@@ -91,7 +91,7 @@ impl Shared {
         self.lower.first().map_or(0, |layer| layer.blocks.limits().size_bytes / BLOCK_BYTES)
     }
 
-    /// Reports what the layers from `level` on have of an extent.
+    /// Reports the allocation of an extent in the layers from `level` down.
     fn allocation(
         &self,
         level: usize,
@@ -111,7 +111,7 @@ impl Shared {
             }
             let below = |run, report: &mut dyn FnMut(Extent, Allocation) -> bool| {
                 self.allocation(level + 1, run, &mut |run, below| {
-                    // Space that the layer has taken stays taken, whatever is below.
+                    // Space that the layer has allocated stays allocated, whatever is below.
                     report(run, if below == Allocation::Data { below } else { found })
                 })
             };

@@ -1,4 +1,4 @@
-//! How far a read has come down the chain.
+//! The progress of a read down the chain.
 
 use strongroom_io::{IoError, TRANSFER_BYTES_MAX};
 use strongroom_memory::Buffer;
@@ -11,7 +11,7 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// The blocks of the longest transfer.
 const BLOCKS_MAX: usize = TRANSFER_BYTES_MAX as usize / BLOCK + 2;
 
-/// Which blocks of a read are to be looked for in the next layer.
+/// The blocks of a read that must be looked for in the next layer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open([u64; BLOCKS_MAX.div_ceil(64)]);
 
@@ -45,7 +45,7 @@ impl Open {
 pub(super) struct Read {
     pub tag: u64,
     extent: Extent,
-    /// What is read into, unless a layer has it just now.
+    /// The memory that is read into, unless a layer has it just now.
     pub into: Option<Buffer>,
     open: Open,
     /// Blocks of the extent that the layer at `level` is asked for.
@@ -56,21 +56,21 @@ pub(super) struct Read {
 
 /// What a read needs next.
 pub(super) enum Next {
-    /// This part of the layer at its level, into the whole of its own memory.
+    /// Read this part of the layer at its level, into the whole of the read's own memory.
     Whole(Extent),
-    /// This part of the layer, into other memory.
+    /// Read this part of the layer, into separate memory.
     Part(Extent),
     Ended,
 }
 
 impl Read {
-    /// A read that the top has, with its memory.
+    /// A read that starts at the top, which has its memory.
     pub fn new(tag: u64, extent: Extent) -> Self {
         let blocks = (extent.length() / BLOCK_BYTES) as usize;
         Self { tag, extent, into: None, open: Open::all(blocks), asked: 0..blocks, level: 0 }
     }
 
-    /// A layer was read. What it has is taken over, and what it hides is settled.
+    /// Takes the blocks that a layer has, and settles those that it hides.
     pub fn take(&mut self, content: Buffer, discards: Option<&Discards>) -> Result<(), IoError> {
         let first_block = self.extent.offset() / BLOCK_BYTES;
         match &mut self.into {
@@ -103,7 +103,7 @@ impl Read {
         Ok(())
     }
 
-    /// Goes down to a layer of so many bytes.
+    /// Goes down to a layer of `layer_bytes` bytes.
     pub fn descend(&mut self, layer_bytes: u64) -> Next {
         let first_block = self.extent.offset() / BLOCK_BYTES;
         let reaches = (layer_bytes / BLOCK_BYTES).saturating_sub(first_block) as usize;
@@ -114,7 +114,7 @@ impl Read {
         self.asked = first..last + 1;
         let place = |block: usize| (first_block + block as u64) * BLOCK_BYTES;
         let extent = Extent::between(place(first), place(last + 1));
-        // Nothing was found yet, so there is nothing to keep.
+        // No block was found yet, so the memory holds nothing to keep.
         match (0..blocks).all(|block| self.open.has(block)) {
             true => Next::Whole(extent),
             false => Next::Part(extent),

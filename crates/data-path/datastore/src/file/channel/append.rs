@@ -13,31 +13,32 @@ use super::{Files, Step};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Records of a channel under way together: while they are, what comes gathers for the next one.
+/// The most records of a channel under way together. Meanwhile new writes gather for the next
+/// record.
 const RECORDS_MAX: usize = 2;
 /// Runs of cleared blocks in a record, which take no space in it but their entry.
 const RUNS_MAX: usize = 128;
 
-/// What is to go through the log.
+/// A request that goes through the log.
 struct Asked {
     tag: u64,
     extent: Extent,
     durable: bool,
     what: What,
-    /// Blocks that are in records already.
+    /// How many of its blocks are in records already.
     placed: u64,
-    /// Records under way that hold some of it.
+    /// How many records under way hold blocks of it.
     records: u32,
-    /// Attempts to empty the log that had begun when it first found no room.
+    /// The attempts to empty the log that had begun when it first found no room.
     waits_since: Option<Attempts>,
     failure: Option<IoError>,
 }
 
 enum What {
-    /// This content.
+    /// Writes this content.
     Write { from: Buffer },
-    /// Nothing, for these blocks that the log holds something of; and then all of it in its place
-    /// too.
+    /// Clears these blocks, of which the log holds entries; then the whole extent is cleared in
+    /// place too.
     Clear { may_unmap: bool, runs_left: VecDeque<Run> },
 }
 
@@ -66,10 +67,10 @@ struct Record {
     sync: Option<SyncTicket>,
 }
 
-/// What has ended.
+/// A request that has ended.
 pub(super) enum Ended {
     Write(Done<Sealed>),
-    /// If it succeeded, it is to be done in place now.
+    /// If it succeeded, it must now be done in place.
     Clear {
         tag: u64,
         extent: Extent,
@@ -81,7 +82,7 @@ pub(super) enum Ended {
 
 pub(super) struct Appender {
     asked: InFlight<Asked>,
-    /// Those that are not, or not whole, in records yet.
+    /// Requests that are not yet completely in records.
     waiting: VecDeque<Slot>,
     records: InFlight<Record>,
     ended: VecDeque<Ended>,
@@ -106,8 +107,8 @@ impl Appender {
         self.ask(tag, extent, durable, What::Write { from });
     }
 
-    /// Takes a clearing of blocks, and the runs of them that the log holds something of: at least
-    /// one.
+    /// Takes a request to clear blocks, and the runs of them that the log holds entries of: at
+    /// least one.
     pub(super) fn clear(
         &mut self,
         tag: u64,
@@ -141,8 +142,8 @@ impl Appender {
                 false => {
                     drop(memory);
                     let Some(smaller) = self.pool.take(reservation.blocks as usize * BLOCK) else {
-                        // There was memory for more; if this is none all the same, the space is
-                        // lost until it is trimmed.
+                        // Memory for more was available. If there is none here all the same, the
+                        // space is lost until it is trimmed.
                         return log.ended(&reservation, &[], false);
                     };
                     smaller
@@ -167,7 +168,7 @@ impl Appender {
         blocks as u32
     }
 
-    /// Puts what waits into a record, as far as it has room.
+    /// Puts waiting requests into a record, as far as it has room.
     fn fill(
         &mut self,
         reservation: Reservation,
@@ -250,8 +251,8 @@ impl Appender {
         });
     }
 
-    /// What waits for room goes on waiting, but for what an attempt that began after it found none
-    /// for.
+    /// Keeps requests waiting for room. Fails those that began to wait before an attempt to empty
+    /// the log that found none.
     fn wait_for_room(&mut self, begun: Attempts, failed: Attempts, log: &Log) {
         for slot in std::mem::take(&mut self.waiting) {
             let Some(asked) = self.asked.get_mut(slot) else { continue };
@@ -265,7 +266,7 @@ impl Appender {
         }
     }
 
-    /// There will be no room: what waits for some fails.
+    /// There will be no room: fails the requests that wait for it.
     fn fail_waiting(&mut self, error: IoError, log: &Log) {
         for slot in std::mem::take(&mut self.waiting) {
             self.fail(slot, error, log);
@@ -283,7 +284,7 @@ impl Appender {
         self.ended.pop_front()
     }
 
-    /// Nobody will hear how a record ends.
+    /// Gives up a record whose completion will never arrive.
     pub(super) fn lost(&mut self, record: Slot, log: &Log, syncs: &Syncs) {
         if let Some(Record { reservation, entries, sync, .. }) = self.records.take(record) {
             log.lost(&reservation, &entries);
@@ -293,7 +294,7 @@ impl Appender {
         }
     }
 
-    /// What was not sent will not be.
+    /// Gives up the requests that were not sent.
     pub(super) fn give_up(&mut self, log: &Log) {
         for slot in std::mem::take(&mut self.waiting) {
             if let Some(asked) = self.asked.get_mut(slot) {
@@ -304,7 +305,7 @@ impl Appender {
 }
 
 impl Asked {
-    /// What is in no record is not to come.
+    /// Gives up the blocks that are in no record yet.
     fn abandon(&mut self, log: &Log) {
         match &mut self.what {
             What::Write { .. } => {

@@ -1,8 +1,8 @@
-//! One queue's way into a file volume.
+//! The channel of one queue into a file volume.
 //!
-//! A request is one operation on the layer's file, or several: what goes through the first-write
-//! log is appended in records ([`append`]), what the log answers for is read from there ([`read`]),
-//! and a flush syncs every file that has something to sync.
+//! A request is one or several operations on files. Writes that go through the first-write log are
+//! appended in records ([`append`]). Blocks that the log answers for are read from there
+//! ([`read`]). A flush syncs every file that has unsynced changes.
 
 mod append;
 mod read;
@@ -26,9 +26,9 @@ use super::log::epochs::Epoch;
 use super::log::{Log, Route};
 use super::syncs::{SyncTicket, Unsynced};
 
-/// What was sent to a file, and what is to be done when it comes back.
+/// An operation that was sent to a file, and what its completion needs.
 enum Step {
-    /// A read of the layer, as the whole of a request.
+    /// A read of the layer that is a whole request.
     Read { tag: u64, epoch: Option<Epoch> },
     /// A write of the layer. `fills` names blocks that were "nothing here". A durable one is an
     /// fsync of its own blocks.
@@ -39,9 +39,9 @@ enum Step {
     Sync { flush: Slot },
     /// A record of the log.
     Record { record: Slot },
-    /// A read of the log, as the whole of a request: so many blocks of a segment.
+    /// A read of the log that is a whole request: so many blocks of a segment.
     LogRead { tag: u64, segment: usize, blocks: usize },
-    /// A part of a read of both.
+    /// A part of a read of both the layer and the log.
     Part { read: Slot, part: read::Part },
 }
 
@@ -62,7 +62,7 @@ pub(super) struct FileChannel {
     /// Flushes that have succeeded and wait for other syncs to end.
     settling: VecDeque<Settling>,
     waker: Arc<Waker>,
-    /// What ended without a file's help, until the next poll.
+    /// Requests that ended without a file operation, until the next poll.
     ended: VecDeque<Done<Sealed>>,
     file_done: Vec<FileDone>,
     log: Option<LogSide>,
@@ -76,7 +76,7 @@ struct Settling {
     abandoned: u64,
 }
 
-/// The channel's way to its files.
+/// The channel's queue to its files.
 struct Files {
     queue: Box<dyn FileQueue>,
     layer: FileToken,
@@ -90,7 +90,7 @@ impl Files {
     }
 }
 
-/// What a channel has of its layer's log.
+/// A channel's state for its layer's log.
 struct LogSide {
     log: Arc<Log>,
     file: FileToken,
@@ -165,8 +165,8 @@ impl FileChannel {
         self.files.send(self.files.layer, Step::Write { tag, epoch: in_epoch, fills, sync }, operation);
     }
 
-    /// Makes blocks "nothing here": in the log too, where it holds anything of them, and there
-    /// first.
+    /// Makes blocks "nothing here": first in the log, where it has entries of them, and then in
+    /// place.
     fn clear(&mut self, tag: u64, extent: Extent, may_unmap: bool, durable: bool) {
         if let Some(LogSide { log, append, .. }) = &mut self.log {
             let runs = log.runs(extent);
@@ -190,8 +190,8 @@ impl FileChannel {
         self.files.send(self.files.layer, Step::Space { tag, extent, durable }, operation);
     }
 
-    /// Syncs what has anything to sync. What another flush has taken upon itself it waits for when
-    /// it settles.
+    /// Syncs the files with unsynced changes. It waits for changes that another flush is syncing
+    /// when it settles.
     fn flush(&mut self, tag: u64) {
         let abandoned = self.shared.syncs.abandoned();
         let (ticket, [layer, log]) = self.shared.syncs.begin_for(self.unsynced());
@@ -233,7 +233,7 @@ impl FileChannel {
         }
     }
 
-    /// Ends the flushes beside which no sync is under way any more.
+    /// Ends the flushes for which no earlier sync is still under way.
     fn settle(&mut self, done: &mut Vec<Done<Sealed>>) {
         while let Some(first) = self.settling.front()
             && self.shared.syncs.have_ended_before(first.next, &self.waker)
@@ -242,7 +242,7 @@ impl FileChannel {
             let syncs = &self.shared.syncs;
             let result = match syncs.have_failed() {
                 true => Err(IoError::FlushFailed),
-                // What it relied on may not have been synced.
+                // A sync that it relied on was abandoned.
                 false if syncs.abandoned() != abandoned => {
                     self.flush(tag);
                     continue;
@@ -323,7 +323,7 @@ impl FileChannel {
         self.take_appended();
     }
 
-    /// Ends what has gone through the log.
+    /// Ends requests that have gone through the log.
     fn take_appended(&mut self) {
         while let Some(appended) = self.log.as_mut().and_then(|side| side.append.next_ended()) {
             match appended {
@@ -338,7 +338,7 @@ impl FileChannel {
         }
     }
 
-    /// Sends on its way what waits for room in the log, or for memory.
+    /// Sends requests that have waited for room in the log or for memory.
     fn go_on(&mut self) {
         if let Some(LogSide { log, file, append, reads }) = &mut self.log {
             append.send(log, *file, &mut self.files, &self.shared.syncs);
@@ -399,7 +399,7 @@ impl Channel<Sealed> for FileChannel {
                 self.finish(ended);
             }
             self.file_done = file_done;
-            // Room can have come without a completion of ours.
+            // Room can appear without a completion of this channel.
             self.go_on();
             self.settle(done);
             self.files.queue.kick();
@@ -411,7 +411,8 @@ impl Channel<Sealed> for FileChannel {
 }
 
 impl Drop for FileChannel {
-    /// Nobody will hear how the rest ends, so nobody waits for it.
+    /// Gives up the operations under way: their completions will never arrive, so nothing must wait
+    /// for them.
     fn drop(&mut self) {
         let mut slots = (0..).map_while(Slot::from_tag);
         while !self.files.steps.is_empty()

@@ -1,8 +1,8 @@
 //! Reading blocks that the first-write log answers for.
 //!
-//! A read whose blocks lie in the log one after the other is a read of the log. Any other one reads
-//! the layer, and beside it from the log what is newer there; when all parts have come, the newer
-//! blocks are put over the older ones.
+//! A read whose blocks lie in the log one after the other is a read of the log. Any other read goes
+//! to the layer, and its newer blocks are read from the log at the same time. When all parts have
+//! arrived, the newer blocks are copied over the older ones.
 
 use std::collections::VecDeque;
 
@@ -19,14 +19,14 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// A part of a read.
 pub(super) enum Part {
-    /// Of the layer: all of it.
+    /// The whole extent, from the layer.
     Layer { epoch: Epoch },
-    /// Of the log: so many blocks from this one of the read on, from this segment.
+    /// `blocks` blocks from block `first` of the read on, from this segment of the log.
     Log { first: usize, blocks: usize, segment: usize },
 }
 
 impl Part {
-    /// Ends what the part holds on to.
+    /// Releases what the part holds.
     pub(super) fn let_go(self, log: &Log) {
         match self {
             Self::Layer { epoch } => log.epochs.leave(epoch),
@@ -35,13 +35,13 @@ impl Part {
     }
 }
 
-/// A read of both.
+/// A read of both the layer and the log.
 struct Mixed {
     tag: u64,
-    /// Where it goes; with the kernel while the layer is read.
+    /// The memory that is read into; the kernel has it while the layer is read.
     into: Option<Buffer>,
     parts_left: usize,
-    /// What came from the log: first block of the read, content.
+    /// Content from the log, with its first block in the read.
     newer: Vec<(usize, Buffer)>,
     /// Blocks of the read that are "nothing here".
     nothing: Vec<usize>,
@@ -78,7 +78,7 @@ impl LogReads {
         }
     }
 
-    /// Begins a read in an epoch that it entered before the log is asked.
+    /// Begins a read in an epoch that it entered before it asks the log.
     #[expect(clippy::too_many_arguments, reason = "a request, and what it is done with")]
     pub(super) fn begin(
         &mut self,
@@ -169,7 +169,7 @@ impl LogReads {
         self.ended.pop_front()
     }
 
-    /// A part has ended; perhaps the whole.
+    /// Takes the end of a part, and ends the read with its last part.
     pub(super) fn ended(
         &mut self,
         read: Slot,
@@ -206,8 +206,8 @@ impl LogReads {
     }
 }
 
-/// The runs of what the log answers for, and the blocks of the read of which it says that there is
-/// nothing.
+/// The runs of blocks whose content is in the log, and the blocks of the read that the log says are
+/// "nothing here".
 fn runs_of(live: &[LogBlock], first_block: u64) -> (Vec<Run>, Vec<usize>) {
     let (mut runs, mut nothing): (Vec<Run>, Vec<usize>) = (Vec::new(), Vec::new());
     for LogBlock { block, content } in live {

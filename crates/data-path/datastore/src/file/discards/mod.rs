@@ -1,25 +1,24 @@
-//! What a layer says of its "nothing here": that it hides the layers below.
+//! A layer's record of the empty blocks that hide the layers below.
 //!
 //! A block of zeroes in a layer means "nothing here, look below". Where a guest has discarded or
-//! zeroed a block that a lower layer has something of, it must read as zeroes instead; that is
-//! recorded in a file of its own, `discards-<layer id>`, a bit a block. The bit only says what a
-//! block of zeroes means: over a block that is there it says nothing. So it is set before the block
-//! becomes "nothing here", durably, and need never be taken back: what is written later is there,
-//! and hides the layers below anyway.
+//! zeroed a block that a lower layer has, it must read as zeroes instead. That is recorded in a
+//! separate file, `discards-<layer id>`, one bit per block. The bit only gives the meaning of a
+//! block of zeroes; for any other block it has no effect. So it is set durably before the block
+//! becomes "nothing here", and never needs to be cleared: a block written later hides the layers
+//! below anyway.
 //!
 //! That makes everything else simple. Bits are only ever added, so a torn write of a page leaves
-//! sectors old or new, both of which are right; a flush has nothing to do, because no bit that
-//! anything rests upon is not durable; and the file never needs compaction: it is a 32,768th of the
-//! layer, all of it allocated when the layer is made, so that a discard never fails for want of
-//! room.
+//! sectors old or new, both of which are right. A flush has nothing to do, because every bit that a
+//! block relies on is already durable. The file never needs compaction: it is a 32,768th of the
+//! layer, allocated when the layer is made, so that a discard never fails for lack of room.
 //!
 //! ```text
 //! offset 512 S: sector S, which bears a tag ([`tagging`](super::tagging)); the numbers are those of blocks
 //! ```
 //!
-//! Channels ask for bits ([`Discards::ask`]). One of them writes what all have asked for, as a
-//! [`round`](round::Recorder): a few pages, and one sync. What is asked for meanwhile is the next
-//! round's.
+//! Channels ask for bits ([`Discards::ask`]). One of them writes the bits that all have asked for,
+//! as a [`round`](round::Recorder): a few pages, and one sync. Requests that arrive meanwhile
+//! belong to the next round.
 
 pub mod round;
 mod set;
@@ -46,18 +45,18 @@ use super::tagging::{
     bits_mut,
 };
 
-/// HKDF's info: another purpose never gets this key.
+/// HKDF's info, which makes the key unique to this purpose.
 const INFO: &[u8] = b"strongroom discards key v1";
 
-/// What the header of a sector begins with.
+/// The beginning of a sector's header.
 const PURPOSE: &[u8; 16] = b"strongroom clear";
 
-/// The sidecar's length for a layer of so many bytes.
+/// The sidecar's length in bytes, for a layer of `layer_bytes` bytes.
 pub fn file_bytes(layer_bytes: u64) -> u64 {
     layer_bytes.div_ceil(BLOCK_BYTES).div_ceil(NUMBERS_PER_PAGE) * PAGE_BYTES as u64
 }
 
-/// What has to be known of a sidecar to use it.
+/// What a process must know of a sidecar to use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiscardsFacts {
@@ -65,23 +64,22 @@ pub struct DiscardsFacts {
     pub volume: VolumeId,
     /// The layer that it is bound to.
     pub layer: LayerId,
-    /// Nobody has written to it since it was durable, or whoever had it before has left it in
-    /// order.
+    /// Whether all of it is durable: it is new, or its last user closed it in order.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_durable: bool,
 }
 
-/// The keys that vouch for what is recorded. Clones share them.
+/// The keys that authenticate the record. Clones share them.
 #[derive(Clone, Debug)]
 pub struct DiscardKeys {
     tagger: Arc<Tagger>,
 }
 
 impl DiscardKeys {
-    /// Derives them. A clear volume has none, and nothing but accidents are noticed.
+    /// Derives the keys. A clear volume has none, and only accidental damage is noticed.
     ///
     /// # Errors
-    /// What the ciphers say, for want of memory.
+    /// If the cipher library has no memory.
     pub fn derive(deks: &Deks) -> Result<Self, CryptoError> {
         let tagger = match Tagger::derive(deks, INFO)? {
             Some(tagger) => tagger,
@@ -91,7 +89,7 @@ impl DiscardKeys {
     }
 }
 
-/// What one layer has recorded. All channels share it.
+/// The record of one layer. All channels share it.
 #[derive(Debug)]
 pub struct Discards {
     file: Arc<dyn StoredFile>,
@@ -100,47 +98,47 @@ pub struct Discards {
     state: Mutex<State>,
 }
 
-/// What changes under one mutex, which is held for moments.
+/// The mutable state, under one mutex that is held only briefly.
 #[derive(Debug, Default)]
 struct State {
-    /// In the file, and durable.
+    /// Blocks whose bits are in the file and durable.
     recorded: BlockSet,
-    /// Asked for and not durable yet.
+    /// Blocks that were asked for and are not durable yet.
     wanted: BlockSet,
-    /// The pages with something wanted that no round has taken.
+    /// The pages with wanted bits that no round has taken.
     pages: BTreeSet<u64>,
     /// A round is under way.
     in_round: bool,
-    /// Sectors that do not say what was recorded.
+    /// Sectors that failed verification.
     damaged: Bits,
-    /// Counts rounds that failed, with everything that was wanted.
+    /// Counts failed rounds; each drops everything that was wanted.
     failures: u64,
     last_failure: Option<IoError>,
-    /// After a sync that failed nothing is recorded until the volume is opened anew.
+    /// Whether a sync has failed: then nothing is recorded until the volume is reopened.
     failed: bool,
     waiting: Vec<Arc<Waker>>,
 }
 
-/// Since when something is waited for.
+/// The count of failed rounds when a request began to wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked(u64);
 
-/// What has become of blocks that are to be recorded.
+/// The state of blocks that a caller wants recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// They are recorded.
+    /// They are durably recorded.
     Recorded,
-    /// Not yet; the thread is woken when there is news.
+    /// They are not yet recorded. The waker is called when that may have changed.
     Waits(Asked),
 }
 
 impl Discards {
-    /// Reads what a layer of so many bytes has recorded, from a file that another process may have
-    /// opened.
+    /// Reads the record of a layer of `layer_bytes` bytes, from a file that another process may
+    /// have opened.
     ///
     /// # Errors
-    /// If it cannot be read. Sectors that do not vouch for themselves are logged, and what depends
-    /// on them fails when it is asked for.
+    /// If it cannot be read. Sectors that fail verification are logged, and requests that depend on
+    /// them fail.
     pub fn open(
         file: OwnedFd,
         facts: DiscardsFacts,
@@ -198,17 +196,18 @@ impl Discards {
         verified.map_err(no_cipher)
     }
 
-    /// What is recorded, to be asked of several blocks.
+    /// Locks the record, for queries about several blocks.
     pub(super) fn recorded(&self) -> Recorded<'_> {
         Recorded(self.state.lock())
     }
 
-    /// Whether nothing can be recorded any more until the volume is opened anew.
+    /// Whether recording has failed for good: nothing can be recorded until the volume is reopened.
     pub fn have_failed(&self) -> bool {
         self.state.lock().failed
     }
 
-    /// Has these blocks recorded. `asked` is what the last answer was, if there was one.
+    /// Requests that these blocks be recorded. `asked` comes from the last answer, if there was
+    /// one.
     pub(super) fn ask(
         &self,
         blocks: Range<u64>,
@@ -246,7 +245,8 @@ impl Discards {
         Ok(Answer::Waits(Asked(state.failures)))
     }
 
-    /// Reports the runs of an extent that are recorded, and those that are not, ascending.
+    /// Reports the runs of an extent that are recorded, and those that are not, ascending. Stops
+    /// when `report` returns `false`.
     pub fn runs(&self, extent: Extent, mut report: impl FnMut(Extent, bool) -> bool) {
         let (mut block, end) = (extent.offset() / BLOCK_BYTES, extent.end().div_ceil(BLOCK_BYTES));
         while block < end {
@@ -258,17 +258,17 @@ impl Discards {
             if !report(run, is_recorded) {
                 return;
             }
-            // What was recorded meanwhile may end a run where it begins.
+            // A block that was recorded meanwhile may end a run where it begins.
             block = run_end.max(block + 1);
         }
     }
 }
 
-/// What is recorded, held still.
+/// The record, locked against changes.
 pub(super) struct Recorded<'a>(MutexGuard<'a, State>);
 
 impl Recorded<'_> {
-    /// Whether a block of which there is nothing in the layer reads as zeroes.
+    /// Whether a block that is "nothing here" in the layer reads as zeroes.
     pub fn has(&self, block: u64) -> Result<bool, IoError> {
         if self.0.damaged.has(block / NUMBERS_PER_SECTOR) {
             return Err(IoError::Integrity { block });
@@ -282,7 +282,7 @@ impl State {
         self.waiting.drain(..).for_each(|waker| waker.wake());
     }
 
-    /// Fills a page with what is to be in the file.
+    /// Fills a page with the recorded and the wanted bits.
     fn fill_page(&self, page_number: u64, page: &mut [u8]) {
         for (first, bits) in bits_mut(page_number, page) {
             let sector = first / NUMBERS_PER_SECTOR;
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// A page that was filled so is durable.
+    /// Marks the bits of a page as recorded, once the page is durable.
     fn page_is_recorded(&mut self, page_number: u64, page: &[u8]) {
         for (first, bits) in bits(page_number, page) {
             let (sector, words) = (first / NUMBERS_PER_SECTOR, words_of(bits));
@@ -300,14 +300,14 @@ impl State {
         }
     }
 
-    /// Has all who wait ask for what they want anew.
+    /// Makes all waiting channels repeat their requests.
     fn ask_again(&mut self) {
         self.wanted.clear();
         self.pages.clear();
         self.wake();
     }
 
-    /// A round has failed: whoever waits hears of it, and may ask again.
+    /// Notes a failed round. Waiting channels receive the error and may ask again.
     fn round_failed(&mut self, error: IoError) {
         self.failures += 1;
         self.last_failure = Some(error);

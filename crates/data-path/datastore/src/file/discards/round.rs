@@ -1,4 +1,4 @@
-//! A round: what several have asked to be recorded goes to the file, and one sync makes it durable.
+//! A round: writes the bits that several channels asked for, and makes them durable with one sync.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -14,10 +14,10 @@ use crate::file::tagging::{EmptySector, PAGE_BYTES};
 /// Pages of one round: 8 GiB of a layer that is discarded at once.
 const PAGES_MAX: usize = 64;
 
-/// The tag of the sync; those of writes are the pages' numbers.
+/// The tag of the sync; the tags of writes are page numbers.
 const SYNC_TAG: u64 = u64::MAX;
 
-/// One channel's part in recording. Of all channels, one at a time has a round under way.
+/// Records for one channel. Only one channel at a time has a round under way.
 pub(in crate::file) struct Recorder {
     discards: Arc<Discards>,
     queue: Box<dyn FileQueue>,
@@ -30,7 +30,7 @@ pub(in crate::file) struct Recorder {
 #[derive(Default)]
 struct Round {
     writes_left: usize,
-    /// The pages that were written, with their content.
+    /// The numbers and contents of the pages that were written.
     written: Vec<(u64, Buffer)>,
     failure: Option<IoError>,
 }
@@ -50,12 +50,12 @@ impl Recorder {
         })
     }
 
-    /// Whether a round of this channel's is under way.
+    /// Whether a round of this channel is under way.
     pub fn is_in_round(&self) -> bool {
         self.round.is_some()
     }
 
-    /// Does what there is to do; whether anything has moved.
+    /// Takes completions and begins a round if possible. Returns whether there was any progress.
     pub fn poll(&mut self, pool: &ReservedPool) -> bool {
         let mut file_done = std::mem::take(&mut self.file_done);
         self.queue.poll(&mut file_done);
@@ -66,14 +66,14 @@ impl Recorder {
         ended_any || began
     }
 
-    /// Sends on its way what is wanted by now, and what was submitted; whether a round has begun.
+    /// Begins a round if possible, and kicks the queue. Returns whether a round has begun.
     pub fn kick(&mut self, pool: &ReservedPool) -> bool {
         let began = self.begin(pool);
         self.queue.kick();
         began
     }
 
-    /// Begins a round, if anything is wanted and nobody else has one under way.
+    /// Begins a round, if any bits are wanted and no other channel has one under way.
     fn begin(&mut self, pool: &ReservedPool) -> bool {
         let discards = Arc::clone(&self.discards);
         let mut state = discards.state.lock();
@@ -100,7 +100,7 @@ impl Recorder {
             round.writes_left += 1;
         }
         match (round.writes_left, round.failure) {
-            // Where there is no memory, a request of this thread will give some back.
+            // If there is no memory, another request of this thread will free some.
             (0, None) => false,
             (0, Some(error)) => {
                 state.round_failed(error);
@@ -151,15 +151,16 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// What this channel wanted nobody waits for any more; who waits for the rest asks again.
+    /// Drops all wanted bits, since nothing waits for this channel's any more. The other channels
+    /// ask for theirs again.
     fn drop(&mut self) {
         self.discards.state.lock().ask_again();
     }
 }
 
-/// The file as one recorder has it below. What is under way holds on to it, also when the recorder
-/// is gone: so a round whose end nobody hears of has ended when this is dropped, and writes nothing
-/// over the next one.
+/// The file of one recorder's round. Operations under way keep it alive even after the recorder is
+/// dropped. So when this is dropped, an abandoned round has ended and cannot overwrite the next
+/// one.
 #[derive(Debug)]
 struct RoundFile {
     discards: Arc<Discards>,

@@ -1,5 +1,5 @@
-//! A set of blocks that costs as little as it says: a bit for each 3968 blocks that are all in it,
-//! 496 bytes for those of which only some are.
+//! A compact set of blocks: one bit for 3968 blocks that are all in it, 496 bytes where only some
+//! of them are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ const _: () = assert!(NUMBERS_PER_SECTOR.is_multiple_of(64));
 /// The bits of one sector's blocks.
 pub type Words = [u64; WORDS];
 
-/// Which blocks are in it, by sectors of the sidecar.
+/// A set of blocks, by sectors of the sidecar.
 #[derive(Debug, Default)]
 pub struct BlockSet {
     whole: Bits,
@@ -22,7 +22,7 @@ pub struct BlockSet {
 }
 
 impl BlockSet {
-    /// Whether a block is in it.
+    /// Whether the set contains a block.
     pub fn has(&self, block: u64) -> bool {
         let sector = block / NUMBERS_PER_SECTOR;
         let at = block % NUMBERS_PER_SECTOR;
@@ -30,7 +30,8 @@ impl BlockSet {
             || self.partial.get(&sector).is_some_and(|words| words[(at / 64) as usize] >> (at % 64) & 1 == 1)
     }
 
-    /// How far the blocks from `block` on, before `end`, are in it or not as that one is.
+    /// The end, at most `end`, of the run of blocks from `block` on that are all in the set, or all
+    /// not in it.
     pub fn run_end(&self, block: u64, end: u64) -> u64 {
         let is_in = self.has(block);
         let mut at = block;
@@ -78,7 +79,7 @@ impl BlockSet {
         self.set(sector, words);
     }
 
-    /// Takes some of a sector's blocks out.
+    /// Removes some of a sector's blocks.
     pub fn remove(&mut self, sector: u64, blocks: &Words) {
         let mut words = self.sector(sector);
         words.iter_mut().zip(blocks).for_each(|(word, less)| *word &= !less);
@@ -95,7 +96,7 @@ impl BlockSet {
         }
     }
 
-    /// Nothing is in it any more.
+    /// Removes all blocks.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -116,19 +117,19 @@ fn words(bits: Range<u64>) -> Words {
         let first = at as u64 * 64;
         let (from, to) =
             (bits.start.clamp(first, first + 64) - first, bits.end.clamp(first, first + 64) - first);
-        // Shifts by 64 are none.
+        // A shift by 64 would overflow.
         let below = |bit: u64| if bit == 64 { u64::MAX } else { (1 << bit) - 1 };
         below(to) & !below(from)
     })
 }
 
-/// Reads the bits of a sector as they are in the file.
+/// Decodes the bits of a sector from their form in the file.
 pub fn words_of(bits: &[u8]) -> Words {
     let (words, _) = bits.as_chunks::<8>();
     std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)))
 }
 
-/// Writes the bits of a sector as they are in the file.
+/// Encodes the bits of a sector into their form in the file.
 pub fn fill(bits: &mut [u8], words: &Words) {
     let (places, _) = bits.as_chunks_mut::<8>();
     places.iter_mut().zip(words).for_each(|(place, word)| *place = word.to_le_bytes());

@@ -1,10 +1,10 @@
-//! Which transfers in place began before a moment, and whether they have ended.
+//! Tells whether all transfers in place that began before a given moment have ended.
 //!
 //! A read that began while a block was "nothing here" must not be under way when the block's first
-//! content is brought to its place: of the halves that it saw, the one would be zeroes and the
-//! other ciphertext, and zeroes decrypt to noise. Transfers in place are counted in two epochs in
-//! turn. Who looks a block up does it after it entered an epoch, so who has not seen the block's
-//! entry in the log is in an epoch that began before it.
+//! content is brought to its place: it could see half zeroes and half ciphertext, and zeroes
+//! decrypt to noise. Transfers in place are counted in two alternating epochs. A transfer enters an
+//! epoch before it looks its blocks up. So a transfer that has not seen a block's entry in the log
+//! is in an epoch that began before the entry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,17 +20,17 @@ pub(in crate::file) struct Epoch(usize);
 
 #[derive(Debug, Default)]
 pub(in crate::file) struct Epochs {
-    /// Read by each transfer and written once a round of the destager, so it is apart from what
-    /// each transfer writes.
+    /// Read by each transfer and written once per cycle of the destager, so it is on a separate
+    /// cache line from the counters that each transfer writes.
     turns: Padded<AtomicUsize>,
-    /// Transfers under way of even and of odd epochs.
+    /// Transfers under way in even and in odd epochs.
     under_way: [Padded<AtomicUsize>; 2],
-    /// Who waits for the end of the last epoch.
+    /// The thread that waits for the end of the last epoch.
     waiting: Mutex<Option<Arc<Waker>>>,
 }
 
 impl Epochs {
-    /// A transfer is about to look its blocks up.
+    /// Enters the current epoch. A transfer calls this before it looks its blocks up.
     pub fn enter(&self) -> Epoch {
         loop {
             let epoch = self.turns.load(Ordering::SeqCst) % 2;
@@ -38,12 +38,12 @@ impl Epochs {
             if self.turns.load(Ordering::SeqCst) % 2 == epoch {
                 return Epoch(epoch);
             }
-            // It turned in between, and perhaps was looked at before we counted.
+            // The epoch turned in between, and may have been examined before we were counted.
             self.leave(Epoch(epoch));
         }
     }
 
-    /// A transfer has ended, or will not begin.
+    /// Leaves an epoch, when the transfer has ended or will not begin.
     pub fn leave(&self, Epoch(epoch): Epoch) {
         if self.under_way[epoch].fetch_sub(1, Ordering::SeqCst) == 1
             && self.turns.load(Ordering::SeqCst) % 2 != epoch

@@ -16,17 +16,17 @@ use crate::file::directory::{VolumeDirectory, log_name, system};
 use crate::file::error::DatastoreError;
 use crate::file::storage::StoredFile;
 
-/// A log is so much smaller than its volume: a small volume is not mostly log,
+/// The ratio of a volume's size to its log's, so that a small volume is not mostly log,
 const VOLUME_SHARE: u64 = 64;
-/// and within these bounds: what fills between two flushes of a busy guest, and what a host of a
-/// thousand volumes can spare.
+/// within these bounds: a busy guest fills the least between two flushes, and a host of a thousand
+/// volumes can spare the most.
 const DEFAULT_BYTES_MIN: u64 = 1 << 20;
 const DEFAULT_BYTES_MAX: u64 = 64 << 20;
 
-/// How the file is first written.
+/// The size of the writes that first fill the file.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Why a log cannot be used.
+/// The reasons why a log cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LogError {
     /// It cannot be read.
@@ -35,7 +35,7 @@ pub enum LogError {
     /// It cannot be written.
     #[error("the log cannot be written: {0}")]
     Write(Errno),
-    /// It is not this layer's log, or not one at all.
+    /// It is not this layer's log, or not a log at all.
     #[error("the log is damaged: {0}")]
     Damaged(&'static str),
     /// No memory to read it with.
@@ -43,7 +43,7 @@ pub enum LogError {
     Memory,
 }
 
-/// Bytes of a new volume's log: what was asked for, as near as can be, or what suits a volume of
+/// Bytes of a new volume's log: the nearest valid size to `asked`, or the default for a volume of
 /// this size.
 pub(in crate::file) fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
     let bytes =
@@ -51,17 +51,17 @@ pub(in crate::file) fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
     bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / LOG_BYTES_STEP * LOG_BYTES_STEP
 }
 
-/// How a new log looks to the process that opens it.
+/// How a new log appears to the process that opens it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file) enum FileState {
     /// As if it had been closed empty.
     Closed,
-    /// As if it were in use: nothing has to be written to it before the first record.
+    /// As if it were in use: nothing must be written to it before the first record.
     InUse,
 }
 
-/// Makes the log of a new layer, durably. All of it is written once: what is appended later takes
-/// no new space, and no metadata with it.
+/// Durably makes the log of a new layer. All of it is written once, so that later appends need no
+/// new space and change no metadata.
 pub(in crate::file) fn create(
     directory: &VolumeDirectory,
     layer: LayerId,
@@ -88,7 +88,7 @@ pub(in crate::file) fn create(
     let next = (state == FileState::Closed).then_some(1);
     let mut superblock = Superblock { layer, log: new_id(), generation: 0, tail: 1, next };
     let mut block = [0; BLOCK];
-    // Both, so that no place is without one.
+    // Write both, so that neither place is without a superblock.
     for generation in [0, 1] {
         superblock.generation = generation;
         superblock.encode(&mut block);
@@ -98,11 +98,12 @@ pub(in crate::file) fn create(
 }
 
 fn new_id() -> LogId {
-    // As random as anything that is used once.
+    // A layer id is random, and is as unique as a log id must be.
     *LayerId::random().as_bytes()
 }
 
-/// Refuses a log of another length than its layer says, or of another layer.
+/// Refuses a log whose length is not the one in its layer's record, or that belongs to another
+/// layer.
 pub(in crate::file) fn check_identity(
     path: &Path,
     layer: LayerId,
@@ -118,22 +119,23 @@ pub(in crate::file) fn check_identity(
     read_superblock(file, &pool, Some(layer)).map(|_| ()).map_err(damaged(path, layer))
 }
 
-/// Whether it was closed empty: all that was ever written to it is in the layer.
+/// Whether it was closed empty: then everything ever written to it is in the layer.
 pub(in crate::file) fn is_closed_empty(file: &dyn StoredFile, layer: LayerId) -> Result<bool, LogError> {
     let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
     read_superblock(file, &pool, Some(layer)).map(|superblock| superblock.next.is_some())
 }
 
-/// What a person wants to know of a layer's first-write log.
+/// The size and use of a layer's first-write log, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LogUse {
     /// Bytes for records.
     pub size_bytes: u64,
-    /// Bytes of blocks that it holds and the layer does not yet; of a volume in use, about so many.
+    /// Bytes of blocks that it holds and the layer does not yet. Approximate while the volume is in
+    /// use.
     pub used_bytes: u64,
 }
 
-/// Looks at the log of a layer, which may be in use; nothing if it has none. All of it is read,
+/// Describes the log of a layer, which may be in use; `None` if it has none. Reads all of it,
 /// unless it was closed empty.
 pub(in crate::file) fn describe(
     directory: &VolumeDirectory,
@@ -161,7 +163,7 @@ pub(in crate::file) fn damaged(path: &Path, layer: LayerId) -> impl Fn(LogError)
     move |error| DatastoreError::Log { path: path.to_owned(), layer, error }
 }
 
-/// Reads the newer superblock. `layer` is the one that it must be of, where that is known.
+/// Reads the newer superblock. It must belong to `layer`, if that is given.
 pub(super) fn read_superblock(
     file: &dyn StoredFile,
     pool: &BufferPool,
@@ -192,7 +194,7 @@ pub(super) fn write_superblock(
     file.sync().map_err(LogError::Write)
 }
 
-/// Fills a buffer, whose memory the file's O_DIRECT accepts.
+/// Fills a buffer whose memory is suitable for O_DIRECT.
 pub(super) fn read(file: &dyn StoredFile, offset: u64, buffer: &mut Buffer) -> Result<(), LogError> {
     debug_assert!(offset.is_multiple_of(BLOCK_BYTES));
     let wanted = buffer.len();

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Everything is little-endian, and every part lies on a 4096-byte boundary. Checks are XXH3-64:
-//! they tell a torn write from a whole one, and no more. Who can write to the datastore can forge
-//! them, as he can overwrite any block.
+//! they tell a torn write from a whole one, and no more. An attacker who can write to the datastore
+//! can forge them, as he can overwrite any block.
 //!
 //! Superblock:
 //! ```text
@@ -22,7 +22,7 @@
 //!   4088     8  check of bytes 0 .. 4088
 //! ```
 //!
-//! Record: a header of 4096 bytes, then as many blocks as it has entries that say so:
+//! Record: a header of 4096 bytes, then one block for each of its entries with content:
 //! ```text
 //!      0     8  "STRLOGRE"
 //!      8    16  id of the log
@@ -40,17 +40,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// A block as an index into buffers.
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Segments of a log. Space is given back by the segment; sixteen of them make that smooth.
+/// Segments of a log. Space is freed by the segment; sixteen of them make that smooth.
 pub(super) const SEGMENTS: usize = 16;
 /// Where the segments begin.
 pub(super) const SEGMENTS_START: u64 = 2 * BLOCK_BYTES;
 /// The smallest log, without its superblocks: segments of four blocks.
 pub const LOG_BYTES_MIN: u64 = SEGMENTS as u64 * 4 * BLOCK_BYTES;
-/// The largest log, without its superblocks: a segment of 4 MiB is what a destage holds in memory.
+/// The largest log, without its superblocks: a destage holds one segment, here 4 MiB, in memory.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
 /// Sizes of logs are multiples of this.
 pub const LOG_BYTES_STEP: u64 = SEGMENTS as u64 * BLOCK_BYTES;
-/// The most entries of a record: what a header has room for.
+/// The most entries of a record: a header has no room for more.
 pub(super) const ENTRIES_MAX: usize = 252;
 
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"STRLOG01";
@@ -64,7 +64,7 @@ const NOTHING: u64 = 1 << 63;
 /// The random name of a log.
 pub(super) type LogId = [u8; 16];
 
-/// What is known of a log as a whole.
+/// The superblock of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
     pub layer: LayerId,
@@ -75,22 +75,22 @@ pub(super) struct Superblock {
     pub next: Option<u64>,
 }
 
-/// What a record says of blocks.
+/// An entry of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file) enum LogEntry {
-    /// The block's content follows; `check` is that of it.
+    /// The block's content follows; `check` is its check.
     Data { block: u64, check: u64 },
     /// These blocks are "nothing here".
     Nothing { first: u64, count: u64 },
 }
 
 impl Superblock {
-    /// Where this one is written: never over the newest one.
+    /// The offset at which it is written: never over the newest one.
     pub fn offset(&self) -> u64 {
         self.generation % 2 * BLOCK_BYTES
     }
 
-    /// Its bytes, into a block.
+    /// Encodes it into a block.
     pub fn encode(&self, into: &mut [u8]) {
         into.fill(0);
         into[..8].copy_from_slice(SUPERBLOCK_MAGIC);
@@ -102,7 +102,7 @@ impl Superblock {
         seal(into);
     }
 
-    /// What a block says, if it is a superblock and whole.
+    /// Decodes a block, if it is a whole superblock.
     pub fn decode(block: &[u8]) -> Option<Self> {
         if block.get(..8)? != SUPERBLOCK_MAGIC || !is_sealed(block) {
             return None;
@@ -122,7 +122,7 @@ impl Superblock {
     }
 }
 
-/// The header of a record, into a block.
+/// Encodes the header of a record into a block.
 pub(super) fn encode_record(into: &mut [u8], log: &LogId, sequence: u64, entries: &[LogEntry]) {
     debug_assert!((1..=ENTRIES_MAX).contains(&entries.len()));
     into.fill(0);
@@ -141,8 +141,8 @@ pub(super) fn encode_record(into: &mut [u8], log: &LogId, sequence: u64, entries
     seal(into);
 }
 
-/// The sequence number and entries of a record of this log, if a block is the header of one and
-/// whole.
+/// Decodes the sequence number and entries of a record, if the block is a whole record header of
+/// this log.
 pub(super) fn decode_record(block: &[u8], log: &LogId) -> Option<(u64, Vec<LogEntry>)> {
     if block.get(..8)? != RECORD_MAGIC || block[8..24] != *log || !is_sealed(block) {
         return None;
@@ -158,10 +158,9 @@ pub(super) fn decode_record(block: &[u8], log: &LogId) -> Option<(u64, Vec<LogEn
     Some((get(block, 24), entries.collect()))
 }
 
-/// The check of a block's content: another one in every record and for every block.
+/// The check of a block's content. It is different in every record and for every block.
 pub(super) fn content_check(content: &[u8], sequence: u64, block: u64) -> u64 {
-    // An odd constant spreads the sequence number, so that no two pairs in use have a seed in
-    // common.
+    // An odd constant spreads the sequence number, so that no two pairs in use share a seed.
     xxh3_64_with_seed(content, sequence.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ block)
 }
 

@@ -1,9 +1,9 @@
-//! Which blocks are known to be written: those are overwritten in place.
+//! Tracks which blocks are known to be written. Those are overwritten in place.
 //!
-//! The truth is the file system's map of the layer (`SEEK_DATA`); this is a cache of it, a bit a
-//! block, loaded when a block of a chunk is first written. It errs to one side: what is not known
-//! to be written goes through the log, which is always right. So an entry is forgotten where a
-//! discard may have changed the map while it was read.
+//! The truth is the file system's map of the layer (`SEEK_DATA`); this is a cache of it, one bit
+//! per block, loaded when a block of a chunk is first written. It errs on the safe side: a block
+//! that is not known to be written goes through the log, which is always right. So an entry is
+//! dropped if a discard may have changed the map while it was read.
 
 use std::ops::Range;
 
@@ -18,18 +18,18 @@ const CHUNK_BYTES: u64 = CHUNK_BLOCKS * BLOCK_BYTES;
 /// The most chunks that are remembered: 16 GiB of volume, in 640 KiB.
 const CHUNKS_MAX: u64 = 16 << 10;
 
-/// Blocks of a region: space is taken ahead for as many.
+/// Blocks of a region, the unit in which space is allocated ahead.
 pub(super) const REGION_BLOCKS: u64 = CHUNK_BLOCKS / 8;
 
-/// A bit a block.
+/// One bit per block of a chunk.
 pub(super) type Written = [u64; 4];
 
-/// What the file system's map says of a chunk.
+/// The file system's map of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Loaded {
     chunk: u64,
     written: Written,
-    /// All blocks of these chunks are written too: the map has said so without being asked.
+    /// The following chunks whose blocks are all written too; the same lookup showed this.
     follow: Range<u64>,
 }
 
@@ -40,25 +40,25 @@ impl Loaded {
     }
 }
 
-/// What is known of some blocks.
+/// The knowledge about some blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knowledge {
     /// All of them are written.
     Written,
     /// Some are not, as far as is known.
     NotAll,
-    /// This chunk has to be loaded first.
+    /// This chunk must be loaded first.
     Unknown { chunk: u64 },
 }
 
 pub(super) struct Known {
-    /// By place, the chunk that has it, counted from 1: a chunk has one place, by its number, and
-    /// shares it with others. What was never touched takes no memory.
+    /// The chunk in each place, counted from 1. A chunk's number determines its place, which it
+    /// shares with other chunks. Untouched places take no memory.
     chunks: Vec<u64>,
     written: Vec<Written>,
-    /// A bit a region: space was taken for all of it.
+    /// One bit per region: space was allocated for all of it.
     reserved: Vec<u8>,
-    /// Counts what has made blocks unwritten.
+    /// Counts the changes that made blocks unwritten.
     changes: u64,
 }
 
@@ -73,7 +73,7 @@ impl Known {
         }
     }
 
-    /// To be handed to [`Self::insert`] with what was read after this.
+    /// The count to pass to [`Self::insert`], with a map that was read after this call.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -87,8 +87,8 @@ impl Known {
         if all { Knowledge::Written } else { Knowledge::NotAll }
     }
 
-    /// Remembers what the map said, unless that may have changed since. The chunks that follow are
-    /// remembered where there is place.
+    /// Remembers the map of a chunk, unless it may have changed since. The following chunks are
+    /// remembered where their places are free.
     pub fn insert(&mut self, loaded: &Loaded, changes: u64) {
         if changes != self.changes {
             return;
@@ -105,7 +105,7 @@ impl Known {
         }
     }
 
-    /// These blocks have been written, and the file system says so.
+    /// Notes that these blocks have been written in the file system's map.
     pub fn set(&mut self, blocks: Extent) {
         for (chunk, bits) in chunks_of(blocks) {
             if let Some(place) = self.place(chunk) {
@@ -114,7 +114,7 @@ impl Known {
         }
     }
 
-    /// These blocks are being, or have been, made "nothing here".
+    /// Notes that these blocks are being, or have been, made "nothing here".
     pub fn clear(&mut self, blocks: Extent) {
         self.changes += 1;
         for (chunk, bits) in chunks_of(blocks) {
@@ -124,8 +124,9 @@ impl Known {
         }
     }
 
-    /// Whether space should be taken for a region in which so many blocks are about to be written;
-    /// it counts as taken then. A lone block is not worth it: where a second one comes, more will.
+    /// Whether to allocate space for a region in which `blocks` blocks are about to be written; if
+    /// so, it counts as allocated from then on. A lone block is not worth it, but a second one
+    /// predicts more.
     pub fn should_reserve(&mut self, region: u64, blocks: u64) -> bool {
         let (chunk, bit) = (region / 8, region % 8);
         let Some(place) = self.place(chunk) else { return blocks > 1 };
@@ -141,17 +142,18 @@ impl Known {
         worth_it
     }
 
-    /// The place of a chunk, if it has it now.
+    /// The place of a chunk, if it occupies it now.
     fn place(&self, chunk: u64) -> Option<usize> {
         let place = (chunk % self.chunks.len() as u64) as usize;
         (self.chunks[place] == chunk + 1).then_some(place)
     }
 }
 
-/// Asks the file system which blocks of a chunk are written. A block that is data in part is not.
+/// Asks the file system which blocks of a chunk are written. A block that is only partly data does
+/// not count.
 ///
-/// An answer is where data ends, however far that is; on tmpfs, which looks at every page until
-/// there, it can take a millisecond. So all that it says is kept.
+/// The answer is where the data ends, however far away; on tmpfs, which examines every page up to
+/// there, it can take a millisecond. So all of the answer is kept.
 pub(super) fn load(file: &dyn StoredFile, chunk: u64) -> Result<Loaded, Errno> {
     let start = chunk * CHUNK_BYTES;
     let end = start + CHUNK_BYTES;
@@ -161,7 +163,7 @@ pub(super) fn load(file: &dyn StoredFile, chunk: u64) -> Result<Loaded, Errno> {
     while at < end {
         let data = match file.next_data(at) {
             Ok(data) if data < end => data,
-            // None from here on.
+            // No data from here on.
             Ok(_) | Err(Errno::NXIO) => break,
             Err(errno) => return Err(errno),
         };
@@ -279,7 +281,7 @@ mod tests {
         assert_eq!(known.of(blocks(3 * CHUNK_BLOCKS, 1)), Knowledge::NotAll, "was known better");
         assert_eq!(known.of(blocks(4 * CHUNK_BLOCKS, 2 * CHUNK_BLOCKS)), Knowledge::Written);
         assert_eq!(known.of(blocks(6 * CHUNK_BLOCKS, 1)), Knowledge::Unknown { chunk: 6 });
-        // What was read before a discard is not believed, nor of those that follow.
+        // A map that was read before a discard is not used, nor are the chunks that follow it.
         let mut known = Known::new(CHUNKS * CHUNK_BYTES);
         let (before, loaded) = (known.changes(), load(&stored, 2).unwrap());
         known.clear(blocks(4 * CHUNK_BLOCKS, 1));

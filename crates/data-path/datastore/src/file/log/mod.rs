@@ -1,11 +1,11 @@
-//! The first-write log of a thin layer: what makes first writes whole, and fast.
+//! The first-write log of a thin layer. It makes first writes atomic and fast.
 //!
-//! A first write has no old content to fall back on: torn by a power cut it would leave a block
-//! that is part ciphertext and part zeroes, and decrypts to noise. It is also slow, because the
-//! file system finds space for it. So blocks that are "nothing here" are written into a log first:
-//! a file that was written before, to which records of many blocks are appended, each block with a
-//! check. They are acknowledged from there, and brought to the layer later, sorted by address
-//! ([`destage`]).
+//! A first write has no old content to fall back on: torn by a power cut, it would leave a block
+//! that is part ciphertext and part zeroes, which decrypts to noise. It is also slow, because the
+//! file system must find space for it. So blocks that are "nothing here" are written into a log
+//! first. The log is a fully written file to which records of many blocks are appended, each block
+//! with a check. Writes are acknowledged from there, and brought to the layer later, sorted by
+//! address ([`destage`]).
 //!
 //! ```text
 //!             route                    append                       destage
@@ -17,16 +17,16 @@
 //!     of them
 //! ```
 //!
-//! What may not be:
+//! What must never happen:
 //! - a block's content is brought to its place before its record is durable: torn there, it would
 //!   be nowhere;
 //! - a block is overwritten in place while the log could still be read after a crash: its old entry
 //!   would win;
-//! - a segment's space is used again before the tail has durably passed it, or while it is read;
-//! - a tail passes an entry that a newer one has replaced which is not durable yet.
+//! - a segment's space is reused before the tail has durably passed it, or while it is read;
+//! - the tail passes an entry whose replacement is not durable yet.
 //!
-//! Bounded memory: an index entry for each block of a log of at most 64 MiB, 640 KiB for what is
-//! known of the layer's map, and a few MiB of buffers while something is appended or destaged.
+//! Bounded memory: an index entry for each block of a log of at most 64 MiB, 640 KiB for the cache
+//! of the layer's map, and a few MiB of buffers while the log is appended to or destaged.
 
 pub(super) mod destage;
 pub(super) mod epochs;
@@ -63,50 +63,50 @@ pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
 pub(super) use state::{Attempts, LogBlock, Reservation, Route, Run};
 
-/// The most blocks of a record, which with its header make 256 KiB: with more, the first of them
-/// would wait for the last.
+/// The most blocks of a record, which make 256 KiB with its header. In a longer record the first
+/// block would wait for the last.
 pub(super) const RECORD_BLOCKS_MAX: u32 = 63;
 
-/// So many segments in use, and the log is emptied although the guest is busy.
+/// Once this many segments are in use, the log is emptied even if the guest is busy.
 const SEGMENTS_BUSY: usize = format::SEGMENTS * 3 / 4;
 
 /// The log of an open layer, shared by all its channels.
 pub(super) struct Log {
     pub(super) file: Arc<dyn StoredFile>,
     pub(super) epochs: Epochs,
-    /// Whether a record is not durable yet, as far as is known.
+    /// Whether there may be a record that is not durable yet.
     pub(super) unsynced: Unsynced,
     id: LogId,
     bytes: u64,
-    /// From how many bytes on a first write goes in place.
+    /// The least bytes of a first write that goes in place.
     fill_bytes_min: Option<u64>,
-    /// Count of blocks in the index: most of the time none, and then no lock is taken to read.
-    /// Every read looks at it, so it is apart from the lock that every append takes.
+    /// The count of blocks in the index. It is usually zero, and then reads take no lock. Every
+    /// read loads it, so it is on a separate cache line from the lock that every append takes.
     entries: Padded<AtomicUsize>,
     state: Mutex<State>,
     superblock: Mutex<Superblock>,
 }
 
-/// What [`Log::reserve`] found.
+/// The result of [`Log::reserve`].
 pub(super) enum Room {
-    /// Space for a record, from this byte of the log's file on.
+    /// Space for a record.
     At {
-        /// The space.
+        /// The reserved space.
         reservation: Reservation,
-        /// Where it is.
+        /// Its offset in the log's file, in bytes.
         offset: u64,
     },
-    /// None until some of the log is emptied.
+    /// No space until some of the log is emptied.
     Later {
-        /// The attempts at that which have begun.
+        /// The attempts to empty the log that have begun.
         begun: Attempts,
-        /// The last one that found no space for it, if any did.
+        /// The last attempt that failed for lack of space, if any did.
         failed: Attempts,
     },
 }
 
 impl Log {
-    /// Opens the log of a layer that is locked. Whoever may write takes the mark away that it was
+    /// Opens the log of a locked layer. With write access, it removes the mark that the log was
     /// closed empty.
     pub(super) fn open(
         file: Arc<dyn StoredFile>,
@@ -127,8 +127,8 @@ impl Log {
             }
             Some(_) if read_only => {}
             Some(next) => {
-                // Whoever wrote it may have been killed before it was durable. Were the other place
-                // torn then, there would be none.
+                // Its writer may have been killed before it was durable. If the other place were
+                // then torn, there would be no superblock left.
                 write_superblock(&*file, &superblock, &pool)?;
                 let generation = superblock.generation + 1;
                 superblock = Superblock { generation, tail: next, next: None, ..superblock };
@@ -139,7 +139,7 @@ impl Log {
         Ok(Self {
             file,
             epochs: Epochs::default(),
-            // A predecessor's last records may be found and not be durable.
+            // A predecessor's last records may be found although they are not durable.
             unsynced: Unsynced::new(!state.is_empty()),
             id: superblock.log,
             bytes: facts.bytes,
@@ -150,7 +150,7 @@ impl Log {
         })
     }
 
-    /// Bytes of blocks that the log of a layer holds, whoever is using it.
+    /// Bytes of blocks that the log of a layer holds. The log may be in use.
     pub(super) fn held_bytes(
         file: &dyn StoredFile,
         LogRecord { bytes }: LogRecord,
@@ -165,17 +165,17 @@ impl Log {
         Ok(state.entries() as u64 * BLOCK as u64)
     }
 
-    /// Lets go of the state, and tells whoever looks without the lock.
+    /// Releases the state, and publishes the count for readers without the lock.
     fn done(&self, state: MutexGuard<'_, State>) {
         self.entries.store(state.entries(), Ordering::SeqCst);
     }
 
-    /// Whether it answers for no block at all.
+    /// Whether it holds no block at all.
     pub(super) fn answers_for_nothing(&self) -> bool {
         self.entries.load(Ordering::SeqCst) == 0
     }
 
-    /// Bytes for records, and bytes that they take.
+    /// Bytes for records, and bytes that records use.
     pub(super) fn size_and_use(&self) -> (u64, u64) {
         (self.bytes, self.state.lock().used_bytes())
     }
@@ -199,23 +199,23 @@ impl Log {
         }
     }
 
-    /// A first write in place is done.
+    /// Notes that a first write in place is done.
     pub(super) fn filled(&self, blocks: Extent) {
         self.state.lock().known.set(blocks);
     }
 
-    /// These blocks are about to be, or have been, made "nothing here" in their place.
+    /// Notes that these blocks are about to be, or have been, made "nothing here" in their place.
     pub(super) fn cleared(&self, blocks: Extent) {
         self.state.lock().known.clear(blocks);
     }
 
-    /// The runs of blocks that it holds, or will hold, anything of.
+    /// The runs of blocks that it has, or will have, entries of.
     pub(super) fn runs(&self, blocks: Extent) -> VecDeque<Run> {
         if self.answers_for_nothing() { VecDeque::new() } else { self.state.lock().runs(blocks) }
     }
 
-    /// The blocks of an extent that it answers for, in order. Each with content is to be let go of
-    /// by [`Self::release`].
+    /// Appends to `live` the blocks of an extent that it answers for, in order. Each block with
+    /// content must be released with [`Self::release`].
     pub(super) fn pin(&self, blocks: Extent, live: &mut Vec<LogBlock>) {
         self.state.lock().pin(blocks, live);
     }
@@ -225,18 +225,19 @@ impl Log {
         self.state.lock().release(segment, blocks);
     }
 
-    /// Calls with each run of blocks that it answers for, and whether they hold data.
+    /// Calls `run` with each run of blocks that it answers for, and whether they hold data.
     pub(super) fn for_each_run(&self, blocks: Extent, run: impl FnMut(Extent, bool)) {
         if !self.answers_for_nothing() {
             self.state.lock().for_each_run(blocks, run);
         }
     }
 
-    /// Takes space for a record; see [`State::reserve`]. An error if none will come by itself.
+    /// Reserves space for a record; see [`State::reserve`]. Fails if space will not become free by
+    /// itself.
     ///
-    /// Where the last attempt to empty the log failed for want of space, the file system may have
-    /// some by now. So a write is told that there is none only by an attempt that began after it:
-    /// [`Room::Later`] says which those are.
+    /// If the last attempt to empty the log failed for lack of space, the file system may have some
+    /// by now. So a write fails only after an attempt that began after it; [`Room::Later`] has the
+    /// numbers.
     pub(super) fn reserve(&self, payload: u32, waker: &Arc<Waker>) -> Result<Room, IoError> {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -254,12 +255,12 @@ impl Log {
             }
             (Some(error), _) => Err(error),
             (None, None) if state.is_destager_expected => Ok(later),
-            // Nobody is there to make room.
+            // There is no destager to make room.
             (None, None) => Err(IoError::NoSpace),
         }
     }
 
-    /// Somebody waits for an attempt to empty the log that has not begun yet.
+    /// Requests a new attempt to empty the log, for a write that waits.
     pub(super) fn want_attempt(&self) {
         let mut state = self.state.lock();
         state.is_attempt_wanted = true;
@@ -268,7 +269,7 @@ impl Log {
         }
     }
 
-    /// The header of a record, into its first block.
+    /// Encodes the header of a record into its first block.
     pub(super) fn encode(&self, into: &mut [u8], reservation: &Reservation, entries: &[LogEntry]) {
         encode_record(into, &self.id, reservation.sequence, entries);
     }
@@ -278,7 +279,7 @@ impl Log {
         LogEntry::Data { block, check: content_check(content, reservation.sequence, block) }
     }
 
-    /// A record has ended.
+    /// Takes the end of a record.
     pub(super) fn ended(&self, reservation: &Reservation, entries: &[LogEntry], arrived: bool) {
         let mut state = self.state.lock();
         match arrived {
@@ -293,14 +294,14 @@ impl Log {
         self.done(state);
     }
 
-    /// Whether somebody will come who makes room.
+    /// Sets whether there will be a destager to make room.
     pub(super) fn expect_destager(&self, is_expected: bool) {
         let mut state = self.state.lock();
         state.is_destager_expected = is_expected;
         state.wake_waiting();
     }
 
-    /// Has destaging end.
+    /// Asks destaging to end.
     pub(super) fn end_destaging(&self, end: End) {
         let mut state = self.state.lock();
         state.ending = Some(end);
@@ -309,14 +310,14 @@ impl Log {
         }
     }
 
-    /// Nobody will hear how this record ends.
+    /// Gives up a record whose completion will never arrive.
     pub(super) fn lost(&self, reservation: &Reservation, entries: &[LogEntry]) {
         let mut state = self.state.lock();
         state.lose(reservation, entries);
         self.done(state);
     }
 
-    /// A write that was routed through the log failed before it was sent there.
+    /// Gives up a write that was routed through the log and failed before it was sent there.
     pub(super) fn give_up(&self, blocks: Extent) {
         let mut state = self.state.lock();
         state.give_up(blocks);

@@ -1,9 +1,9 @@
-//! Opening a log: finding what it holds.
+//! Finds the records of a log when it is opened.
 //!
-//! Every record of a sequence number from the tail on is looked for, wherever it lies: records are
-//! written side by side, so after a power cut one can be there and an earlier one not. A block
-//! whose content does not fit its check was on its way, and is passed over; the others of its
-//! record hold.
+//! It looks for every record with a sequence number from the tail on, wherever it lies: records are
+//! written concurrently, so after a power cut one can be present and an earlier one missing. A
+//! block whose content does not match its check was still being written and is skipped; the other
+//! blocks of its record are valid.
 
 use strongroom_memory::BufferPool;
 use strongroom_types::{BLOCK_BYTES, VolumeSize};
@@ -13,18 +13,19 @@ use super::format::{BLOCK, LogEntry, SEGMENTS, Superblock, content_check, decode
 use super::state::State;
 use crate::file::storage::StoredFile;
 
-/// Read at once: more than the longest record.
+/// Blocks that are read at once: more than the longest record.
 const PIECE_BLOCKS: u32 = 512;
 
 /// One record that was found.
 struct Found {
     sequence: u64,
     segment: usize,
-    /// Place in the record, entry, and the block of the segment with its content.
+    /// For each entry: its place in the record, the entry, and the block of the segment with its
+    /// content.
     entries: Vec<(usize, LogEntry, u32)>,
 }
 
-/// Takes in what the log holds.
+/// Loads the content of the log into the state.
 pub(super) fn recover(
     file: &dyn StoredFile,
     superblock: &Superblock,
@@ -43,7 +44,7 @@ pub(super) fn recover(
         let beyond = entries.iter().any(|(_, entry, _)| match *entry {
             LogEntry::Data { block, .. } => block >= blocks,
             LogEntry::Nothing { first, count } => {
-                // What is made "nothing here" through the log was in it.
+                // Only blocks that were in the log are made "nothing here" through it.
                 count > log_blocks || first.checked_add(count).is_none_or(|end| end > blocks)
             }
         });
@@ -55,9 +56,10 @@ pub(super) fn recover(
     Ok(())
 }
 
-/// Writes the segments that hold records once more, the same and in the same places; a sync is to
-/// follow. What is found need not be durable, and after a sync that failed no later one need make
-/// it so. Blocks may not be torn in the layer while it is not.
+/// Rewrites the segments that hold records, unchanged and in the same places; the caller must sync
+/// them. Records that are found may not be durable, and after a failed sync a later one may not
+/// make them so. Blocks must not be brought to the layer, where they could be torn, before their
+/// records are durable.
 pub(super) fn rewrite(file: &dyn StoredFile, state: &State, pool: &BufferPool) -> Result<(), LogError> {
     for segment in state.segments_with_records() {
         for first in (0..state.used_blocks(segment)).step_by(PIECE_BLOCKS as usize) {
@@ -98,7 +100,7 @@ fn scan(
             let contents = entries.iter().filter(|entry| matches!(entry, LogEntry::Data { .. })).count();
             let length = 1 + contents;
             if here + length > blocks.len() && at + (blocks.len() as u32) < end && here > 0 {
-                // The rest of it lies in the next piece, which begins with it.
+                // The next piece begins with this record, and has all of it.
                 break;
             }
             let mut content = here;

@@ -1,4 +1,4 @@
-//! When a cycle begins, and with what.
+//! Decides when a cycle begins, and with which segments.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::{Destager, End, Job, POOL_BYTES};
 
 /// The most blocks of a cycle, which are held in memory: a segment of the largest log.
 pub(super) const CYCLE_BLOCKS_MAX: u32 = 1024;
-/// Once it is busy, it goes on until no more segments are in use than this.
+/// Once the destager is busy, it stays so until at most this many segments are in use.
 const SEGMENTS_CALM: usize = SEGMENTS / 2;
 
 impl Destager {
@@ -23,7 +23,7 @@ impl Destager {
             return false;
         }
         if self.shared.syncs.have_failed() {
-            // The log keeps what it has until the volume is opened anew.
+            // The log keeps its records until the volume is reopened.
             let mut state = self.log.state.lock();
             state.stalled = Some(IoError::FlushFailed);
             state.wake_waiting();
@@ -50,7 +50,7 @@ impl Destager {
         })
     }
 
-    /// The memory of the last cycles: a volume may have none for hours.
+    /// Frees the memory of past cycles: the next one may be hours away.
     fn give_memory_back(&mut self) {
         if self.pool.resident_bytes() > 0
             && let Ok(pool) = BufferPool::new(POOL_BYTES)
@@ -59,7 +59,7 @@ impl Destager {
         }
     }
 
-    /// What to bring to the layer now. If there is nothing, it will be looked at again.
+    /// Chooses what to bring to the layer now. If there is nothing, it arranges to be woken later.
     fn plan(&mut self, is_ending: bool) -> Option<(Vec<usize>, Vec<Planned>)> {
         let now = Instant::now();
         let mut state = self.log.state.lock();
@@ -83,7 +83,8 @@ impl Destager {
         let all = is_ending || quiet_at.is_some_and(|at| at <= now);
         let plan = if all || self.is_busy { state.plan(CYCLE_BLOCKS_MAX, all) } else { None };
         if plan.is_none() {
-            // When it is quiet, or a record that is under way has arrived.
+            // Try again when the guest is quiet, or when a record that is under way may have
+            // arrived.
             let again_at = if all { now.checked_add(self.quiet) } else { quiet_at };
             if let Some(at) = again_at {
                 self.reactor.wake_at(at);
@@ -92,7 +93,7 @@ impl Destager {
         plan
     }
 
-    /// Has the log made durable, and the segments read.
+    /// Sends the sync of the log, and the reads of the segments.
     fn prepare(&mut self, segments: Vec<usize>, planned: Vec<Planned>) {
         {
             let mut state = self.log.state.lock();
@@ -120,7 +121,8 @@ impl Destager {
             debug_assert!(false, "the pool has room for a cycle");
             cycle.failure = Some(IoError::NoSpace);
         }
-        // Also where no mark says so: another's sync of what is planned may still be under way.
+        // Even if nothing is marked unsynced: another channel's sync of the planned records may
+        // still be under way.
         let (ticket, _) = self.shared.syncs.begin_for([Some(&self.log.unsynced)]);
         self.sync(self.file, ticket);
         for (piece, (into, (_, offset))) in buffers.into_iter().flatten().zip(offsets).enumerate() {

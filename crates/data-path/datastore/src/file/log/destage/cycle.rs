@@ -1,4 +1,5 @@
-//! What a cycle knows: what it takes to the layer, how far it is, and what of it has been read.
+//! The state of a cycle: the blocks that it takes to the layer, its progress, and the content that
+//! it has read.
 
 use strongroom_io::IoError;
 use strongroom_memory::Buffer;
@@ -8,7 +9,7 @@ use super::super::format::BLOCK;
 use super::super::state::Planned;
 use crate::file::syncs::SyncTicket;
 
-/// Read at once.
+/// Blocks that are read at once.
 pub(super) const PIECE_BLOCKS: u32 = 256;
 
 pub(super) struct Cycle {
@@ -17,12 +18,12 @@ pub(super) struct Cycle {
     pub planned: Vec<Planned>,
     pub pieces: Vec<Piece>,
     pub step: Step,
-    /// What to take space for first.
+    /// The extents to allocate first.
     pub ahead: Vec<Extent>,
-    /// Planned blocks that were sent.
+    /// How many planned blocks were sent.
     pub next: usize,
-    /// Its last sync is a success when those before this one have ended too. Later ones do not
-    /// matter: a guest may sync without a pause.
+    /// Its last sync counts as successful once all syncs before this one have ended. Later ones do
+    /// not matter: a guest may sync without a pause.
     pub settles_before: SyncTicket,
     pub failure: Option<IoError>,
 }
@@ -30,10 +31,10 @@ pub(super) struct Cycle {
 /// A part of a segment.
 pub(super) struct Piece {
     pub segment: usize,
-    /// Block of the segment that it begins with.
+    /// The block of the segment at which it begins.
     pub first: u32,
     pub blocks: u32,
-    /// Once it has been read.
+    /// Its content, once it has been read.
     pub content: Option<Buffer>,
 }
 
@@ -43,14 +44,14 @@ pub(super) enum Step {
     Allocating,
     Writing,
     SyncingLayer,
-    /// The superblock that says so is on its way.
+    /// The superblock with the new tail is being written.
     Trimming,
-    /// The superblock that says that the log is empty.
+    /// The superblock that marks the log as empty is being written.
     Closing,
 }
 
 impl Cycle {
-    /// One that has sent nothing yet, and whose first sync will have the ticket `next_sync`, or a
+    /// A cycle that has sent nothing yet. Its first sync will have the ticket `next_sync` or a
     /// later one.
     pub fn new(
         segments: Vec<usize>,
@@ -62,13 +63,13 @@ impl Cycle {
         Self { segments, planned, pieces, step, ahead, next: 0, settles_before, failure: None }
     }
 
-    /// One that only says that the log is empty.
+    /// A cycle that only marks the log as empty.
     pub fn closing(next_sync: SyncTicket) -> Self {
         Self { step: Step::Closing, ..Self::new(Vec::new(), Vec::new(), Vec::new(), next_sync) }
     }
 
-    /// The blocks to go on with that lie one after the other and are all contents, at most
-    /// `contents_max` of them, or all "nothing here"; none when all were sent.
+    /// The next run of consecutive blocks: either with content, at most `contents_max` of them, or
+    /// all "nothing here". Empty when all were sent.
     pub fn next_run(&self, contents_max: usize) -> &[Planned] {
         let rest = &self.planned[self.next..];
         let Some(first) = rest.first() else { return rest };

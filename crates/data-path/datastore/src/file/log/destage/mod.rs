@@ -1,17 +1,16 @@
-//! Bringing first writes from the log to the layer.
+//! Brings first writes from the log to the layer.
 //!
-//! A cycle takes the oldest segments, and goes through these steps, each of which needs the one
-//! before:
+//! A cycle takes the oldest segments through these steps, each of which needs the one before:
 //!
-//! 1. what the log holds is made durable (`fdatasync`), because from now on a block may be torn in
-//!    its place; beside it the segments are read, and transfers in place that began before end;
-//! 2. space is taken ahead where blocks gather, then the blocks are written to the layer, in the
-//!    order of their addresses, and what became "nothing here" is punched;
-//! 3. the layer is made durable, with no other sync failed beside;
-//! 4. a superblock with a tail beyond the segments is made durable;
+//! 1. the log is made durable (`fdatasync`), because from now on a block may be torn in its place;
+//!    meanwhile the segments are read, and earlier transfers in place come to an end;
+//! 2. space is allocated ahead where blocks gather, then the blocks are written to the layer in the
+//!    order of their addresses, and blocks that became "nothing here" are punched;
+//! 3. the layer is made durable, and no concurrent sync has failed;
+//! 4. a superblock whose tail is beyond the segments is made durable;
 //! 5. the blocks are overwritten in place from now on, and the segments are free.
 //!
-//! A block that is written anew meanwhile goes through the log again, and stays there.
+//! A block that is rewritten meanwhile goes through the log again, and its new entry stays there.
 
 mod begin;
 mod cycle;
@@ -33,31 +32,31 @@ use super::format::Superblock;
 use crate::file::disk::Shared;
 use crate::file::syncs::SyncTicket;
 
-/// The segments of a cycle, rounded up to what a pool gives, and the writes under way.
+/// The segments of a cycle, rounded up to a pool's granularity, and the writes under way.
 const POOL_BYTES: usize = 4 * CHUNK_BYTES;
-/// Writes to the layer under way: enough that a cycle is over before writers stand still
+/// The most writes to the layer under way: enough that a cycle ends before writers stall
 /// (`docs/decisions/0008` has the figures), and fewer than a thread's operations in flight.
 const WRITES_MAX: usize = 48;
-/// A guest that has not written so long is not disturbed by a cycle.
+/// A guest that has not written for this long is not disturbed by a cycle.
 const QUIET: Duration = Duration::from_millis(250);
-/// After a failure, before the next attempt, unless a write waits for one.
+/// The delay between a failure and the next attempt, unless a write waits for one.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How destaging ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// When the log is empty: the layer is complete then.
+    /// Once the log is empty: then the layer is complete.
     Empty,
-    /// When what was begun is done.
+    /// Once the current cycle is done.
     Now,
 }
 
-/// Empties the log of a layer while its channels fill it. It is run by a thread of its own, or
-/// beside channels: [`Self::poll`] does what there is to do, and the reactor wakes the thread when
-/// there is more.
+/// Empties the log of a layer while its channels fill it. It runs on a separate thread, or beside
+/// channels: [`Self::poll`] does all available work, and the reactor wakes the thread when there is
+/// more.
 ///
-/// Dropped while it works, it leaves the log as it is, and no other one can be had until the volume
-/// is opened anew.
+/// If it is dropped while it works, the log stays as it is, and no other destager can be created
+/// until the volume is reopened.
 pub struct Destager {
     shared: Arc<Shared>,
     log: Arc<Log>,
@@ -72,7 +71,7 @@ pub struct Destager {
     cycle: Option<Cycle>,
     quiet: Duration,
     is_busy: bool,
-    /// The count of records when it was last looked at, and when that changed.
+    /// The count of records when it was last examined, and the time when it last changed.
     last_records: (u64, Instant),
     retry_at: Option<Instant>,
     ended: Option<Result<(), IoError>>,
@@ -83,7 +82,7 @@ enum Job {
     /// The superblock, written durably.
     Superblock(SyncTicket, Superblock),
     Read(usize),
-    /// Taking space ahead. Without it the writes take what they need.
+    /// Space allocated ahead. If that fails, the writes allocate what they need.
     Ahead,
     Write,
 }
@@ -122,14 +121,12 @@ impl Destager {
         })
     }
 
-    /// How long the guest must not have written before what is in the log is brought to the layer
-    /// though there is room.
+    /// Sets how long the guest must be idle before the log is emptied although it has room.
     pub fn set_quiet(&mut self, quiet: Duration) {
         self.quiet = quiet;
     }
 
-    /// Does what can be done now. Once it returns, whatever there will be to do wakes the thread's
-    /// reactor.
+    /// Does all work that is possible now. Further work wakes the thread's reactor.
     pub fn poll(&mut self) {
         loop {
             let mut file_done = std::mem::take(&mut self.file_done);
@@ -147,8 +144,9 @@ impl Destager {
         }
     }
 
-    /// Whether it has ended, as [`FileDisk::end_destaging`](crate::file::FileDisk::end_destaging)
-    /// asked; an error says that the log is not empty.
+    /// The result, once it has ended as
+    /// [`FileDisk::end_destaging`](crate::file::FileDisk::end_destaging) asked. An error means that
+    /// the log is not empty.
     pub fn ended(&self) -> Option<Result<(), IoError>> {
         self.ended
     }
@@ -184,7 +182,7 @@ impl Destager {
         cycle.failure = cycle.failure.or(result.err());
     }
 
-    /// Goes on to what can be done next; whether there was anything.
+    /// Does the next possible step. Returns whether there was one.
     fn advance(&mut self) -> bool {
         let Some(Cycle { step, failure, .. }) = self.cycle else { return self.begin() };
         let is_idle = self.sent.is_empty();
@@ -216,8 +214,8 @@ impl Destager {
         }
     }
 
-    /// Whether what was synced is durable: of two syncs beside each other one can hear of the
-    /// other's failure.
+    /// Whether the synced data is durable: of two concurrent syncs, one may receive the error of
+    /// the other.
     fn syncs_are_over(&mut self) -> bool {
         let syncs = &self.shared.syncs;
         let Some(cycle) = &mut self.cycle else { return false };
@@ -231,7 +229,7 @@ impl Destager {
         true
     }
 
-    /// Gives a cycle up; what it has written is written again.
+    /// Gives up a cycle. The next one writes its blocks again.
     fn abandon(&mut self) -> bool {
         let Some(Cycle { failure, .. }) = self.cycle.take() else { return false };
         let Some(error) = failure else { return true };
@@ -273,7 +271,7 @@ impl Drop for Destager {
         let mut state = self.log.state.lock();
         state.destager = None;
         if was_working {
-            // What it has sent may land at any time.
+            // Its writes may land at any time.
             state.stalled = Some(IoError::Closed);
         }
         state.wake_waiting();

@@ -1,4 +1,4 @@
-//! Bringing a cycle's blocks to their places in the layer.
+//! Writes a cycle's blocks to their places in the layer.
 
 use strongroom_io::{FileOperation, IoError};
 use strongroom_types::{BLOCK_BYTES, Extent};
@@ -7,11 +7,11 @@ use super::super::format::BLOCK;
 use super::cycle::Step;
 use super::{Destager, Job, WRITES_MAX};
 
-/// Written at once.
+/// Blocks that are written at once.
 const RUN_BLOCKS: usize = 64;
 
 impl Destager {
-    /// Takes space ahead, and goes on to writing when that is done.
+    /// Allocates space ahead, and goes on to writing when that is done.
     pub(super) fn allocate_some(&mut self) -> bool {
         let mut moved = false;
         while self.sent.len() < WRITES_MAX {
@@ -29,7 +29,7 @@ impl Destager {
         moved
     }
 
-    /// Sends writes to the layer, as many as may be under way, and then has it made durable.
+    /// Sends writes to the layer, as many as may be under way, and then syncs it.
     pub(super) fn write_some(&mut self) -> bool {
         let mut moved = false;
         while self.sent.len() < WRITES_MAX {

@@ -1,4 +1,4 @@
-//! Moving the log's tail, which says what of the log is not needed any more.
+//! Moves the log's tail, before which no record is needed any more.
 
 use strongroom_io::{FileOperation, IoError};
 
@@ -8,7 +8,7 @@ use super::cycle::{Cycle, Step};
 use super::{Destager, Job};
 
 impl Destager {
-    /// Sends the superblock that says that the segments are not needed.
+    /// Sends the superblock whose tail is beyond the cycle's segments.
     pub(super) fn trim(&mut self) {
         let Some(cycle) = &mut self.cycle else { return };
         cycle.step = Step::Trimming;
@@ -16,7 +16,7 @@ impl Destager {
         self.write_superblock(tail, None);
     }
 
-    /// It is durable.
+    /// Ends the cycle, once that superblock is durable.
     pub(super) fn trimmed(&mut self) -> bool {
         let Some(Cycle { segments, planned, .. }) = self.cycle.take() else { return false };
         let mut state = self.log.state.lock();
@@ -27,7 +27,7 @@ impl Destager {
         true
     }
 
-    /// Says that the log is empty, so that it need not be searched when it is opened.
+    /// Marks the log as empty, so that it need not be searched when it is opened.
     pub(super) fn close(&mut self) -> bool {
         let next = {
             let mut state = self.log.state.lock();
@@ -40,7 +40,7 @@ impl Destager {
         true
     }
 
-    /// That is durable.
+    /// Ends the cycle, once that mark is durable.
     pub(super) fn closed(&mut self) -> bool {
         self.cycle = None;
         self.ended = Some(Ok(()));
@@ -65,13 +65,13 @@ impl Destager {
 }
 
 impl Log {
-    /// The superblock that is to follow the last one.
+    /// The superblock that follows the last one.
     fn superblock_after(&self, tail: u64, next: Option<u64>) -> Superblock {
         let last = self.superblock.lock();
         Superblock { generation: last.generation + 1, tail, next, ..last.clone() }
     }
 
-    /// A superblock is in the file.
+    /// Notes that a superblock is in the file.
     pub(super) fn written(&self, superblock: Superblock) {
         *self.superblock.lock() = superblock;
     }

@@ -1,11 +1,11 @@
-//! What a cycle of destaging takes out of the log, and what its end changes.
+//! The log's side of a destaging cycle: what the cycle takes, and what its end changes.
 
 use strongroom_types::Extent;
 
 use super::super::known::REGION_BLOCKS;
 use super::{Live, State, Use, extent_of};
 
-/// What is known of a block when it is brought to the layer.
+/// A block that a cycle brings to the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file::log) struct Planned {
     pub block: u64,
@@ -13,8 +13,9 @@ pub(in crate::file::log) struct Planned {
 }
 
 impl State {
-    /// The oldest full segments, of `blocks_max` blocks in all but at least one, and what of them
-    /// still holds, by block. With `all` the open one is closed too.
+    /// The oldest full segments, with at most `blocks_max` blocks in all but at least one segment,
+    /// and those of their entries that are still valid, by block. With `all`, the open segment is
+    /// closed and included.
     pub fn plan(&mut self, blocks_max: u32, all: bool) -> Option<(Vec<usize>, Vec<Planned>)> {
         if all && let Some(last) = self.in_use.back() {
             let last = &mut self.segments[*last];
@@ -45,8 +46,8 @@ impl State {
         Some((chosen, planned))
     }
 
-    /// Where space should be taken before these blocks are written, from the last to the first, up
-    /// to the layer's end.
+    /// The extents to allocate before these blocks are written, from the last to the first, up to
+    /// the layer's end.
     pub fn space_ahead(&mut self, planned: &[Planned], end_bytes: u64) -> Vec<Extent> {
         let mut ahead: Vec<Extent> = Vec::new();
         let contents = || planned.iter().filter(|planned| planned.live.at.is_some());
@@ -77,8 +78,8 @@ impl State {
         self.in_use.get(count).map_or(self.next_sequence, |segment| self.segments[*segment].first)
     }
 
-    /// The tail has durably passed these segments, whose planned blocks are in the layer: they are
-    /// overwritten there from now on.
+    /// Frees these segments, which the tail has durably passed. Their planned blocks are in the
+    /// layer, and are overwritten there from now on.
     pub fn trim(&mut self, segments: &[usize], planned: &[Planned]) {
         for Planned { block, live } in planned {
             let Some(entry) = self.index.get_mut(block) else { continue };

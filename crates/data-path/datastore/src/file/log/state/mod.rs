@@ -1,14 +1,14 @@
-//! What the log holds: which blocks, where, and which space is free. All channels of a volume share
-//! it, under one mutex.
+//! The state of the log: which blocks it holds, where, and which space is free. All channels of a
+//! volume share it, under one mutex.
 //!
 //! A block has a *live* entry from the moment its record is in the log until it has been brought to
-//! the layer, the layer is durable, and the log's tail has durably passed the record. Until then
-//! the log is where it is read and overwritten. A block of which a record is on its way is
+//! the layer, the layer is durable, and the log's tail has durably passed the record. Until then it
+//! is read from the log and overwritten through it. A block whose record is being written is
 //! *pending*, and is overwritten through the log too.
 //!
-//! Versions are sequence numbers of records, and the place in the record: a higher one is a later
-//! one, on whichever channel. Space is taken by the segment; each holds the records of a range of
-//! sequence numbers, so that the tail passes whole segments, oldest first.
+//! A version is a record's sequence number and a place in the record: a higher version is later, on
+//! any channel. Space is allocated by the segment; each holds the records of a range of sequence
+//! numbers, so that the tail passes whole segments, oldest first.
 
 mod cycle;
 mod reads;
@@ -40,20 +40,20 @@ impl Version {
     }
 }
 
-/// Where the content of a block is.
+/// The location of a block's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Live {
     pub version: Version,
     pub segment: usize,
-    /// Block of the segment that holds the content; none says that the block is "nothing here".
+    /// The block of the segment that holds the content; `None` means that the block is "nothing
+    /// here".
     pub at: Option<u32>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
     live: Option<Live>,
-    /// Entries for this block in records that are on their way, or of which nobody knows whether
-    /// they arrived.
+    /// Entries for this block in records that are being written, or whose result is unknown.
     pending: u32,
 }
 
@@ -63,21 +63,21 @@ enum Use {
     /// Records are appended to it.
     Open,
     Full,
-    /// It may still be written to by a record that nobody hears of any more. It is not used again.
+    /// A record whose completion will never arrive may still be written to it. It is not reused.
     Lost,
 }
 
 #[derive(Debug)]
 struct Segment {
     state: Use,
-    /// Of its first record.
+    /// The sequence number of its first record.
     first: u64,
     used_blocks: u32,
     records_under_way: u32,
     /// Blocks of it that are being read, counted once for each reader.
     readers: usize,
-    /// Blocks of records that failed, and may be found all the same after a crash: they stay
-    /// pending while they can be.
+    /// Blocks of failed records, which may still be found after a crash: they stay pending as long
+    /// as that is possible.
     doomed: Vec<u64>,
 }
 
@@ -86,13 +86,13 @@ struct Segment {
 pub struct Attempts(u64);
 
 impl Attempts {
-    /// One more has begun.
+    /// Counts one more attempt.
     pub fn begin(&mut self) {
         self.0 += 1;
     }
 }
 
-/// What the log holds.
+/// The state of the log.
 pub(super) struct State {
     index: BTreeMap<u64, Entry>,
     segments: [Segment; SEGMENTS],
@@ -103,25 +103,26 @@ pub(super) struct State {
     pub known: Known,
     /// Threads with a write that waits for room.
     waiting: Vec<Arc<Waker>>,
-    /// Why the log is not being emptied.
+    /// Why the log is not being emptied, if it is not.
     pub stalled: Option<IoError>,
-    /// Attempts to empty some of it that have begun.
+    /// How many attempts to empty the log have begun.
     pub attempts: Attempts,
-    /// Of those, how many had begun when the last one to fail did.
+    /// How many of those had begun when the last failed attempt began.
     pub failed: Attempts,
-    /// A write came after the last failure, so the next attempt does not wait.
+    /// Whether a write waits that came after the last failure, so that the next attempt must not
+    /// wait.
     pub is_attempt_wanted: bool,
-    /// Whoever empties the log, to be woken when there is enough to do.
+    /// The destager's waker, called when there is enough to do.
     pub destager: Option<Arc<Waker>>,
-    /// Whether there will be one.
+    /// Whether there will be a destager.
     pub is_destager_expected: bool,
-    /// How destaging is to end.
+    /// How destaging should end, if it was asked to.
     pub ending: Option<End>,
-    /// Whether the destager looks at times by itself. Otherwise it is woken by the first record.
+    /// Whether the destager has set a timer. Otherwise the first record wakes it.
     pub is_watched: bool,
-    /// Nothing is appended any more.
+    /// Whether the log is closed: nothing more is appended.
     pub is_closed: bool,
-    /// Records so far, to see whether it is quiet.
+    /// The count of records so far, which shows whether the guest is quiet.
     pub records: u64,
 }
 
@@ -170,28 +171,28 @@ impl State {
         self.index.len()
     }
 
-    /// Bytes that records take.
+    /// Bytes that records use.
     pub fn used_bytes(&self) -> u64 {
         let blocks = self.in_use.iter().map(|segment| u64::from(self.segments[*segment].used_blocks));
         blocks.sum::<u64>() * BLOCK_BYTES
     }
 
-    /// Segments in use, of all that can be.
+    /// The count of segments in use.
     pub fn segments_in_use(&self) -> usize {
         self.segments.iter().filter(|segment| segment.state != Use::Free).count()
     }
 
-    /// Whether nothing is in the log, or on its way there.
+    /// Whether no segment holds records or has space reserved for one.
     pub fn is_empty(&self) -> bool {
         self.in_use.is_empty()
     }
 
-    /// Blocks of a segment that records have.
+    /// The count of blocks of a segment that records use.
     pub fn used_blocks(&self, segment: usize) -> u32 {
         self.segments[segment].used_blocks
     }
 
-    /// Oldest first.
+    /// The segments that hold records, oldest first.
     pub fn segments_with_records(&self) -> impl Iterator<Item = usize> {
         self.in_use.iter().copied()
     }
@@ -200,13 +201,13 @@ impl State {
         self.next_sequence
     }
 
-    /// Has everybody look again who waits for room.
+    /// Wakes all threads that wait for room.
     pub fn wake_waiting(&mut self) {
         self.waiting.drain(..).for_each(|waker| waker.wake());
     }
 }
 
-/// First block, and the one after the last.
+/// The first block, and the one after the last.
 fn numbers(blocks: Extent) -> (u64, u64) {
     (blocks.offset() / BLOCK_BYTES, blocks.end() / BLOCK_BYTES)
 }

@@ -1,4 +1,4 @@
-//! Where reads find what the log holds.
+//! Looks up blocks in the log for reads.
 
 use std::collections::VecDeque;
 
@@ -10,11 +10,11 @@ use super::{Live, State, Use, extent_of, numbers};
 #[derive(Clone, Copy, Debug)]
 pub(in crate::file) struct LogBlock {
     pub block: u64,
-    /// Segment, and offset in the log's file; nothing where the block is "nothing here".
+    /// The segment, and the offset in the log's file; `None` if the block is "nothing here".
     pub content: Option<(usize, u64)>,
 }
 
-/// Blocks one after the other.
+/// A run of consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file) struct Run {
     pub first: u64,
@@ -22,7 +22,7 @@ pub(in crate::file) struct Run {
 }
 
 impl State {
-    /// The runs of blocks that the log holds, or will hold, anything of.
+    /// The runs of blocks that the log has, or will have, entries of.
     pub fn runs(&self, blocks: Extent) -> VecDeque<Run> {
         let (first, end) = numbers(blocks);
         let mut runs: VecDeque<Run> = VecDeque::new();
@@ -35,8 +35,8 @@ impl State {
         runs
     }
 
-    /// The blocks of an extent that the log answers for, with where they are. Their segments stay
-    /// as they are until [`Self::release`].
+    /// Appends to `live` the blocks of an extent that the log answers for, with their locations.
+    /// Their segments are kept until [`Self::release`].
     pub fn pin(&mut self, blocks: Extent, live: &mut Vec<LogBlock>) {
         let (first, end) = numbers(blocks);
         for (block, entry) in self.index.range(first..end) {
@@ -56,10 +56,10 @@ impl State {
         }
     }
 
-    /// Calls with each run of blocks that the log answers for, and whether they hold data.
+    /// Calls `run` with each run of blocks that the log answers for, and whether they hold data.
     pub fn for_each_run(&self, blocks: Extent, mut run: impl FnMut(Extent, bool)) {
         let (first, end) = numbers(blocks);
-        // What is only on its way is not there yet.
+        // Pending blocks do not count yet.
         let live = self.index.range(first..end).filter_map(|(block, entry)| Some((*block, entry.live?)));
         let mut live = live.map(|(block, live)| (block, live.at.is_some())).peekable();
         while let Some((start, is_data)) = live.next() {

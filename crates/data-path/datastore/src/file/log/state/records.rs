@@ -1,4 +1,4 @@
-//! What becomes of a write: how it goes, and its record's way into the log.
+//! Routes writes, and tracks their records into the log.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use super::super::format::LogEntry;
 use super::super::known::Knowledge;
 use super::{Live, Segment, State, Use, Version, numbers};
 
-/// How a write goes.
+/// The route of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file) enum Route {
-    /// In its place: all its blocks are written, and the log holds nothing of them.
+    /// In place: all its blocks are written, and the log has no entries of them.
     InPlace,
-    /// In its place too, but some of its blocks were "nothing here"; to be told to
-    /// [`Log::filled`](super::super::Log::filled) when it is done.
+    /// In place too, but some of its blocks were "nothing here".
+    /// [`Log::filled`](super::super::Log::filled) must be called when it is done.
     FirstInPlace,
     /// Through the log. Its blocks are pending now.
     Log,
 }
 
-/// This chunk of the file system's map has to be read before a write can be routed.
+/// The chunk of the file system's map that must be read before a write can be routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file::log) struct Unloaded {
     pub chunk: u64,
-    /// To be told to [`Known::insert`](super::super::known::Known::insert) with it.
+    /// The count to pass to [`Known::insert`](super::super::known::Known::insert) with the map.
     pub changes: u64,
 }
 
@@ -40,7 +40,7 @@ pub(in crate::file) struct Reservation {
 }
 
 impl State {
-    /// Decides how a write goes. `fills` says whether it may make its first blocks in place.
+    /// Routes a write. `fills` tells whether its first writes may go in place.
     pub fn route(&mut self, blocks: Extent, fills: bool) -> Result<Route, Unloaded> {
         let (first, end) = numbers(blocks);
         let in_log = self.index.range(first..end).next().is_some();
@@ -60,8 +60,8 @@ impl State {
         Ok(Route::Log)
     }
 
-    /// Takes space for a record of a header and up to `payload` blocks; what there is at once may
-    /// be less. Nothing if the log is full: then `waker` is woken when that may have changed.
+    /// Reserves space for a record with a header and up to `payload` blocks; it may get fewer.
+    /// Returns `None` if the log is full, and calls `waker` when that may have changed.
     pub fn reserve(&mut self, payload: u32, waker: &Arc<Waker>) -> Option<Reservation> {
         let least = payload.min(1) + 1;
         let open = self.in_use.back().copied().filter(|last| self.segments[*last].state == Use::Open);
@@ -95,7 +95,7 @@ impl State {
         Some(Reservation { segment, at, blocks, sequence })
     }
 
-    /// A record has arrived: what it says holds from now on.
+    /// Commits a record that has arrived: its entries are valid from now on.
     pub fn commit(&mut self, reservation: &Reservation, entries: &[LogEntry]) {
         let Reservation { segment, at, sequence, .. } = *reservation;
         let mut content = at;
@@ -116,7 +116,7 @@ impl State {
         self.segments[segment].records_under_way -= 1;
     }
 
-    /// A record has failed: what it says may hold or not, until the log's tail has passed it.
+    /// Notes a failed record: its entries may be found or not, until the log's tail has passed it.
     pub fn fail(&mut self, reservation: &Reservation, entries: &[LogEntry]) {
         let segment = &mut self.segments[reservation.segment];
         segment.records_under_way -= 1;
@@ -133,13 +133,13 @@ impl State {
         }
     }
 
-    /// Nobody will hear of this record.
+    /// Gives up a record whose completion will never arrive.
     pub fn lose(&mut self, reservation: &Reservation, entries: &[LogEntry]) {
         self.fail(reservation, entries);
         self.segments[reservation.segment].state = Use::Lost;
     }
 
-    /// A write that was routed through the log will not be.
+    /// Gives up a write that was routed through the log.
     pub fn give_up(&mut self, blocks: Extent) {
         let (first, end) = numbers(blocks);
         for block in first..end {
@@ -156,8 +156,8 @@ impl State {
         }
     }
 
-    /// Also of blocks that the log holds nothing of any more: an older content may have been on its
-    /// way to the layer when they were made "nothing here" there, and have come after.
+    /// Adds entries also for blocks that the log no longer holds: older content may have been under
+    /// way to the layer when they were cleared there, and have landed afterwards.
     fn make_nothing(&mut self, first: u64, count: u64, version: Version, segment: usize) {
         for block in first..first.saturating_add(count) {
             let entry = self.index.entry(block).or_default();
@@ -167,13 +167,14 @@ impl State {
         }
     }
 
-    /// Takes in what a record says that was found when the log was opened. Older ones come first.
+    /// Takes the entries of a record that was found when the log was opened. Older records come
+    /// first.
     pub fn recover(&mut self, segment: usize, sequence: u64, entries: &[(usize, LogEntry, u32)]) {
         let found = &mut self.segments[segment];
         if found.state == Use::Free {
             found.state = Use::Full;
             found.first = sequence;
-            // What lies between and after its records is not known, and not used.
+            // The space between and after its records is unknown, and is not used.
             found.used_blocks = self.segment_blocks;
             self.in_use.push_back(segment);
         }

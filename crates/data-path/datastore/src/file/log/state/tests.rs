@@ -2,7 +2,7 @@ use super::*;
 use crate::file::log::format::{LOG_BYTES_MIN, LogEntry, content_check};
 use crate::file::log::known::Loaded;
 
-/// Three blocks of content a segment.
+/// A log whose segments hold three blocks of content.
 fn state() -> State {
     let mut state = State::new(LOG_BYTES_MIN, 1 << 20, 1);
     state.known.insert(&Loaded::alone(0, [0; 4]), 0);
@@ -46,7 +46,7 @@ fn a_block_goes_through_the_log_until_it_is_trimmed() {
     let mut state = state();
     append(&mut state, &[data(7)]);
     assert!(live(&state, 7).is_some());
-    // An overwrite takes the same way, and what was planned before it does not end it.
+    // An overwrite goes through the log too, and a cycle planned before it does not end its entry.
     let (segments, planned) = state.plan(u32::MAX, true).unwrap();
     append(&mut state, &[data(7)]);
     state.trim(&segments, &planned);
@@ -79,7 +79,7 @@ fn a_block_that_became_nothing_is_so_also_where_an_older_content_may_still_land(
     assert_eq!(live(&state, 5).map(|live| live.at), Some(None), "its punch is still to come");
     let (_, planned) = state.plan(u32::MAX, true).unwrap();
     assert_eq!(planned.len(), 1);
-    // What was found after a crash says the same, though the content's record is behind the tail.
+    // Recovery after a crash gives the same result, though the content's record is behind the tail.
     let mut found = State::new(LOG_BYTES_MIN, 1 << 20, 1);
     found.recover(0, 9, &[(0, LogEntry::Nothing { first: 5, count: 1 }, 0)]);
     assert_eq!(live(&found, 5).map(|live| live.at), Some(None));
@@ -128,8 +128,8 @@ fn what_a_failed_record_would_make_nothing_goes_through_the_log_until_it_is_trim
     let (segments, planned) = state.plan(u32::MAX, true).unwrap();
     let failed = state.reserve(0, &waker()).unwrap();
     state.fail(&failed, &[LogEntry::Nothing { first: 4, count: 1 }]);
-    // The content is in the layer by now. Written there anew, it would be nothing after a crash
-    // that finds the record.
+    // The content is in the layer by now. If it were rewritten in place, a crash that finds the
+    // record would turn it into "nothing here".
     state.trim(&segments, &planned);
     assert_eq!(state.route(extent_of(4, 5), false), Ok(Route::Log));
     state.give_up(extent_of(4, 5));
