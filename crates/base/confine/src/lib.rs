@@ -25,7 +25,7 @@
 //! too, and what the kernel is too old for is left to the walls that it has. What could not be had
 //! is said ([`Report`]), and refused where the caller said that it must be had.
 //!
-//! For whoever starts processes: [`UidLease`], a user for each of them, and [`Cgroup`], their
+//! For processes that start others: [`UidLease`], a user for each of them, and [`Cgroup`], their
 //! memory and tasks.
 #![forbid(unsafe_code)]
 

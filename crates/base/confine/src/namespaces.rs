@@ -50,8 +50,8 @@ pub(super) fn enter_as_ordinary_user(report: &mut Report) -> Result<(), SandboxE
     enter_empty_root(report)
 }
 
-/// Those that a supervisor does without: IPC, host name, and mounts that nobody else sees. It sees
-/// the host's, as they come and go, and is in its network.
+/// Those that a supervisor does without: IPC, host name, and mounts that no other process sees. It
+/// sees the host's, as they come and go, and is in its network.
 pub(super) fn enter_as_supervisor(report: &mut Report) -> Result<(), SandboxError> {
     let namespaces = CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWNS;
     let entered = unshare(namespaces).map_err(|errno| errno.to_string()).and_then(|()| {

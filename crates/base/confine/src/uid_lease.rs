@@ -1,9 +1,9 @@
 //! A user that no other running process has.
 //!
-//! One file for each number, in a directory of root's alone; whoever has its lock has the number.
-//! The lock is on the open file (`flock`), so it ends with its last holder, whatever that one died
-//! of: hand [`UidLease::as_fd`] to the process, and the number is free when both it and whoever
-//! started it are gone, no earlier.
+//! One file for each number, in a directory of root's alone; the process that holds its lock has
+//! the number. The lock is on the open file (`flock`), so it ends with its last holder, whatever
+//! that one died of: hand [`UidLease::as_fd`] to the process, and the number is free when both it
+//! and whoever started it are gone, no earlier.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -53,8 +53,8 @@ pub enum LeaseError {
     },
 }
 
-/// A user and group number that nobody else has while this, or a duplicate of its descriptor, is
-/// open.
+/// A user and group number that no other process has while this, or a duplicate of its descriptor,
+/// is open.
 #[derive(Debug)]
 pub struct UidLease {
     lock: File,

@@ -2,7 +2,7 @@
 //! length, both as NIST SP 800-38F has them.
 //!
 //! Key wrap is deterministic: the same key under the same KEK gives the same bytes. It
-//! authenticates the key and nothing else; whoever needs more bound to it uses
+//! authenticates the key and nothing else; a caller that must bind more to it uses
 //! [`aead`](crate::aead).
 
 use aws_lc_rs::key_wrap::{AES_256, AesKek, KeyWrap, KeyWrapPadded};

@@ -1,11 +1,11 @@
 //! Small files that a program keeps for itself: settings, notes, keys and certificates.
 //!
 //! - **Whole or not at all.** What is written comes to its name in one step, when all of it is on
-//!   the disk; whoever is killed before leaves what was there. What a killed process leaves beside
-//!   it has a name that begins with a dot.
+//!   the disk; a process that is killed before leaves the old content. What a killed process leaves
+//!   beside it has a name that begins with a dot.
 //! - **Durable** when a call returns, the name too, unless it says otherwise.
 //! - **For their owner alone.** Files that are written have the mode [`PRIVATE_MODE`].
-//! - **No longer than they may be.** Whoever reads says how long a file can be; of a longer one
+//! - **No longer than they may be.** The caller says how long a file can be; of a longer one
 //!   nothing is kept.
 //!
 //! What may not enter: formats, and files that grow (volumes, stores, logs).

@@ -79,8 +79,9 @@ impl GuestRegion {
     /// Maps `length` bytes of the file (a memfd of the hypervisor) at `file_offset` as the guest's
     /// memory at `address`. The mapping is shared and left out of core dumps.
     ///
-    /// The other side could shrink the file and so make an access fault; whoever accepts a file
-    /// from outside requires its size to be sealed (`F_SEAL_SHRINK`) or is prepared to die alone.
+    /// The other side could shrink the file and so make an access fault; the code that accepts a
+    /// file from outside requires its size to be sealed (`F_SEAL_SHRINK`) or is prepared to die
+    /// alone.
     pub fn map(
         file: impl AsFd,
         file_offset: u64,

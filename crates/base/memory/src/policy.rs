@@ -15,7 +15,7 @@ const MPOL_PREFERRED_MANY: libc::c_int = 5;
 /// it runs on.
 ///
 /// # Errors
-/// Where the kernel, or whoever confines this process, does not say.
+/// If neither the kernel nor the process that confines this one says.
 pub fn is_default() -> Result<bool, Errno> {
     let mut mode: libc::c_int = 0;
     // SAFETY: the kernel writes one int at the first address, which is that of one; without flags,

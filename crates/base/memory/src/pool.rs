@@ -44,7 +44,7 @@ impl ChunkId {
     }
 }
 
-/// A whole chunk, for whoever tells the kernel of it: [`CHUNK_BYTES`] bytes from `start` on.
+/// A whole chunk, for registration with the kernel: [`CHUNK_BYTES`] bytes from `start` on.
 #[derive(Clone, Debug)]
 pub struct ChunkMemory {
     /// Where it starts.
@@ -176,7 +176,7 @@ impl Chunk {
         .cast::<u8>();
         let head = start.align_offset(CHUNK_BYTES);
         // SAFETY: head < CHUNK_BYTES, so head, chunk and tail lie within the mapping just made,
-        // which nobody else knows; head and tail are unmapped once and never used again.
+        // which no other code knows; head and tail are unmapped once and never used again.
         let memory = unsafe {
             let memory = start.add(head);
             if head > 0 {
@@ -253,7 +253,7 @@ impl Drop for Chunk {
     }
 }
 
-/// Memory for one transfer. It belongs to whoever holds it and goes back to its pool when it is
+/// Memory for one transfer. It belongs to its holder and goes back to its pool when it is
 /// dropped.
 pub struct Buffer {
     pool: Rc<RefCell<Chunks>>,
@@ -315,7 +315,7 @@ impl Buffer {
         }
     }
 
-    /// The address of the content, for whoever hands it to the kernel: valid, and the content's
+    /// The address of the content, to be handed to the kernel: valid, and the content's
     /// place, as long as the buffer lives, wherever the buffer itself is moved.
     pub fn address(&self) -> NonNull<u8> {
         self.address

@@ -2,9 +2,9 @@
 //!
 //! Keys live in [`secret`](crate::secret) memory, but some pass through memory that is not ours:
 //! the plain text of a TLS record in rustls's buffers, an HTTP answer, a parser's strings. Those
-//! buffers are freed sooner or later, and what was in them would stay in the heap for whoever reads
-//! it next: a bug, a debugger, a swapped-out page. With this allocator under the whole program it
-//! does not.
+//! buffers are freed sooner or later, and what was in them would stay in the heap for anyone who
+//! reads it next: a bug, a debugger, a swapped-out page. With this allocator under the whole
+//! program it does not.
 //!
 //! It costs what writing zeroes over freed memory costs. The data path allocates nothing for an
 //! I/O, so it pays nothing.

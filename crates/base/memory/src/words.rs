@@ -17,7 +17,7 @@ impl GuestMemory {
         Ok(unsafe { AtomicU8::from_ptr(byte) }.load(Ordering::Acquire))
     }
 
-    /// Stores a byte and marks it dirty. What was written before is visible to whoever sees it.
+    /// Stores a byte and marks it dirty. Earlier writes are visible to a thread that sees it.
     pub fn store_u8(&self, address: GuestAddress, value: u8) -> Result<(), GuestError> {
         let byte = self.word::<u8>(address)?;
         // SAFETY: as in `load_u8`.
@@ -63,7 +63,7 @@ impl GuestMemory {
     }
 
     /// Stores a 16-bit word, little-endian, and marks it dirty. What was written into the guest's
-    /// memory before is visible to whoever sees the new word.
+    /// memory before is visible to a thread that sees the new word.
     pub fn store_u16(&self, address: GuestAddress, value: u16) -> Result<(), GuestError> {
         let word = self.word::<u16>(address)?;
         // SAFETY: as in `load_u16`.

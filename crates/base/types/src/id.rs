@@ -101,7 +101,7 @@ uuid_id! {
     GrantId
 }
 uuid_id! {
-    /// Names one wish for a new key, so that it can be repeated: whoever asks writes it down first,
+    /// Names one wish for a new key, so that it can be repeated: the caller writes it down first,
     /// and asks again with the same one after a crash.
     KeyRequestId
 }

@@ -1,4 +1,4 @@
-//! How a provider's KEK stands with whoever holds it under a lease. The KEK itself is not here.
+//! The state of a provider's KEK that a process holds under a lease. The KEK itself is not here.
 
 use std::fmt;
 

@@ -32,7 +32,7 @@ pub struct Pending<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Whoever was to answer went away without doing so. Whether the work was done is not known.
+/// The answering side ended without an answer. Whether the work was done is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer will not come: whoever was to give it has ended")]
 pub struct Abandoned;
@@ -80,7 +80,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Answerer<T> {
-    /// Gives the answer and wakes whoever waits for it.
+    /// Gives the answer and wakes the thread that waits for it.
     pub fn answer(self, answer: T) {
         self.shared.settle(Slot::Answered(answer));
     }

@@ -4,8 +4,8 @@
 //! This stage exists for volumes that a person explicitly chose to keep clear: media that are
 //! public anyway, and comparisons. It is the only way around [`crypt`](crate::crypt): no other
 //! stage turns plain text into what a datastore takes, so a volume cannot end up in the clear
-//! because somebody forgot a stage. Whoever builds it says so by its name, and nothing in this
-//! house builds it by default.
+//! because somebody forgot a stage. The code that builds it says so by its name, and nothing in
+//! this house builds it by default.
 //!
 //! Blocks bear the seal of [`KeyEpoch::FIRST`], which here means no more than "there"; a block
 //! without a seal is not there and reads as zeroes. Bytes still pass through a buffer of our own,

@@ -18,7 +18,7 @@ pub fn kind_of(error: &IoError) -> ErrorKind {
     }
 }
 
-/// Tells whoever traces that a request is answered.
+/// Reports to a tracer that a request is answered.
 #[inline]
 pub fn tell_completed(slot: Slot, operation: Operation, latency_ns: u64, failed: bool) {
     points::request_completed(slot.tag(), operation as u32, latency_ns, failed);

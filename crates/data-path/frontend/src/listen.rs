@@ -244,7 +244,7 @@ impl Listener {
         }
     }
 
-    /// Refuses whoever connects from now on, also where other processes have this socket. It never
+    /// Refuses connections from now on, also where other processes have this socket. It never
     /// listens again.
     pub fn refuse(&self) {
         // It listens, so there is nothing that could fail.

@@ -186,7 +186,7 @@ fn a_client_that_finds_all_lanes_busy_waits_for_one() {
     let early = std::io::Read::read(&mut waiting.stream, &mut [0; 1]);
     assert_eq!(early.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     waiting.stream.set_nonblocking(false).unwrap();
-    // Whoever had it gives its lane back, and the client is greeted.
+    // The connection that had it gives its lane back, and the client is greeted.
     drop(finish);
     assert!(!other.join().unwrap());
     waiting.greet();

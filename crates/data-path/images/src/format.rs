@@ -239,7 +239,7 @@ mod tests {
                 assert!(told.contains("which is not imported") && told.contains(says), "{name}: {told}");
                 assert!(!told.contains("--format"), "{name}: {told}");
             }
-            // Whoever says that it is a disk's bytes is believed.
+            // A caller that says that these are a disk's bytes is believed.
             assert_eq!(decided(FormatChoice::Said(Format::Raw), name, &content), Some(Format::Raw));
         }
         // A whole disk may be encrypted with LUKS, or start a machine both from a disk and from a

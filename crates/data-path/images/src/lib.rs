@@ -37,7 +37,7 @@ pub use format::{Format, FormatChoice};
 pub use socket::ServedDisk;
 pub use source::ImageSource;
 
-/// How whoever waits for a copy says that it is not wanted any more.
+/// How the caller of a copy cancels it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop<'a> {
     /// Set then.

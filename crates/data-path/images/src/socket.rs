@@ -1,5 +1,5 @@
 //! A volume's plain disk, for one program on this machine: an NBD server, on a socket in a
-//! directory that nobody else can enter.
+//! directory that no other user can enter.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,7 +58,7 @@ impl PrivateSocket {
 pub struct ServedDisk(NbdServer);
 
 impl ServedDisk {
-    /// Serves `disk` to whoever connects at `listener`.
+    /// Serves `disk` to clients that connect at `listener`.
     ///
     /// # Errors
     /// If its threads or rings cannot be had.

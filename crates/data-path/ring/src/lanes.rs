@@ -76,7 +76,7 @@ enum Order {
     End,
 }
 
-/// A job and, once it has been done, how its result goes to whoever waits for it.
+/// A job and, once it has been done, how its result reaches the thread that waits for it.
 type Work = Box<dyn FnOnce(&Ring) -> Box<dyn FnOnce()> + Send>;
 
 impl Lanes {

@@ -1,7 +1,7 @@
 //! Static tracing points of the data path (USDT), for bpftrace, perf, SystemTap and gdb.
 //!
 //! A point is one `nop`, and a note in the program's file that says where it is and in which
-//! registers its arguments are. Who traces puts a trap in its place; nobody else pays more than
+//! registers its arguments are. A tracer puts a trap in its place; otherwise it costs no more than
 //! that. They are here because the macro needs `unsafe`, and rooms above forbid it. docs/METRICS.md
 //! lists them with an example.
 //!

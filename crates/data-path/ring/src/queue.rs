@@ -15,7 +15,7 @@ use crate::ring::Core;
 /// Dropping it forgets what has not been polled. Operations that were submitted may be done or not,
 /// and the ring keeps their buffers and files until the kernel has let go of them. A file that
 /// nothing uses any more is let go of with the queue; its `flock` can be free some milliseconds
-/// later (12 seen), so whoever takes it next waits for it. Not on this thread while its ring stands
+/// later (12 seen), so the next owner waits for it. Not on this thread while its ring stands
 /// still: an operation that a worker of the kernel did is freed, and its file with it, by work that
 /// the kernel leaves to the ring's thread, which does it in its next [`crate::Ring::wait`].
 pub struct RingFileQueue {

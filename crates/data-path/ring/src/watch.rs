@@ -15,7 +15,7 @@ pub struct WatchToken {
     generation: u32,
 }
 
-/// What to be told of.
+/// The events to watch for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     /// Bytes can be read, or the peer sends no more.

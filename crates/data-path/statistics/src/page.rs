@@ -49,7 +49,7 @@ pub(crate) const fn operation_words(operation: Operation) -> usize {
 /// Why there is no page.
 pub type PageError = SharedWordsError;
 
-/// The page of a volume, as whoever supervises it reads it.
+/// The page of a volume, as its supervisor reads it.
 #[derive(Debug)]
 pub struct Page {
     file: OwnedFd,

@@ -101,7 +101,7 @@ impl Recorders {
 #[derive(Debug)]
 pub struct Recorder {
     lane: Option<Lane>,
-    /// A copy of the gauge that nobody else can change.
+    /// A private copy of the gauge.
     in_flight: u64,
 }
 

@@ -52,7 +52,7 @@ pub enum StreamError {
         /// Which is.
         found: u64,
     },
-    /// It has no end: whoever wrote it was interrupted, or its end was cut off.
+    /// It has no end: its writer was interrupted, or its end was cut off.
     #[error("its stream breaks off at record {records}: it was never finished, or its end was cut off")]
     Unfinished {
         /// Records before that.

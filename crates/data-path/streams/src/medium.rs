@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The content of a volume, as whoever holds its keys has it.
+/// The content of a volume, for a process that holds its keys.
 pub trait Medium {
     /// Its size, in bytes.
     fn size_bytes(&self) -> u64;

@@ -243,7 +243,7 @@ impl Teller {
                 self.told = news;
                 None
             }
-            // A supervisor that is busy with something long. It is told later.
+            // The supervisor is busy for a while. It gets the report later.
             Err(_) => Some(self.next),
         }
     }

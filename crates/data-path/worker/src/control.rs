@@ -298,8 +298,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to whoever exposes the volume at `path`; `None` if nobody does. What a dead process
-    /// left is nobody.
+    /// Connects to the process that exposes the volume at `path`; `None` if none does. A socket
+    /// that a dead process left is nobody.
     pub fn connect(path: &Path) -> Result<Option<Self>, ControlError> {
         match connect(path) {
             Ok(stream) => Ok(Some(Self { stream: stream.into(), path: path.to_owned() })),
@@ -339,7 +339,7 @@ impl Client {
     }
 }
 
-/// Asks whoever exposes the volume how it fares; `None` if nobody does, or it cannot be told.
+/// Asks the process that exposes the volume for its status; `None` if there is none, or no answer.
 pub fn status_of(path: &Path) -> Option<Status> {
     match Client::connect(path).ok()??.ask(Request::Status, TOLD_WITHIN) {
         Ok(Answer::Status(status)) => Some(status),

@@ -36,7 +36,7 @@ pub fn lanes() -> Result<Lanes, RingError> {
 /// The destaging of one layer.
 pub struct Destaging {
     disk: FileDisk,
-    /// Asked for by whoever ends it, alone.
+    /// Only the thread that ends it asks for this.
     job: Mutex<Option<Work>>,
 }
 

@@ -34,7 +34,7 @@ impl<'a> FileWriter<'a> {
     /// Writes on the thread of `ring`. Where the file system has no way past the page cache
     /// (`O_DIRECT`), it goes through it.
     pub fn open(file: &'a File, ring: &Ring) -> Result<Self, TransferError> {
-        // An open file of its own, so that the flag is not set for whoever else holds the caller's.
+        // An open file of its own, so that the flag is not set for other holders of the caller's.
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
         let direct = OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(name);
         let opened = direct.or_else(|_| file.try_clone()).map_err(TransferError::File)?;
@@ -43,7 +43,7 @@ impl<'a> FileWriter<'a> {
         Ok(Self { file, queue, token, ring: ring.clone(), in_flight: 0, done: Vec::new() })
     }
 
-    /// Sends a write on its way. What another has met by then is told here.
+    /// Sends a write. Returns the error of an earlier one, if one failed meanwhile.
     pub fn write(&mut self, extent: Extent, from: Buffer) -> Result<(), TransferError> {
         self.settle(WRITES_MAX - 1)?;
         if !extent.offset().is_multiple_of(BLOCK_BYTES) || !extent.length().is_multiple_of(BLOCK_BYTES) {

@@ -1,7 +1,7 @@
 //! Wires the stages of one VM's volumes, and makes the process that they run in fit for keys.
 //!
-//! - [`supervise`]: keeps a worker running, for whoever exposes a volume; [`control`]: how other
-//!   commands speak to it.
+//! - [`supervise`]: keeps a worker running, for the process that exposes a volume; [`control`]: how
+//!   other commands speak to it.
 //! - [`birth`]: what supervisor and worker say to each other; [`condition`]: how a volume fares, in
 //!   their words.
 //! - [`process_main`]: the worker itself; `service`: what clients connect to in it.
@@ -13,7 +13,7 @@
 //! - `destaging`: a thread that empties a layer's first-write log. `closing`: completes the layer
 //!   below the top after a snapshot. `merge`: makes one layer of two. `complete`: empties the log
 //!   of a volume that nobody serves.
-//! - [`access`]: that disk as a file is used, for whoever keeps something of their own in a volume.
+//! - [`access`]: that disk, used like a file, for code that keeps data of its own in a volume.
 //! - [`read_through`]: whether all of a volume can be read; [`check`]: what that shows.
 //!   [`transfer`]: a whole volume's content into a file and out of one.
 //!

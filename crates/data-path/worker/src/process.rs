@@ -32,7 +32,7 @@ pub enum ProcessError {
 /// Warns where secrets cannot be locked into memory: they still work, but could be swapped out.
 pub fn prepare_for_keys() -> Result<(), ProcessError> {
     close_memory()?;
-    // Whoever started us may have had less, and it takes a right to have more again.
+    // The parent may have had less, and it takes a right to have more again.
     let most = getrlimit(Resource::Core).maximum.map_or(CORE_LIMIT_BYTES, |most| most.min(CORE_LIMIT_BYTES));
     setrlimit(Resource::Core, Rlimit { current: Some(most), maximum: Some(most) })
         .map_err(ProcessError::Dumpable)?;

@@ -3,7 +3,7 @@
 //!
 //! It gives up every right before it learns anything worth stealing: not dumpable -> placed ->
 //! confined -> threads -> system calls denied -> keys -> clients. It opens nothing, and knows no
-//! path and no KEK; what it is told to do comes over the socket it was born with
+//! path and no KEK; its orders come over the socket it was born with
 //! ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and ends, so
 //! that the volume is free.
 

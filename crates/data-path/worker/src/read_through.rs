@@ -27,7 +27,7 @@ const STAGE_MEMORY_BYTES: usize = 32 << 20;
 /// How much of the disk is asked for its allocation at once, so that the answer stays short.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// Runs that are told of; a disk that fails throughout has more than anybody reads.
+/// Runs that are reported; a disk that fails throughout has more than anybody reads.
 const RUNS_MAX: usize = 64;
 
 /// What was read, and what could not be.

@@ -141,7 +141,7 @@ impl Service {
             ListenError::Inherited(errno)
         })?)?;
         let lanes = self.lanes.clone();
-        // Whoever served before does not any more.
+        // The former worker serves no more.
         self.recorders.begin();
         match (&self.kind, sessions) {
             (Kind::Nbd(config), _) => {
@@ -204,7 +204,7 @@ impl Serving {
         }
     }
 
-    /// Drains and flushes, for whoever comes next in this place: clients that connect again see a
+    /// Drains and flushes for the next worker: clients that connect again see a
     /// pause.
     pub fn close(self) -> Result<(), String> {
         match self {

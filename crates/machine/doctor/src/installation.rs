@@ -46,7 +46,8 @@ pub struct KeyServerAnswer {
     pub brokered: Vec<BrokeredAnswer>,
 }
 
-/// The home itself: nobody else's to read. `has_key_server` says whether it has a key server's.
+/// The home itself, which only its owner may read. `has_key_server` says whether it has a key
+/// server's.
 pub fn home(home: &Path, has_key_server: bool) -> Finding {
     const CHECK: &str = "home";
     let place = home.display();
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(is_replaced(child.id()), Some(true));
         child.kill().unwrap();
         child.wait().unwrap();
-        // Another's program is none of ours.
+        // Another user's program does not count.
         assert_eq!(is_replaced(std::process::id()), None);
     }
 

@@ -238,7 +238,7 @@ mod tests {
             ("web&1", "04560f1c-a53a-47ef-9690-e12023397a10")
         );
         let found: Vec<_> = domain.disks.iter().map(|disk| (disk.target.as_str(), &disk.place)).collect();
-        // The NBD server of this one is no unix socket, and so none of ours.
+        // This one's NBD server has no unix socket, so it is not ours.
         assert_eq!(found, [("vda", &Place::Other), ("vdc", &Place::Other), ("sda", &Place::Other)]);
         assert!(domain.disk_of("4711", &["/run/x.sock".into()]).is_none());
         assert_eq!(free_target([&domain]), "vdb");

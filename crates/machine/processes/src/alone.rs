@@ -1,4 +1,4 @@
-//! That nobody else serves here: one `serve` for each place, and nobody at our addresses.
+//! One `serve` for each place, and no other process at its addresses.
 //!
 //! It is looked before any process is started, so that a person reads one sentence and not what
 //! three processes say.

@@ -5,7 +5,7 @@
 //!   error: a library that asks for something unforeseen gets no for an answer, and a guest's I/O
 //!   goes on.
 //! - [`DEADLY`] ends the process. What is in it no line of the program and no library of it calls,
-//!   so whoever does runs code that is not ours, and gets no second try. The kernel logs it
+//!   so a process that makes one runs foreign code, and gets no second try. The kernel logs it
 //!   (SIGSYS, `type=1326`).
 //!
 //! What is not ours, qemu-img, has the first alone: what its libraries try is not ours to know.

@@ -94,7 +94,7 @@ struct Book {
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
     Answered(Result<(), IoError>),
-    /// Whoever looks is to send it: it counts as under way.
+    /// The caller must send it: it counts as under way.
     Begins,
     Waits,
 }
@@ -131,7 +131,7 @@ impl FileTurns {
         book.is_under_way = false;
         match heard {
             Some(Ok(())) => book.succeeded = book.begun,
-            // Not what a write without room is told, which harms nobody else.
+            // Not the error of a write without room, which concerns no other write.
             Some(Err(IoError::NoSpace)) => book.failure = Some(IoError::FlushFailed),
             Some(Err(error)) => book.failure = Some(error),
             None => {}

@@ -60,7 +60,7 @@ impl ParkDisk {
         &self.book
     }
 
-    /// As [`Disk::open`], for whoever may have to end the channel before there is room.
+    /// As [`Disk::open`], for callers that may have to end the channel before there is room.
     pub fn open_channel(&self, thread: &Thread, depth: usize) -> Result<ParkChannel, IoError> {
         let below = self.below.open(thread, depth)?;
         Ok(ParkChannel::new(below, thread, self.patience, Arc::clone(&self.book), depth))

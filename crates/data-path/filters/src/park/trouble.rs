@@ -82,7 +82,7 @@ impl TroubleBook {
             // It goes on failing so; once is enough.
             IoError::FlushFailed if self.read().flush_failed => {}
             IoError::FlushFailed => self.change(|trouble| trouble.flush_failed = true),
-            // Whoever asked for what cannot be done is told, and nobody else.
+            // Only the requester of the impossible operation gets the error.
             IoError::OutOfRange { .. }
             | IoError::Misaligned { .. }
             | IoError::TooLong { .. }

@@ -82,7 +82,7 @@ impl<'a> Acceptor<'a> {
         acceptor.stop()
     }
 
-    /// Accepts until it is told to stop.
+    /// Accepts connections until it is stopped.
     fn serve(
         &mut self,
         listener: &Listener,
@@ -109,7 +109,7 @@ impl<'a> Acceptor<'a> {
         Ok(())
     }
 
-    /// Accepts whoever waits, as far as there is room. Says how long to pause where the system has
+    /// Accepts waiting connections while there is room. Says how long to pause where the system has
     /// no room.
     fn accept(&mut self, listener: &Listener) -> Option<Duration> {
         loop {

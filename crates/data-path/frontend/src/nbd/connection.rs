@@ -201,7 +201,7 @@ impl Connection {
         self.readable && !self.ended && !self.inbox.is_full()
     }
 
-    /// Does as the member is told.
+    /// Carries out the member's order.
     fn obey(&mut self) -> Result<(), End> {
         match self.membership.member().order() {
             Order::Serve => {}

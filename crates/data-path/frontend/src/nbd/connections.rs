@@ -1,4 +1,4 @@
-//! The connections of a server: what each is told to do, and when a new one may start.
+//! The connections of a server: the order of each, and when a new one may start.
 //!
 //! A client that lost its connection connects again and repeats what was not answered. What it had
 //! asked for on the old connection may still be under way: an old write could land on a newer one.
@@ -28,7 +28,7 @@ pub enum Phase {
     Ending,
 }
 
-/// What a connection is told to do.
+/// An order to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Order {
@@ -70,7 +70,7 @@ impl Member {
         self.phase.store(phase as u8, Ordering::SeqCst);
     }
 
-    /// What it is told to do.
+    /// Its order.
     pub fn order(&self) -> Order {
         match self.order.load(Ordering::SeqCst) {
             0 => Order::Serve,

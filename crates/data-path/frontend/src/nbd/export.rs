@@ -9,7 +9,7 @@ use super::protocol::{IOS_IN_FLIGHT_MAX, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, tr
 pub struct Export {
     /// What a client asks for; at most 4096 bytes.
     pub name: String,
-    /// What a person is told about it; at most 4096 bytes, empty for nothing.
+    /// Its description for people: at most 4096 bytes; may be empty.
     pub description: String,
 }
 
@@ -25,7 +25,7 @@ impl Export {
     }
 }
 
-/// What a connection was told of its export, and holds to until it ends.
+/// The export as the connection negotiated it, unchanged until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// The export's size when transmission started.

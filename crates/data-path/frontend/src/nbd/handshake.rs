@@ -17,9 +17,9 @@ use super::protocol::{
 /// What TLS means to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
-    /// A unix socket: whoever may open it may use it, and STARTTLS is refused.
+    /// A unix socket: every user who may open it may use it, and STARTTLS is refused.
     Local,
-    /// Nothing is told before TLS.
+    /// Nothing is answered before TLS.
     TlsRequired,
     /// Under TLS, the client authorized.
     Tls,
@@ -389,7 +389,7 @@ impl Handshake {
 const UNKNOWN_OPTION: (u32, &str) = (option_reply::ERR_UNSUP, "this option is not supported");
 const NEEDS_STRUCTURED_REPLIES: &str = "negotiate structured replies first";
 
-/// What a client asked to be told of the export, beside what everybody is told.
+/// The export information that a client requested, beyond what every client gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
     name: bool,

@@ -70,9 +70,9 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{reason}")]
 pub struct Refusal {
-    /// What the client's program is told.
+    /// The error number for the client.
     pub error: ErrorNumber,
-    /// What the client's user is told.
+    /// The message for the client's user.
     pub reason: &'static str,
 }
 

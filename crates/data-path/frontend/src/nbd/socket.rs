@@ -79,7 +79,7 @@ impl Socket {
         }
     }
 
-    /// Ends the connection in both directions, whoever else holds the socket.
+    /// Ends the connection in both directions, even if other processes hold the socket.
     pub fn shut_down(&self) {
         // A peer that is gone already is an error here, and as well.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);

@@ -1,4 +1,4 @@
-//! How a client is told where an export is.
+//! The URI of an export.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;

@@ -253,7 +253,7 @@ impl Runner {
                 let now = Instant::now();
                 let after = now.saturating_duration_since(begun);
                 self.woken = Some(now);
-                // The kernel may have told of something that is none of ours, or of nothing.
+                // The kernel may have reported a foreign event, or none.
                 if self.turn()? {
                     self.waits(is_quiet).found(after);
                     return Ok(true);
@@ -333,7 +333,7 @@ impl Runner {
     }
 }
 
-/// Adds one to an eventfd that does not block. A full one has told of it already.
+/// Adds one to an eventfd that does not block. A full one is readable already.
 fn signal(file: &OwnedFd) {
     let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
 }

@@ -236,7 +236,7 @@ impl RingSetup {
         Ok(())
     }
 
-    /// What the front end is told by that the queue is broken.
+    /// The eventfd that tells the front end that the queue is broken.
     pub fn set_error(&mut self, file: Option<OwnedFd>) -> Result<(), SetupError> {
         let file = self.prepare(file)?;
         self.pause();

@@ -28,8 +28,8 @@ use super::ring_setup::{RingSetup, SetupError, Surroundings};
 use super::suspended::SuspendedError;
 use super::transfers::Unfinished;
 
-/// A message that is refused. The front end is told where it asked to be; otherwise the session
-/// ends, since it would go on as if the message had been heeded.
+/// A message that is refused. The front end gets an answer if it asked for one; otherwise the
+/// session ends, since it would go on as if the message had been heeded.
 #[derive(Debug, Error)]
 pub enum Refusal {
     /// Not understood.

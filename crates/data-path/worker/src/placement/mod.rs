@@ -1,12 +1,12 @@
 //! Where a worker runs, and whose memory it has, on a machine with several NUMA nodes.
 //!
-//! Whoever starts a worker knows which file the volume is in, and perhaps where the VM is
+//! The process that starts a worker knows which file the volume is in, and perhaps where the VM is
 //! ([`Placement`]). The worker finds out before it is confined what that means on this machine
 //! ([`topology`], [`device`]), decides ([`choice`]), and does it to its one thread: all its lanes
 //! are made by that one, and inherit both. Pools take their memory when their threads first need
 //! it, so it comes from there too.
 //!
-//! On a machine with one node nobody is told anything and nothing is done; it costs the reading of
+//! On a machine with one node nothing is done; it costs the reading of
 //! one small file. What cannot be found out or done is left to the kernel, and never keeps a volume
 //! from being served.
 

@@ -42,8 +42,8 @@ struct Connection {
 }
 
 impl ControlSocket {
-    /// Listens in the volume's directory. Whoever holds the volume is alone there, so what is found
-    /// there is a dead one's.
+    /// Listens in the volume's directory. Only the holder of the volume does, so a socket that is
+    /// found there is a dead one's.
     pub fn bind(head: &VolumeHead) -> Result<Self, Errno> {
         let directory = rustix::io::fcntl_dupfd_cloexec(head, 0)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -80,8 +80,8 @@ impl ControlSocket {
         self.connections.iter().map(|connection| connection.deadline).min()
     }
 
-    /// Accepts whoever waits, and answers every request that has come in full. One whose answer is
-    /// none yet is answered [late](Self::answer_late); there is no other such one until then.
+    /// Accepts waiting clients, and answers every request that has come in full. One whose answer
+    /// is none yet is answered [late](Self::answer_late); there is no other such one until then.
     pub fn serve(&mut self, answer: &mut dyn FnMut(Request, Option<OwnedFd>) -> Option<Answer>) {
         while self.connections.len() < CONNECTIONS_MAX {
             match self.accept() {
@@ -111,7 +111,7 @@ impl ControlSocket {
         });
     }
 
-    /// Answers whoever waits.
+    /// Answers the client that waits.
     pub fn answer_late(&mut self, answer: Answer) {
         if let Some(stream) = self.late.take() {
             tell(&stream, answer);

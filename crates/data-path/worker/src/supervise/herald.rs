@@ -1,4 +1,4 @@
-//! What a person is told, in the log, of how a volume fares: each change once, and what lasts again
+//! The log messages about the state of a volume: each change once, and what lasts again
 //! after a while.
 
 use std::path::{Path, PathBuf};

@@ -25,7 +25,7 @@ enum Place {
     Nowhere,
     /// Here. It came from a passphrase or a key file, and nobody could give it again.
     Kept(Arc<Kek>),
-    /// With whoever holds it under a lease.
+    /// Held elsewhere, under a lease.
     Leased { key: ProviderKey, id: KekId },
 }
 
@@ -142,7 +142,7 @@ impl VolumeKek {
         }
     }
 
-    /// Readable when the lease may stand otherwise than before.
+    /// Readable when the state of the lease may have changed.
     pub(super) fn changed(&self) -> Option<BorrowedFd<'_>> {
         self.leases.changed()
     }
@@ -157,7 +157,7 @@ impl VolumeKek {
 pub struct KekInUse(Option<Arc<Kek>>);
 
 impl KekInUse {
-    /// What the datastore is told.
+    /// The protection for calls of the datastore.
     pub fn protection(&self) -> Protection<'_> {
         self.0.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted)
     }

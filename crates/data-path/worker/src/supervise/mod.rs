@@ -2,7 +2,7 @@
 //! of a newer program, and ends it in order.
 //!
 //! The supervisor answers for the volume. It has the volume's directory and its lock, and the
-//! listening socket, and takes the KEK from whoever holds it when it needs it; the worker has the
+//! listening socket, and fetches the KEK from its holder when it needs it; the worker has the
 //! layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at the
 //! volume before its successor has it:
 //!
@@ -83,7 +83,7 @@ pub struct Exposure {
     pub workers: Workers,
 }
 
-/// Whoever wants to know at once how a volume fares.
+/// A callback for each change of a volume's status.
 type Observer = Box<dyn FnMut(&Status) + Send>;
 
 /// Why a volume is not, or no longer, exposed.

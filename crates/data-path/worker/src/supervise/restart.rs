@@ -129,7 +129,7 @@ impl Outage {
 }
 
 impl Supervisor {
-    /// The key stands otherwise than before: if it is what is missing, it is looked for.
+    /// The state of the key has changed: if it is missing, it is fetched.
     pub(super) fn key_may_be_back(&mut self) {
         if let Phase::Down(Outage { missing_key: Some(MissingKey { at_once: true, .. }), .. }) = &self.phase {
             self.look_for_key();

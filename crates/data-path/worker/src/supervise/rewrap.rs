@@ -2,7 +2,7 @@
 //! same.
 //!
 //! What a provider keeps is fetched by us, in a thread of its own: its servers may be silent, and
-//! the volume is looked after meanwhile. Whoever asked waits.
+//! the volume is looked after meanwhile. The client waits.
 
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

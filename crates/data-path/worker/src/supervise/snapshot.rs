@@ -15,7 +15,7 @@
 //!
 //! Several volumes have a snapshot of one instant if each is frozen when the first is committed. So
 //! a freeze has a lease. While it lasts, no write is done; a commit that comes later is refused,
-//! and whoever coordinates takes the snapshot back everywhere
+//! and the coordinator deletes the snapshot everywhere
 //! ([`SnapshotGroup`](crate::control::SnapshotGroup)).
 //!
 //! A snapshot exists when the old top is complete and durable, and the descriptor says so. If a

@@ -130,7 +130,7 @@ impl WorkerStarter {
         Self { programs, quarters, workers_max: usize::MAX, children: Mutex::default() }
     }
 
-    /// No more than so many live at once, whoever asks.
+    /// The most processes that live at once.
     #[must_use]
     pub fn at_most(self, workers_max: usize) -> Self {
         Self { workers_max, ..self }

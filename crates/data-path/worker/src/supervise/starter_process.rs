@@ -43,7 +43,7 @@ const WORKERS_MAX: usize = 3;
 /// that.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a starter is told at its birth.
+/// The first message to a starter.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StarterBirth {
     /// For the cgroups of workers: the volume's name.

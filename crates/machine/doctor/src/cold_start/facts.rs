@@ -330,7 +330,7 @@ mod tests {
         let there = vm("x", "corp").disks[0].key.provider_key().unwrap().clone();
         let brokered = BTreeMap::from([("4711".to_owned(), there)]);
         assert_eq!(circles(&root, home.path(), &vms, std::slice::from_ref(&says), Some(&brokered)), (1, 0));
-        // A VM that is not there is told.
+        // A missing VM is reported.
         assert_eq!(circles(&root, home.path(), &[], &[says], None), (0, 1));
     }
 

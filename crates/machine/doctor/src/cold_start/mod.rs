@@ -2,7 +2,7 @@
 //!
 //! While everything runs nobody notices. After a whole site has lost its power nothing starts, and
 //! the keys are on the other side of the circle. So it is looked for beforehand: what needs what is
-//! a graph, and each of its circles is told step by step.
+//! a graph, and each of its circles is reported step by step.
 
 mod facts;
 mod served;

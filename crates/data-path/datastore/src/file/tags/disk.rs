@@ -253,7 +253,7 @@ impl TagsDisk {
         self.shared.state().passes.have_failed()
     }
 
-    /// Leaves the sidecar as whoever comes next must find it: all tags in the file, and no mark on
+    /// Leaves the sidecar as the next holder must find it: all tags in the file, and no mark on
     /// what a flush has covered. It waits for the file. No channel may have anything in flight; one
     /// that is used afterwards fails its flushes.
     ///
@@ -339,7 +339,7 @@ impl Shared {
         }
         state.closed = true;
         let handed_over = self.close_file(&mut state);
-        // Whoever goes on nevertheless is promised nothing.
+        // A caller that goes on nevertheless is promised nothing.
         state.passes.fail();
         handed_over.unwrap_or_else(|error| {
             // The marks stay, and say so.

@@ -15,7 +15,7 @@ const ZERO_AT_ONCE: u64 = 64 * REGION_BYTES;
 /// Who has asked for something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asker {
-    /// Whoever uses the disk, under this tag.
+    /// The user of the disk, under this tag.
     Submitter(u64),
     /// The settling of what a crash has left.
     #[default]

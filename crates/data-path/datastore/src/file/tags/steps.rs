@@ -337,7 +337,7 @@ impl TagsChannel {
         Next::Waits
     }
 
-    /// Whoever makes more dirty than there should be helps to write it, and so waits.
+    /// A writer that exceeds the bound of dirty tags helps to write them, and so waits.
     fn step_tidying(&mut self, slot: Slot, request: &mut Active, state: &mut State, durable: bool) -> Next {
         if request.stores > 0 {
             return Next::Waits;
