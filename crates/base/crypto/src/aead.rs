@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_secret_is_sealed_and_opened() {
+        let kek = SecretBytes::random(KEY_BYTES).unwrap();
+        let longest = SecretBytes::random(SECRET_MAX_BYTES).unwrap();
+        assert_eq!(open(&kek, b"", &seal(&kek, b"", &longest).unwrap()).unwrap(), longest);
+    }
+
+    #[test]
     fn wrong_lengths_are_refused() {
         let (kek, mut sealed) = sealed_and_kek();
         sealed.ciphertext_and_tag.truncate(TAG_BYTES - 1);
