@@ -167,7 +167,7 @@ fn volumes_have_snapshots_of_one_instant() {
                 let block: Vec<u8> = number.to_le_bytes().repeat(512);
                 // An NBD client connects again when another worker serves.
                 let begun = std::time::Instant::now();
-                while !clients[at].as_mut().is_some_and(|client| client.write(MARK_AT, &block).is_ok()) {
+                while clients[at].as_mut().is_none_or(|client| client.write(MARK_AT, &block).is_err()) {
                     assert!(begun.elapsed() < std::time::Duration::from_secs(60), "write {number}");
                     clients[at] = NbdClient::connect(exposed[at].socket()).ok();
                 }
@@ -284,6 +284,15 @@ fn a_freeze_ends_with_its_lease() {
     snapshot(&volume, "create", &["after"]).success();
     io.wait_for_more(OPERATIONS);
     io.stop();
+    // The volume is closed while it is frozen: what was written is in it, and it is in order.
+    let exposed = {
+        NbdClient::connect(exposed.socket()).unwrap().write(MARK_AT, &[7; MARK_BYTES]).unwrap();
+        assert_eq!(ask(&volume, &prepare), "snapshot_prepared");
+        assert_eq!(ask(&volume, &freeze(10_000)), "frozen");
+        assert!(exposed.close().success());
+        assert_marked(&volume, 7);
+        volume.expose()
+    };
     // The supervisor dies while its volume is frozen.
     assert_eq!(ask(&volume, &prepare), "snapshot_prepared");
     assert_eq!(ask(&volume, &freeze(10_000)), "frozen");

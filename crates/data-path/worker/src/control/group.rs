@@ -1,8 +1,8 @@
 //! Snapshots of several exposed volumes at one instant.
 
 use std::os::unix::fs::MetadataExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -154,17 +154,15 @@ impl SnapshotGroup {
             let error = ControlError::of_answer(&volume.path, answer);
             Err(GroupError::Volume { path: volume.path.clone(), error })
         };
-        let (ask, (done, answers)) = (&ask, mpsc::channel());
-        thread::scope(|scope| {
-            for (at, volume) in self.volumes.iter().enumerate() {
-                let done = done.clone();
-                scope.spawn(move || done.send((at, ask(volume))));
-            }
+        let ask = &ask;
+        let answers: Vec<Result<Answer, GroupError>> = thread::scope(|scope| {
+            let asked: Vec<_> = self.volumes.iter().map(|volume| scope.spawn(move || ask(volume))).collect();
+            asked
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect()
         });
-        drop(done);
-        let mut answers: Vec<_> = answers.into_iter().collect();
-        answers.sort_by_key(|(at, _)| *at);
-        answers.into_iter().map(|(_, answer)| answer).collect()
+        answers.into_iter().collect()
     }
 
     /// Has no volume held still, or prepared, any more. One that cannot be asked lets go when its

@@ -38,7 +38,7 @@ pub(super) enum NotResumed {
     /// It refused them, and has done no I/O.
     Refused {
         /// The sessions.
-        suspended: Suspended,
+        suspended: Box<Suspended>,
         /// Why.
         reason: String,
     },
@@ -82,7 +82,9 @@ impl Supervisor {
                 Ok(stall)
             }
             // It ends by itself.
-            Err(ChildError::Refused(reason)) => Err(NotResumed::Refused { suspended, reason }),
+            Err(ChildError::Refused(reason)) => {
+                Err(NotResumed::Refused { suspended: Box::new(suspended), reason })
+            }
             Err(error) => {
                 self.phase = Phase::Down(Outage::new(suspended.at));
                 Err(NotResumed::Lost(error.to_string()))

@@ -408,7 +408,8 @@ impl Supervisor {
         Answer::Resized { old_size_bytes, size_bytes: size, generation }
     }
 
-    fn end(self) -> Result<(), SuperviseError> {
+    fn end(mut self) -> Result<(), SuperviseError> {
+        self.leave_snapshot();
         tracing::info!("ending: what is in flight is done and flushed first");
         let Self { control, phase, exposure, .. } = self;
         let failure = match phase {

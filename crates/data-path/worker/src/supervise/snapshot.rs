@@ -58,6 +58,21 @@ pub(super) struct LayerChange {
 }
 
 impl PendingSnapshot {
+    fn snapshot(&self) -> &NewSnapshot {
+        match self {
+            Self::Prepared { change, .. } | Self::Frozen { change, .. } => &change.snapshot,
+            Self::Closing { snapshot, .. } => snapshot,
+        }
+    }
+
+    fn id(&self) -> SnapshotId {
+        self.snapshot().id
+    }
+
+    fn name(&self) -> &SnapshotName {
+        &self.snapshot().name
+    }
+
     /// When it is given up, unless it goes on before.
     fn deadline(&self) -> Option<Instant> {
         match self {
@@ -129,17 +144,19 @@ impl Supervisor {
     /// Gives a snapshot up that was prepared, and has clients served on.
     pub(super) fn abandon_snapshot(&mut self, id: SnapshotId) -> Answer {
         match self.snapshot.take() {
-            Some(PendingSnapshot::Prepared { change, .. }) if change.snapshot.id == id => {
-                self.give_up(*change, None);
-            }
-            Some(PendingSnapshot::Frozen { change, suspended, .. }) if change.snapshot.id == id => {
-                self.give_up(*change, Some(suspended));
-            }
-            // The layers stay, and there is no snapshot of the lower one.
-            Some(PendingSnapshot::Closing { snapshot, .. }) if snapshot.id == id => {}
+            Some(pending) if pending.id() == id => self.give_up(pending),
             other => self.snapshot = other,
         }
         Answer::SnapshotAbandoned
+    }
+
+    /// Gives up what is not committed, before the volume is closed.
+    pub(super) fn leave_snapshot(&mut self) {
+        if self.is_changing_layers()
+            && let Some(pending) = self.snapshot.take()
+        {
+            self.give_up(pending);
+        }
     }
 
     /// When [`Self::end_overdue_snapshot`] has something to do.
@@ -154,19 +171,9 @@ impl Supervisor {
         if !is_down && Instant::now() < deadline {
             return;
         }
-        match self.snapshot.take() {
-            // The layers are opened as they are: the empty top stays.
-            Some(PendingSnapshot::Prepared { .. } | PendingSnapshot::Frozen { .. }) if is_down => {}
-            Some(PendingSnapshot::Prepared { change, .. }) => {
-                tracing::warn!("snapshot {} is given up: it was not made in time", change.snapshot.name);
-                self.give_up(*change, None);
-            }
-            Some(PendingSnapshot::Frozen { change, suspended, .. }) => {
-                tracing::warn!("snapshot {} is given up: its lease is over", change.snapshot.name);
-                self.give_up(*change, Some(suspended));
-            }
-            other => self.snapshot = other,
-        }
+        let Some(pending) = self.snapshot.take() else { return };
+        tracing::warn!("snapshot {} is given up: it was not made in time", pending.name());
+        self.give_up(pending);
     }
 
     /// Whether a change of layers is under way that others have to wait for.
@@ -249,7 +256,7 @@ impl Supervisor {
                 drop(top);
                 self.withdraw();
                 if matches!(self.phase, Phase::Serving(_)) {
-                    self.take_back(suspended);
+                    self.take_back(*suspended);
                 }
                 Err(Refusal::because(format!("the new worker refused the sessions: {reason}")))
             }
@@ -260,9 +267,19 @@ impl Supervisor {
     }
 
     /// Takes the new top away, and has clients served on where they are not.
-    fn give_up(&mut self, change: LayerChange, suspended: Option<Suspended>) {
+    fn give_up(&mut self, pending: PendingSnapshot) {
+        let (change, suspended) = match pending {
+            PendingSnapshot::Prepared { change, .. } => (change, None),
+            PendingSnapshot::Frozen { change, suspended, .. } => (change, Some(suspended)),
+            // The layers stay, and there is no snapshot of the lower one.
+            PendingSnapshot::Closing { .. } => return,
+        };
         // Its files would keep its lock.
         drop(change);
+        if matches!(self.phase, Phase::Down(_)) {
+            // The layers are opened as they are: the empty top stays.
+            return;
+        }
         self.withdraw();
         if let Some(suspended) = suspended
             && matches!(self.phase, Phase::Serving(_))

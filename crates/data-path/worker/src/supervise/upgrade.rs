@@ -47,7 +47,7 @@ impl Supervisor {
                 Answer::Upgraded { old_worker_pid, worker_pid, program, stall_microseconds }
             }
             Err(NotResumed::Refused { suspended, reason }) => {
-                self.take_back(suspended);
+                self.take_back(*suspended);
                 refused(format!("the new worker refused the sessions, and the old program goes on: {reason}"))
             }
             Err(NotResumed::Lost(error)) => {
