@@ -103,7 +103,7 @@ impl fmt::Display for Answer {
             );
         }
         let (done, all) = (rekeyed.volumes.len(), rekeyed.volumes.len() + rekeyed.failed.len());
-        write!(f, "{done} of {all} volumes are under keys from a {}", rekeyed.target)?;
+        write!(f, "{done} of {all} volumes are under keys from {}", rekeyed.target)?;
         if rekeyed.finished { Ok(()) } else { write!(f, "; call it again in the same way to go on") }
     }
 }
