@@ -1,4 +1,4 @@
-//! What is missing, cut short, or none of ours.
+//! Files that are missing, truncated, or foreign.
 
 use std::fs;
 use std::path::Path;
