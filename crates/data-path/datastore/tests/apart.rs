@@ -1,5 +1,5 @@
-//! A volume that two processes share: one answers for it and may replace its descriptor, the other
-//! has the open layer and does the I/O. Here both are played by this process.
+//! A volume that two processes share: one owns it and may replace its descriptor, the other has the
+//! open layer and does the I/O. Here this process plays both.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -54,7 +54,7 @@ fn a_volume_is_free_when_both_have_let_go_of_it() {
     let (datastore, kek) = (tempfile::tempdir().unwrap(), kek(1));
     let path = volume(&datastore, "vm1", &kek);
     let (head, layer, _) = open_apart(&path, &to_write(&kek)).unwrap();
-    // Handed on, as to a process that takes over: the lock goes along.
+    // Handed over, as to a successor process: the lock goes along.
     let successor = layer.duplicate_files().unwrap();
     let disk = FileDisk::new(layer).unwrap();
     assert_eq!(successor.len(), 2, "the layer, and its log");
@@ -108,7 +108,7 @@ fn a_layer_that_is_opened_again_is_that_of_the_same_volume_and_no_older() {
     let rolled_back = head.reopen(protection, Duration::ZERO).map(|_| ());
     assert!(matches!(rolled_back, Err(DatastoreError::RolledBack { found: 1, least: 2, .. })));
 
-    // Another volume under the same key, grown until its generation would do.
+    // Another volume under the same key, grown until its generation is high enough.
     let mut another = open(&other, &to_write(&kek)).unwrap();
     another.grow(size(2 * MIB), protection).unwrap();
     for entry in fs::read_dir(&other).unwrap().map(Result::unwrap) {
@@ -122,7 +122,7 @@ fn a_layer_that_is_opened_again_is_that_of_the_same_volume_and_no_older() {
     assert!(matches!(gone, Err(DatastoreError::NotAVolume { .. })));
 }
 
-/// What a dead process left is no obstacle.
+/// A dead process's socket is no obstacle.
 #[test]
 fn a_control_socket_is_no_stranger() {
     let (datastore, kek) = (tempfile::tempdir().unwrap(), kek(1));

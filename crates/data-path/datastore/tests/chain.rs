@@ -1,5 +1,5 @@
-//! A chain of layers: the suite that every disk must pass, and what is read through the layers,
-//! held against an oracle.
+//! A chain of layers: the suite that every disk must pass, and reads through the layers, compared
+//! with an oracle.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -34,7 +34,7 @@ fn epoch(number: u32) -> KeyEpoch {
     KeyEpoch::new(number).unwrap()
 }
 
-/// A sidecar without anything in it, or as it is.
+/// Opens a sidecar, and creates an empty one if there is none.
 fn discards(path: &Path, layer_bytes: u64) -> Arc<Discards> {
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     file.set_len(file_bytes(layer_bytes)).unwrap();
@@ -44,7 +44,7 @@ fn discards(path: &Path, layer_bytes: u64) -> Arc<Discards> {
     Arc::new(Discards::open(file.into(), facts, keys, layer_bytes).unwrap())
 }
 
-/// One queue's way in, with its thread's event loop.
+/// The channel of one queue, with its thread's event loop.
 struct Queue {
     channel: Box<dyn Channel<Sealed>>,
     ring: Ring,
@@ -102,8 +102,8 @@ fn extent(blocks: std::ops::Range<u64>) -> Extent {
     Extent::between(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES)
 }
 
-/// Volumes whose lower layer is full of what the guest has discarded: they read as zeroes, as the
-/// suite expects of a new one.
+/// Volumes whose lower layer is full of blocks that the guest has discarded: they read as zeroes,
+/// as the suite expects of a new disk.
 fn passes(provisioning: Provisioning) {
     let datastore = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let count = AtomicU64::new(0);
@@ -157,8 +157,8 @@ impl Random {
     }
 }
 
-/// Four layers, the lower ones shorter, each with blocks, zeroings and discards of its own, and the
-/// sidecars read anew.
+/// Four layers, the lower ones shorter, each with its own blocks, zeroings and discards. The
+/// sidecars are reread.
 #[test]
 fn what_is_read_is_what_was_last_written_in_any_layer() {
     const BLOCKS: u64 = 700;
@@ -213,7 +213,7 @@ fn what_is_read_is_what_was_last_written_in_any_layer() {
                 assert_eq!(queue.read(first, count).unwrap(), expected, "seed {seed}, layer {level}");
             }
             drop(queue);
-            // The map may take a hole for data, and never the other way round.
+            // The map may report a hole as data, but never data as a hole.
             let anew = chain(&layers);
             let mut covered = 0;
             anew.allocation(extent(0..blocks), &mut |run, found| {
@@ -259,7 +259,7 @@ fn nothing_that_was_recorded_is_lost_to_another_record() {
                     queue.run(Request::Discard { extent: extent(block..block + 1) }).result.unwrap();
                     assert_eq!(queue.read(block, 1).unwrap(), [(0, None)]);
                     if block % 7 == 0 {
-                        // It goes away with something under way, be it for others.
+                        // It is dropped with an operation under way, perhaps for others.
                         let request = Request::Discard { extent: extent(block..block + 1) };
                         queue.channel.submit(Io { tag: 2, request });
                         let request = Request::Discard { extent: extent(block / 5 * 5..block / 5 * 5 + 1) };
@@ -280,7 +280,7 @@ fn nothing_that_was_recorded_is_lost_to_another_record() {
     }
 }
 
-/// A sector that does not vouch for itself: what depends on it is an error, and nothing else is.
+/// A sector that fails verification: requests that depend on it fail, and no others do.
 #[test]
 fn a_damaged_record_is_an_error_where_it_matters() {
     const BLOCKS: u64 = 9000;

@@ -1,5 +1,4 @@
-//! A file volume's blocks: what is written, zeroed and discarded, what the file then holds, and
-//! what fails how.
+//! A file volume's blocks: writes, zeroings and discards, the resulting file, and failures.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -29,8 +28,7 @@ fn block(number: u64, count: u64) -> Extent {
     Extent::new(number * BLOCK_BYTES, count * BLOCK_BYTES).unwrap()
 }
 
-/// A dropped ring's files, and their locks, are free when the kernel has let go of them: some
-/// milliseconds later.
+/// The kernel releases a dropped ring's files, and their locks, some milliseconds later.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 fn options(access: Access) -> OpenOptions<'static> {
@@ -54,8 +52,8 @@ fn volume_in(datastore: &Path, provisioning: Provisioning) -> PathBuf {
     path
 }
 
-/// The two file systems that every machine has, the one of the build directory and tmpfs, and those
-/// that `scripts/test-file-systems` mounts: their paths, with colons between, in the environment.
+/// The two file systems that every machine has, that of the build directory and tmpfs, and those
+/// that `scripts/test-file-systems` mounts: the environment has their paths, separated by colons.
 fn datastores() -> Vec<tempfile::TempDir> {
     let more = std::env::var("STRONGROOM_TEST_DATASTORES").unwrap_or_default();
     let places = [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"].into_iter().chain(more.split(':'));
@@ -71,7 +69,7 @@ fn ring() -> Result<Ring, IoError> {
     Ring::new(64).map_err(|_| IoError::Closed)
 }
 
-/// One queue, used a request at a time or many.
+/// One queue, for single requests or many at once.
 struct Queue {
     ring: Ring,
     thread: Thread,
@@ -138,7 +136,7 @@ impl Queue {
         done.memory.unwrap()
     }
 
-    /// What each block of the extent reads as: its fill, or nothing.
+    /// The content of each block of the extent: its fill, or `None`.
     fn fills(&mut self, extent: Extent) -> Vec<Option<u8>> {
         let buffer = self.read(extent);
         let fill = |(block, seal): (&[u8], &Option<KeyEpoch>)| {
@@ -215,7 +213,7 @@ fn the_file_systems_map_is_exact() {
             let opened = open(&path, &options(Access::ReadWrite)).unwrap();
             let destaging = Destaging::of(&opened.disk, ring);
             let mut queue = Queue::new(&opened.disk);
-            // Every third run of blocks, in an order that no allocator likes.
+            // Every third run of blocks, in an order that is hard on an allocator.
             let mut written = vec![false; (SIZE_BYTES / BLOCK_BYTES) as usize];
             for step in 0..300_u64 {
                 let number = step * 7919 % (SIZE_BYTES / BLOCK_BYTES - 3);
@@ -300,7 +298,7 @@ impl Between for FailsSync {
     }
 }
 
-/// A reactor whose next sync fails so, when it is told to.
+/// A reactor whose next sync fails with `error`, when it is told to.
 fn faulty(ring: &Ring, fail_next: &Rc<Cell<bool>>, error: IoError) -> Rc<dyn Reactor> {
     let fail_next = Rc::clone(fail_next);
     let make = move || FailsSync { fail_next: Rc::clone(&fail_next), error };
@@ -320,7 +318,7 @@ fn after_a_failed_flush_none_succeeds_on_any_queue_until_reopening() {
         let mut healthy = Queue::new(&opened.disk);
         faulty.write(block(0, 1), 1, false).unwrap();
         faulty.one(Request::Flush).result.unwrap();
-        // What there is nothing to sync for cannot fail.
+        // A flush with nothing to sync cannot fail.
         faulty.write(block(0, 1), 1, false).unwrap();
         fail_next_sync.set(true);
         let failed = if durable_write {
@@ -343,8 +341,8 @@ fn after_a_failed_flush_none_succeeds_on_any_queue_until_reopening() {
     }
 }
 
-/// An fsync that finds no room has lost what it should have made durable, whoever sent it. (A
-/// durable write that finds none has lost nothing.)
+/// An fsync that finds no room has lost the data that it should have made durable, whether a
+/// channel or the destager sent it. (A durable write that finds none has lost nothing.)
 #[test]
 fn a_destagers_fsync_that_fails_for_want_of_room_ends_all_flushes() {
     let datastore = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! On file systems that are filled to the last block, a volume can still be grown, again and again,
-//! checked and deleted. Only where `scripts/test-file-systems` has mounted small ones: their paths,
-//! with colons between, are in the environment.
+//! On a completely full file system, a volume can still be grown repeatedly, checked and deleted.
+//! This runs only on the small file systems that `scripts/test-file-systems` mounts: the
+//! environment has their paths, separated by colons.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -20,11 +20,10 @@ use strongroom_types::VolumeSize;
 const SIZE_BYTES: u64 = 8 << 20;
 /// Growths of one volume while nothing is free.
 const GROWTHS: u64 = 4;
-/// Small files that are made in the end, so that also metadata has no room left.
+/// Small files that are made at the end, so that metadata has no room left either.
 const SMALL_FILES_MAX: usize = 3000;
 
-/// Takes all that is free, first in large pieces and then in blocks, for `root` too; says how it
-/// ended.
+/// Fills all free space, even that reserved for `root`, first in large pieces and then in blocks.
 fn fill(directory: &Path) {
     let filler = File::create(directory.join("filler")).unwrap();
     let mut at = 0;
@@ -73,7 +72,7 @@ fn a_full_datastore_takes_new_descriptors_and_deletions() {
         let kept = datastore.join("vm2");
         volume(&kept, &kek, Provisioning::Thin).unwrap();
         fill(directory.path());
-        // Neither a new volume nor a thick one takes what is kept for the others.
+        // Neither a thin nor a thick new volume takes the reserve of the others.
         for provisioning in [Provisioning::Thin, Provisioning::Thick] {
             let refused = volume(&datastore.join("vm3"), &kek, provisioning).unwrap_err();
             assert!(matches!(refused, DatastoreError::Full { .. }), "{place}: {refused}");
@@ -99,8 +98,8 @@ fn a_full_datastore_takes_new_descriptors_and_deletions() {
         let listed: Vec<_> = list(&datastore).unwrap().iter().map(|entry| entry.path().to_owned()).collect();
         assert_eq!(listed, [path.clone(), kept.clone()], "{place}");
         delete(&path, lock_wait).unwrap_or_else(|error| panic!("{place}: {error}"));
-        // Where there is room again all is as ever. (XFS gives back after a moment, and what it
-        // lacks itself comes first.)
+        // Once there is room again, everything works as before. (XFS frees space after a moment,
+        // and first refills its own reserve.)
         std::fs::remove_file(directory.path().join("filler")).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         while let Err(refused) = volume(&datastore.join("vm3"), &kek, Provisioning::Thin) {
@@ -111,7 +110,7 @@ fn a_full_datastore_takes_new_descriptors_and_deletions() {
             std::thread::yield_now();
         }
         delete(&kept, lock_wait).unwrap();
-        // A file that is written through afterwards shows that the file system is none the worse.
+        // A file that is written and synced afterwards shows that the file system still works.
         File::create(directory.path().join("after")).unwrap().write_all_at(&[1; 4096], 0).unwrap();
     }
 }

@@ -1,8 +1,9 @@
-//! A killed process's writes land after it is gone. Who takes the volume's lock must not meet them;
-//! who trusted a lock file of its own would.
+//! A killed process's writes land after it is gone. A process that takes the volume's lock must not
+//! meet them; one that relied on a separate lock file would.
 //!
 //! The test runs itself as the process that is killed: it floods the volume with writes of one
-//! pattern, deep in the kernel's queues, and dies by SIGKILL. The successor takes a lock and looks.
+//! pattern, deep in the kernel's queues, and dies by SIGKILL. The successor takes a lock and
+//! examines the volume.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -41,7 +42,7 @@ fn separate_lock(volume: &Path) -> PathBuf {
     volume.with_extension("lock")
 }
 
-/// The process that is killed: holds both locks and writes for ever, every round with another
+/// The process that is killed: holds both locks and writes forever, every round with another
 /// pattern.
 #[test]
 fn flood_until_killed() {
@@ -78,7 +79,7 @@ fn flood_until_killed() {
     }
 }
 
-/// A process that floods the volume; ended, whatever happens.
+/// A process that floods the volume. It is ended on drop.
 struct Flood(Child);
 
 impl Flood {
@@ -130,7 +131,7 @@ fn for_each_transfer(work: impl Fn(u64, &mut [u8]) + Sync) {
             scope.spawn(move || {
                 let mut memory = vec![0; 2 * 4096];
                 let start = memory.as_ptr().align_offset(4096);
-                // The flood's last transfers are anywhere; all places are written to.
+                // The flood's last transfers may be anywhere, so all places are written to.
                 for transfer in (first..VOLUME_BYTES / TRANSFER_BYTES).step_by(THREADS as usize) {
                     work(transfer, &mut memory[start..start + 4096]);
                 }
@@ -139,8 +140,8 @@ fn for_each_transfer(work: impl Fn(u64, &mut [u8]) + Sync) {
     });
 }
 
-/// How many of the blocks that a successor wrote, under the lock that `take` takes right after the
-/// kill, were gone when everything had come to rest.
+/// Counts the blocks that a successor wrote, under the lock that `take` takes right after the kill,
+/// and that were lost when all writes had landed.
 fn blocks_lost_under_a_lock(volume: &Path, take: impl FnOnce() -> Box<dyn std::any::Any>) -> usize {
     let layer = layer(volume);
     let mut flood = Flood::start(volume);
@@ -162,7 +163,7 @@ fn blocks_lost_under_a_lock(volume: &Path, take: impl FnOnce() -> Box<dyn std::a
     lost.into_inner()
 }
 
-/// A datastore on a disk: what lies in memory has no late writes.
+/// A datastore on a disk: a file system in memory has no late writes.
 fn volume() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("vm1");
@@ -179,8 +180,8 @@ fn volume() -> (tempfile::TempDir, PathBuf) {
 
 /// How often the race is tried.
 const ROUNDS: u32 = 5;
-/// How often at most, until a write has outlived its process: whoever looks for that may be too
-/// late on a busy machine.
+/// The most attempts until a write has outlived its process: on a busy machine the test may look
+/// too late.
 const ROUNDS_MAX: u32 = 50;
 
 #[test]
@@ -196,10 +197,10 @@ fn a_successor_never_meets_late_writes_and_would_with_a_separate_lock_file() {
         });
         assert_eq!(lost, 0, "round {round}: late writes landed under their successor's lock");
 
-        // The race that a lock file of its own would lose: it is free, its holder is dead, and the
-        // kernel still works on the dead one's writes. (Whether they overtake the successor's is
-        // the device's choice; one that serves its queue in order, as this machine's does, hides
-        // the loss that another would show.)
+        // The race that a separate lock file would lose: it is free and its holder is dead, but the
+        // kernel still works on the dead process's writes. (The device decides whether they
+        // overtake the successor's; one that serves its queue in order, as this machine's does,
+        // hides the loss.)
         let mut flood = Flood::start(&volume);
         flood.kill();
         let beside = File::open(separate_lock(&volume)).unwrap();

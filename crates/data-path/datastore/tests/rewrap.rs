@@ -1,5 +1,5 @@
-//! A volume moves to another KEK: what opens it on the way, and what those can do who have only one
-//! of the keys.
+//! A volume moves to another KEK: which keys open it on the way, and what an attacker with only one
+//! of the keys can do.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -68,14 +68,14 @@ impl Volume {
         VolumeHead::open(&self.path, &options(kek, 0)).unwrap()
     }
 
-    /// Leaves it between the two.
+    /// A volume that is between the two keys.
     fn between(from: &Kek, to: &Kek) -> Self {
         let volume = Self::new(from);
         volume.head(from).begin_rewrap(from, to).unwrap();
         volume
     }
 
-    /// Opens it as a guest's volume, and says what is sealed with what.
+    /// Opens it as a guest's volume, and returns the DEKs.
     fn open(&self, kek: &Kek, least_generation: u64) -> Result<Vec<Vec<u8>>, DatastoreError> {
         let opened = open(&self.path, &options(kek, least_generation))?;
         Ok(opened.deks.iter().map(|(_, dek)| dek.expose().to_vec()).collect())
@@ -93,7 +93,7 @@ impl Volume {
         fs::write(self.path.join("descriptor"), bytes).unwrap();
     }
 
-    /// Every file but the descriptor and the space for the next one.
+    /// Every file but the descriptor and its reserve.
     fn blocks(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let entries = fs::read_dir(&self.path).unwrap().map(|entry| entry.unwrap().path());
         let is_block =
@@ -102,7 +102,7 @@ impl Volume {
     }
 }
 
-/// A descriptor with these tags, which is how an attacker makes one who has some of the keys.
+/// A descriptor with these tags, as an attacker with some of the keys could make it.
 fn forged(version: u32, descriptor: &Descriptor, keks: &[&Kek]) -> Vec<u8> {
     let body = serde_json::to_vec(descriptor).unwrap();
     let length = (body.len() as u32).to_le_bytes();
@@ -132,7 +132,7 @@ fn passphrases_and_key_files_become_a_providers_key_and_no_block_is_touched() {
         assert!(is_wrong_key(&volume.open(&old, 0)));
         assert!(!String::from_utf8_lossy(&volume.bytes()).contains(&old.id().to_string()));
         assert!(check(&volume.path, Some(&new)).unwrap().is_empty());
-        // Done is done, whatever key is given for the old one.
+        // A finished re-wrap stays finished, whatever key is given for the old one.
         assert_eq!(rewrap(&volume.path, &from_to(&old, &new)).unwrap(), rewrapped);
         assert!(is_wrong_key(&rewrap(&volume.path, &from_to(&old, &kek(3)))));
     }
@@ -275,7 +275,7 @@ fn every_edited_byte_between_two_keys_is_noticed_by_somebody() {
         edited[at] ^= 1;
         volume.put(&edited);
         let opens = |kek| VolumeHead::open(&volume.path, &options(kek, 0)).is_ok();
-        // Each looks at its own tag only.
+        // Each key verifies only its own tag.
         let expected = match bytes.len() - at {
             1..=32 => (true, false),
             33..=64 => (false, true),
@@ -289,8 +289,8 @@ fn every_edited_byte_between_two_keys_is_noticed_by_somebody() {
 fn an_envelope_that_holds_another_key_keeps_the_old_one() {
     let (old, new) = (kek(1), provided(2));
     let volume = Volume::between(&old, &new);
-    // What a bug, or who has both keys, could have written: the new envelope of one layer is that
-    // of another volume's.
+    // A descriptor that a bug, or an attacker with both keys, could have written: the new envelope
+    // of one layer is that of another volume.
     let stranger = Volume::between(&old, &new).descriptor();
     let mut damaged = volume.descriptor();
     damaged.layers[0].epochs[0].envelopes[1] = stranger.layers[0].epochs[0].envelopes[1].clone();

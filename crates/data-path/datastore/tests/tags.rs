@@ -1,5 +1,5 @@
-//! The stage of tags: the suite that every disk must pass, on the real ring, with memory for hardly
-//! any tags.
+//! The stage of tags: the suite that every disk must pass, on the real ring, with memory for very
+//! few tags.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,5 +1,5 @@
-//! The life of a file volume without its data path: made, described, opened, grown, checked,
-//! deleted; and every way in which that is refused.
+//! The life of a file volume without its data path: creating, describing, opening, growing,
+//! checking and deleting it; and every way in which that is refused.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ impl Datastore {
         self.0.path().join(name)
     }
 
-    /// Name, mode, size, and content of every file below: equal before and after means that nothing
+    /// The name, mode and content of every file below: if they are equal before and after, nothing
     /// was touched.
     fn state(&self) -> Vec<(PathBuf, u32, Vec<u8>)> {
         fn walk(directory: &Path, found: &mut Vec<(PathBuf, u32, Vec<u8>)>) {
@@ -85,7 +85,7 @@ fn layer_path(volume: &Path) -> PathBuf {
     names.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("layer-")).unwrap()
 }
 
-/// Replaces text of the descriptor's body by other text, and mends the header's length.
+/// Replaces text in the descriptor's body, and corrects the header's length.
 fn edit_descriptor(volume: &Path, from: &str, to: &str) {
     let path = volume.join("descriptor");
     let bytes = fs::read(&path).unwrap();
@@ -97,8 +97,8 @@ fn edit_descriptor(volume: &Path, from: &str, to: &str) {
     fs::write(path, edited).unwrap();
 }
 
-/// What a guest has written goes by the page cache, which would keep it, and which an fsync that
-/// failed empties.
+/// A guest's writes bypass the page cache, which would keep them in memory, and which a failed
+/// fsync empties.
 #[test]
 fn the_files_of_an_open_volume_are_direct() {
     let datastore = Datastore::new();
@@ -434,7 +434,7 @@ fn deletion_takes_the_volume_and_nothing_else() {
     assert!(matches!(delete(datastore.0.path(), Duration::ZERO), Err(DatastoreError::Stranger { .. })));
     assert_eq!(datastore.state(), before);
     fs::remove_file(path.join("notes.txt")).unwrap();
-    // What a power cut between descriptor and layers leaves can be deleted again.
+    // The remains of a power cut between removing descriptor and layers can be deleted.
     fs::remove_file(path.join("descriptor")).unwrap();
     delete(&path, Duration::ZERO).unwrap();
     assert!(!path.exists() && other.exists());
@@ -511,7 +511,7 @@ fn a_missing_or_foreign_log_is_named() {
     assert_eq!(describe_log(&path).unwrap(), Some(LogUse { size_bytes: MIB, used_bytes: 0 }));
 }
 
-/// What a program of format version 1 wrote: a layer without a log.
+/// A volume written by a program of format version 1: a layer without a log.
 #[test]
 fn a_volume_of_version_1_has_no_log_and_is_used_without() {
     let datastore = Datastore::new();
@@ -551,7 +551,7 @@ fn a_size_that_the_file_system_has_no_files_for_is_named_as_such() {
     }
 }
 
-/// What each way into a volume says of a path.
+/// The results of all ways to open a volume at a path.
 fn ways_in(path: &Path) -> [Result<(), DatastoreError>; 5] {
     let layer = AddLayerOptions {
         protection: Protection::Unencrypted,
@@ -589,7 +589,7 @@ fn a_datastore_cannot_lead_out_of_itself_by_links() {
     }
     let refused = create(&own.join("web1/disk1"), &clear(MIB)).unwrap_err();
     assert_eq!(refused.code(), "link");
-    // A link is shown as what it is, and it is not known which key is needed behind it.
+    // A link is listed as a link, and it is unknown which key the volume behind it needs.
     let listed = list(&own).unwrap();
     assert_eq!(listed.len(), 2);
     assert!(listed.iter().all(|volume| matches!(volume, ListedVolume::Broken { .. })), "{listed:?}");

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! offset  bytes  content
-//!      0     16  tag of the sector; zeroes where no bit is set, unless that must be vouched for too
+//!      0     16  tag of the sector; zeroes if no bit is set, unless empty sectors are tagged too
 //!     16    496  sector S: the bit of number 3968 S + n is bit n % 8 of byte n / 8
 //! ```
 
@@ -24,7 +24,7 @@ pub(super) const PAGE_BYTES: usize = BLOCK_BYTES as usize;
 /// Length of a tag.
 pub(super) const TAG_BYTES: usize = BLOCK_TAG_BYTES;
 
-/// A tag, as a number, so that two are compared in constant time.
+/// A tag as one number, so that two are compared in one step whatever their values.
 pub(super) type Tag = u128;
 
 /// In memory: "nothing here". The tag of a block is never zero.

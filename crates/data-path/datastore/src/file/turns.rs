@@ -1,18 +1,17 @@
-//! Syncs of a file one after the other, where they may not run side by side.
+//! Serialises the syncs of a file, on file systems where they may not run concurrently.
 //!
-//! btrfs (Linux 6.18) acknowledges some of the syncs of one file that run beside each other before
-//! anything was flushed (`docs/decisions/0008-first-write-log.md`). There a file has at most one
-//! sync under way, on whichever thread, and a durable write is a write and then a sync like any
-//! other. Who asks for a sync gets the next one that begins, and shares it with all who ask until
-//! then.
+//! btrfs (Linux 6.18) acknowledges some concurrent syncs of one file before anything was flushed
+//! (`docs/decisions/0008-first-write-log.md`). There a file has at most one sync under way, over
+//! all threads, and a durable write is a write followed by a sync. A request for a sync is answered
+//! by the next one that begins, together with all requests made until then.
 //!
 //! ```text
 //! asked ---> waits for the one under way ---> begun: answers all who asked before ---> succeeded, or failed for good
-//!                                               \---> unheard, as its queue was dropped: answers nobody, another begins
+//!                                               \---> abandoned, as its queue was dropped: answers none, another begins
 //! ```
 //!
-//! It is a queue between a stage and its leaf, so that stages have one way to write whatever the
-//! file system is.
+//! It is a queue between a stage and its leaf, so that stages write the same way on every file
+//! system.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -30,9 +29,9 @@ use strongroom_memory::Buffer;
 /// How the syncs of some files may run. All queues to these files come from here.
 #[derive(Debug)]
 pub(super) enum SyncOrder {
-    /// Beside each other.
+    /// Concurrently.
     SideBySide,
-    /// Those of a file one after the other.
+    /// The syncs of a file one after the other.
     InTurn(Arc<Turns>),
 }
 
@@ -69,7 +68,7 @@ impl Turns {
     }
 }
 
-/// One file, and whose turn it is.
+/// One file, and the record of its syncs.
 #[derive(Debug)]
 struct FileTurns {
     file: Arc<dyn DataFile>,
@@ -80,17 +79,17 @@ struct FileTurns {
 #[derive(Debug, Default)]
 struct Book {
     begun: u64,
-    /// The last of which is known that it succeeded.
+    /// The last sync that is known to have succeeded.
     succeeded: u64,
     is_under_way: bool,
-    /// Why one has failed. What it should have covered is lost, and the kernel would not say so
-    /// again.
+    /// The error of a failed sync. The writes that it should have covered are lost, and the kernel
+    /// would not report that again.
     failure: Option<IoError>,
-    /// Threads that wait for the one under way to end.
+    /// Threads that wait for the sync under way.
     waiting: Vec<Arc<Waker>>,
 }
 
-/// How it stands with a sync that was asked for.
+/// The state of a requested sync.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
     Answered(Result<(), IoError>),
@@ -100,12 +99,12 @@ enum Standing {
 }
 
 impl FileTurns {
-    /// The first sync that covers what is done by now.
+    /// The number of the first sync that covers everything done by now.
     fn ask(&self) -> u64 {
         self.book.lock().begun + 1
     }
 
-    /// How it stands with a sync. If it waits, `waker` is woken when that may have changed.
+    /// Returns the state of a sync. If it waits, `waker` is called when that may have changed.
     fn look(&self, number: u64, waker: &Arc<Waker>) -> Standing {
         let mut book = self.book.lock();
         match book.failure {
@@ -125,7 +124,7 @@ impl FileTurns {
         }
     }
 
-    /// The one under way has ended, with this if anybody has heard.
+    /// Ends the sync under way, with its result if that is known.
     fn end(&self, heard: Option<Result<(), IoError>>) {
         let mut book = self.book.lock();
         book.is_under_way = false;
@@ -140,8 +139,8 @@ impl FileTurns {
     }
 }
 
-/// A file as one queue has it below. What is under way holds on to it, also when the queue is gone,
-/// so a sync that nobody hears of has ended when this is dropped.
+/// The file that one queue registers below. Operations under way keep it alive even after the queue
+/// is dropped, so an abandoned sync has ended when this is dropped.
 #[derive(Debug)]
 struct FileInTurn {
     turns: Arc<FileTurns>,
@@ -166,7 +165,7 @@ impl Drop for FileInTurn {
     }
 }
 
-/// A queue by which the syncs of a file take turns with those of all its other queues.
+/// A queue that serialises the syncs of a file with those of all its other queues.
 struct TurnQueue {
     below: Box<dyn FileQueue>,
     waker: Arc<Waker>,
@@ -180,24 +179,24 @@ struct TurnQueue {
 struct Registered {
     token: FileToken,
     file: Arc<FileInTurn>,
-    /// In the order of their numbers.
+    /// The requested syncs, in the order of their numbers.
     asked: VecDeque<Asked>,
 }
 
-/// A sync that was asked for, by itself or for a write.
+/// A requested sync, on its own or for a durable write.
 struct Asked {
     tag: u64,
     buffer: Option<Buffer>,
     number: u64,
 }
 
-/// What was sent below. Files are named by their place here.
+/// An operation that was sent below. Files are identified by their index.
 enum Sent {
-    /// What needs no turn.
+    /// An operation that needs no turn.
     Other {
         tag: u64,
     },
-    /// A write that a sync is to follow.
+    /// A write that a sync must follow.
     DurableWrite {
         tag: u64,
         file: usize,
@@ -225,13 +224,13 @@ impl TurnQueue {
         self.below.submit(FileIo { tag, file, operation });
     }
 
-    /// Asks for a sync that begins after now.
+    /// Requests a sync that begins after this call.
     fn ask(&mut self, file: usize, tag: u64, buffer: Option<Buffer>) {
         let Registered { file, asked, .. } = &mut self.files[file];
         asked.push_back(Asked { tag, buffer, number: file.turns.ask() });
     }
 
-    /// Answers who asked, as far as there are answers; whether a sync was sent for the others.
+    /// Answers the requests that can be answered. Returns whether a sync was sent for the others.
     fn go_on(&mut self, number: usize) -> bool {
         let Registered { token, file, asked } = &mut self.files[number];
         let token = *token;
@@ -280,14 +279,14 @@ impl FileQueue for TurnQueue {
 
     fn submit(&mut self, io: FileIo) {
         let FileIo { tag, file: token, mut operation } = io;
-        // What names no file is refused below.
+        // An operation on an unknown file is refused below.
         let file = self.files.iter().position(|file| file.token == token);
         match (&mut operation, file) {
             (FileOperation::SyncData, Some(file)) => {
                 self.ask(file, tag, None);
                 self.go_on(file);
                 if !self.ended.is_empty() {
-                    // No completion will have it polled.
+                    // No completion will cause a poll.
                     self.waker.wake();
                 }
             }

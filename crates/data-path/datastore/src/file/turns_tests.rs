@@ -8,7 +8,7 @@ use strongroom_memory::{BufferPool, CHUNK_BYTES};
 
 use super::*;
 
-/// A file for which nothing is needed.
+/// A file without any behaviour.
 #[derive(Debug)]
 struct AnyFile;
 
@@ -22,14 +22,14 @@ impl DataFile for AnyFile {
     }
 }
 
-/// What all queues to a file send to. It holds on to files as a leaf does, and demands that no two
-/// syncs are under way at once.
+/// The leaf that all queues to a file send to. It keeps files alive as a real leaf does, and
+/// requires that no two syncs are under way at once.
 #[derive(Default)]
 struct Leaf {
     under_way: Vec<UnderWay>,
     /// Offsets of writes, in the order in which they were done.
     written: Vec<u64>,
-    /// So many of them a sync has covered.
+    /// How many of them a sync has covered.
     durable: usize,
     syncs_begun: usize,
 }
@@ -38,7 +38,7 @@ struct UnderWay {
     inbox: Rc<Inbox>,
     _file: Arc<dyn DataFile>,
     io: FileIo,
-    /// What a sync covers: what had been written when it began.
+    /// The writes that a sync covers: those done when it began.
     covers: usize,
 }
 
@@ -49,7 +49,7 @@ struct Inbox {
 }
 
 impl Leaf {
-    /// Ends one of the operations under way with this; a failed one does nothing.
+    /// Ends one of the operations under way with `result`; a failed one has no effect.
     fn end(&mut self, at: usize, result: Result<(), IoError>) {
         let UnderWay { inbox, io, covers, .. } = self.under_way.swap_remove(at);
         let buffer = match io.operation {
@@ -155,7 +155,7 @@ fn submit(queue: &mut TurnQueue, tag: u64, operation: FileOperation) {
     queue.submit(FileIo { tag, file: FileToken(0), operation });
 }
 
-/// Tags and results of what has ended.
+/// The tags and results of operations that have ended.
 fn ended(queue: &mut TurnQueue) -> Vec<(u64, Result<(), IoError>)> {
     let mut done = Vec::new();
     queue.poll(&mut done);
@@ -169,7 +169,7 @@ fn syncs_of_a_file_take_turns_and_cover_what_they_must() {
         let mut random = StdRng::seed_from_u64(seed);
         let bench = Bench::new();
         let mut queues: Vec<_> = (0..3).map(|_| (bench.queue(), BTreeMap::new())).collect();
-        // What was told done so far, and so is covered by a sync that is asked for from now on.
+        // The writes answered so far, which a sync requested from now on must cover.
         let mut told: Vec<u64> = Vec::new();
         let mut tag = 0;
         let mut steps = 400;
@@ -195,7 +195,7 @@ fn syncs_of_a_file_take_turns_and_cover_what_they_must() {
                     }
                 }
                 5 if steps > 0 && random.random_ratio(1, 8) => {
-                    // Nobody will hear of what it has under way.
+                    // The completions of its operations under way never arrive.
                     queues[at] = (bench.queue(), BTreeMap::new());
                 }
                 _ => {
@@ -275,7 +275,7 @@ fn a_sync_that_nobody_hears_of_holds_its_turn_and_answers_nobody() {
     submit(&mut third, 3, FileOperation::SyncData);
     bench.end_all(Ok(()));
     assert_eq!(ended(&mut first), [(1, Ok(()))]);
-    // The second begins for both, and is gone.
+    // The second sends the sync for both, and is dropped.
     assert_eq!(ended(&mut second), []);
     drop(second);
     assert_eq!(ended(&mut third), []);

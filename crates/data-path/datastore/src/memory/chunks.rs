@@ -2,8 +2,8 @@
 //! be in them.
 //!
 //! They hang in a tree of three levels (TiB, GiB, MiB), so that the largest volume needs no more
-//! memory than a small one before it is written to, finding a chunk takes no lock, and growing is
-//! nothing at all. Each chunk has its own lock; a block lies within one chunk, and so is read and
+//! memory than a small one before it is written to, finding a chunk takes no lock, and growing
+//! costs nothing. Each chunk has its own lock; a block lies within one chunk, and so is read and
 //! written as a whole.
 
 use std::fmt;
@@ -51,7 +51,7 @@ impl Chunks {
         }
     }
 
-    /// Makes `from` the bytes from `offset` on.
+    /// Writes `from` at `offset`.
     pub fn write(&self, offset: u64, from: &[u8]) {
         let mut rest = from;
         for piece in pieces(extent_of(offset, from.len())) {
@@ -66,8 +66,8 @@ impl Chunks {
         }
     }
 
-    /// Makes the extent zeroes. Chunks that lie wholly within it are freed; what never existed is
-    /// passed over by the GiB and TiB, so that the extent may be as long as it likes.
+    /// Zeroes the extent. Chunks that lie wholly within it are freed. Parts that never existed are
+    /// skipped by the GiB and TiB, so the extent may be of any length.
     pub fn zero(&self, extent: Extent) {
         self.for_each_chunk(extent, &mut |piece, chunk| {
             let Some(chunk) = chunk else { return true };
@@ -83,7 +83,7 @@ impl Chunks {
         });
     }
 
-    /// Reports blocks that are there as data and the rest as holes, in runs, until `report` returns
+    /// Reports existing blocks as data and the rest as holes, in runs, until `report` returns
     /// `false`.
     pub fn allocation(&self, extent: Extent, report: &mut dyn FnMut(Extent, Allocation) -> bool) {
         let mut run: Option<(Extent, Allocation)> = None;
@@ -161,12 +161,12 @@ impl fmt::Debug for Chunks {
     }
 }
 
-/// The bytes of a chunk, on a page boundary: where the allocator puts its own header, each copy to
-/// or from a buffer would run 16 bytes out of step with it, and stall the processor, which compares
-/// addresses by their place in a page.
+/// The bytes of a chunk, on a page boundary: directly after the allocator's header, each copy to or
+/// from a buffer would be misaligned by 16 bytes, and would stall the processor, which compares
+/// addresses by their offset in a page.
 struct Bytes {
-    /// A page more than the chunk. Zeroed memory of this size comes fresh from the kernel, page by
-    /// page as it is used.
+    /// One page more than the chunk. The kernel provides zeroed memory of this size page by page,
+    /// as it is used.
     memory: Box<[u8]>,
     start: usize,
 }
@@ -175,7 +175,7 @@ impl Bytes {
     fn zeroed() -> Self {
         let memory = vec![0; (CHUNK_BYTES + BLOCK_BYTES) as usize].into_boxed_slice();
         let start = memory.as_ptr().align_offset(BLOCK_BYTES as usize);
-        // `align_offset` may decline to answer; then it is slower.
+        // `align_offset` may give no answer; then the chunk is slower.
         Self { start: if start < BLOCK_BYTES as usize { start } else { 0 }, memory }
     }
 }

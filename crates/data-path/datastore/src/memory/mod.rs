@@ -1,9 +1,8 @@
-//! A volume in memory, for tests and for measuring what the stages above cost.
+//! A volume in memory, for tests and for measuring the cost of the stages above.
 //!
-//! It keeps what the file datastore keeps, bytes and nothing else: a block of zeroes is a block
-//! that is not there, and any other one was sealed under the one epoch that the disk was made with.
-//! Memory is taken by the MiB as it is first written. Nothing outlives the process, so a flush has
-//! nothing to do.
+//! Like the file datastore it stores only bytes: a block of zeroes is an absent block, and any
+//! other block was sealed under the one epoch that the disk was made with. Memory is allocated by
+//! the MiB on first write. Nothing outlives the process, so a flush has nothing to do.
 
 mod chunks;
 
@@ -19,7 +18,8 @@ use thiserror::Error;
 
 use chunks::Chunks;
 
-/// What a stage above may add to a frontend's largest transfer when it widens it to whole blocks.
+/// The most bytes that a stage above may add to a frontend's largest transfer when it widens it to
+/// whole blocks.
 const WIDENING_BYTES_MAX: u32 = 2 * BLOCK_BYTES as u32;
 
 /// Why a disk in memory cannot be made larger.
@@ -28,7 +28,7 @@ pub enum GrowError {
     /// It would lose bytes.
     #[error("a disk of {from} cannot be grown to {to}, which is less")]
     Shrinks {
-        /// The size it has, in bytes.
+        /// Its present size, in bytes.
         from: u64,
         /// The size asked for.
         to: VolumeSize,
@@ -49,14 +49,14 @@ struct Shared {
 }
 
 impl MemoryDisk {
-    /// An empty disk of whole blocks that hold `size`. Blocks are written, and read back, as sealed
-    /// under `epoch`.
+    /// An empty disk of `size`, rounded up to whole blocks. Blocks are written, and read back, as
+    /// sealed under `epoch`.
     pub fn new(size: VolumeSize, epoch: KeyEpoch) -> Self {
         let size_bytes = AtomicU64::new(size.block_aligned_bytes());
         Self { shared: Arc::new(Shared { chunks: Chunks::default(), size_bytes, epoch }) }
     }
 
-    /// Makes it larger, also while channels are open; what is new reads as zeroes.
+    /// Grows the disk, even while channels are open; the new part reads as zeroes.
     ///
     /// # Errors
     /// [`GrowError::Shrinks`].
@@ -66,7 +66,7 @@ impl MemoryDisk {
         if from > to_bytes { Err(GrowError::Shrinks { from, to: size }) } else { Ok(()) }
     }
 
-    /// Memory taken for content, in bytes.
+    /// Memory used for content, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.shared.chunks.resident_bytes()
     }
@@ -120,8 +120,8 @@ impl Shared {
             Request::Write { extent, from, durable: _ } => {
                 let first_block = extent.offset() / BLOCK_BYTES;
                 for (block, seal) in (first_block..).zip(from.seals()) {
-                    // Only one epoch is kept, and to read the block back as sealed under that one
-                    // would be a lie.
+                    // Only one epoch is stored, so the block would be read back with the wrong
+                    // seal.
                     if let Some(epoch) = seal.filter(|epoch| *epoch != self.epoch) {
                         return Err(IoError::UnknownEpoch { block, epoch });
                     }

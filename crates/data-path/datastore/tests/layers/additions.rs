@@ -1,4 +1,4 @@
-//! A layer is added, or is not.
+//! Adding a layer, and refusing to.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -72,7 +72,7 @@ fn what_is_below_stays_as_it_was() {
 #[test]
 fn a_layer_that_is_not_complete_gets_none_on_it() {
     let volume = Volume::encrypted(MIB);
-    // What dies with the log in use, or ends without emptying it.
+    // A process that dies with the log in use, or ends without emptying it.
     drop(volume.open().unwrap());
     let before = volume.state();
     let top = volume.descriptor().top;
@@ -84,8 +84,8 @@ fn a_layer_that_is_not_complete_gets_none_on_it() {
     volume.add_layer().unwrap();
 }
 
-/// A layer whose tags are marked would be taken as it is for good, because nobody settles it once
-/// others lie on it.
+/// A layer whose tags are marked would be accepted unverified for good, because it is not settled
+/// once others lie on it.
 #[test]
 fn a_layer_with_unsettled_tags_gets_none_on_it() {
     let volume = Volume::new(Some(kek(1)), MIB, Provisioning::Thick);
@@ -97,7 +97,7 @@ fn a_layer_with_unsettled_tags_gets_none_on_it() {
     let tagged = tags::TagsDisk::over(disk, file, facts, keys, tags::TagsTuning::default()).unwrap();
     let mut driver = Driver::<Sealed>::open(&tagged, &Setup::on(ring), 4, 4 << 20, 0).unwrap();
     driver.write(0, &[7; 4096]).unwrap();
-    // What a power cut would leave now.
+    // The state that a power cut would leave now.
     let marked = fs::read(volume.file("tags2", top)).unwrap();
     driver.succeed(Request::Flush).unwrap();
     drop((driver, tagged));
@@ -154,7 +154,7 @@ fn what_an_interrupted_addition_left_goes_away_with_the_next() {
     let volume = Volume::encrypted(MIB);
     let id = LayerId::random();
     let mut left = Vec::new();
-    // One file after the other, and at each step the volume is what it was.
+    // One file after the other, and at each step the volume is unchanged.
     for prefix in ["layer", "log", "tags2", "discards"] {
         fs::write(volume.file(prefix, id), [1; 5000]).unwrap();
         left.push(format!("{prefix}-{id}"));
@@ -167,7 +167,7 @@ fn what_an_interrupted_addition_left_goes_away_with_the_next() {
         }
         drop(open(&volume.path, &volume.to_open(Access::ReadOnly)).unwrap());
     }
-    // The last step: the descriptor is there, and the log that nobody needs any more too.
+    // The last step: the descriptor is in place, and the log that is no longer needed still exists.
     let old_log = volume.file("log", volume.descriptor().top);
     let log = fs::read(&old_log).unwrap();
     let added = volume.add_layer().unwrap();

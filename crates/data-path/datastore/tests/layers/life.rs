@@ -1,4 +1,4 @@
-//! Layers that are there: handed on, shared, grown, listed, deleted.
+//! The life of layers: handed over, shared, grown, listed, deleted.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -71,7 +71,7 @@ fn only_the_top_grows() {
     let volume = Volume::encrypted(before).and_layers(2);
     let layers = chain(&volume.descriptor());
     let length = |prefix, layer| fs::metadata(volume.file(prefix, layer)).unwrap().len();
-    // What is recorded already stays.
+    // Bits that are already recorded stay.
     let record = fs::File::options().write(true).open(volume.file("discards", layers[0])).unwrap();
     record.write_all_at(&[7; 512], 512).unwrap();
     let mut opened = volume.open().unwrap();
@@ -96,7 +96,7 @@ fn only_the_top_grows() {
     assert!(opened.lower.iter().all(|layer| size_of(&layer.disk) == before));
     close_in_order(opened);
     assert!(volume.findings().is_empty());
-    // The layer that has grown keeps its size when it is the top no more.
+    // The layer that has grown keeps its size when it is no longer the top.
     let added = volume.add_layer().unwrap();
     let sizes: Vec<_> = added.chain().map(|layer| added.layer_size(layer).bytes()).collect();
     assert_eq!(sizes, [after, after, before, before]);

@@ -1,5 +1,5 @@
-//! Volumes of several layers, without their data path: a layer added, described, opened, grown,
-//! checked, deleted; and every way in which that is refused or interrupted.
+//! Volumes of several layers, without their data path: adding, describing, opening, growing,
+//! checking and deleting layers; and every way in which that is refused or interrupted.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -30,7 +30,7 @@ fn a_snapshot_is_a_layer_that_is_kept_and_goes_with_its_key() {
     let there = revert(&volume.path, two.id, None, &volume.options()).unwrap();
     assert_eq!((there.size_bytes, there.layers.len()), (grown, 3), "the top that was left is gone");
 
-    // What only the first snapshot needed stays: the second lies on it.
+    // The first snapshot's layer stays: the second lies on it.
     let to_write = volume.to_open(Access::ReadWrite);
     let without = delete_snapshot(&volume.path, one.id, &to_write).unwrap();
     assert_eq!(without.next_merge().map(|merging| merging.into), Some(kept));
@@ -39,8 +39,8 @@ fn a_snapshot_is_a_layer_that_is_kept_and_goes_with_its_key() {
     assert_eq!(volume.names(), expected_names(&chain(&without), true, true));
 }
 
-/// What is prepared for a change-over is taken away without a trace, or opened as if the
-/// change-over had been.
+/// A top that was prepared for a change-over is removed without a trace, or opened as if the
+/// change-over had happened.
 #[test]
 fn a_prepared_top_is_withdrawn_or_opened() {
     let volume = Volume::encrypted(MIB);

@@ -1,4 +1,4 @@
-//! A volume of layers, and what is expected of it.
+//! A volume of layers, and checks of its state.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use strongroom_types::{KeyEpoch, LayerId, VolumeSize};
 use crate::support::Destaging;
 
 pub const MIB: u64 = 1 << 20;
-/// A ring that has gone lets go of its files a moment later.
+/// A dropped ring releases its files a moment later.
 pub const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// A volume in a datastore of its own.
@@ -40,12 +40,12 @@ impl Volume {
         volume
     }
 
-    /// An encrypted, thin one with tags.
+    /// An encrypted, thin volume with tags.
     pub fn encrypted(bytes: u64) -> Self {
         Self::new(Some(kek(1)), bytes, Provisioning::Thin)
     }
 
-    /// A clear, thin one.
+    /// A clear, thin volume.
     pub fn clear(bytes: u64) -> Self {
         Self::new(None, bytes, Provisioning::Thin)
     }
@@ -67,7 +67,7 @@ impl Volume {
         add_layer(&self.path, &self.options())
     }
 
-    /// With so many layers more.
+    /// Adds `count` layers.
     pub fn and_layers(self, count: usize) -> Self {
         (0..count).for_each(|_| drop(self.add_layer().unwrap()));
         self
@@ -86,7 +86,7 @@ impl Volume {
         describe(&self.path).unwrap().descriptor
     }
 
-    /// Replaces the descriptor of a clear volume by what `change` makes of it.
+    /// Changes the descriptor of a clear volume with `change`.
     pub fn edit(&self, change: impl FnOnce(&mut Descriptor)) {
         let mut descriptor = self.descriptor();
         change(&mut descriptor);
@@ -101,8 +101,8 @@ impl Volume {
         self.path.join(format!("{prefix}-{layer}"))
     }
 
-    /// Name and content of every file that belongs to the volume; those that space is kept in have
-    /// none.
+    /// The name and content of every file that belongs to the volume. Reserve files have no
+    /// content.
     pub fn state(&self) -> BTreeMap<String, Vec<u8>> {
         let entries = fs::read_dir(&self.path).unwrap().map(|entry| entry.unwrap().path());
         let named = entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));
@@ -128,7 +128,7 @@ impl Volume {
     }
 }
 
-/// Ends what has opened a volume, with an empty log.
+/// Closes an open volume, with an empty log.
 pub fn close_in_order(opened: OpenVolume) {
     drop(Destaging::of(&opened.disk, ring));
 }
@@ -149,7 +149,7 @@ pub fn epochs(numbers: impl IntoIterator<Item = u32>) -> Vec<KeyEpoch> {
     numbers.into_iter().map(|number| KeyEpoch::new(number).unwrap()).collect()
 }
 
-/// What a volume of these layers, the top first, has in its directory.
+/// The file names in the directory of a volume of these layers, the top first.
 pub fn expected_names(chain: &[LayerId], has_log: bool, has_tags: bool) -> Vec<String> {
     let mut names = vec!["descriptor".to_owned()];
     names.extend(has_log.then(|| format!("log-{}", chain[0])));

@@ -1,5 +1,5 @@
-//! A thread's file queues with somebody between them and whoever asks, who may let operations fail,
-//! or say that they are done.
+//! A thread's file queues with an interposer, which can let operations fail, or report them as
+//! done.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
@@ -11,35 +11,35 @@ use strongroom_io::{
     DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Reactor, Waker,
 };
 
-/// What becomes of an operation.
+/// The fate of an operation.
 pub enum Fate {
-    /// It is done, as it is here.
+    /// It is done, in this form.
     Done(FileIo),
-    /// It ends so, and is not done.
+    /// It ends with this result, and is not done.
     Ends(FileIo, Result<(), IoError>),
-    /// It ends at once, and is done later; it has no buffer that somebody waits for.
+    /// It ends at once, and is done later; it must have no buffer that the submitter waits for.
     DoneLater(FileIo),
 }
 
 /// Decides for the operations of one queue.
 pub trait Between {
-    /// A file of the queue, before any operation on it.
+    /// Called for each file of the queue, before any operation on it.
     fn registers(&mut self, _file: &Arc<dyn DataFile>, _token: FileToken) {}
 
-    /// What becomes of an operation.
+    /// Decides the fate of an operation.
     fn submits(&mut self, io: FileIo) -> Fate;
 
-    /// Sees, and may change, how an operation ended that was done.
+    /// Called with the completion of an operation that was done; may change it.
     fn ended(&mut self, _done: &mut FileDone) {}
 
-    /// All that had ended has been seen.
+    /// Called when all completions have been passed to `ended`.
     fn polls(&mut self) {}
 }
 
-/// The tag of an operation that nobody waits for.
+/// The tag of an operation that the submitter does not wait for.
 const FORGOTTEN: u64 = 1 << 40;
 
-/// A reactor whose file queues each have a `Between` that `make` makes.
+/// A reactor whose file queues each get a `Between` from `make`.
 pub struct Interposed<R, M> {
     pub below: R,
     pub make: M,
@@ -67,7 +67,7 @@ impl<R: Reactor, B: Between + 'static, M: Fn() -> B> Reactor for Interposed<R, M
 struct InterposedQueue<B> {
     below: Box<dyn FileQueue>,
     between: B,
-    /// What ended without being done.
+    /// Operations that ended without being done.
     ended: Vec<FileDone>,
     forgotten: BTreeSet<u64>,
 }

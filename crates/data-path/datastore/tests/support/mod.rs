@@ -1,4 +1,4 @@
-//! A volume whose first-write log is emptied, by a thread on whatever event loop a test has.
+//! A volume whose first-write log is emptied by a thread on the test's event loop.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,11 +16,11 @@ use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, Thread};
 use strongroom_memory::{BufferPool, CHUNK_BYTES};
 use strongroom_types::Extent;
 
-/// Nothing but being woken ends it.
+/// It is so long that only a wake-up ends it.
 const SLEEP: Duration = Duration::from_secs(86_400);
 
-/// A thread that empties the log. Ends when it is dropped, with an empty log; channels are to be
-/// gone by then.
+/// A thread that empties the log. When dropped, it ends with an empty log; all channels must be
+/// closed before.
 pub struct Destaging {
     disk: Arc<FileDisk>,
     thread: Option<JoinHandle<()>>,

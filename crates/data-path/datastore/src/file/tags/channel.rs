@@ -1,4 +1,5 @@
-//! One queue's way through the stage: what comes in, what comes back, and who looks again when.
+//! The channel of one queue through the stage: takes requests and completions, and decides when
+//! stalled requests are tried again.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -20,15 +21,15 @@ use super::request::{Active, Asker, Freeing, Step, Work};
 use super::settle::{Doubt, Settler};
 use crate::file::tagging::{PAGE_BYTES, Tag};
 
-/// Pages that are sent to the file at a time, to make room or by a pass: enough to keep a device
-/// busy.
+/// The most pages that are written to the file at once, to make room or by a pass: enough to keep a
+/// device busy.
 pub const STORES_AT_ONCE: u32 = 32;
 
-/// The tag below of a pass's flush. Those of requests are slots, of 32 bits.
+/// The tag that a pass's flush has in the disk below. Those of requests are slots, of 32 bits.
 const PASS_TAG: u64 = 1 << 32;
 
-/// Requests below that are the stage's own: a pass's flush, a read that settles, and one of what a
-/// failure has left.
+/// The stage's own requests to the disk below: a pass's flush, a settling read, and a read of
+/// blocks that a failed change has left in doubt.
 const OWN_DEPTH: usize = 3;
 
 pub struct TagsChannel {
@@ -43,18 +44,18 @@ pub struct TagsChannel {
     file_work: InFlight<FileWork>,
     pub(super) pass: Option<Pass>,
     pub(super) settler: Option<Settler>,
-    /// What failed changes have left, one looked at after the other.
+    /// The blocks of failed changes, examined one after the other.
     pub(super) doubts: VecDeque<Doubt>,
-    /// A page of marks is on its way that says less than the one before.
+    /// A page that removes marks is being written.
     pub(super) unmarking: bool,
     stalled: VecDeque<Slot>,
-    /// Memory for tags, used again.
+    /// Memory for tags, to be reused.
     spare: Vec<Vec<Tag>>,
-    /// What the tags of blocks that were read should be.
+    /// The tags computed from the blocks that were read.
     pub(super) computed: Vec<Tag>,
-    /// Something was submitted since the last kick.
+    /// Whether something was submitted since the last kick.
     unkicked: bool,
-    /// Something has ended, and others may go on.
+    /// Whether something has ended, so that others may go on.
     pub(super) moved: bool,
     granted: Vec<(LockTicket, Lock)>,
     returned: Vec<Done<Sealed>>,
@@ -62,7 +63,7 @@ pub struct TagsChannel {
     ended: Vec<Done<Sealed>>,
 }
 
-/// What was sent to the sidecar.
+/// An operation that was sent to the sidecar.
 #[derive(Clone, Copy)]
 pub(super) enum FileWork {
     Load { page: u64, slot: PageSlot },
@@ -74,7 +75,7 @@ pub(super) enum FileWork {
     Sync,
 }
 
-/// Who waits for a page to reach the file.
+/// The owner that waits for a page to reach the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     Request(Slot),
@@ -115,7 +116,7 @@ impl TagsChannel {
         Ok(channel)
     }
 
-    /// Takes a request that keeps to the limits: its lock first.
+    /// Takes a request that is within the limits, and begins with its lock.
     pub(super) fn begin(&mut self, asker: Asker, request: Request<Sealed>) -> Slot {
         let extent = match &request {
             Request::Discard { extent } => extent.narrowed_to(BLOCK_BYTES),
@@ -142,7 +143,7 @@ impl TagsChannel {
         slot
     }
 
-    /// A request has its lock.
+    /// Starts a request that has got its lock.
     fn locked(&mut self, slot: Slot, lock: Lock) {
         let Some(active) = self.active.get_mut(slot) else { return };
         active.lock = Some(lock);
@@ -161,7 +162,7 @@ impl TagsChannel {
                 active.error = self.shared.compute(first, &from, tags).err();
                 active.memory = Some(from);
             }
-            // What is not needed any more becomes zeroes for certain, so that its tags can say so.
+            // Discarded blocks always become zeroes, so that their tags can say "nothing here".
             Request::Discard { .. } => {
                 let (rest, step, freeing) = (active.extent, Step::Marking, Freeing::NotYet);
                 active.work = Work::Zero { rest, may_unmap: true, durable: false, step, freeing };
@@ -188,14 +189,15 @@ impl TagsChannel {
         self.send_below(PASS_TAG, Request::Flush);
     }
 
-    /// Sends something to the sidecar.
+    /// Sends an operation to the sidecar.
     pub(super) fn send(&mut self, work: FileWork, operation: FileOperation) {
         let tag = self.file_work.insert(work).tag();
         self.queue.submit(FileIo { tag, file: self.file, operation });
         self.unkicked = true;
     }
 
-    /// Reads a page that this channel has claimed; `false` where there is no memory for it now.
+    /// Reads a page that this channel has claimed. Returns `false` if there is no memory for it
+    /// now.
     pub(super) fn load(&mut self, page: u64, slot: PageSlot) -> bool {
         let Some(into) = self.pool.take(PAGE_BYTES) else { return false };
         self.send(
@@ -205,7 +207,7 @@ impl TagsChannel {
         true
     }
 
-    /// Sends a dirty page to the file; `false` where there is no memory for it now.
+    /// Sends a dirty page to the file. Returns `false` if there is no memory for it now.
     pub(super) fn store(&mut self, state: &mut State, slot: PageSlot, owner: Owner) -> bool {
         let Some(mut from) = self.pool.take(PAGE_BYTES) else { return false };
         let (page, content) = state.pages.begin_writing(slot);
@@ -217,7 +219,7 @@ impl TagsChannel {
         true
     }
 
-    /// Makes marks durable that somebody waits for, unless some are on their way.
+    /// Makes the wanted marks durable, unless a page of marks is already being written.
     pub(super) fn mark(&mut self, state: &mut State) -> Result<(), IoError> {
         let Some(from) = self.pool.take(PAGE_BYTES) else { return Ok(()) };
         let Some(marks_page) = state.regions.begin_marking() else { return Ok(()) };
@@ -226,7 +228,7 @@ impl TagsChannel {
         })
     }
 
-    /// Sends a page of marks, durable where something waits for it.
+    /// Sends a page of marks; durably, if something waits for it.
     pub(super) fn send_marks(
         &mut self,
         state: &mut State,
@@ -241,7 +243,7 @@ impl TagsChannel {
         Ok(())
     }
 
-    /// Sends a page of presence, durable.
+    /// Durably sends a page of presence.
     pub(super) fn say_presence(&mut self, page: &PresencePage) -> Result<Said, IoError> {
         let Some(mut from) = self.pool.take(PAGE_BYTES) else { return Ok(Said::NoMemory) };
         self.shared.fill_presence(page, from.bytes_mut())?;
@@ -251,7 +253,7 @@ impl TagsChannel {
         Ok(Said::UnderWay)
     }
 
-    /// Goes on with a request as far as it can.
+    /// Advances a request as far as possible.
     pub(super) fn advance(&mut self, slot: Slot) {
         let Some(active) = self.active.get_mut(slot) else { return };
         let mut request = mem::take(active);
@@ -259,7 +261,7 @@ impl TagsChannel {
         let mut state = shared.state();
         let mut next = self.step(slot, &mut request, &mut state);
         while next == Next::Verifies {
-            // Others need not wait for the computing.
+            // Release the lock during the computation.
             drop(state);
             let wrong = self.compare(&mut request);
             state = shared.state();
@@ -291,7 +293,8 @@ impl TagsChannel {
         self.active.take(slot);
         self.release(request.lock.take());
         let tags = mem::take(&mut request.tags);
-        // A flush has taken none: were it to give one back, there would be one more with each.
+        // A flush has taken no memory: giving back its empty `Vec` would grow the list with each
+        // flush.
         if tags.capacity() > 0 {
             self.spare.push(tags);
         }
@@ -365,8 +368,8 @@ impl TagsChannel {
             FileWork::Mark => {
                 state.regions.end_marking(result.is_ok());
                 if let Err(error) = result {
-                    // A durable write that found no room has failed alone; any other may have taken
-                    // writes of others with it.
+                    // A durable write that finds no room fails alone. Any other error may affect
+                    // other writes too.
                     if error != IoError::NoSpace {
                         state.passes.fail();
                     }
@@ -411,8 +414,8 @@ impl TagsChannel {
         }
     }
 
-    /// Fails the requests of this channel that wait for what has failed. Other channels try for
-    /// themselves.
+    /// Fails the requests of this channel that wait for the failed operation. Other channels try
+    /// again themselves.
     fn fail_those(&mut self, error: IoError, which: impl Fn(&Active) -> bool) {
         for slot in &self.stalled {
             if let Some(active) = self.active.get_mut(*slot).filter(|active| which(active)) {
@@ -422,15 +425,15 @@ impl TagsChannel {
     }
 }
 
-/// How far a request came.
+/// The result of advancing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Ended(Result<(), IoError>),
-    /// For something of its own that is under way.
+    /// It waits for an operation of its own.
     Waits,
-    /// For something that others may be doing.
+    /// It waits for something that other requests may be doing.
     Stalled,
-    /// A read has its blocks and their tags.
+    /// It is a read that has its blocks and their tags.
     Verifies,
 }
 
@@ -492,8 +495,8 @@ impl Channel<Sealed> for TagsChannel {
 }
 
 impl Drop for TagsChannel {
-    /// Nobody will hear how that ends which is under way. What was read does no harm. What was
-    /// being written may land at any time: its locks stay held, and no flush succeeds any more.
+    /// Gives up the operations under way, whose completions will never arrive. Reads do no harm.
+    /// Writes may land at any time: their locks stay held, and no flush succeeds any more.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();

@@ -1,4 +1,4 @@
-//! What the tags have shown, counted and told.
+//! Counts and reports the results of comparing blocks with their tags.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,33 +9,33 @@ use strongroom_io::Waker;
 
 use crate::file::tagging::Binding;
 
-/// How often at most something is said of blocks: a damaged disk has many, and each is counted.
+/// The least interval between log messages about blocks: a damaged disk has many, and each is
+/// counted.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// What the tags of an open volume have shown so far.
+/// The results of comparing an open volume's blocks with their tags, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagCounts {
     /// Blocks that matched their tags when they were read.
     pub verified: u64,
-    /// Blocks that did not, and could not be expected to: they were in flight when power or process
-    /// failed. They were taken as they are, and tagged anew unless the volume is open for reading
-    /// only.
+    /// Blocks that did not match and need not: they may have been in flight when power or the
+    /// process failed. They were accepted as they are, and tagged again unless the volume is open
+    /// for reading only.
     pub adopted: u64,
-    /// Blocks that a change which failed while the volume was in use has left otherwise than they
-    /// were; they were tagged anew.
+    /// Blocks that a failed change has altered while the volume was in use; they were tagged again.
     pub left_by_failures: u64,
-    /// Reads of blocks that are not what was last written there.
+    /// Reads of blocks whose content is not what was last written.
     pub mismatched: u64,
-    /// Regions of 16 MiB that may hold blocks which are adopted.
+    /// Regions of 16 MiB that may hold blocks that will be adopted.
     pub unsettled_regions: u64,
 }
 
-/// Looks at the blocks of an open volume that did not match their tags.
+/// Reads an open volume's counts of blocks that did not match their tags.
 #[derive(Clone, Debug)]
 pub struct TagsWatch(pub(super) Arc<Counts>);
 
 impl TagsWatch {
-    /// Blocks that were adopted ([`TagCounts::adopted`]), and reads that failed
+    /// The counts of adopted blocks ([`TagCounts::adopted`]) and of failed reads
     /// ([`TagCounts::mismatched`]).
     pub fn adopted_and_mismatched(&self) -> (u64, u64) {
         let TagCounts { adopted, mismatched, .. } = self.0.now(0);
@@ -50,7 +50,7 @@ pub(super) struct Counts {
     left_by_failures: AtomicU64,
     mismatched: AtomicU64,
     said: Mutex<Option<Instant>>,
-    /// Who wants to hear of blocks that did not match.
+    /// The waker to call when a block did not match.
     reader: Mutex<Option<Arc<Waker>>>,
 }
 
@@ -80,7 +80,7 @@ impl Counts {
         self.left_by_failures.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Counts a read of a wrong block, and says so, now and then.
+    /// Counts a read of a wrong block, and logs it at most every [`SAY_EVERY`].
     pub fn mismatched(&self, binding: &Binding, block: u64) {
         let count = self.mismatched.fetch_add(1, Ordering::Relaxed) + 1;
         self.wake_reader();

@@ -1,4 +1,4 @@
-//! The stage, and what its channels share.
+//! The stage, and the state that its channels share.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,15 +29,15 @@ use crate::file::storage::StoredFile;
 use crate::file::tagging::{Binding, NUMBERS_PER_SECTOR, PAGE_BYTES, SECTORS_PER_PAGE, bits_mut};
 use crate::file::turns::SyncOrder;
 
-/// Pages of tags in memory: 16 MiB at most, which vouch for 4 GiB. What is read and written beyond
-/// that reads its tags too.
+/// The most pages of tags in memory: 16 MiB, which cover 4 GiB of data. Reads and writes beyond
+/// that must read their tags too.
 const PAGES_MAX: usize = 4096;
 
-/// How long a region must be left alone for its mark to be taken away. Each first write after that
-/// waits for a mark again.
+/// How long a region must be idle before its mark is removed. The first write after that waits for
+/// a mark again.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// What has to be known of a sidecar to use it.
+/// What a process must know of a sidecar to use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TagsFacts {
@@ -45,24 +45,24 @@ pub struct TagsFacts {
     pub volume: VolumeId,
     /// The layer that its tags are bound to.
     pub layer: LayerId,
-    /// The epoch whose key vouches for what is not there; nothing in the former format, in which
-    /// nothing does.
+    /// The epoch whose key authenticates absent blocks; `None` in the former format, in which they
+    /// are not authenticated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absence: Option<KeyEpoch>,
-    /// Whoever had it before has written all tags and names nothing unsettled: marks say only what
-    /// a flush has to cover.
+    /// Whether its last user has written all tags and left nothing unsettled: then a mark only
+    /// means that a flush must cover the region.
     pub handed_over: bool,
     /// Whether no two syncs of its file may be under way at once, as of the layer's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub syncs_in_turn: bool,
 }
 
-/// How much the stage keeps in memory, and for how long.
+/// How many pages the stage keeps in memory, and how long a mark stays.
 #[derive(Clone, Copy, Debug)]
 pub struct TagsTuning {
     /// Pages of tags in memory, at least 8.
     pub pages_max: usize,
-    /// How long a region must be left alone for its mark to be taken away.
+    /// How long a region must be idle before its mark is removed.
     pub quiet: Duration,
 }
 
@@ -72,8 +72,7 @@ impl Default for TagsTuning {
     }
 }
 
-/// A disk of which every block that is read is the one that was last written there, or the read
-/// fails.
+/// A disk whose reads return what was last written, or fail.
 #[derive(Clone)]
 pub struct TagsDisk {
     pub(super) shared: Arc<Shared>,
@@ -84,32 +83,32 @@ pub(super) struct Shared {
     pub file: Arc<dyn StoredFile>,
     pub keys: TagKeys,
     pub binding: Binding,
-    /// The epoch whose key vouches for what is not there, if anything does.
+    /// The epoch whose key authenticates absent blocks, if they are authenticated.
     pub absence: Option<KeyEpoch>,
     pub layout: Layout,
     pub read_only: bool,
-    /// Block by block, reads beside reads, and a change alone: so that block and tag agree whenever
-    /// they are compared.
+    /// Locks on ranges of blocks, shared by reads and exclusive for changes, so that block and tag
+    /// agree whenever they are compared.
     pub locks: Arc<RangeLocks>,
     pub counts: Arc<Counts>,
-    /// Where queues to the file come from.
+    /// The source of queues to the file.
     pub sync_order: SyncOrder,
     quiet: Duration,
     state: Mutex<State>,
 }
 
-/// What changes under one mutex, which is held for moments and never while anything waits.
+/// The mutable state, under one mutex that is held only briefly and never across a wait.
 pub(super) struct State {
     pub pages: Pages,
-    /// Which pages of tags there are; nothing in the former format, in which all are.
+    /// Which pages of tags exist; `None` in the former format, in which all do.
     pub presence: Option<Presence>,
     pub regions: Regions,
     pub passes: Passes,
-    /// Something was written to the sidecar since its last fsync.
+    /// Whether something was written to the sidecar since its last fsync.
     pub unsynced: bool,
-    /// What the regions' count of changes was when the last pass that succeeded began.
+    /// The regions' count of changes when the last successful pass began.
     pub covered: Option<u64>,
-    /// A channel goes through the unsettled regions.
+    /// Whether a channel is going through the unsettled regions.
     pub settling: bool,
     era_began: Instant,
     waiting: Vec<Arc<Waker>>,
@@ -117,14 +116,14 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Wakes this thread when something has changed that a channel may wait for.
+    /// Registers this thread to be woken at the next change that a channel may wait for.
     pub fn wake_me(&mut self, waker: &Arc<Waker>) {
         if !self.waiting.iter().any(|other| Arc::ptr_eq(other, waker)) {
             self.waiting.push(Arc::clone(waker));
         }
     }
 
-    /// Something has changed. The thread that knows it, having changed it, need not be woken.
+    /// Wakes the waiting threads after a change, except the one that made it.
     pub fn wake_others(&mut self, own: &Arc<Waker>) {
         for waker in self.waiting.drain(..) {
             if !Arc::ptr_eq(&waker, own) {
@@ -133,19 +132,20 @@ impl State {
         }
     }
 
-    /// Whether a page of tags is there. In one that is not, all blocks are "nothing here".
+    /// Whether a page of tags exists. In one that does not, all blocks are "nothing here".
     pub fn has_page(&self, page: u64) -> bool {
         self.presence.as_ref().is_none_or(|presence| presence.has(page))
     }
 
-    /// A page of tags has reached the file, or not.
+    /// Ends the write of a page of tags, which has succeeded or not.
     pub fn end_storing(&mut self, slot: PageSlot, stored: bool) {
         if let (Some(page), Some(presence)) = (self.pages.end_writing(slot, stored), &mut self.presence) {
             presence.stored(page);
         }
     }
 
-    /// A pass begins. Now and then a new era does too; then marks are taken away when it succeeds.
+    /// Begins a new era with a pass, if one is due. Returns whether it did; then the pass removes
+    /// marks when it succeeds.
     pub fn begin_era(&mut self, quiet: Duration) -> bool {
         let due = self.era_began.elapsed() >= quiet;
         if due {
@@ -157,8 +157,7 @@ impl State {
 }
 
 impl TagsDisk {
-    /// Puts the stage over `inner`, whose tags are in the file that another process may have
-    /// opened.
+    /// Puts the stage over `inner`, whose tags are in a file that another process may have opened.
     ///
     /// # Errors
     /// If the marks cannot be read.
@@ -171,7 +170,7 @@ impl TagsDisk {
         Self::over(inner, Arc::new(HostFile(file.into())), facts, keys, TagsTuning::default())
     }
 
-    /// As [`TagsDisk::new`], on another file system, or tuned.
+    /// As [`TagsDisk::new`], on another file system or with other tuning.
     ///
     /// # Errors
     /// If the marks cannot be read.
@@ -209,7 +208,7 @@ impl TagsDisk {
             presence,
             regions,
             passes: Passes::default(),
-            // Whatever a predecessor wrote may be in the device's cache.
+            // A predecessor's writes may still be in the device's cache.
             unsynced: true,
             covered: None,
             settling: false,
@@ -234,21 +233,20 @@ impl TagsDisk {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// What the tags have shown so far.
+    /// The results of comparing blocks with their tags, so far.
     pub fn counts(&self) -> TagCounts {
         let unsettled = self.shared.state().regions.unsettled_count();
         self.shared.counts.now(unsettled)
     }
 
-    /// Wakes `reader` whenever a block did not match its tag. What it reads then keeps nothing
+    /// Calls `reader` whenever a block did not match its tag. The returned watch keeps no file
     /// open.
     pub fn watch(&self, reader: Arc<Waker>) -> TagsWatch {
         self.shared.counts.set_reader(reader);
         TagsWatch(Arc::clone(&self.shared.counts))
     }
 
-    /// Whether a flush has failed in the sidecar, after which none succeeds until the volume is
-    /// opened anew.
+    /// Whether a flush of the sidecar has failed: then none succeeds until the volume is reopened.
     pub fn has_failed_flush(&self) -> bool {
         self.shared.state().passes.have_failed()
     }
@@ -257,8 +255,7 @@ impl TagsDisk {
     /// what a flush has covered. It waits for the file. No channel may have anything in flight; one
     /// that is used afterwards fails its flushes.
     ///
-    /// It says whether a successor need not take anything for unsettled
-    /// ([`TagsFacts::handed_over`]).
+    /// Returns whether the next user can treat everything as settled ([`TagsFacts::handed_over`]).
     pub fn close(&self) -> bool {
         self.shared.close()
     }
@@ -277,7 +274,7 @@ impl Shared {
         self.quiet
     }
 
-    /// The parts of an extent that may have tags, ascending: whole pages of them.
+    /// The parts of an extent that may have tags, ascending and rounded to whole pages of tags.
     fn tagged(&self, extent: Extent) -> Result<Vec<Extent>, IoError> {
         let mut tagged: Vec<std::ops::Range<u64>> = Vec::new();
         let wanted = pages(extent);
@@ -311,7 +308,7 @@ impl Shared {
         Ok(tagged.iter().map(extent_of).collect())
     }
 
-    /// Fills a page of marks with what is so now.
+    /// Fills a page of marks with the present marks.
     pub fn fill_marks(&self, regions: &Regions, marks_page: u64, page: &mut [u8]) -> Result<(), IoError> {
         for (first, bits) in bits_mut(marks_page, page) {
             regions.fill_sector(first, bits);
@@ -319,7 +316,7 @@ impl Shared {
         self.tag_sectors(Sectors::Marks, marks_page, page)
     }
 
-    /// Fills a page of presence with what is to be said.
+    /// Fills and tags a page of presence.
     pub fn fill_presence(&self, said: &PresencePage, page: &mut [u8]) -> Result<(), IoError> {
         page.copy_from_slice(&said.content[..]);
         self.tag_sectors(Sectors::Presence, said.number, page)
@@ -342,7 +339,7 @@ impl Shared {
         // A caller that goes on nevertheless is promised nothing.
         state.passes.fail();
         handed_over.unwrap_or_else(|error| {
-            // The marks stay, and say so.
+            // The marks stay, so the next user finds the regions unsettled.
             tracing::warn!(volume = %self.binding.volume, %error, "the tags could not be closed in order");
             false
         })
@@ -378,7 +375,7 @@ impl Shared {
             self.file.sync()?;
         }
         if state.covered == Some(changes) {
-            // The blocks and the tags are durable; so the marks may go.
+            // The blocks and the tags are durable, so the marks may be removed.
             state.regions.unmark_settled();
         }
         while let Some(marks_page) = state.regions.begin_unmarking() {
@@ -404,7 +401,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// The last channel is gone, and the disk with it.
+    /// Closes the sidecar when the disk and the last channel are gone.
     fn drop(&mut self) {
         self.close();
     }
@@ -419,8 +416,8 @@ impl Disk<Sealed> for TagsDisk {
         Ok(Box::new(TagsChannel::open(Arc::clone(&self.shared), thread, depth)?))
     }
 
-    /// What the disk below says; but where there are tags, nobody may take a hole for granted: what
-    /// is read there is compared.
+    /// Reports the allocation of the disk below. Where there are tags, a hole is not reported as
+    /// one, so that it is read and compared.
     fn allocation(
         &self,
         extent: Extent,
@@ -447,8 +444,8 @@ impl Disk<Sealed> for TagsDisk {
     }
 }
 
-/// Whether nothing is marked: whoever had the sidecar last has closed it in order, so that each
-/// block is the one its tag fits.
+/// Whether nothing is marked: the last user closed the sidecar in order, so that each block matches
+/// its tag.
 pub(in crate::file) fn marks_nothing(
     file: &dyn StoredFile,
     facts: TagsFacts,
@@ -461,19 +458,19 @@ pub(in crate::file) fn marks_nothing(
     Ok(!is_marked)
 }
 
-/// Memory for one page that a device takes, for the moments in which there is no queue.
+/// Memory for one page that is suitable for direct I/O, for use while there is no queue.
 fn page_of_memory() -> Result<Buffer, IoError> {
     let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
     pool.take(PAGE_BYTES).ok_or(IoError::from(Errno::NOMEM))
 }
 
-/// What pages of tags vouch for.
+/// The extent that pages of tags cover.
 fn extent_of(pages: &std::ops::Range<u64>) -> Extent {
     Extent::between(pages.start * PAGE_DATA_BYTES, pages.end * PAGE_DATA_BYTES)
 }
 
-/// Reads sectors of bits: reports the bits of each, by the number of the first one, or that they
-/// say nothing.
+/// Reads sectors of bits. Reports each sector's first number and bits, or that it failed
+/// verification.
 fn read_sectors(
     file: &dyn StoredFile,
     binding: &Binding,
@@ -500,8 +497,8 @@ fn set_bits(first: u64, bits: &[u8]) -> impl Iterator<Item = u64> + '_ {
         .map(move |at| first + at)
 }
 
-/// Reports the regions that are marked. A sector whose tag does not match marks nothing: whoever
-/// writes to the datastore could otherwise have anything adopted.
+/// Reports the marked regions. A sector whose tag does not match marks nothing: otherwise an
+/// attacker who can write to the datastore could have any block adopted.
 fn read_marks(
     file: &dyn StoredFile,
     binding: &Binding,
@@ -527,8 +524,8 @@ fn read_marks(
     Ok(())
 }
 
-/// Reads which pages of tags there are. Where that is damaged, or gone, all are: then blocks
-/// without a tag are damaged too, and not nothing.
+/// Reads which pages of tags exist. Where that record is damaged or missing, all pages count as
+/// existing: then blocks without a tag are damaged, not "nothing here".
 fn read_presence(
     file: &dyn StoredFile,
     binding: &Binding,
@@ -562,8 +559,8 @@ fn read_presence(
     Ok(presence)
 }
 
-/// Says that nothing is there yet, in the part of a new sidecar by which a layer has grown from so
-/// many bytes.
+/// Marks the part by which a layer has grown as "nothing here" in its sidecar. The layer's former
+/// size is given in bytes.
 pub(in crate::file) fn say_nothing_is_there(
     file: &dyn StoredFile,
     binding: &Binding,

@@ -1,14 +1,14 @@
-//! A pass: what makes data and tags durable, on the channel of one of those who wait for it.
+//! A pass makes data and tags durable. It runs on a channel that waits for it.
 //!
 //! ```text
 //! flush of the disk below, beside: dirty pages to the file -> fsync of the file -> presence of new pages
 //! -> now and then: marks taken away from what has been quiet -> all who wait are answered
 //! ```
 //!
-//! Data and tags of what has ended before the pass became durable in any order; the marks that were
-//! there before it, and are taken away after it, cover that. Presence comes after the tags that it
-//! speaks of: the other way round, a power cut could leave a page that is there without a tag for
-//! each block, none of which anybody was writing.
+//! Data and tags of changes that ended before the pass may have become durable in any order. Marks,
+//! set before and removed after the pass, cover that. Presence becomes durable after the tags of
+//! its pages: otherwise a power cut could leave a page that exists but lacks tags, even of blocks
+//! that were not being written.
 
 use strongroom_io::{FileOperation, IoError};
 
@@ -19,13 +19,13 @@ use super::presence::PresencePage;
 use crate::file::bits::Bits;
 use crate::file::tagging::PAGE_BYTES;
 
-/// Whether a page of presence is on its way.
+/// The result of sending a page of presence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     UnderWay,
     /// It waits for memory.
     NoMemory,
-    /// What it speaks of is not durable.
+    /// The tags of its pages are not durable.
     NotNow,
 }
 
@@ -33,19 +33,19 @@ pub enum Said {
 pub struct Pass {
     /// The regions' count of changes when it began.
     covers: u64,
-    /// With it an era began.
+    /// Whether an era began with it.
     new_era: bool,
     /// Pages that are not in the file yet.
     unwritten: Bits,
     stores: u32,
     syncing: bool,
-    /// What the file is to be told when the fsync has ended.
+    /// The pages of presence to write when the fsync has ended.
     to_be_said: Vec<PresencePage>,
-    /// How much of that is on its way.
+    /// How many of those are being written.
     saying: u32,
-    /// How the flush below ended.
+    /// The result of the flush below, once it has ended.
     pub below: Option<Result<(), IoError>>,
-    /// How the fsync of the sidecar ended.
+    /// The result of the sidecar's fsync, once it has ended.
     pub synced: Option<Result<(), IoError>>,
     error: Option<IoError>,
 }
@@ -73,7 +73,7 @@ impl TagsChannel {
         self.flush_below();
     }
 
-    /// A page of the pass has reached the file, or not.
+    /// Ends the write of a page of the pass, which has succeeded or not.
     pub(super) fn stored_by_pass(&mut self, slot: PageSlot, result: Result<(), IoError>) {
         let Some(pass) = &mut self.pass else { return };
         pass.stores -= 1;
@@ -81,14 +81,14 @@ impl TagsChannel {
         pass.error = pass.error.or(result.err());
     }
 
-    /// A page of presence is durable, or not.
+    /// Ends the durable write of a page of presence, which has succeeded or not.
     pub(super) fn said_by_pass(&mut self, result: Result<(), IoError>) {
         let Some(pass) = &mut self.pass else { return };
         pass.saying -= 1;
         pass.error = pass.error.or(result.err());
     }
 
-    /// Goes on with this channel's pass, if it has one.
+    /// Advances this channel's pass, if it has one.
     pub(super) fn run_pass(&mut self) {
         let Some(mut pass) = self.pass.take() else { return };
         let shared = std::sync::Arc::clone(&self.shared);
@@ -118,7 +118,7 @@ impl TagsChannel {
             if let Some(presence) = &mut state.presence {
                 pass.to_be_said = presence.take_unsaid();
             }
-            // What others are writing now is not covered, and says so again when it has been
+            // Pages that others are writing now are not covered; they set `unsynced` again once
             // written.
             match std::mem::take(&mut state.unsynced) {
                 true => self.send(FileWork::Sync, FileOperation::SyncData),
@@ -141,8 +141,8 @@ impl TagsChannel {
         Some(result)
     }
 
-    /// Tells the file which pages there are; whether that is done. If the tags are not durable
-    /// nothing is told.
+    /// Writes the pages of presence. Returns whether that is done. If the tags are not durable,
+    /// nothing is written.
     fn say(&mut self, pass: &mut Pass, state: &mut State, are_durable: bool) -> bool {
         while let Some(page) = pass.to_be_said.pop() {
             let sent = match are_durable && pass.error.is_none() {
@@ -185,8 +185,9 @@ impl TagsChannel {
         }
     }
 
-    /// Writes a page of marks that says more than is so; `true` while one is on its way. What is
-    /// not written now is the next time, and harms nothing meanwhile.
+    /// Writes a page of marks from which marks can be removed. Returns `true` while one is being
+    /// written. Marks that are not removed now are removed the next time, and are harmless
+    /// meanwhile.
     fn unmark(&mut self, state: &mut State) -> bool {
         if self.unmarking {
             return true;

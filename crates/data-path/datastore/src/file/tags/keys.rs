@@ -1,4 +1,4 @@
-//! The keys of tags: one for each epoch, derived from what seals the epoch's blocks.
+//! The keys of tags: one per epoch, derived from the DEK that seals the epoch's blocks.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use strongroom_types::{BLOCK_BYTES, KeyEpoch};
 use crate::file::Deks;
 use crate::file::tagging::{Binding, EmptySector, NOTHING, Tag, Tagger, of_something};
 
-/// HKDF's info: another purpose never gets this key.
+/// HKDF's info, which makes the key unique to this purpose.
 const INFO: &[u8] = b"strongroom block tag key v1";
 
-/// What the header of a sector of marks begins with.
+/// The beginning of the header of a sector of marks.
 const MARKS: &[u8; 16] = b"strongroom marks";
 
-/// What the header of a sector of presence begins with.
+/// The beginning of the header of a sector of presence.
 const PRESENCE: &[u8; 16] = b"strongroom there";
 
-/// Which of a sidecar's sectors of bits.
+/// The kinds of sectors of bits in a sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sectors {
     /// Regions in use.
     Marks,
-    /// Pages of tags that are there.
+    /// Pages of tags that exist.
     Presence,
 }
 
@@ -34,8 +34,8 @@ impl Sectors {
         }
     }
 
-    /// Without a mark nothing is adopted, so taking marks away gains nobody anything. Taking
-    /// presence away would erase.
+    /// Without a mark nothing is adopted, so an attacker gains nothing by removing marks. Removing
+    /// presence would erase blocks.
     fn empty(self) -> EmptySector {
         match self {
             Self::Marks => EmptySector::Zeroes,
@@ -50,12 +50,12 @@ pub struct TagKeys {
     tagger: Arc<Tagger>,
 }
 
-/// Why tags cannot be computed.
+/// The reasons why tags cannot be computed.
 #[derive(Debug)]
 pub(super) enum TagError {
-    /// There is no key of the epoch that a block is sealed under.
+    /// There is no key for the epoch that a block is sealed under.
     UnknownEpoch(KeyEpoch),
-    /// What the cipher says.
+    /// The cipher failed.
     Crypto(CryptoError),
 }
 
@@ -66,16 +66,16 @@ impl From<CryptoError> for TagError {
 }
 
 impl TagKeys {
-    /// Derives them; `None` where there is no DEK to derive from: a clear volume has no tags.
+    /// Derives the keys; `None` if there is no DEK to derive from: a clear volume has no tags.
     ///
     /// # Errors
-    /// What the ciphers say, for want of memory.
+    /// If the cipher library has no memory.
     pub fn derive(deks: &Deks) -> Result<Option<Self>, CryptoError> {
         Ok(Tagger::derive(deks, INFO)?.map(|tagger| Self { tagger: Arc::new(tagger) }))
     }
 
-    /// Computes the tag that each block of `bytes` must have, [`NOTHING`] for one that
-    /// is not there; the first block's number is `first`.
+    /// Computes the tag that each block of `bytes` must have, [`NOTHING`] for an absent one. The
+    /// first block's number is `first`.
     pub(super) fn tags(
         &self,
         binding: &Binding,
@@ -88,8 +88,8 @@ impl TagKeys {
         for ((block, seal), number) in bytes.chunks(BLOCK_BYTES as usize).zip(seals).zip(first..) {
             tags.push(match seal {
                 None => NOTHING,
-                // Written as zeroes is nothing there, whatever the seal says. Ciphertext is told by
-                // its first bytes.
+                // A block written as zeroes is absent, whatever its seal. Ciphertext differs in its
+                // first bytes.
                 Some(_) if block.iter().all(|byte| *byte == 0) => NOTHING,
                 Some(epoch) => match self.tagger.of(*epoch) {
                     Some(key) => of_something(key.tag(&binding.of_block(epoch.number(), number), block)?),
@@ -100,8 +100,8 @@ impl TagKeys {
         Ok(())
     }
 
-    /// The tag of a block that is "nothing here", in a page of tags that is there; nothing without
-    /// a key of the epoch.
+    /// The tag of a block that is "nothing here", in a page of tags that exists; `None` without a
+    /// key for the epoch.
     pub(super) fn nothing(
         &self,
         binding: &Binding,
@@ -113,7 +113,7 @@ impl TagKeys {
         Ok(Some(of_something(tag)))
     }
 
-    /// Tags the sectors of a page, whose bits are there.
+    /// Tags the sectors of a page, whose bits are already filled in.
     pub(super) fn tag_sectors(
         &self,
         binding: &Binding,
@@ -125,7 +125,7 @@ impl TagKeys {
         self.tagger.tag_page(header, page_number, page, sectors.empty())
     }
 
-    /// Reports the bits of each sector of a page, or that it says nothing.
+    /// Reports the bits of each sector of a page, or that it failed verification.
     pub(super) fn verify_sectors(
         &self,
         binding: &Binding,

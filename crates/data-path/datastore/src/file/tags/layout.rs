@@ -9,13 +9,13 @@
 //! ```
 //!
 //! A region is 16 MiB of the layer. Marks and presence have room for the largest volume, so that a
-//! tag's place never changes. A sector of marks that is zeroes marks nothing. A page of tags whose
-//! presence bit is not set says "nothing here" of all its blocks, whatever lies in its place; in
-//! one whose bit is set every block has a tag, also one that is "nothing here".
+//! tag's place never changes. A sector of marks that is zeroes marks nothing. All blocks of a page
+//! of tags whose presence bit is not set are "nothing here", whatever lies in its place. In a page
+//! whose bit is set, every block has a tag, even one that is "nothing here".
 //!
 //! In the former format ([`Layout::FORMER`]) there is no presence, the tags begin at 1 MiB, and a
-//! tag of zeroes, or a hole, says "nothing here": which whoever writes to the datastore can say
-//! too.
+//! tag of zeroes, or a hole, means "nothing here". An attacker who can write to the datastore can
+//! forge that.
 
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, MAX_VOLUME_BYTES};
 
@@ -24,11 +24,11 @@ use crate::file::tagging::{NUMBERS_PER_PAGE, PAGE_BYTES, TAG_BYTES, Tag};
 /// Tags of one page.
 pub const TAGS_PER_PAGE: u64 = (PAGE_BYTES / TAG_BYTES) as u64;
 
-/// What one page of tags vouches for.
+/// The bytes of data that one page of tags covers.
 pub const PAGE_DATA_BYTES: u64 = TAGS_PER_PAGE * BLOCK_BYTES;
 
-/// What is marked as a whole. Larger regions are marked less often, smaller ones leave less
-/// unsettled after a power cut.
+/// The unit in which the layer is marked. Larger regions are marked less often; smaller ones leave
+/// less unsettled after a power cut.
 pub const REGION_BYTES: u64 = 16 << 20;
 
 /// Where the marks begin.
@@ -37,7 +37,7 @@ pub const MARKS_OFFSET: u64 = 4096;
 /// Where the marks end; in the former format the tags begin here.
 const MARKS_END: u64 = 1 << 20;
 
-/// Where the presence of pages of tags is said.
+/// Where the presence of pages of tags begins.
 const PRESENCE_OFFSET: u64 = MARKS_END;
 
 /// Where the tags begin.
@@ -66,20 +66,21 @@ impl Layout {
     /// With presence.
     pub const CURRENT: Self = Self { tags_offset: TAGS_OFFSET };
 
-    /// Without: what is not there is not authenticated.
+    /// Without presence: absent blocks are not authenticated.
     pub const FORMER: Self = Self { tags_offset: MARKS_END };
 
-    /// That of a sidecar whose absent blocks this epoch's key vouches for, or none does.
+    /// The layout of a sidecar whose absent blocks are authenticated by this epoch's key, or not at
+    /// all.
     pub fn of(absence: Option<KeyEpoch>) -> Self {
         if absence.is_some() { Self::CURRENT } else { Self::FORMER }
     }
 
-    /// The sidecar's length for a layer of so many bytes.
+    /// The sidecar's length in bytes, for a layer of `layer_bytes` bytes.
     pub fn file_bytes(self, layer_bytes: u64) -> u64 {
         self.page_offset(layer_bytes.div_ceil(PAGE_DATA_BYTES))
     }
 
-    /// The bytes of the sidecar that a layer of so many bytes may come to use.
+    /// The ranges of the sidecar that a layer of `layer_bytes` bytes may use.
     pub fn used(self, layer_bytes: u64) -> [std::ops::Range<u64>; 2] {
         let before = match self {
             Self::CURRENT => presence_offset(presence_pages(layer_bytes)),
@@ -98,13 +99,13 @@ impl Layout {
         (offset - self.tags_offset) / PAGE_BYTES as u64
     }
 
-    /// The whole of the sidecar's pages whose tags vouch for an extent.
+    /// The extent in the sidecar of these pages of tags.
     pub fn place_of_pages(self, pages: std::ops::Range<u64>) -> Extent {
         Extent::between(self.page_offset(pages.start), self.page_offset(pages.end))
     }
 }
 
-/// How many pages of presence a layer of so many bytes has.
+/// How many pages of presence a layer of `layer_bytes` bytes has.
 pub const fn presence_pages(layer_bytes: u64) -> u64 {
     layer_bytes.div_ceil(PAGE_DATA_BYTES).div_ceil(PAGES_PER_PRESENCE_PAGE)
 }
@@ -124,7 +125,7 @@ pub fn blocks(extent: Extent) -> std::ops::Range<u64> {
     extent.offset() / BLOCK_BYTES..extent.end().div_ceil(BLOCK_BYTES)
 }
 
-/// The pages whose tags vouch for an extent.
+/// The pages of tags that cover an extent.
 pub fn pages(extent: Extent) -> std::ops::Range<u64> {
     extent.offset() / PAGE_DATA_BYTES..extent.end().div_ceil(PAGE_DATA_BYTES)
 }

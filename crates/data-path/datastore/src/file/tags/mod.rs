@@ -1,10 +1,10 @@
 //! Tags: a sidecar that tells whether a block is the one that was last written there.
 //!
-//! AES-XTS hides what a block says, and notices nothing. With tags (`volume create --integrity`)
-//! every block of an encrypted layer has a keyed tag in a file of its own, bound to volume, layer,
-//! key epoch and address: HMAC-SHA256 of the ciphertext, 128 bits of it. Every read compares, and a
-//! block that is damaged, was put in another's place, or back to an earlier content than its tag's,
-//! fails the read instead of reaching the guest.
+//! AES-XTS hides the content of a block, but does not detect changes. With tags
+//! (`volume create --integrity`) every block of an encrypted layer has a keyed tag in a separate
+//! file, bound to volume, layer, key epoch and address: HMAC-SHA256 of the ciphertext, truncated to
+//! 128 bits. Every read compares them. A block that is damaged, was moved to another place, or was
+//! reverted to an older content than its tag's, fails the read instead of reaching the guest.
 //!
 //! ```text
 //! crypt -> tags: verify what is read, tag what is written -> the layer's blocks
@@ -12,33 +12,31 @@
 //!               tags2-<layer id>
 //! ```
 //!
-//! **Absence.** That there is nothing needs the key to say, too: in a page of tags that is there
-//! each block has a tag, and which pages are there is said under a tag (`presence`). In the former
-//! format, which is used as before, a tag of zeroes says "nothing here" (`TagsFacts::absence` is
-//! none).
+//! **Absence.** Absent blocks are authenticated too: in a page of tags that exists each block has a
+//! tag, and a tagged record tells which pages exist (`presence`). In the former format, which
+//! remains supported, a tag of zeroes means "nothing here" (`TagsFacts::absence` is `None`).
 //!
-//! **Atomicity.** Block and tag lie in two files, and between two flushes whatever was written of
-//! either may have become durable or not. The stage does not order them: it *marks* a region of 16
-//! MiB, durably, before anything in it changes; takes the mark away when a flush has made all of it
-//! durable and it has been quiet for a while; and after a crash takes a block of a marked region,
-//! whose tag does not match, as it is: it may be what was in flight, torn at 512 bytes even, and no
-//! stored tag could say so. It is tagged anew, counted and told of. `docs/decisions/0009` has the
-//! alternatives.
+//! **Atomicity.** Block and tag lie in two files, and between two flushes any write to either may
+//! have become durable or not. The stage does not order them. It durably *marks* a region of 16 MiB
+//! before anything in it changes, and removes the mark when a flush has made all of it durable and
+//! it has been idle for a while. After a crash it accepts a block of a marked region even if its
+//! tag does not match: the block may have been in flight, and torn at 512 bytes, and no stored tag
+//! could prove that. Such a block is tagged again, counted and reported. `docs/decisions/0009` has
+//! the alternatives.
 //!
-//! **What that means.** Whoever can cut the power, or kill the process, *and* write to the
-//! datastore before the volume is opened again, can change what was marked then, and is not noticed
-//! but by the count. Who puts back a mark from earlier, with its own tag, can do so too; so a count
-//! of adopted blocks after an orderly end is an alarm. A change that fails opens no such window:
-//! the tags that were are kept until the data is written, and its blocks alone are looked at before
-//! the failure is answered. Not detected at all: a block and its tag put back together, the whole
-//! volume put back.
+//! **Consequences.** An attacker who can cut the power or kill the process, *and* write to the
+//! datastore before the volume is reopened, can change the blocks that were marked; only the count
+//! shows it. An attacker who restores an old sector of marks, with its tag, can do the same; so
+//! adopted blocks after an orderly shutdown are an alarm. A failed change opens no such window: the
+//! old tags are kept until the data is written, and only its blocks are examined before the failure
+//! is reported. Not detected at all: reverting a block together with its tag, or the whole volume.
 //!
-//! The parts, from the top: `disk` is the stage; `channel` what comes in and what comes back,
-//! `request` and `steps` how far each request is; `flush` makes data and tags durable together;
-//! `settle` goes through what a crash, or a failure, has left. They share, under one mutex that is
-//! never held while anything waits: `pages`, tags in memory; `presence`, which pages there are;
-//! `regions`, the marks; `passes`, who waits for which flush. `layout` is the file byte by byte,
-//! `keys` how tags are computed.
+//! The modules, from the top: `disk` is the stage; `channel` takes requests and completions;
+//! `request` and `steps` track the progress of each request; `flush` makes data and tags durable
+//! together; `settle` examines the blocks that a crash or a failure has left. They share, under one
+//! mutex that is never held across a wait: `pages`, the tags in memory; `presence`, which pages
+//! exist; `regions`, the marks; `passes`, which flush each request waits for. `layout` is the file
+//! byte by byte, and `keys` computes tags.
 
 mod channel;
 mod counts;

@@ -11,26 +11,26 @@ pub type PageSlot = usize;
 
 type PageContent = Box<[u8; PAGE_BYTES]>;
 
-/// In memory: a place without a tag, in a page where each block has one. No block fits it.
+/// In memory: a missing tag in a page where each block should have one. No block matches it.
 const MISSING: Tag = Tag::MAX;
 
-/// What a tag of zeroes in the file says.
+/// The meaning of a tag of zeroes in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroTag {
-    /// There is nothing: of the former format.
+    /// "Nothing here", in the former format.
     Nothing,
-    /// A tag is missing.
+    /// A missing tag.
     Missing,
 }
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Here.
+    /// In memory.
     Present(PageSlot),
-    /// On its way in, by whichever channel.
+    /// Being loaded, by any channel.
     Loading,
-    /// In the file only.
+    /// Only in the file.
     Absent,
 }
 
@@ -38,7 +38,7 @@ pub enum Found {
 enum State {
     Free,
     Loading {
-        /// What comes is of no use any more: it has become zeroes meanwhile.
+        /// Whether the page was zeroed meanwhile, so that the loaded content is obsolete.
         zeroed: bool,
     },
     Present,
@@ -47,11 +47,11 @@ enum State {
 struct Entry {
     page: u64,
     state: State,
-    /// Since the hand came by.
+    /// Whether it was used since the hand passed.
     used: bool,
-    /// The file has a place for it: it can always be written.
+    /// Whether the file has space for it, so that it can always be written.
     has_place: bool,
-    /// What is on its way to the file was zeroed meanwhile.
+    /// Whether the page was zeroed while an older content is being written to the file.
     outdated: bool,
     content: PageContent,
 }
@@ -65,14 +65,14 @@ pub struct Pages {
     free: Vec<PageSlot>,
     /// Goes round in search of a page that was not used for long (the CLOCK algorithm).
     hand: PageSlot,
-    /// Changed since it was last sent to the file.
+    /// Pages that changed since they were last sent to the file.
     dirty: Bits,
-    /// On its way to the file.
+    /// Pages that are being written to the file.
     writing: Bits,
 }
 
 impl Pages {
-    /// No page, and room for so many; memory is taken as they come.
+    /// An empty cache for at most `pages_max` pages. Memory is allocated as they are loaded.
     pub fn new(pages_max: usize, zero_tag: ZeroTag) -> Self {
         Self {
             pages_max,
@@ -97,8 +97,8 @@ impl Pages {
         }
     }
 
-    /// Takes a place for an absent page, which the caller loads; `None` while every page is dirty
-    /// or on its way.
+    /// Claims a place for an absent page, which the caller loads; `None` while every page is dirty
+    /// or being transferred.
     pub fn claim(&mut self, page: u64) -> Option<PageSlot> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -124,7 +124,7 @@ impl Pages {
     }
 
     fn evict(&mut self) -> Option<PageSlot> {
-        // Twice round: the first time may only forget which were used.
+        // Go round twice: the first time may only clear the `used` flags.
         for _ in 0..2 * self.entries.len() {
             let slot = self.hand;
             self.hand = (self.hand + 1) % self.entries.len();
@@ -141,13 +141,13 @@ impl Pages {
         None
     }
 
-    /// A claimed page has come.
+    /// Takes the content of a claimed page.
     pub fn loaded(&mut self, slot: PageSlot, content: &[u8]) {
         let entry = &mut self.entries[slot];
         match entry.state {
             State::Loading { zeroed: false } => {
                 entry.content.copy_from_slice(content);
-                // Of a hole nothing but zeroes comes.
+                // A hole reads as zeroes.
                 entry.has_place = content.iter().any(|byte| *byte != 0);
                 if self.zero_tag == ZeroTag::Missing {
                     for at in 0..TAGS_PER_PAGE as usize {
@@ -162,14 +162,15 @@ impl Pages {
         entry.state = State::Present;
     }
 
-    /// A claimed page is not there: it need not come, and says "nothing here".
+    /// Fills a claimed page that does not exist: its blocks are all "nothing here", and nothing is
+    /// loaded.
     pub fn blank(&mut self, slot: PageSlot) {
         let entry = &mut self.entries[slot];
         entry.content.fill(0);
         entry.state = State::Present;
     }
 
-    /// A claimed page does not come.
+    /// Releases a claimed page that could not be loaded.
     pub fn not_loaded(&mut self, slot: PageSlot) {
         let entry = &mut self.entries[slot];
         entry.state = State::Free;
@@ -177,19 +178,19 @@ impl Pages {
         self.free.push(slot);
     }
 
-    /// The content of a page that is here.
+    /// The content of a page in memory.
     pub fn content(&self, slot: PageSlot) -> &[u8; PAGE_BYTES] {
         &self.entries[slot].content
     }
 
-    /// The content, to be changed.
+    /// The content, mutable; marks the page as dirty.
     pub fn change(&mut self, slot: PageSlot) -> &mut [u8; PAGE_BYTES] {
         self.dirty.add(slot as u64);
         &mut self.entries[slot].content
     }
 
-    /// Zeroes whatever is here, or on its way here, of these pages, as they are being zeroed in the
-    /// file.
+    /// Zeroes those of these pages that are in memory or being loaded, as they are being zeroed in
+    /// the file.
     pub fn zero(&mut self, pages: std::ops::Range<u64>) {
         for (slot, entry) in self.entries.iter_mut().enumerate() {
             if !pages.contains(&entry.page) {
@@ -202,7 +203,7 @@ impl Pages {
                     entry.content.fill(0);
                     entry.has_place = false;
                     self.dirty.remove(slot as u64);
-                    // What is on its way to the file may come after the zeroes.
+                    // The write under way may land after the zeroes.
                     if self.writing.has(slot as u64) {
                         entry.outdated = true;
                         if self.zero_tag == ZeroTag::Nothing {
@@ -214,35 +215,35 @@ impl Pages {
         }
     }
 
-    /// Whether the page in a place can be written whatever room there is.
+    /// Whether the page in a place can be written even if the file system is full.
     pub fn has_place(&self, slot: PageSlot) -> bool {
         self.entries[slot].has_place
     }
 
-    /// Whether as much is dirty as should be: half, so that there is always something to evict.
+    /// Whether more than half of the pages are dirty. That is the limit, so that there is always a
+    /// page to evict.
     pub fn is_half_dirty(&self) -> bool {
         2 * self.dirty.count() > self.pages_max
     }
 
-    /// A dirty page that is not on its way, from the hand on: the one that is used least, more or
-    /// less.
+    /// The next dirty page from the hand on that is not being written: roughly the least used one.
     pub fn next_dirty(&self) -> Option<PageSlot> {
         let hand = self.hand as u64;
         let mut slots = self.dirty.within(hand..u64::MAX).chain(self.dirty.within(0..hand));
         slots.find(|slot| !self.writing.has(*slot)).map(|slot| slot as PageSlot)
     }
 
-    /// What has to reach the file for all that is changed now to be there.
+    /// Collects the pages that must reach the file for all present changes to be in it.
     pub fn unwritten(&self, slots: &mut Bits) {
         slots.copy_union(&self.dirty, &self.writing);
     }
 
-    /// The pages that are dirty, or on their way to the file.
+    /// The pages that are dirty or being written to the file.
     pub fn unwritten_pages(&self) -> impl Iterator<Item = u64> + '_ {
         self.dirty.all().chain(self.writing.all()).map(|slot| self.entries[slot as usize].page)
     }
 
-    /// Whether the page in a place is on its way to the file.
+    /// Whether the page in a place is being written to the file.
     pub fn is_writing(&self, slot: PageSlot) -> bool {
         self.writing.has(slot as u64)
     }
@@ -252,7 +253,8 @@ impl Pages {
         self.dirty.has(slot as u64)
     }
 
-    /// A page goes to the file. Two writes of one page at a time could end in either order.
+    /// Begins to write a page to the file. Only one write of a page may be under way: two could end
+    /// in either order.
     pub fn begin_writing(&mut self, slot: PageSlot) -> (u64, &[u8; PAGE_BYTES]) {
         debug_assert!(!self.is_writing(slot), "a page is written twice at a time");
         self.writing.add(slot as u64);
@@ -260,14 +262,14 @@ impl Pages {
         (self.entries[slot].page, &self.entries[slot].content)
     }
 
-    /// A page has reached the file, or not. Says which page is in the file now; none if it was
-    /// zeroed meanwhile.
+    /// Ends the write of a page, which has succeeded or not. Returns the page that is now in the
+    /// file; `None` if it was zeroed meanwhile.
     pub fn end_writing(&mut self, slot: PageSlot, written: bool) -> Option<u64> {
         self.writing.remove(slot as u64);
         let entry = &mut self.entries[slot];
         let is_current = !std::mem::take(&mut entry.outdated);
         entry.has_place |= written && is_current;
-        // What never had a place has nothing in it.
+        // A page without space in the file holds nothing yet.
         if !written && entry.has_place {
             self.dirty.add(slot as u64);
         }

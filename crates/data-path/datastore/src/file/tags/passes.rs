@@ -1,7 +1,7 @@
-//! Flushes of a volume: one pass at a time makes everything durable, for all who wait for one.
+//! Flushes of a volume: one pass at a time makes everything durable, for all flushes that wait.
 //!
-//! A pass covers what had ended before it began, on all channels, and so it answers every flush
-//! that was asked for before it began. Those that come while it is under way share the next one.
+//! A pass covers all requests, on all channels, that had ended before it began, so it answers every
+//! flush submitted before it began. Flushes that arrive while it is under way share the next one.
 
 use strongroom_io::IoError;
 
@@ -12,8 +12,8 @@ pub struct Passes {
     ended: u64,
     running: bool,
     last: Result<(), IoError>,
-    /// Of the sidecar: an fsync has failed, or nobody knows how something ended. No pass succeeds
-    /// any more.
+    /// Whether an fsync of the sidecar has failed, or the result of an operation is unknown. Then
+    /// no pass succeeds any more.
     failed: bool,
 }
 
@@ -33,12 +33,13 @@ impl Passes {
         PassNumber(self.begun + 1)
     }
 
-    /// How a pass, or one after it, which covers the same and more, has ended.
+    /// The result of a pass, or of a later one, which covers at least as much; `None` until it has
+    /// ended.
     pub fn result(&self, number: PassNumber) -> Option<Result<(), IoError>> {
         (self.ended >= number.0).then_some(self.last)
     }
 
-    /// Begins the next one, if none is under way.
+    /// Begins the next pass, if none is under way.
     pub fn begin(&mut self) -> bool {
         if self.running {
             return false;
@@ -48,19 +49,19 @@ impl Passes {
         true
     }
 
-    /// The one under way has ended.
+    /// Ends the pass under way.
     pub fn end(&mut self, result: Result<(), IoError>) {
         self.running = false;
         self.ended = self.begun;
         self.last = if self.failed { Err(IoError::FlushFailed) } else { result };
     }
 
-    /// From now on nothing is promised.
+    /// Makes all further passes fail.
     pub fn fail(&mut self) {
         self.failed = true;
     }
 
-    /// Whether nothing is promised any more.
+    /// Whether all further passes fail.
     pub fn have_failed(&self) -> bool {
         self.failed
     }

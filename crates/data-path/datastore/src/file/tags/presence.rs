@@ -1,10 +1,10 @@
-//! Which pages of tags there are, and what the file has to be told of it.
+//! Tracks which pages of tags exist, and which changes must be written to the file.
 //!
-//! A page that is not there says "nothing here" of all its blocks, so who may say that must hold
-//! the key: the bits lie in tagged sectors, and one that does not verify takes nothing away (all of
-//! its pages are taken to be there, and their blocks must show their tags). A bit is set in the
-//! file only when the page's tags are durable; a pass sees to that, and until its end the region's
-//! mark covers whatever a power cut leaves of the two.
+//! All blocks of a page that does not exist are "nothing here", so presence must be authenticated:
+//! the bits lie in tagged sectors. If a sector does not verify, all of its pages count as existing,
+//! and their blocks must match their tags. A bit is set in the file only when the page's tags are
+//! durable; a pass ensures that, and until its end the region's mark covers any state that a power
+//! cut leaves.
 
 use std::ops::Range;
 
@@ -12,29 +12,29 @@ use super::layout::{PAGE_DATA_BYTES, PAGES_PER_PRESENCE_PAGE};
 use crate::file::bits::Bits;
 use crate::file::tagging::{PAGE_BYTES, bits_mut};
 
-/// The pages of tags that there are.
+/// The pages of tags that exist.
 #[derive(Default)]
 pub struct Presence {
     present: Bits,
-    /// There, and their tags have not reached the file since they are.
+    /// Pages that exist, but whose tags have not reached the file yet.
     unstored: Bits,
-    /// Pages of presence that say something else in the file than is so.
+    /// Pages of presence that are out of date in the file.
     stale: Bits,
 }
 
-/// A page of presence as it is to be in the file, without its tags.
+/// A page of presence to be written to the file, without its tags.
 pub struct PresencePage {
     pub number: u64,
     pub content: Box<[u8; PAGE_BYTES]>,
 }
 
 impl Presence {
-    /// The file says so.
+    /// Notes a page that exists according to the file.
     pub fn found(&mut self, page: u64) {
         self.present.add(page);
     }
 
-    /// What the file says of these pages of tags is not to be believed: they are taken to be there.
+    /// Notes pages of tags whose presence in the file is damaged: they count as existing.
     pub fn found_damaged(&mut self, pages: Range<u64>) {
         if let Some(first) = pages.clone().next() {
             self.stale.add(first / PAGES_PER_PRESENCE_PAGE);
@@ -42,17 +42,17 @@ impl Presence {
         pages.for_each(|page| self.present.add(page));
     }
 
-    /// Whether a page is there.
+    /// Whether a page exists.
     pub fn has(&self, page: u64) -> bool {
         self.present.has(page)
     }
 
-    /// The pages that are there.
+    /// The existing pages of a range.
     pub fn within(&self, pages: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         self.present.within(pages)
     }
 
-    /// From now on a page is there, in memory.
+    /// Notes that a page exists in memory from now on.
     pub fn add(&mut self, page: u64) {
         if !self.present.has(page) {
             self.present.add(page);
@@ -61,7 +61,7 @@ impl Presence {
         }
     }
 
-    /// Nothing is left of what these pages vouch for.
+    /// Removes pages all of whose blocks are "nothing here".
     pub fn remove(&mut self, pages: Range<u64>) {
         let gone: Vec<u64> = self.present.within(pages).collect();
         for page in gone {
@@ -71,17 +71,17 @@ impl Presence {
         }
     }
 
-    /// A page's tags are in the file, not yet durable.
+    /// Notes that a page's tags are in the file, though not yet durable.
     pub fn stored(&mut self, page: u64) {
         self.unstored.remove(page);
     }
 
-    /// Whether the file says something else than is so.
+    /// Whether the file is out of date.
     pub fn is_stale(&self) -> bool {
         self.stale.count() > 0
     }
 
-    /// What the file is to be told once a sync that begins now has succeeded.
+    /// Takes the pages of presence to be written once a sync that begins now has succeeded.
     pub fn take_unsaid(&mut self) -> Vec<PresencePage> {
         let stale = std::mem::take(&mut self.stale);
         stale.all().map(|number| self.page(number)).collect()
@@ -102,14 +102,13 @@ impl Presence {
         PresencePage { number, content }
     }
 
-    /// The file could not be told.
+    /// Notes that a page of presence was not written.
     pub fn not_said(&mut self, number: u64) {
         self.stale.add(number);
     }
 }
 
-/// The pages of tags that one sector of presence speaks of, as far as a layer of so many bytes has
-/// them.
+/// The pages of tags that one sector of presence covers, limited to a layer of `layer_bytes` bytes.
 pub fn pages_of_sector(first: u64, count: u64, layer_bytes: u64) -> Range<u64> {
     let pages = layer_bytes.div_ceil(PAGE_DATA_BYTES);
     first.min(pages)..(first + count).min(pages)

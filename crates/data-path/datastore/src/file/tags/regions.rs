@@ -1,20 +1,19 @@
-//! Which regions of a layer may disagree with their tags on disk, and which may disagree for good.
+//! Tracks which regions of a layer may disagree with their tags on disk, and which may stay so.
 //!
-//! - **Marked**: the file says durably that blocks of the region, or their tags, may be on their
-//!   way. A region is marked before anything in it changes, and the mark is taken away when a flush
-//!   has covered all of it and it has been quiet since.
+//! - **Marked**: the file durably says that blocks of the region, or their tags, may be in flight.
+//!   A region is marked before anything in it changes. The mark is removed when a flush has covered
+//!   all of it and it has been idle since.
 //! - **Unsettled**: it was marked when the volume was opened after a crash. A block whose tag does
-//!   not match may then be what was in flight, which cannot be told from tampering: it is taken as
+//!   not match may then have been in flight, which cannot be told from tampering: it is accepted as
 //!   it is (*adopted*).
-//! - **In doubt** are the blocks of a change that has failed, and no others, until they have been
-//!   read or written again.
+//! - **In doubt**: the blocks of a failed change, until they have been read or written again.
 
 use std::ops::Range;
 
 use super::layout::{REGIONS_PER_MARKS_PAGE, region_of};
 use crate::file::bits::Bits;
 
-/// What is known of one region.
+/// The state of one region.
 #[derive(Clone, Copy, Default)]
 struct Region {
     /// The era in which it was last written.
@@ -28,16 +27,16 @@ struct Region {
 pub struct Regions {
     table: Vec<Region>,
     marked: Bits,
-    /// To be marked, for those that wait.
+    /// Regions to be marked, for requests that wait.
     wanted: Bits,
-    /// Being marked.
+    /// Regions that are being marked.
     sent: Bits,
-    /// A page of marks is being written. One at a time: two could end in either order.
+    /// Whether a page of marks is being written. Only one may be: two could end in either order.
     writing: bool,
     unsettled: Bits,
-    /// Blocks that a change which failed may have left as they were, or not.
+    /// Blocks that a failed change may have altered or not.
     doubts: Vec<Range<u64>>,
-    /// Pages of marks that say more than is so.
+    /// Pages of marks that have more marks in the file than needed.
     stale: Bits,
     era: u32,
     in_flight: u64,
@@ -48,8 +47,8 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// A region that the file says is marked. After a crash it is unsettled; after a hand-over it
-    /// is only marked.
+    /// Notes a region that is marked in the file. After a crash it is unsettled; after a hand-over
+    /// it is only marked.
     pub fn found_marked(&mut self, region: u64, unsettled: bool) {
         self.marked.add(region);
         if unsettled {
@@ -57,7 +56,7 @@ impl Regions {
         }
     }
 
-    /// Has those of these regions marked next that are not marked; whether all are.
+    /// Requests marks for those of these regions that have none. Returns whether all are marked.
     pub fn want_marked(&mut self, regions: Range<u64>) -> bool {
         let mut all = true;
         for region in regions {
@@ -71,7 +70,7 @@ impl Regions {
         all
     }
 
-    /// The page of marks to be written next, if any waits and none is under way.
+    /// The page of marks to write next, if any is wanted and none is being written.
     pub fn begin_marking(&mut self) -> Option<u64> {
         if self.writing {
             return None;
@@ -87,14 +86,15 @@ impl Regions {
         Some(marks_page)
     }
 
-    /// Marks have been made durable, or could not be.
+    /// Ends the write of a page of marks, which has succeeded or not.
     pub fn end_marking(&mut self, durable: bool) {
         let sent = std::mem::take(&mut self.sent);
         self.writing = false;
         if durable {
             sent.all().for_each(|region| self.marked.add(region));
         } else if let Some(region) = sent.next(0) {
-            // Whatever is there now says no less than is so.
+            // The file may now have these marks although they do not count: at worst it has too
+            // many.
             self.stale.add(region / REGIONS_PER_MARKS_PAGE);
         }
     }
@@ -120,32 +120,32 @@ impl Regions {
         self.changes += 1;
     }
 
-    /// Something in these, all marked, is about to change.
+    /// Begins a change in these regions, all of which are marked.
     pub fn begin_change(&mut self, regions: Range<u64>) {
         debug_assert!(regions.clone().all(|region| self.marked.has(region)));
         self.in_flight += 1;
         self.touch(regions, |region| region.in_flight += 1);
     }
 
-    /// It has changed, and its tags in memory with it.
+    /// Ends a change, with its tags updated in memory.
     pub fn end_change(&mut self, regions: Range<u64>) {
         self.in_flight -= 1;
         self.touch(regions, |region| region.in_flight -= 1);
     }
 
-    /// A change has failed: nobody knows what is there now.
+    /// Marks whole regions as unsettled after a failed change that left their content unknown.
     pub fn unsettle(&mut self, regions: Range<u64>) {
         regions.for_each(|region| self.unsettled.add(region));
         self.failures += 1;
     }
 
-    /// A change of these blocks has failed.
+    /// Puts the blocks of a failed change in doubt.
     pub fn doubt(&mut self, blocks: Range<u64>) {
         self.know(blocks.clone());
         self.doubts.push(blocks);
     }
 
-    /// What is in these blocks is known, and their tags say it.
+    /// Ends the doubt about these blocks: their content is known and matches their tags.
     pub fn know(&mut self, blocks: Range<u64>) {
         if self.doubts.is_empty() {
             return;
@@ -156,7 +156,7 @@ impl Regions {
         self.doubts = self.doubts.iter().flat_map(left).filter(|doubt| !doubt.is_empty()).collect();
     }
 
-    /// Whether a change of a block has failed, and what it has left is not known yet.
+    /// Whether a change of a block has failed, and the block has not been examined yet.
     pub fn is_in_doubt(&self, block: u64) -> bool {
         self.doubts.iter().any(|doubt| doubt.contains(&block))
     }
@@ -179,7 +179,7 @@ impl Regions {
         self.unsettled.next(from)
     }
 
-    /// How many are unsettled, or have blocks in doubt.
+    /// The count of regions that are unsettled or have blocks in doubt.
     pub fn unsettled_count(&self) -> usize {
         self.unsettled.count()
             + self
@@ -189,31 +189,31 @@ impl Regions {
                 .count()
     }
 
-    /// All blocks of a region match their tags, as far as is known since there were so many
-    /// failures.
+    /// Settles a region whose blocks all match their tags, unless the count of failures has changed
+    /// from `failures`.
     pub fn settle(&mut self, region: u64, failures: u64) {
         if self.failures == failures {
             self.unsettled.remove(region);
         }
     }
 
-    /// How many changes have failed.
+    /// The count of failed changes.
     pub fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// How many changes there have been, and whether any is under way.
+    /// The count of changes, and whether any is under way.
     pub fn changes(&self) -> (u64, bool) {
         (self.changes, self.in_flight > 0)
     }
 
-    /// What is written from now on is of another era than what was.
+    /// Begins a new era for the writes from now on.
     pub fn begin_era(&mut self) {
         self.era += 1;
     }
 
-    /// Takes the mark from what was last written before the era before this one, all of which a
-    /// flush has made durable.
+    /// Removes the marks of regions last written before the previous era, all of which a flush has
+    /// made durable.
     pub fn unmark_quiet(&mut self) {
         let line = self.era.saturating_sub(1);
         let is_quiet = |region: &u64| {
@@ -224,7 +224,7 @@ impl Regions {
         self.unmark(&quiet);
     }
 
-    /// Takes the mark from all that is settled: everything is durable, and nothing follows.
+    /// Removes the marks of all settled regions: everything is durable, and no change follows.
     pub fn unmark_settled(&mut self) {
         let settled: Vec<u64> = self.marked.all().filter(|region| self.may_be_unmarked(*region)).collect();
         self.unmark(&settled);
@@ -237,7 +237,8 @@ impl Regions {
         }
     }
 
-    /// The next page of marks that says more than is so, to be written if none is under way.
+    /// The next page from which marks can be removed in the file, unless a page of marks is being
+    /// written.
     pub fn begin_unmarking(&mut self) -> Option<u64> {
         if self.writing {
             return None;
@@ -248,7 +249,7 @@ impl Regions {
         Some(marks_page)
     }
 
-    /// It has been written, or still says more than is so.
+    /// Ends the write of that page. If it failed, the page stays to be written.
     pub fn end_unmarking(&mut self, marks_page: u64, written: bool) {
         self.writing = false;
         if !written {

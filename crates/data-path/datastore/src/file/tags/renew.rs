@@ -1,8 +1,8 @@
-//! Tags of the former format, written anew in one that vouches for what is not there.
+//! Converts tags of the former format to the one that authenticates absent blocks.
 //!
-//! What the former format says of absent blocks nobody vouches for, so it is taken as it is found:
-//! what was erased before is not noticed later either. Marks are taken along: a block that need not
-//! match its tag need not match it afterwards.
+//! The former format does not authenticate absent blocks, so they are accepted as found: blocks
+//! that were erased before stay undetected. Marks are copied, so a block that need not match its
+//! tag before need not match it afterwards.
 
 use strongroom_io::IoError;
 use strongroom_types::KeyEpoch;
@@ -16,8 +16,8 @@ use crate::file::sidecar_pages::{self, Found};
 use crate::file::storage::StoredFile;
 use crate::file::tagging::{Binding, NOTHING, PAGE_BYTES};
 
-/// Fills the empty sidecar `to` with what the one of the former format says; not durably. `epoch`
-/// is the layer's.
+/// Fills the empty sidecar `to` from the sidecar `from` of the former format, without making it
+/// durable. `epoch` is the layer's.
 pub(in crate::file) fn renew(
     from: &dyn StoredFile,
     to: &dyn StoredFile,

@@ -1,4 +1,4 @@
-//! What a channel remembers of a request.
+//! The state of a request in a channel.
 
 use strongroom_io::{IoError, Lock, Request, Sealed};
 use strongroom_memory::Buffer;
@@ -8,66 +8,67 @@ use super::layout::{PAGE_DATA_BYTES, REGION_BYTES, TAGS_PER_PAGE, blocks, pages,
 use super::passes::PassNumber;
 use crate::file::tagging::{NOTHING, Tag};
 
-/// How much of a zeroing is done at a time: 1 GiB, so that a discard of the whole disk does not
+/// The most bytes that are zeroed at a time: 1 GiB, so that a discard of the whole disk does not
 /// mark all of it at once.
 const ZERO_AT_ONCE: u64 = 64 * REGION_BYTES;
 
-/// Who has asked for something.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asker {
     /// The user of the disk, under this tag.
     Submitter(u64),
-    /// The settling of what a crash has left.
+    /// The settling after a crash.
     #[default]
     Settling,
-    /// The look at what a failed change has left.
+    /// The examination of a failed change's blocks.
     Doubt,
 }
 
-/// What is done with the pages of a request's tags.
+/// What a request does with its pages of tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aim {
-    /// Each that will be there has a place in the file; what has one is only begun to be fetched.
+    /// Gives each page that will exist a place in the file. Pages that have one are only
+    /// prefetched.
     #[default]
     Reserve,
-    /// They are in memory.
+    /// Loads them into memory.
     Fetch,
-    /// The tags are taken out.
+    /// Reads the tags from them.
     Take,
-    /// The tags are put in.
+    /// Writes the tags into them.
     Put,
 }
 
-/// A request on its way.
+/// A request under way.
 #[derive(Default)]
 pub struct Active {
     pub asker: Asker,
-    /// What it is about; of a zeroing, the part that is being done.
+    /// Its extent; for a zeroing, the part that is being done.
     pub extent: Extent,
     pub lock: Option<Lock>,
     pub work: Work,
     pub memory: Option<Buffer>,
-    /// The tags of its blocks: those that a read must match, those that a write leaves.
+    /// The tags of its blocks: those that a read must match, or those that a write leaves.
     pub tags: Vec<Tag>,
-    /// What its pages of tags are seen to for.
+    /// What it is doing with its pages of tags.
     pub aim: Aim,
-    /// The pages that have been seen to for that, a bit each from the first on.
+    /// The pages for which that is done, one bit each from the first on.
     pub placed: u8,
-    /// A read that did not match has taken its tags anew.
+    /// Whether a read that did not match has reread its tags.
     pub looked_again: bool,
-    /// How it ended below.
+    /// The result from the disk below.
     pub returned: Option<Result<(), IoError>>,
-    /// Why it fails, as soon as nothing of it is under way any more.
+    /// The error with which it fails once none of its operations is under way.
     pub error: Option<IoError>,
-    /// Pages that it has sent to the file to make room for others.
+    /// The count of pages that it is writing to the file to make room for others.
     pub stores: u32,
-    /// It cannot go on before there is room for a page.
+    /// Whether it must wait for room for a page.
     pub wants_room: bool,
-    /// It is in the list of those that look again whenever something has changed.
+    /// Whether it is in the list of requests that are tried again after each change.
     pub stalled: bool,
 }
 
-/// What is to be done of it.
+/// The work of a request.
 #[derive(Default)]
 pub enum Work {
     #[default]
@@ -75,39 +76,39 @@ pub enum Work {
     /// Waits for its lock.
     Locking(Request<Sealed>),
     Read,
-    /// A read whose blocks are taken as they are.
+    /// A read whose blocks are accepted as they are.
     Adopt,
     Write {
         durable: bool,
         step: Step,
     },
     Zero {
-        /// What follows.
+        /// The rest that follows.
         rest: Extent,
         may_unmap: bool,
         durable: bool,
         step: Step,
-        /// What becomes of the whole pages of its tags.
+        /// The progress of freeing its whole pages of tags.
         freeing: Freeing,
     },
     /// Waits for a pass.
     Flush(PassNumber),
-    /// A change that has failed, whose blocks are looked at before that is told.
+    /// A failed change, whose blocks are examined before the failure is reported.
     Failed(IoError),
 }
 
-/// Whole pages of tags that vouch for nothing any more.
+/// The progress of freeing whole pages of tags that no longer cover any block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Freeing {
     /// The blocks are not zeroes yet.
     #[default]
     NotYet,
-    /// Their space is being given back.
+    /// Their space is being freed.
     UnderWay,
     Done,
 }
 
-/// How far a change is.
+/// The progress of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Step {
     /// The tags may not have their places yet.
@@ -115,9 +116,9 @@ pub enum Step {
     Reserving,
     /// Its regions are not marked yet.
     Marking,
-    /// Data is on its way, and then its tags are put in their pages.
+    /// Data is being written, and then its tags are put into their pages.
     Changing,
-    /// It is done, and pages are sent to the file so that there is room for others.
+    /// It is done, and pages are being written to the file to make room for others.
     Tidying,
 }
 
@@ -132,7 +133,7 @@ impl Active {
         (self.aim, self.placed, self.returned) = (Aim::default(), 0, None);
     }
 
-    /// The whole pages of tags that a zeroing zeroes; the others it covers in part.
+    /// The pages of tags that a zeroing covers completely.
     pub fn whole_pages(&self) -> std::ops::Range<u64> {
         match &self.work {
             Work::Zero { .. } => pages(self.extent.narrowed_to(PAGE_DATA_BYTES)),
@@ -140,7 +141,7 @@ impl Active {
         }
     }
 
-    /// The next page of tags that has not been seen to, and its place among those that have to be:
+    /// The next page of tags that is not done, with its index among those of the request, which are
     /// at most three.
     pub fn next_page(&self) -> Option<(u8, u64)> {
         let (all, whole) = (pages(self.extent), self.whole_pages());
@@ -149,27 +150,27 @@ impl Active {
         (0..).zip(before.chain(after)).find(|(at, _)| self.placed >> at & 1 == 0)
     }
 
-    /// Whether a page is one that has not been seen to.
+    /// Whether a page is one of those that are not done.
     pub fn needs_page(&self, page: u64) -> bool {
         let from = self.next_page().map_or(u64::MAX, |(_, next)| next);
         (from..pages(self.extent).end).contains(&page)
     }
 
-    /// The blocks that it has in a page: their places in the page, and in the request.
+    /// The places in a page of the request's blocks, and the index of the first in the request.
     fn places(&self, page: u64) -> (std::ops::Range<usize>, usize) {
         let (blocks, first) = (blocks(self.extent), page * TAGS_PER_PAGE);
         let (from, to) = (blocks.start.max(first), blocks.end.min(first + TAGS_PER_PAGE));
         ((from - first) as usize..(to - first) as usize, (from - blocks.start) as usize)
     }
 
-    /// Sees to its pages for this from now on.
+    /// Sets the aim, and starts over with its pages if the aim is new.
     pub fn aim_at(&mut self, aim: Aim) {
         if self.aim != aim {
             (self.aim, self.placed) = (aim, 0);
         }
     }
 
-    /// Takes its blocks' tags from a page that is not there.
+    /// Takes its blocks' tags from a page that does not exist.
     pub fn take_nothing(&mut self, page: u64) {
         let (places, first) = self.places(page);
         self.tags[first..first + places.len()].fill(NOTHING);
@@ -181,7 +182,7 @@ impl Active {
         (first..first + places.len()).all(|at| self.tags.get(at).is_none_or(|tag| *tag == NOTHING))
     }
 
-    /// Takes its blocks' tags out of a page.
+    /// Reads its blocks' tags from a page.
     pub fn take_tags(&mut self, page: u64, content: &[u8]) {
         let (places, first) = self.places(page);
         for (place, tag) in places.zip(&mut self.tags[first..]) {
@@ -196,8 +197,8 @@ impl Active {
         pairs.all(|(at, place)| tag_at(content, place) == self.tags.get(at).copied().unwrap_or(NOTHING))
     }
 
-    /// Puts its blocks' tags into a page; those of a zeroing are `nothing`, as that of any block
-    /// that is not there.
+    /// Puts its blocks' tags into a page; those of a zeroing are `nothing`, as for any absent
+    /// block.
     pub fn put_tags(
         &self,
         page: u64,

@@ -1,12 +1,11 @@
-//! Settling: after a crash every block of the unsettled regions is read once, and adopted where it
+//! Settling: after a crash every block of the unsettled regions is read once, and adopted if it
 //! does not match, so that from then on all of them are verified.
 //!
-//! It reads beside the guest, one transfer at a time, on one channel. Whatever it has not come to
-//! yet is adopted when the guest reads it.
+//! It reads concurrently with the guest, one transfer at a time, on one channel. A block that it
+//! has not reached yet is adopted when the guest reads it.
 //!
-//! And while the volume is in use the blocks of a change that has failed are read at once, on its
-//! channel, before whoever asked for it hears of the failure: most are what they were, and match
-//! the tags that they have.
+//! While the volume is in use, the blocks of a failed change are read at once, on its channel,
+//! before the failure is reported: most are unchanged, and match their tags.
 
 use strongroom_io::{IoError, Request, Slot};
 use strongroom_types::Extent;
@@ -15,42 +14,43 @@ use super::channel::TagsChannel;
 use super::layout::REGION_BYTES;
 use super::request::{Active, Asker, Work};
 
-/// What is read at a time: as much as keeps a device busy and a guest waiting for a moment only.
+/// The bytes that are read at a time: enough to keep a device busy, and few enough not to delay the
+/// guest.
 const READ_BYTES: u64 = 256 << 10;
 
-/// How far this channel has come.
+/// The progress of settling on this channel.
 pub struct Settler {
     region: u64,
-    /// The next to be read.
+    /// The offset of the next read.
     at: u64,
     /// How many changes had failed when the region was begun.
     failures: u64,
-    /// A read is under way.
+    /// Whether a read is under way.
     reading: bool,
-    /// Something of the region could not be read.
+    /// Whether a part of the region could not be read.
     failed: bool,
 }
 
-/// The blocks of a change that has failed, and which of them are looked at next.
+/// The blocks of a failed change, and the progress of examining them.
 pub struct Doubt {
     /// The change.
     change: Slot,
-    /// What is still to be read.
+    /// The extent that is still to be read.
     rest: Extent,
-    /// A read is under way.
+    /// Whether a read is under way.
     reading: bool,
-    /// Why something could not be read.
+    /// Why a part could not be read.
     error: Option<IoError>,
 }
 
 impl TagsChannel {
-    /// Has the blocks of a change looked at that has failed. It ends when they have been.
+    /// Queues the blocks of a failed change for examination. The change ends when that is done.
     pub(super) fn look_at(&mut self, change: Slot, extent: Extent) {
         self.doubts.push_back(Doubt { change, rest: extent, reading: false, error: None });
         self.moved = true;
     }
 
-    /// Reads the next piece of what a failed change has left.
+    /// Reads the next piece of a failed change's blocks.
     pub(super) fn go_on_looking(&mut self) {
         while let Some(doubt) = self.doubts.front_mut().filter(|doubt| !doubt.reading) {
             if doubt.rest.is_empty() {
@@ -65,7 +65,7 @@ impl TagsChannel {
         }
     }
 
-    /// A piece of what a failed change has left has been read, and is known.
+    /// Takes the result of reading a piece of a failed change's blocks.
     pub(super) fn looked_at(&mut self, extent: Extent, result: Result<(), IoError>) {
         if let Some(doubt) = self.doubts.front_mut() {
             doubt.reading = false;
@@ -90,7 +90,7 @@ impl TagsChannel {
         }
     }
 
-    /// Takes the work over, if there is any and no other channel does it.
+    /// Begins to settle, if there is any need and no other channel does it.
     pub(super) fn begin_settling(&mut self) {
         let shared = std::sync::Arc::clone(&self.shared);
         let mut state = shared.state();
@@ -118,7 +118,7 @@ impl TagsChannel {
         self.begin(Asker::Settling, Request::Read { extent, into });
     }
 
-    /// A piece has been read, and what had to be is adopted.
+    /// Takes the result of reading a piece, whose blocks were adopted where necessary.
     pub(super) fn settled(&mut self, extent: Extent, result: Result<(), IoError>) {
         if let Some(settler) = &mut self.settler {
             settler.reading = false;
@@ -127,8 +127,8 @@ impl TagsChannel {
         }
     }
 
-    /// Goes to the next region. One that cannot be read stays unsettled until the volume is opened
-    /// again.
+    /// Goes to the next region. One that cannot be read stays unsettled until the volume is
+    /// reopened.
     fn end_region(&mut self) {
         let Some(Settler { region, failures, failed, .. }) = self.settler.take() else { return };
         let mut state = self.shared.state();

@@ -1,8 +1,8 @@
-//! How far a request can go: places for its tags and marks, then the data, then its tags, then the
+//! Advances requests: places for its tags and marks, then the data, then its tags, then the
 //! comparison.
 //!
-//! The tags of a change are put into their pages when the data is there. Were it not to get there,
-//! the pages still say what was there before, and a look at the blocks tells what became of them.
+//! The tags of a change are put into their pages once the data is written. If the write fails, the
+//! pages still have the old tags, and reading the blocks shows what happened to them.
 
 use strongroom_io::{FileOperation, IoError, Request, Slot};
 use strongroom_memory::Buffer;
@@ -15,7 +15,7 @@ use super::pages::{Found, PageSlot};
 use super::request::{Active, Aim, Asker, Freeing, Step, Work};
 use crate::file::tagging::{NOTHING, PAGE_BYTES, Tag};
 
-/// Whether all of a request's pages of tags have been seen to.
+/// Whether a request's aim is reached for all of its pages of tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placed {
     All,
@@ -28,7 +28,7 @@ impl Active {
         matches!(self.work, Work::Write { step: Step::Marking, .. } | Work::Zero { step: Step::Marking, .. })
     }
 
-    /// Whole pages of a zeroing's tags are freed, or not.
+    /// Takes the result of freeing a zeroing's whole pages of tags.
     pub fn freed(&mut self, result: Result<(), IoError>) {
         if let Work::Zero { freeing, .. } = &mut self.work {
             *freeing = Freeing::Done;
@@ -44,7 +44,7 @@ impl Active {
 }
 
 impl Shared {
-    /// What the tags of these blocks must be.
+    /// Computes the tags that these blocks must have.
     pub fn compute(&self, first: u64, buffer: &Buffer, tags: &mut Vec<Tag>) -> Result<(), IoError> {
         match self.keys.tags(&self.binding, first, buffer.bytes(), buffer.seals(), tags) {
             Ok(()) => Ok(()),
@@ -69,12 +69,12 @@ impl Shared {
         }
     }
 
-    /// Whether a block is what its tag says.
+    /// Whether a block matches its tag.
     fn fits(&self, block: u64, should: Tag, is: Tag) -> Result<bool, IoError> {
         if should == is {
             return Ok(true);
         }
-        // Zeroes fit where nothing is said to be: by the page that is not there, or by a tag.
+        // Zeroes match "nothing here", whether the page does not exist or the tag says so.
         Ok(should == NOTHING && self.absence.is_some() && is == self.nothing(block)?)
     }
 
@@ -89,7 +89,7 @@ impl Shared {
 }
 
 impl TagsChannel {
-    /// Goes on with a request as far as it can.
+    /// Advances a request as far as possible.
     pub(super) fn step(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Next {
         match request.work {
             Work::None | Work::Locking(_) | Work::Failed(_) => Next::Waits,
@@ -111,7 +111,7 @@ impl TagsChannel {
         }
     }
 
-    /// Data and tags are read side by side.
+    /// Reads data and tags concurrently.
     fn step_read(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Next {
         let placed = match request.error {
             None => self.place(Aim::Take, slot, request, state),
@@ -127,7 +127,7 @@ impl TagsChannel {
         }
     }
 
-    /// Compares the blocks that were read with their tags; says which are wrong, or what else is.
+    /// Compares the blocks that were read with their tags. Returns those that do not match.
     pub(super) fn compare(&mut self, request: &mut Active) -> Result<Vec<u64>, IoError> {
         let Some(buffer) = &request.memory else { return Err(IoError::Closed) };
         let first = blocks(request.extent).start;
@@ -142,8 +142,8 @@ impl TagsChannel {
         Ok(wrong)
     }
 
-    /// A block that does not match fails the read, unless it may be what was in flight when things
-    /// went wrong.
+    /// Fails a read with a block that does not match, unless the block may have been in flight
+    /// during a crash or failure.
     pub(super) fn judge(
         &mut self,
         slot: Slot,
@@ -157,7 +157,7 @@ impl TagsChannel {
         };
         let mut settled = wrong.iter().filter(|block| !state.regions.is_unsettled(**block));
         if let Some(block) = settled.next().copied() {
-            // Its tags may have been taken before the region was settled, and by another read that
+            // Its tags may have been taken before the region was settled, or before another read
             // adopted the block.
             if !std::mem::replace(&mut request.looked_again, true) {
                 request.placed = 0;
@@ -181,7 +181,8 @@ impl TagsChannel {
         state.regions.begin_change(region_of(*first)..region_of(*last) + 1);
         state.regions.end_change(region_of(*first)..region_of(*last) + 1);
         request.work = Work::Adopt;
-        // No write is beside it, and another read that adopts the same computes the same.
+        // No write is concurrent, and another read that adopts the same block computes the same
+        // tag.
         std::mem::swap(&mut request.tags, &mut self.computed);
         self.step_adopt(slot, request, state)
     }
@@ -198,14 +199,14 @@ impl TagsChannel {
                 state.regions.know(blocks(request.extent));
                 Next::Ended(Ok(()))
             }
-            // A tag that does not get into its page is computed again by the next read.
+            // A tag that cannot be put into its page is computed again by the next read.
             (Some(_), Asker::Submitter(_)) => Next::Ended(Ok(())),
             (Some(error), Asker::Settling | Asker::Doubt) => Next::Ended(Err(error)),
         }
     }
 
-    /// Nothing is written before its tags have their places: there would be no room to say what has
-    /// been written.
+    /// Reserves places for the tags before anything is written: later there might be no room for
+    /// them.
     fn step_reserving(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Next {
         let placed = match request.error {
             None => self.place(Aim::Reserve, slot, request, state),
@@ -222,7 +223,7 @@ impl TagsChannel {
         }
     }
 
-    /// Nothing changes before its region is marked, durably.
+    /// Waits until the regions are durably marked before anything changes.
     fn step_marking(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Next {
         if let Some(error) = request.error {
             return Next::Ended(Err(error));
@@ -247,7 +248,7 @@ impl TagsChannel {
             }
             _ => {
                 if let Some(from) = request.memory.take() {
-                    // What makes it durable is the pass that follows, with its tags.
+                    // The pass that follows makes it durable, with its tags.
                     self.send_below(slot.tag(), Request::Write { extent, from, durable: false });
                 }
             }
@@ -255,8 +256,8 @@ impl TagsChannel {
         self.step_changing(slot, request, state)
     }
 
-    /// The data goes its way, and pages that are missing come meanwhile; then the tags are put in.
-    /// A mark says that block and tag may be apart.
+    /// Writes the data, loads missing pages meanwhile, and then puts the tags in. The mark covers
+    /// the time in which block and tag disagree.
     fn step_changing(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Next {
         let is_there = request.returned == Some(Ok(()));
         if is_there && request.error.is_none() {
@@ -298,7 +299,7 @@ impl TagsChannel {
         self.step_tidying(slot, request, state, durable)
     }
 
-    /// What a zeroing has left of whole pages of tags is nothing.
+    /// Frees the pages of tags that a zeroing covers completely.
     fn free_whole_pages(&mut self, slot: Slot, request: &mut Active, state: &mut State) {
         let pages = request.whole_pages();
         let Work::Zero { freeing: freeing @ Freeing::NotYet, .. } = &mut request.work else { return };
@@ -313,7 +314,7 @@ impl TagsChannel {
         }
         state.unsynced = true;
         let extent = self.shared.layout.place_of_pages(pages);
-        // The sidecar of a layer that keeps its space does too.
+        // The sidecar of a layer that keeps its space keeps its own too.
         let free = match self.shared.limits().discards {
             true => FileOperation::Punch { extent },
             false => FileOperation::Zero { extent },
@@ -321,12 +322,12 @@ impl TagsChannel {
         self.send(FileWork::Free { request: slot }, free);
     }
 
-    /// Nobody knows what is in the blocks now. They are looked at before whoever has asked hears
-    /// that it failed: then it is known again, and nothing that somebody changes there later is
-    /// taken for what the failure has left.
+    /// Handles a failed change, whose blocks now have unknown content. They are examined before the
+    /// failure is reported: then their content is known again, and later tampering is not mistaken
+    /// for the result of the failure.
     fn fail_change(&mut self, slot: Slot, request: &mut Active, state: &mut State, error: IoError) -> Next {
         if matches!(request.work, Work::Zero { freeing: Freeing::Done, .. }) && state.presence.is_none() {
-            // In the former format tags may lie in the file that memory has given up.
+            // In the former format the file may still have tags that memory has dropped.
             state.regions.unsettle(regions(request.extent));
         }
         state.regions.doubt(blocks(request.extent));
@@ -349,12 +350,12 @@ impl TagsChannel {
         self.step(slot, request, state)
     }
 
-    /// Sees to the pages of a request's tags. What is not in memory is loaded.
+    /// Pursues an aim for the pages of a request's tags. Pages that are not in memory are loaded.
     fn place(&mut self, aim: Aim, slot: Slot, request: &mut Active, state: &mut State) -> Placed {
         request.aim_at(aim);
-        // Whether what is on its way finds room is still to be heard of.
+        // The pages that are being written may still make room.
         request.wants_room &= request.stores > 0;
-        // All that are missing are loaded side by side.
+        // All missing pages are loaded concurrently.
         let mut missing = 0;
         while let Some((at, page)) = request.next_page() {
             if !self.place_page(page, aim, slot, request, state) {
@@ -366,7 +367,7 @@ impl TagsChannel {
         if missing == 0 { Placed::All } else { Placed::NotYet }
     }
 
-    /// Sees to a page, or says that it cannot be done yet.
+    /// Pursues the aim for one page. Returns whether it is done.
     fn place_page(
         &mut self,
         page: u64,
@@ -398,14 +399,14 @@ impl TagsChannel {
                 request.take_tags(page, state.pages.content(place));
                 true
             }
-            // In the former format tags of nothing, where there are none, need no place in the
-            // file.
+            // In the former format, "nothing here" tags in a page without any other need no place
+            // in the file.
             Aim::Put if state.presence.is_none() && request.agrees(page, state.pages.content(place)) => true,
             Aim::Put => self.find_place(place, slot, request, state) && self.put(page, place, request, state),
         }
     }
 
-    /// Puts a request's tags into a page, which is there from then on.
+    /// Puts a request's tags into a page, which exists from then on.
     fn put(&mut self, page: u64, place: PageSlot, request: &mut Active, state: &mut State) -> bool {
         let shared = &self.shared;
         if let Some(presence) = state.presence.as_mut().filter(|presence| !presence.has(page)) {
@@ -423,8 +424,7 @@ impl TagsChannel {
         request.error.is_none()
     }
 
-    /// Begins to load a page, if there is room for it; otherwise to make some. One that is not
-    /// there need not come.
+    /// Begins to load a page, or to make room for it. A page that does not exist is not loaded.
     fn fetch(
         &mut self,
         page: u64,
@@ -448,10 +448,10 @@ impl TagsChannel {
         None
     }
 
-    /// Has the file make a place for a page, unless it has one. Otherwise a flush would be the
-    /// first to hear that there is no room, and not the write.
+    /// Allocates a place in the file for a page, unless it has one. Otherwise a lack of room would
+    /// fail a later flush instead of the write.
     fn find_place(&mut self, place: PageSlot, slot: Slot, request: &mut Active, state: &mut State) -> bool {
-        // The sidecar of a layer that takes its space at once does too.
+        // The sidecar of a layer whose space is allocated at once has its space too.
         if state.pages.has_place(place) || !self.shared.limits().discards {
             return true;
         }
@@ -462,7 +462,7 @@ impl TagsChannel {
         false
     }
 
-    /// Sends some dirty pages to the file, for as long as the request is here to wait for them.
+    /// Writes some dirty pages to the file. The request waits for them.
     fn make_room(&mut self, slot: Slot, request: &mut Active, state: &mut State) {
         if request.stores > 0 {
             return;
