@@ -1,4 +1,16 @@
-//! Times for people.
+//! Times as seconds since 1970, and for people.
+
+use std::time::SystemTime;
+
+/// Seconds since 1970; zero for a time before.
+pub fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The time now, in seconds since 1970.
+pub fn unix_seconds_now() -> u64 {
+    unix_seconds(SystemTime::now())
+}
 
 /// Seconds since 1970 as `2025-11-21 21:54 UTC`.
 pub fn utc(unix_seconds: u64) -> String {
@@ -18,6 +30,8 @@ pub fn utc(unix_seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -31,5 +45,12 @@ mod tests {
         ] {
             assert_eq!(utc(seconds), text);
         }
+    }
+
+    #[test]
+    fn a_time_before_1970_is_zero() {
+        let (early, late) = (Duration::from_secs(1), Duration::from_millis(1999));
+        assert_eq!(unix_seconds(SystemTime::UNIX_EPOCH - early), 0);
+        assert_eq!(unix_seconds(SystemTime::UNIX_EPOCH + late), 1);
     }
 }

@@ -10,13 +10,13 @@ use strongroom_jobs::JobError;
 use strongroom_jobs::datastores::{KnownDatastores, check_unneeded};
 use strongroom_jobs::destructions::KeptDestructions;
 use strongroom_jobs::inventory::{Inventory, Key};
-use strongroom_jobs::state_file::unix_seconds_now;
 use strongroom_keyserver::management::questions::{
     CancelDestruction, ConfirmDestruction, ScheduleDestruction,
 };
 use strongroom_keyserver::objects::destruction::{DELAY_MAX_SECONDS, DELAY_MIN_SECONDS, REASON_MAX_BYTES};
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_providers::{ProviderError, SourceConfig};
+use strongroom_types::unix_seconds_now;
 
 use super::waiting::WaitingDestruction;
 use super::{DatastoreArguments, KeyNameArguments};

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_audit::Outcome;
-use strongroom_jobs::inventory::{Inventory, unix_seconds};
+use strongroom_jobs::inventory::Inventory;
 use strongroom_keyserver::management::protocol::{EventAnswer, HISTORY_MAX, HistoryAnswer};
 use strongroom_keyserver::management::questions::KeyHistory;
+use strongroom_types::unix_seconds;
 
 use super::KeyNameArguments;
 use super::destroy::object_id;

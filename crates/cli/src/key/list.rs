@@ -9,11 +9,11 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_jobs::datastores::UnknownNeeds;
 use strongroom_jobs::destructions::KeptDestructions;
-use strongroom_jobs::inventory::{Broken, Inventory, Key, state_name, unix_seconds};
+use strongroom_jobs::inventory::{Broken, Inventory, Key, state_name};
 use strongroom_keys::{ProviderKeyId, ProviderName};
 use strongroom_keyserver::management::questions;
 use strongroom_providers::KeyState;
-use strongroom_types::without_numbers;
+use strongroom_types::{unix_seconds, without_numbers};
 
 use super::DatastoreArguments;
 use super::waiting::WaitingDestruction;

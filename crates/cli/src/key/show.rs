@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_jobs::datastores::UnknownNeeds;
-use strongroom_jobs::inventory::{Inventory, Key, state_name, unix_seconds};
+use strongroom_jobs::inventory::{Inventory, Key, state_name};
 use strongroom_keys::{ProviderKeyId, ProviderName};
 use strongroom_providers::KeyState;
+use strongroom_types::unix_seconds;
 
 use super::list::Destructions;
 use super::waiting::WaitingDestruction;

@@ -1,13 +1,12 @@
 //! `strongroom key-provider list`.
 
 use std::fmt;
-use std::time::SystemTime;
 
 use clap::Args;
 use serde::Serialize;
 use strongroom_keys::{OnRevocation, ProviderKeyId, ProviderName};
 use strongroom_providers::{KeyState, LeaseConfig, ProviderConfig, Registry, open};
-use strongroom_types::without_numbers;
+use strongroom_types::{unix_seconds, without_numbers};
 
 use crate::error::CliError;
 use crate::home::HomeArguments;
@@ -172,8 +171,4 @@ fn keys_of(
         key: listed.key,
     });
     Ok(keys.collect())
-}
-
-fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }

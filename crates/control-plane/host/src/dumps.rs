@@ -12,7 +12,6 @@
 use std::time::Duration;
 
 use strongroom_datastore::file::{DatastoreError, delete as delete_volume, rename};
-
 use strongroom_vm::limits::DUMPS_MAX;
 
 use crate::protocol::{DUMP_MAKING, Dump, FILLING, OwnVolume, Problem, VmSpec};

@@ -35,6 +35,7 @@ use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::state_file::{Off, StateFile};
 use strongroom_hypervisor::launch::Kills;
 use strongroom_hypervisor::{QemuIdentity, QmpError};
+use strongroom_types::{unix_seconds, unix_seconds_now};
 
 use self::activity::Activity;
 use self::disks::DiskStep;
@@ -495,7 +496,7 @@ impl Vm {
             tracing::warn!("VM {}: a swap disk is left until its next start: {error}", self.task.spec.name);
         }
         tracing::info!("VM {}: off: {message}", self.task.spec.name);
-        let at_unix_seconds = unix_seconds(SystemTime::now());
+        let at_unix_seconds = unix_seconds_now();
         self.state.off = Some(Off { reason, message: message.clone(), at_unix_seconds });
         (self.state.qemu, self.state.swtpm) = (None, None);
         let written = self.state.write(&self.run);
@@ -569,10 +570,6 @@ impl Halted {
 
 fn qmp_problem(error: &QmpError) -> Problem {
     Problem::new("qemu", error.to_string())
-}
-
-fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// A channel for events.

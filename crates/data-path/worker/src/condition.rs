@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_datastore::file::tags::{TagsDisk, TagsWatch};
 use strongroom_filters::park::{Trouble, TroubleBook};
 use strongroom_io::{IoError, Waker};
+use strongroom_types::unix_seconds;
 
 use crate::birth::{BirthError, BirthSocket, Report};
 use crate::closing::ClosingWatch;
@@ -127,10 +128,6 @@ impl Condition {
             completion,
         }
     }
-}
-
-fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// What the volume's tags have shown.

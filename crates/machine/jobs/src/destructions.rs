@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
 use strongroom_keys::ProviderKey;
 use strongroom_providers::{KeyProvider, KeyState, ProviderError, Revocation};
-use strongroom_types::hex;
+use strongroom_types::{hex, unix_seconds_now};
 
 use crate::error::JobError;
 use crate::state_file;
@@ -69,7 +69,7 @@ impl KeptDestructions {
             // Nothing is sealed under them any more, or ever was.
             KeyState::PreActive | KeyState::Deactivated | KeyState::Compromised => {}
         }
-        let now = state_file::unix_seconds_now();
+        let now = unix_seconds_now();
         let kept = Kept {
             format: FORMAT,
             key: key.clone(),

@@ -340,8 +340,3 @@ pub fn state_name(state: KeyState) -> &'static str {
         KeyState::Destroyed => "destroyed",
     }
 }
-
-/// Seconds since 1970.
-pub fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
-}

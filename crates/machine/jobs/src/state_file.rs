@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -56,11 +55,6 @@ pub fn read<Content: DeserializeOwned>(path: &Path, format: u32) -> io::Result<C
 pub fn remove(path: &Path) -> Result<bool, JobError> {
     let failed = |error| JobError::File { action: "remove", path: path.to_owned(), error };
     strongroom_files::remove(path).map_err(failed)
-}
-
-/// Now, in seconds since 1970.
-pub fn unix_seconds_now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

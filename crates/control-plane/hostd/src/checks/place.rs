@@ -1,6 +1,7 @@
 //! The place where Strongroom keeps its files, and the clock.
 
 use std::path::Path;
+use strongroom_types::unix_seconds_now;
 
 use super::{Finding, Root};
 
@@ -15,8 +16,7 @@ pub fn clock(root: &Root) -> Finding {
     const CHECK: &str = "clock";
     let why = "certificates and grants are good for a time: grants allow 30 s of difference";
     let next = "keep it by NTP: `timedatectl set-ntp true`, or chrony";
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.map_or(0, |since| since.as_secs());
+    let now = unix_seconds_now();
     if now < LATER_THAN_UNIX_SECONDS {
         return Finding::refused(CHECK, "the clock is years behind", why, next);
     }

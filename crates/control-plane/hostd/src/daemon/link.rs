@@ -30,13 +30,13 @@ use strongroom_host::state_file::{Off, StateFile};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_host::wire::{Wire, WireError};
 use strongroom_statistics::Snapshot;
-use strongroom_types::VmId;
+use strongroom_types::{VmId, unix_seconds_now};
 use tokio::sync::oneshot;
 
 use super::Hostd;
 use super::boot_files;
 use super::unrecorded::kill_unrecorded;
-use super::vms::{Kept, now_unix_seconds};
+use super::vms::Kept;
 
 /// The pause before the next connection to a living supervisor that hung up, and before the
 /// replacement of one that died at once.
@@ -369,7 +369,7 @@ impl Listener {
                 let message =
                     "its supervisor and its QEMU died: the host lost its power, or somebody killed them";
                 let reason = OffReason::HostLost;
-                let off = Off { reason, message: message.to_owned(), at_unix_seconds: now_unix_seconds() };
+                let off = Off { reason, message: message.to_owned(), at_unix_seconds: unix_seconds_now() };
                 self.set_off(&state, off);
                 None
             }
@@ -400,7 +400,7 @@ impl Listener {
         let off = Off {
             reason: OffReason::StartFailed,
             message: message.to_owned(),
-            at_unix_seconds: now_unix_seconds(),
+            at_unix_seconds: unix_seconds_now(),
         };
         let _ = self.run.remove();
         if let Some(spec) = observed.spec {

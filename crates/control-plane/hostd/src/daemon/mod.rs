@@ -240,8 +240,7 @@ impl Hostd {
             },
         }
         let (ticket, expires) = self.tickets.mint(vm, request)?;
-        let expires = expires.duration_since(std::time::SystemTime::UNIX_EPOCH);
-        let expires_unix_seconds = expires.map_or(0, |since| since.as_secs());
+        let expires_unix_seconds = strongroom_types::unix_seconds(expires);
         Ok(Ticket { ticket, expires_unix_seconds, socket: self.run.guest_socket() })
     }
 

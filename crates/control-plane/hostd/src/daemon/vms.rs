@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
@@ -12,7 +11,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_host::state_file::Off;
 use strongroom_host::vm_directory::VmRecord;
-use strongroom_types::VmId;
+use strongroom_types::{VmId, unix_seconds_now};
 use tokio::sync::watch;
 
 use super::changes::ChangeLog;
@@ -245,7 +244,7 @@ impl Vms {
         // A memory that could not be resumed, or whose VM was killed before it was, is still there.
         let power = if suspended.is_some() { PowerState::Suspended } else { reason.power() };
         let suspended_at = suspended.as_ref().map(|memory| memory.at_unix_seconds);
-        let since = off.map(|off| off.at_unix_seconds).or(suspended_at).unwrap_or_else(now_unix_seconds);
+        let since = off.map(|off| off.at_unix_seconds).or(suspended_at).unwrap_or_else(unix_seconds_now);
         let message = off.map(|off| off.message.clone());
         ObservedVm {
             vm: spec.id,
@@ -294,9 +293,4 @@ impl Vms {
 /// The error for a missing VM.
 pub fn no_such_vm(vm: VmId) -> Problem {
     Problem::new("no_such_vm", format!("this host knows no VM {vm}"))
-}
-
-/// The present time.
-pub fn now_unix_seconds() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

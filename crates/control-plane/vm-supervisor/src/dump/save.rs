@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use strongroom_datastore::file::{DatastoreError, delete, describe};
@@ -15,6 +15,7 @@ use strongroom_hypervisor::Monitor;
 use strongroom_hypervisor::qmp::Transfer;
 use strongroom_keys::Kek;
 use strongroom_streams::{SLOT_BYTES_MAX, StreamError, StreamKind, StreamWriter};
+use strongroom_types::unix_seconds_now;
 
 use super::{Description, FORMAT, PACKED, await_none, qmp_problem};
 use crate::keys::VmKeys;
@@ -76,12 +77,11 @@ impl Dumping {
 
     fn save(&self, number: u32, kek: Option<&Kek>, mut tell: impl FnMut(Progress)) -> Result<Dump, Problem> {
         let (monitor, path) = (self.monitor(), self.spec.dump_making_path(number));
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let description = Description {
             format: FORMAT,
             vm: self.spec.id,
             number,
-            at_unix_seconds: now.map_or(0, |since| since.as_secs()),
+            at_unix_seconds: unix_seconds_now(),
             qemu: monitor.version().to_string(),
             content: PACKED.to_owned(),
         };

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use strongroom_datastore::file::describe;
@@ -16,6 +16,7 @@ use strongroom_hypervisor::Monitor;
 use strongroom_hypervisor::qmp::Transfer;
 use strongroom_keys::Kek;
 use strongroom_streams::{SLOT_BYTES_MAX, StreamKind, StreamWriter};
+use strongroom_types::unix_seconds_now;
 use uuid::Uuid;
 
 use super::{
@@ -97,9 +98,7 @@ impl Saving {
         let (bytes, medium) = stream.finish().map_err(stream_problem)?;
         medium.close().map_err(|error| error.problem())?;
 
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let memory =
-            SuspendedMemory { volume, bytes, at_unix_seconds: now.map_or(0, |since| since.as_secs()) };
+        let memory = SuspendedMemory { volume, bytes, at_unix_seconds: unix_seconds_now() };
         self.record(memory.clone())?;
         Ok(memory)
     }

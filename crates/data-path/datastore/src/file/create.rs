@@ -5,11 +5,10 @@
 //! that `list` shows as a leftover.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use rustix::io::Errno;
 use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Purpose};
-use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
+use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize, unix_seconds_now};
 
 use super::descriptor::{
     Descriptor, EncryptionRecord, EpochRecord, Integrity, KekRecord, LayerRecord, LogRecord, Provisioning,
@@ -131,13 +130,12 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         (wanted, _) => wanted.then_some(Integrity::HmacSha256Absence),
     };
     let (volume, layer) = (VolumeId::random(), LayerId::random());
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut descriptor = Descriptor {
         volume,
         generation: 1,
         size_bytes: options.size,
         provisioning: options.provisioning,
-        created_unix_seconds: now.map_or(0, |since| since.as_secs()),
+        created_unix_seconds: unix_seconds_now(),
         encryption: options.protection.kek().map(|kek| EncryptionRecord {
             kek: KekRecord { id: kek.id(), source: kek.source().clone() },
             next_kek: None,

@@ -9,9 +9,8 @@
 //! ([`super::merge`]).
 
 use std::path::Path;
-use std::time::SystemTime;
 
-use strongroom_types::{LayerId, SnapshotId, SnapshotName};
+use strongroom_types::{LayerId, SnapshotId, SnapshotName, unix_seconds_now};
 
 use super::add_layer::{AddLayerOptions, Placement, put_on, remove_layers};
 use super::descriptor::{Descriptor, SNAPSHOTS_MAX, SnapshotRecord};
@@ -32,12 +31,11 @@ pub struct NewSnapshot {
 impl NewSnapshot {
     /// Its record, for this layer as it is now.
     pub(super) fn of(&self, layer: LayerId) -> SnapshotRecord {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         SnapshotRecord {
             id: self.id,
             name: self.name.clone(),
             layer,
-            created_unix_seconds: now.map_or(0, |since| since.as_secs()),
+            created_unix_seconds: unix_seconds_now(),
         }
     }
 

@@ -14,6 +14,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use strongroom_files::{PRIVATE_MODE, directory_of, sync_directory};
 use strongroom_memory::secret::SecretBytes;
+use strongroom_types::unix_seconds_now;
 
 use super::archive::{ArchiveKey, ArchiveReader, ArchiveWriter, Broken};
 use super::custodian::Custody;
@@ -23,7 +24,6 @@ use super::last::LastBackup;
 use super::records::{Manifest, RecordReader, RecordWriter};
 use super::share::{BACKUP_KEY_BYTES, Share, combine, split};
 use super::{BackupSource, Snapshot};
-use crate::objects::clock::unix_seconds_now;
 
 /// The steps between which a crash may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

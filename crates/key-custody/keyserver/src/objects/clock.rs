@@ -1,7 +1,7 @@
 //! Time as KMIP counts it: whole seconds since 1970, UTC.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use strongroom_types::unix_seconds_now;
 
 use serde::{Deserialize, Serialize};
 
@@ -53,11 +53,6 @@ impl Clock for SystemClock {
         // The end of the range is beyond the year 292 billion.
         UnixSeconds(i64::try_from(unix_seconds_now()).unwrap_or(i64::MAX))
     }
-}
-
-/// The machine's time in seconds since 1970; earlier times count as 1970.
-pub(crate) fn unix_seconds_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

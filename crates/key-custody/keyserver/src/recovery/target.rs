@@ -19,6 +19,7 @@ use std::{fs, io};
 
 use strongroom_memory::secret::SecretBytes;
 use strongroom_store::{Engine, Operation, Outcome, PendingCommit, Transaction};
+use strongroom_types::unix_seconds_now;
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
@@ -27,7 +28,6 @@ use super::restored::{Memory, RESTORED};
 use super::source::of_object;
 use crate::authority::transfer as authority;
 use crate::backup::{Failure, Record, RecordKind, RestoreMark, RestoreTarget, Restored};
-use crate::objects::clock::unix_seconds_now;
 use crate::objects::destruction;
 use crate::objects::id::ObjectId;
 use crate::objects::sealing;

@@ -43,9 +43,8 @@ pub use error::RootError;
 pub use secret_source::{SECRET_BYTES_MAX, SecretSource, read_descriptor};
 pub use warning::{Warning, sealing_command};
 
-use strongroom_types::hex;
+use strongroom_types::{hex, unix_seconds_now};
 
-use crate::objects::clock::unix_seconds_now;
 use place::Place;
 use record::{Root, Seal};
 

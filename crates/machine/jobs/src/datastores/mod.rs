@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
 use strongroom_datastore::file::{identify, identity};
-use strongroom_types::{DatastoreId, hex};
+use strongroom_types::{DatastoreId, hex, unix_seconds_now};
 
 pub use self::needs::{KeyNeeded, check_unneeded};
 pub use self::scan::{Scan, UnknownNeeds, provider_key, vm_of};
@@ -75,7 +75,7 @@ impl KnownDatastores {
             let synced = strongroom_files::sync_directory(&self.directory);
             return synced.map_err(|error| JobError::File { action: "sync", path: file, error });
         }
-        let noted_unix_seconds = state_file::unix_seconds_now();
+        let noted_unix_seconds = unix_seconds_now();
         state_file::replace(&file, &Note { format: FORMAT, datastore, path, noted_unix_seconds })
     }
 

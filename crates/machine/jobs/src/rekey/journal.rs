@@ -18,10 +18,9 @@ use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
 use strongroom_datastore::file::KekRecord;
 use strongroom_keys::KeyRequestId;
-use strongroom_types::{KekId, VolumeId};
+use strongroom_types::{KekId, VolumeId, unix_seconds_now};
 
 use crate::error::JobError;
-use crate::state_file::unix_seconds_now;
 
 const FORMAT: u32 = 1;
 
