@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use strongroom_system_tests::datastore::files_under;
 
 const COLUMNS: usize = 100;
 
@@ -34,22 +36,11 @@ fn wide_lines(source: &str) -> Vec<usize> {
     wide
 }
 
-fn find_sources(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            find_sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
-
 #[test]
 fn comments_have_at_most_100_columns() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut sources = Vec::new();
-    ["crates", "tests"].iter().for_each(|place| find_sources(&root.join(place), &mut sources));
+    let mut sources = ["crates", "tests"].map(|place| files_under(&root.join(place))).concat();
+    sources.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
     for path in &sources {
         let wide = wide_lines(&std::fs::read_to_string(path).unwrap());
         assert!(wide.is_empty(), "{}: comments at lines {wide:?} have more columns", path.display());

@@ -40,6 +40,10 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// up a request after 30 s at the earliest.
 pub const FREEZE_LEASE_MAX: Duration = Duration::from_secs(10);
 
+/// How long the answer to a snapshot, or to its deletion, may take: what was written before is made
+/// durable, on a slow disk.
+pub const SNAPSHOT_WITHIN: Duration = Duration::from_secs(600);
+
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

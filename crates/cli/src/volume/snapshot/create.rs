@@ -7,10 +7,12 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{AddLayerOptions, NewSnapshot, create_snapshot, describe};
 use strongroom_types::{SnapshotId, SnapshotName, counted};
-use strongroom_worker::control::{Answer, Client, ControlError, GroupVolume, Request, SnapshotGroup};
+use strongroom_worker::control::{
+    Answer, Client, ControlError, GroupVolume, Request, SNAPSHOT_WITHIN, SnapshotGroup,
+};
 
 use super::super::open::OpenArguments;
-use super::{ANSWER_WITHIN, to_change};
+use super::to_change;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -120,7 +122,7 @@ impl CreateArguments {
             snapshot: self.name.clone(),
             snapshot_id: group.id.to_string(),
             generation: made.generation,
-            stall_microseconds: Some(u64::try_from(made.stall.as_micros()).unwrap_or(u64::MAX)),
+            stall_microseconds: Some(made.stall_microseconds),
         });
         output.answer(&CreatedTogether { snapshots: created.collect() })
     }
@@ -131,7 +133,7 @@ impl CreateArguments {
         describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
         let request =
             Request::Snapshot { id: new.id, name: new.name, least_generation: freshness.least_generation };
-        match client.ask(request, ANSWER_WITHIN)? {
+        match client.ask(request, SNAPSHOT_WITHIN)? {
             Answer::Snapshotted { snapshot, generation, stall_microseconds } => output.answer(&Created {
                 path: self.path.clone(),
                 snapshot: self.name.clone(),

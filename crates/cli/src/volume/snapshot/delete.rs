@@ -7,11 +7,11 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{authenticated, delete_snapshot, describe};
 use strongroom_types::{SnapshotName, display_bytes};
-use strongroom_worker::control::{Answer, Client, ControlError, Request};
+use strongroom_worker::control::{Answer, Client, ControlError, Request, SNAPSHOT_WITHIN};
 
 use super::super::open::OpenArguments;
 use super::merge::merge_all;
-use super::{ANSWER_WITHIN, find, to_change};
+use super::{find, to_change};
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -94,7 +94,7 @@ impl DeleteArguments {
         describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
         let request =
             Request::DeleteSnapshot { name: self.name.clone(), least_generation: freshness.least_generation };
-        match client.ask(request, ANSWER_WITHIN)? {
+        match client.ask(request, SNAPSHOT_WITHIN)? {
             Answer::SnapshotDeleted { generation, layers_to_merge } => output.answer(&Deleted {
                 path: self.path.clone(),
                 snapshot: self.name.clone(),

@@ -7,7 +7,6 @@ mod merge;
 mod revert;
 
 use std::path::Path;
-use std::time::Duration;
 
 use clap::Subcommand;
 use strongroom_datastore::file::{Access, DatastoreError, Descriptor, OpenOptions, SnapshotRecord};
@@ -18,9 +17,6 @@ use super::open::OpenArguments;
 use crate::error::CliError;
 use crate::keys::VolumeKey;
 use crate::output::Output;
-
-/// For what was written before a snapshot to be made durable, on a slow disk.
-const ANSWER_WITHIN: Duration = Duration::from_secs(600);
 
 /// What can be done with snapshots.
 #[derive(Debug, Subcommand)]

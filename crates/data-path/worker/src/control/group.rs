@@ -9,7 +9,7 @@ use std::time::Duration;
 use strongroom_types::{SnapshotId, SnapshotName};
 use thiserror::Error;
 
-use super::{Answer, Client, ControlError, Request};
+use super::{Answer, Client, ControlError, Request, SNAPSHOT_WITHIN};
 
 /// How long all volumes are held still at most, whatever happens to this process.
 const LEASE: Duration = Duration::from_secs(5);
@@ -17,8 +17,6 @@ const LEASE: Duration = Duration::from_secs(5);
 const PREPARED_WITHIN: Duration = Duration::from_secs(60);
 /// For a worker to drain: beyond that its guests have waited too long already.
 const FROZEN_WITHIN: Duration = Duration::from_secs(60);
-/// For what was written before a snapshot to be made durable, on a slow disk.
-const DURABLE_WITHIN: Duration = Duration::from_secs(600);
 
 /// A volume that is exposed, as the caller knows it.
 #[derive(Clone, Debug)]
@@ -34,8 +32,8 @@ pub struct GroupVolume {
 pub struct GroupedSnapshot {
     /// The volume's descriptor's generation now.
     pub generation: u64,
-    /// For how long its clients waited.
-    pub stall: Duration,
+    /// For how long its clients waited, in microseconds.
+    pub stall_microseconds: u64,
 }
 
 /// Why there is no snapshot of a group. None of its volumes has one.
@@ -128,7 +126,7 @@ impl SnapshotGroup {
         }
         let commit = |_: &GroupVolume| Request::CommitSnapshot { id: self.id };
         let committed =
-            self.all(DURABLE_WITHIN, commit, |answer| matches!(answer, Answer::Snapshotted { .. }));
+            self.all(SNAPSHOT_WITHIN, commit, |answer| matches!(answer, Answer::Snapshotted { .. }));
         match committed {
             Ok(answers) => Ok(answers.into_iter().filter_map(snapshotted).collect()),
             Err(error) => {
@@ -185,7 +183,7 @@ impl SnapshotGroup {
                 Ok(Answer::Refused { code, .. }) if code == "no_snapshot" => continue,
                 Ok(other) => ControlError::of_answer(&volume.path, other),
                 Err(GroupError::Volume { error, .. }) => error,
-                // Nobody has it to write any more: what was not durable then is no snapshot.
+                // No process serves it any more, so a snapshot that was not durable does not exist.
                 Err(_) => continue,
             };
             let (path, reason) = (volume.path.clone(), Box::new(reason));
@@ -210,7 +208,7 @@ fn ask(path: &Path, request: Request, deadline: Duration) -> Result<Answer, Grou
 fn snapshotted(answer: Answer) -> Option<GroupedSnapshot> {
     match answer {
         Answer::Snapshotted { generation, stall_microseconds, .. } => {
-            Some(GroupedSnapshot { generation, stall: Duration::from_micros(stall_microseconds) })
+            Some(GroupedSnapshot { generation, stall_microseconds })
         }
         _ => None,
     }

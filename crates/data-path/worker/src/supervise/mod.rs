@@ -471,3 +471,8 @@ fn make_page() -> Option<Page> {
 fn refuse(error: &DatastoreError) -> Answer {
     Answer::Refused { code: error.code().to_owned(), message: error.to_string() }
 }
+
+/// A pause of clients, as answers give it.
+fn microseconds(stall: Duration) -> u64 {
+    u64::try_from(stall.as_micros()).unwrap_or(u64::MAX)
+}

@@ -31,7 +31,7 @@ use strongroom_types::{SnapshotId, SnapshotName};
 use super::child::WorkerProcess;
 use super::hand_over::{NotResumed, NotSuspended, Suspended};
 use super::restart::Outage;
-use super::{Phase, Supervisor, refuse, start_worker};
+use super::{Phase, Supervisor, microseconds, refuse, start_worker};
 use crate::condition::Completion;
 use crate::control::{Answer, FREEZE_LEASE_MAX};
 
@@ -63,14 +63,6 @@ impl PendingSnapshot {
             Self::Prepared { change, .. } | Self::Frozen { change, .. } => &change.snapshot,
             Self::Closing { snapshot, .. } => snapshot,
         }
-    }
-
-    fn id(&self) -> SnapshotId {
-        self.snapshot().id
-    }
-
-    fn name(&self) -> &SnapshotName {
-        &self.snapshot().name
     }
 
     /// When it is given up, unless it goes on before.
@@ -144,7 +136,7 @@ impl Supervisor {
     /// Gives a snapshot up that was prepared, and has clients served on.
     pub(super) fn abandon_snapshot(&mut self, id: SnapshotId) -> Answer {
         match self.snapshot.take() {
-            Some(pending) if pending.id() == id => self.give_up(pending),
+            Some(pending) if pending.snapshot().id == id => self.give_up(pending),
             other => self.snapshot = other,
         }
         Answer::SnapshotAbandoned
@@ -172,7 +164,7 @@ impl Supervisor {
             return;
         }
         let Some(pending) = self.snapshot.take() else { return };
-        tracing::warn!("snapshot {} is given up: it was not made in time", pending.name());
+        tracing::warn!("snapshot {} is given up: it was not made in time", pending.snapshot().name);
         self.give_up(pending);
     }
 
@@ -254,10 +246,7 @@ impl Supervisor {
             }
             Err(NotResumed::Refused { suspended, reason }) => {
                 drop(top);
-                self.withdraw();
-                if matches!(self.phase, Phase::Serving(_)) {
-                    self.take_back(*suspended);
-                }
+                self.put_back(Some(*suspended));
                 Err(Refusal::because(format!("the new worker refused the sessions: {reason}")))
             }
             Err(NotResumed::Lost(error)) => {
@@ -276,10 +265,14 @@ impl Supervisor {
         };
         // Its files would keep its lock.
         drop(change);
-        if matches!(self.phase, Phase::Down(_)) {
-            // The layers are opened as they are: the empty top stays.
-            return;
+        // Where no worker serves, the layers are opened as they are: the empty top stays.
+        if matches!(self.phase, Phase::Serving(_)) {
+            self.put_back(suspended);
         }
+    }
+
+    /// Takes the new top away, and has suspended sessions served below it as before.
+    fn put_back(&mut self, suspended: Option<Suspended>) {
         self.withdraw();
         if let Some(suspended) = suspended
             && matches!(self.phase, Phase::Serving(_))
@@ -324,7 +317,7 @@ impl Supervisor {
         let answer = outcome.map_or_else(Answer::from, |()| Answer::Snapshotted {
             snapshot: snapshot.id,
             generation: self.exposure.head.descriptor().generation,
-            stall_microseconds: u64::try_from(stall.as_micros()).unwrap_or(u64::MAX),
+            stall_microseconds: microseconds(stall),
         });
         if let Some(control) = &mut self.control {
             control.answer_late(answer);

@@ -4,7 +4,7 @@
 //! ([`hand_over`](super::hand_over)).
 
 use super::hand_over::{NotResumed, NotSuspended};
-use super::{Phase, Supervisor};
+use super::{Supervisor, microseconds};
 use crate::control::Answer;
 
 impl Supervisor {
@@ -14,17 +14,13 @@ impl Supervisor {
             Ok(workers) => workers,
             Err(error) => return refused(error.to_string()),
         };
-        if matches!(self.phase, Phase::Down(_)) {
+        let Some(old_worker_pid) = self.worker_id() else {
             return refused("no worker serves now; one is being started".to_owned());
-        }
+        };
         let successor = match self.successor_of(&workers) {
             Ok(successor) => successor,
             Err(error) => return refused(format!("the new worker does not start: {error}")),
         };
-        let Phase::Serving(worker) = &self.phase else {
-            return refused("no worker serves now".to_owned());
-        };
-        let old_worker_pid = worker.id();
         let (worker_pid, program) = (successor.id(), successor.program().to_owned());
         let suspended = match self.suspend() {
             Ok(suspended) => suspended,
@@ -43,7 +39,7 @@ impl Supervisor {
                     "upgraded: worker {worker_pid} (version {program}) serves after a pause of {stall:?}"
                 );
                 self.exposure.workers = workers;
-                let stall_microseconds = u64::try_from(stall.as_micros()).unwrap_or(u64::MAX);
+                let stall_microseconds = microseconds(stall);
                 Answer::Upgraded { old_worker_pid, worker_pid, program, stall_microseconds }
             }
             Err(NotResumed::Refused { suspended, reason }) => {
