@@ -19,6 +19,7 @@ mod screen;
 mod seed;
 mod set;
 mod show;
+mod snapshot;
 mod stats;
 
 use std::process::ExitCode;
@@ -60,6 +61,9 @@ pub enum VmCommand {
     /// Make sealed dumps of what a VM's guest has in its memory, and open them
     #[command(subcommand)]
     Dump(dump::DumpCommand),
+    /// Keep what a VM's disks contain at one instant, and go back to it
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Check the disks of a VM that is off
     Check(check::CheckArguments),
     /// Copy a disk of a VM that is off into an image, in plain text
@@ -100,6 +104,7 @@ impl VmCommand {
             Self::Console(arguments) => arguments.run(output),
             Self::Screen(arguments) => arguments.run(output),
             Self::Dump(command) => command.run(output),
+            Self::Snapshot(command) => command.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),

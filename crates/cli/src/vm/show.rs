@@ -81,6 +81,10 @@ impl fmt::Display for Shown {
                 None => writeln!(f)?,
             }
         }
+        for snapshot in &vm.snapshots {
+            let current = if snapshot.is_current { "; current" } else { "" };
+            writeln!(f, "snapshot    {}, of {}{current}", snapshot.name, utc(snapshot.at_unix_seconds))?;
+        }
         let lines = hardware::start(vm, host).into_iter().chain(hardware::cdrom(vm));
         let lines = lines.chain(hardware::disks(vm)).chain(hardware::network(vm, host));
         for Line { name, text } in lines {

@@ -63,6 +63,12 @@ pub enum TaskKind {
     VmDump,
     /// Deletes a dump.
     VmDumpDelete,
+    /// Makes a snapshot of a VM.
+    VmSnapshotCreate,
+    /// Reverts a VM to a snapshot.
+    VmSnapshotRevert,
+    /// Deletes a snapshot.
+    VmSnapshotDelete,
     /// Resumes a VM's CPUs.
     VmResume,
     /// Resets a VM, as a reset button would.
@@ -112,6 +118,9 @@ impl TaskKind {
             Self::VmSuspend => "vm_suspend",
             Self::VmDump => "vm_dump",
             Self::VmDumpDelete => "vm_dump_delete",
+            Self::VmSnapshotCreate => "vm_snapshot_create",
+            Self::VmSnapshotRevert => "vm_snapshot_revert",
+            Self::VmSnapshotDelete => "vm_snapshot_delete",
             Self::VmResume => "vm_resume",
             Self::VmReset => "vm_reset",
             Self::VmRotateKey => "vm_rotate_key",

@@ -3,6 +3,7 @@
 mod create;
 mod hardware;
 mod query;
+mod snapshot;
 mod state;
 mod statistics;
 mod view;
@@ -16,6 +17,7 @@ pub use hardware::{
     RestartPolicy,
 };
 pub use query::{VmListQuery, VmSort};
+pub use snapshot::{CreateSnapshot, RevertVm, Snapshot};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 pub use statistics::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
 pub use view::{Disk, Dump, SuspendedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};

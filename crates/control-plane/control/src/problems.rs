@@ -126,12 +126,36 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "boot_file_missing"
         | "boot_file_unreadable"
         | "kernel_too_large" => ErrorCode::Invalid,
-        "no_such_vm" | "no_such_disk" | "no_such_dump" => ErrorCode::NotFound,
+        "no_such_vm" | "no_such_disk" | "no_such_dump" | "no_such_snapshot" => ErrorCode::NotFound,
         "busy" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
-        "not_running" | "not_ready" | "already_running" | "running" | "stopping" | "generation_used"
-        | "suspended" | "paused" | "disk_needed" | "disk_exists" | "volume_exists" | "guest_keeps_disk"
-        | "no_port" | "disks_changed" | "other_generation" | "other_directory" | "no_screen"
-        | "bad_ticket" | "suspending" | "dumping" | "too_many_dumps" => ErrorCode::Conflict,
+        "not_running"
+        | "not_ready"
+        | "already_running"
+        | "running"
+        | "stopping"
+        | "generation_used"
+        | "suspended"
+        | "paused"
+        | "disk_needed"
+        | "disk_exists"
+        | "volume_exists"
+        | "guest_keeps_disk"
+        | "no_port"
+        | "disks_changed"
+        | "other_generation"
+        | "other_directory"
+        | "no_screen"
+        | "bad_ticket"
+        | "suspending"
+        | "dumping"
+        | "too_many_dumps"
+        | "snapshot_exists"
+        | "many_snapshots"
+        | "in_snapshot"
+        | "half_reverted"
+        | "incomplete_snapshot"
+        | "many_layers"
+        | "volume_in_trouble" => ErrorCode::Conflict,
         "abandoned" => ErrorCode::Cancelled,
         _ => ErrorCode::HostFailed,
     };

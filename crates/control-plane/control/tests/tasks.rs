@@ -9,8 +9,8 @@ use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
-    AddDisk, Cdrom, CreateVm, DesiredPower, DumpVm, Nic, NicBackend, PatchVm, PowerState, RegisterVm,
-    ResizeDisk, RotateKey, StartVm, StopVm, TicketUse,
+    AddDisk, Cdrom, CreateSnapshot, CreateVm, DesiredPower, DumpVm, Nic, NicBackend, PatchVm, PowerState,
+    RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm, TicketUse,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
@@ -613,4 +613,48 @@ fn a_datastores_directory_is_not_added_as_another_one() {
     );
     let shown = control.show_datastore("ds1").unwrap();
     assert_eq!(Some(&shown.id), known.values().next());
+}
+
+#[test]
+fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
+    let (site, control) = site(&["web1"]);
+    let create = |number, name: &str| {
+        control.create_snapshot(&caller(number), "web1", &CreateSnapshot { name: name.parse().unwrap() })
+    };
+    let task = create(1, "first").unwrap();
+    // The host has made it, and has forgotten the operation; the caller asks again.
+    control.advance(task.id).unwrap();
+    control.advance(task.id).unwrap();
+    assert!(site.host.work());
+    site.host.restart();
+    assert_eq!(create(1, "first").unwrap().id, task.id);
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    let first = control.list_snapshots("web1").unwrap();
+    assert_eq!((first.len(), first[0].name.as_str(), first[0].is_current), (1, "first", true));
+    assert_eq!(code(create(2, "first")), ErrorCode::Conflict);
+    let refused = control.remove_disk(&caller(3), "web1", "disk0").unwrap_err();
+    assert!(refused.message.contains("part of snapshot first"), "{refused:?}");
+
+    let revert = RevertVm::default();
+    assert_eq!(code(control.revert_vm(&caller(4), "web1", "second", &revert)), ErrorCode::NotFound);
+    let both = RevertVm { keep_as: Some("left".parse().unwrap()), discard: true };
+    assert_eq!(code(control.revert_vm(&caller(4), "web1", "first", &both)), ErrorCode::Invalid);
+    control.revert_vm(&caller(5), "web1", "first", &revert).unwrap();
+    assert!(settle_down(&site, &control));
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!(vm.disks[0].size_bytes, 64 << 20);
+    assert_eq!(
+        vm.snapshots.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(),
+        ["first", "before-revert-1"]
+    );
+    assert_eq!(vm.snapshots[1].parent, Some(first[0].id));
+
+    control.start_vm(&caller(6), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(code(control.revert_vm(&caller(7), "web1", "first", &revert)), ErrorCode::Conflict);
+    control.delete_snapshot(&caller(8), "web1", "first").unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.list_snapshots("web1").unwrap().len(), 1);
+    assert_eq!(control.list_snapshots("web1").unwrap()[0].parent, None);
 }

@@ -11,11 +11,11 @@
 
 use std::time::Duration;
 
-use strongroom_datastore::file::{DatastoreError, delete as delete_volume, rename};
+use strongroom_datastore::file::{delete as delete_volume, rename};
 use strongroom_vm::limits::DUMPS_MAX;
 
 use crate::protocol::{DUMP_MAKING, Dump, FILLING, OwnVolume, Problem, VmSpec};
-use crate::vm_directory::{VmDirectoryError, VmRecord};
+use crate::vm_directory::VmRecord;
 
 /// How long the deletion of a dump waits for its readers to close it.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// If the VM has too many dumps.
 pub fn next_number(spec: &VmSpec) -> Result<u32, Problem> {
-    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    let record = VmRecord::read_of(&spec.directory(), spec.id)?;
     if record.dumps.len() >= DUMPS_MAX {
         let message = format!("VM {} has {DUMPS_MAX} dumps", spec.name);
         let next = format!("delete one that nobody needs: `strongroom vm dump list {}`", spec.name);
@@ -42,11 +42,11 @@ pub fn next_number(spec: &VmSpec) -> Result<u32, Problem> {
 /// # Errors
 /// If `vm.json` cannot be written. The dump is then not listed.
 pub fn publish(spec: &VmSpec, dump: Dump) -> Result<Vec<Dump>, Problem> {
-    let directory = spec.directory();
-    let mut record = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
-    record.last_dump = record.last_dump.max(dump.number);
-    record.dumps.push(dump);
-    record.write(&directory).map_err(directory_problem)?;
+    let record = VmRecord::change(spec, |record| {
+        record.last_dump = record.last_dump.max(dump.number);
+        record.dumps.push(dump);
+        Ok(record.clone())
+    })?;
     if let Err(problem) = finish_names(spec, &record) {
         // The dump is listed, and readers also look for it under its temporary name.
         tracing::warn!("VM {}: {problem}", spec.name);
@@ -60,7 +60,7 @@ pub fn publish(spec: &VmSpec, dump: Dump) -> Result<Vec<Dump>, Problem> {
 /// # Errors
 /// If the VM's directory cannot be read or written.
 pub fn settle(spec: &VmSpec) -> Result<Vec<Dump>, Problem> {
-    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    let record = VmRecord::read_of(&spec.directory(), spec.id)?;
     finish_names(spec, &record)?;
     Ok(record.dumps)
 }
@@ -70,13 +70,13 @@ pub fn settle(spec: &VmSpec) -> Result<Vec<Dump>, Problem> {
 /// # Errors
 /// If one cannot be removed.
 pub fn remove_unfinished(spec: &VmSpec) -> Result<(), Problem> {
-    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    let record = VmRecord::read_of(&spec.directory(), spec.id)?;
     finish_names(spec, &record)?;
     for ending in [DUMP_MAKING, &format!("{DUMP_MAKING}{FILLING}")] {
         for number in numbers(spec, ending)? {
             let path = spec.directory().join(format!("{}{ending}", OwnVolume::Dump(number).name()));
             tracing::info!("VM {}: {} never was whole, and is removed", spec.name, path.display());
-            delete_volume(&path, LOCK_WAIT).map_err(datastore_problem)?;
+            delete_volume(&path, LOCK_WAIT)?;
         }
     }
     Ok(())
@@ -96,14 +96,14 @@ pub fn delete(spec: &VmSpec, number: u32) -> Result<Vec<Dump>, Problem> {
 /// # Errors
 /// If a client is reading it, or it cannot be deleted.
 pub fn delete_content(spec: &VmSpec, number: u32) -> Result<(), Problem> {
-    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    let record = VmRecord::read_of(&spec.directory(), spec.id)?;
     if !record.dumps.iter().any(|dump| dump.number == number) {
         return Ok(());
     }
     finish_names(spec, &record)?;
     let path = spec.own_volume_path(OwnVolume::Dump(number));
     match path.symlink_metadata() {
-        Ok(_) => delete_volume(&path, LOCK_WAIT).map_err(datastore_problem),
+        Ok(_) => delete_volume(&path, LOCK_WAIT).map_err(Problem::from),
         Err(_) => Ok(()),
     }
 }
@@ -113,15 +113,14 @@ pub fn delete_content(spec: &VmSpec, number: u32) -> Result<(), Problem> {
 /// # Errors
 /// If `vm.json` cannot be written.
 pub fn forget(spec: &VmSpec, number: u32) -> Result<Vec<Dump>, Problem> {
-    let directory = spec.directory();
-    let mut record = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
-    let before = record.dumps.len();
-    record.dumps.retain(|dump| dump.number != number);
-    if record.dumps.len() != before {
-        record.last_dump = record.last_dump.max(number);
-        record.write(&directory).map_err(directory_problem)?;
-    }
-    Ok(record.dumps)
+    VmRecord::change(spec, |record| {
+        let before = record.dumps.len();
+        record.dumps.retain(|dump| dump.number != number);
+        if record.dumps.len() != before {
+            record.last_dump = record.last_dump.max(number);
+        }
+        Ok(record.dumps.clone())
+    })
 }
 
 fn finish_names(spec: &VmSpec, record: &VmRecord) -> Result<(), Problem> {
@@ -129,7 +128,7 @@ fn finish_names(spec: &VmSpec, record: &VmRecord) -> Result<(), Problem> {
         let (made, place) =
             (spec.dump_making_path(dump.number), spec.own_volume_path(OwnVolume::Dump(dump.number)));
         if place.symlink_metadata().is_err() && made.symlink_metadata().is_ok() {
-            rename(&made, &place).map_err(datastore_problem)?;
+            rename(&made, &place)?;
         }
     }
     Ok(())
@@ -149,14 +148,6 @@ fn numbers(spec: &VmSpec, ending: &str) -> Result<Vec<u32>, Problem> {
         }
     }
     Ok(found)
-}
-
-fn directory_problem(error: VmDirectoryError) -> Problem {
-    Problem::new(error.code(), error.to_string())
-}
-
-fn datastore_problem(error: DatastoreError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use strongroom_types::{ProviderKey, VolumeSize};
 use crate::layout::Layout;
 use crate::protocol::{
     DiskChange, DiskName, Grant, ImageFormat, KnownVolume, ObservedVm, OperationId, Problem, Progress,
-    StartOptions, VmGeneration, VmSpec, VolumeFacts,
+    SnapshotChange, StartOptions, VmGeneration, VmSpec, VolumeFacts,
 };
 
 /// The first packet. With an import, the image's file comes with it.
@@ -57,6 +57,13 @@ pub enum Task {
     },
     /// Moves the volumes of a VM that is off to the next key, and exits.
     Rekey(Box<VmSpec>),
+    /// Changes the snapshots of a VM that is off, and exits.
+    ChangeSnapshots {
+        /// The VM.
+        spec: Box<VmSpec>,
+        /// The change.
+        change: SnapshotChange,
+    },
     /// Changes a disk of a VM that is off, and exits.
     ChangeDisk {
         /// The VM.
@@ -223,6 +230,13 @@ pub enum RequestKind {
         change: DiskChange,
         /// As in [`Rekey`](Self::Rekey).
         #[serde(default)]
+        known: Vec<KnownVolume>,
+    },
+    /// Change the VM's snapshots. Answered when the change is complete.
+    ChangeSnapshots {
+        /// The change.
+        change: SnapshotChange,
+        /// As in [`Rekey`](Self::Rekey).
         known: Vec<KnownVolume>,
     },
     /// More grants.

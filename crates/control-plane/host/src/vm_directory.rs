@@ -14,6 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,9 @@ use strongroom_types::{DESCRIPTOR_TAG_BYTES, ProviderKey, STORED_COUNT_MAX, VmId
 use thiserror::Error;
 
 use crate::attestation::{Attestation, Attested};
-use crate::protocol::{Dump, SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSpec};
+use crate::protocol::{
+    Dump, Problem, SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSnapshots, VmSpec,
+};
 
 /// The configuration file.
 const CONFIGURATION: &str = "vm.json";
@@ -35,6 +38,9 @@ const BUILDING_PREFIX: &str = ".strongroom-vm-new-";
 const FORMAT: u32 = 1;
 /// The longest configuration, in bytes: many times that of the largest VM.
 const CONFIGURATION_BYTES_MAX: u64 = 256 << 10;
+/// Held while `vm.json` is read, changed and written: threads of a supervisor change different parts
+/// of it. Another process changes it only while it holds the VM's lock.
+static CHANGING: Mutex<()> = Mutex::new(());
 /// How long a deletion waits for the last I/O of a killed worker on its volume.
 const LET_GO_WITHIN: Duration = Duration::from_secs(3);
 
@@ -59,6 +65,9 @@ pub struct VmRecord {
     /// The greatest number that a dump of it ever had, so that numbers are not reused.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub last_dump: u32,
+    /// Its snapshots. A snapshot is in the list once all of its volumes durably have it.
+    #[serde(default, skip_serializing_if = "VmSnapshots::is_empty")]
+    pub snapshots: VmSnapshots,
     /// Its configuration.
     pub spec: VmSpec,
     /// Authenticates the configuration, if it has encrypted disks: made by the supervisor that
@@ -163,6 +172,7 @@ impl VmRecord {
             suspended: None,
             dumps: Vec::new(),
             last_dump: 0,
+            snapshots: VmSnapshots::default(),
             spec,
             attestation,
         }
@@ -244,6 +254,30 @@ impl VmRecord {
             Some(record) if record.deleting => Err(VmDirectoryError::Deleting { path }),
             Some(record) => Ok(record),
         }
+    }
+
+    /// Changes the record of a VM: reads it, has `change` edit it, and writes it if it differs. It
+    /// is durable in any case. Returns the result of `change`.
+    ///
+    /// # Errors
+    /// Those of [`read_of`](Self::read_of), of `change` and of [`write`](Self::write); the file is
+    /// then as before.
+    pub fn change<T>(
+        spec: &VmSpec,
+        change: impl FnOnce(&mut Self) -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        let _turn = CHANGING.lock();
+        let directory = spec.directory();
+        let before = Self::read_of(&directory, spec.id)?;
+        let mut record = before.clone();
+        let changed = change(&mut record)?;
+        if record == before {
+            // A process that was killed may have written it without making its name durable.
+            sync(&directory).map_err(system("sync", &directory))?;
+        } else {
+            record.write(&directory)?;
+        }
+        Ok(changed)
     }
 
     /// Writes the record into the directory at `path`, durably and atomically.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use strongroom_datastore::file::{DatastoreError, describe};
+use strongroom_datastore::file::describe;
 
 use crate::protocol::{DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
 
@@ -23,16 +23,17 @@ pub fn facts_in(directory: &Path, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Pro
     let known = spec.known_volumes();
     let facts = |name: DiskName| {
         let path = directory.join(name.as_str());
-        let descriptor = describe(&path).map_err(datastore_problem)?.descriptor;
+        let descriptor = describe(&path)?.descriptor;
         if let Some(known) = known.iter().find(|known| known.name == name) {
-            descriptor.expect_volume(&path, Some(known.volume)).map_err(datastore_problem)?;
-            descriptor.expect_generation(&path, known.least_generation).map_err(datastore_problem)?;
+            descriptor.expect_volume(&path, Some(known.volume))?;
+            descriptor.expect_generation(&path, known.least_generation)?;
         }
         Ok(VolumeFacts {
             disk: name,
             volume: descriptor.volume,
             kek: descriptor.encryption.as_ref().map(|encryption| encryption.kek.id),
             generation: descriptor.generation,
+            size_bytes: Some(descriptor.size_bytes),
         })
     };
     let disks = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data).map(|disk| disk.name.clone());
@@ -40,8 +41,4 @@ pub fn facts_in(directory: &Path, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Pro
     // A VM that an earlier version made lacks the volumes that are new in this one.
     let own = own.filter(|name: &DiskName| directory.join(name.as_str()).symlink_metadata().is_ok());
     disks.chain(own).map(facts).collect()
-}
-
-fn datastore_problem(error: DatastoreError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }

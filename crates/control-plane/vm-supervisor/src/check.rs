@@ -7,6 +7,7 @@ use strongroom_worker::check::check_blocks;
 
 use crate::export::{data_disk, open_to_read};
 use crate::guest_client::GuestClient;
+use crate::job::key_problem;
 use crate::keys::VmKeys;
 
 /// A check of one disk.
@@ -50,9 +51,9 @@ impl<'a> DiskCheck<'a> {
         // The check itself reports a descriptor that cannot be read.
         let described = describe(&path).ok();
         let kek = self.keys.hold_for(&self.disk.key, described.as_ref().map(|volume| &volume.descriptor));
-        let kek = kek.map_err(|error| Problem::new(error.code(), error.to_string()))?;
+        let kek = kek.map_err(key_problem)?;
         let checked = check(&path, kek.as_deref());
-        let mut findings = checked.map_err(|error| Problem::new(error.code(), error.to_string()))?;
+        let mut findings = checked?;
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Ok(CheckReport::new(findings, None));
         }

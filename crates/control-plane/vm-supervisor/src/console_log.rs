@@ -260,8 +260,7 @@ fn open_to_write(spec: &VmSpec, kek: Option<&Kek>) -> Result<Log<OpenOwnVolume>,
 
 /// Opens the log in the volume, and begins one in an unused volume.
 fn open(path: &Path, kek: Option<&Kek>) -> Result<Log<OpenOwnVolume>, Problem> {
-    let described = describe(path).map_err(|error| Problem::new(error.code(), error.to_string()))?;
-    let volume = described.descriptor.volume;
+    let volume = describe(path)?.descriptor.volume;
     let mut medium = OpenOwnVolume::open(path, kek).map_err(|error| error.problem())?;
     match Log::open(&mut medium, StreamKind::Console, volume) {
         Ok(log) => drop(log),

@@ -12,12 +12,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use strongroom_datastore::file::{Access, DatastoreError, OpenOptions, Protection, delete, describe, open};
+use strongroom_datastore::file::{Access, OpenOptions, Protection, delete, describe, open};
 use strongroom_host::protocol::{Disk, DiskChange, DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
-use strongroom_host::vm_directory::{VmDirectoryError, VmRecord};
+use strongroom_host::vm_directory::VmRecord;
 use strongroom_host::volume_facts::facts;
 use strongroom_types::VolumeSize;
-use strongroom_worker::control::{Answer, Client, Request};
+use strongroom_worker::control::{Answer, Client, Peer, Request};
 
 use crate::job::{Makers, key_problem, staged_path};
 use crate::keys::VmKeys;
@@ -63,16 +63,16 @@ pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec
 /// Also if another volume has its name.
 pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem> {
     let path = vm.volume_path(&disk.name);
-    let mut record = record(vm)?;
-    if record.spec.disk(&disk.name).is_none() && path.symlink_metadata().is_ok() {
-        let message = format!("{} is there, and is no disk of VM {}", path.display(), vm.name);
-        let next = format!("see what it is and delete it: `strongroom volume delete {}`", path.display());
-        return Err(Problem::new("volume_exists", message).with_next_step(next));
-    }
-    // The entry in `vm.json` is replaced; it has no influence on the new volume.
-    let mut spec = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(vm)?;
-    record.spec = spec.clone();
-    write(&record)?;
+    let mut spec = VmRecord::change(vm, |record| {
+        if record.spec.disk(&disk.name).is_none() && path.symlink_metadata().is_ok() {
+            let message = format!("{} is there, and is no disk of VM {}", path.display(), vm.name);
+            let next = format!("see what it is and delete it: `strongroom volume delete {}`", path.display());
+            return Err(Problem::new("volume_exists", message).with_next_step(next));
+        }
+        // The entry in `vm.json` is replaced; it has no influence on the new volume.
+        record.spec = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(vm)?;
+        Ok(record.spec.clone())
+    })?;
     let mut makers = Makers::with(keys);
     let named = spec.disks.iter_mut().find(|known| known.name == disk.name);
     let named = named.ok_or_else(|| no_such_disk(vm, &disk.name))?;
@@ -81,8 +81,7 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
     }
     let made = named.clone();
     let facts = facts(&spec)?;
-    makers.attest(&mut record, spec.with_facts(&facts))?;
-    write(&record)?;
+    VmRecord::change(vm, |record| makers.attest(record, spec.with_facts(&facts)))?;
     Ok(made)
 }
 
@@ -91,19 +90,19 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
 /// # Errors
 /// If the VM needs the disk, or the volume is in use.
 pub fn remove(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
-    let mut record = record(vm)?;
+    let record = record(vm)?;
     let without = DiskChange::Remove { disk: disk.clone() }.applied_to(vm)?;
     if record.spec.disk(disk).is_none() && vm.disk(disk).is_none() {
         return Ok(());
     }
+    record.snapshots.check_unneeded(disk)?;
     let place = vm.volume_path(disk);
     for path in [staged_path(&place), place] {
         if path.symlink_metadata().is_ok() {
-            delete(&path, LOCK_WAIT).map_err(|error| datastore_problem(&error))?;
+            delete(&path, LOCK_WAIT)?;
         }
     }
-    attest(keys, &mut record, &without)?;
-    write(&record)
+    VmRecord::change(vm, |record| attest(keys, record, &without))
 }
 
 /// Records a disk's size in `vm.json`.
@@ -111,10 +110,8 @@ pub fn remove(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem
 /// # Errors
 /// If it cannot be written, or a key of the VM is unavailable.
 pub fn note_size(keys: &VmKeys, vm: &VmSpec, disk: &DiskName, size_bytes: VolumeSize) -> Result<(), Problem> {
-    let mut record = record(vm)?;
     let larger = DiskChange::Resize { disk: disk.clone(), size_bytes }.applied_to(vm)?;
-    attest(keys, &mut record, &larger)?;
-    write(&record)
+    VmRecord::change(vm, |record| attest(keys, record, &larger))
 }
 
 fn attest(keys: &VmKeys, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Problem> {
@@ -125,7 +122,7 @@ fn attest(keys: &VmKeys, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Pro
 /// Grows a volume that is not served. Returns the generation of its descriptor.
 fn grow(keys: &VmKeys, vm: &VmSpec, disk: &Disk, size: VolumeSize) -> Result<u64, Problem> {
     let path = vm.volume_path(&disk.name);
-    let descriptor = describe(&path).map_err(|error| datastore_problem(&error))?.descriptor;
+    let descriptor = describe(&path)?.descriptor;
     let kek = keys
         .hold_for(&disk.key, Some(&descriptor))
         .map_err(|error| VolumeError::Key { volume: path.clone(), error }.problem())?;
@@ -136,11 +133,11 @@ fn grow(keys: &VmKeys, vm: &VmSpec, disk: &Disk, size: VolumeSize) -> Result<u64
         lock_wait: LOCK_WAIT,
         least_generation: disk.least_generation,
     };
-    let mut volume = open(&path, &options).map_err(|error| datastore_problem(&error))?;
+    let mut volume = open(&path, &options)?;
     let expected = volume.descriptor().expect_volume(&path, disk.volume);
-    expected.map_err(|error| datastore_problem(&error))?;
+    expected?;
     if volume.descriptor().size_bytes < size {
-        volume.grow(size, protection()).map_err(|error| datastore_problem(&error))?;
+        volume.grow(size, protection())?;
     }
     Ok(volume.descriptor().generation)
 }
@@ -155,7 +152,7 @@ pub fn grow_served(vm: &VmSpec, disk: &Disk, size_bytes: VolumeSize) -> Result<u
     let failed = |error: &dyn std::fmt::Display| {
         Problem::new("resize", format!("{} does not grow: {error}", path.display()))
     };
-    let client = Client::connect(&path).map_err(|error| failed(&error))?;
+    let client = Client::connect_to(&path, Peer::ThisProcess).map_err(|error| failed(&error))?;
     let client = client.ok_or_else(|| failed(&"nobody serves it now"))?;
     let request = Request::Resize { size_bytes, least_generation: disk.least_generation };
     match client.ask(request, GROWS_WITHIN) {
@@ -167,21 +164,9 @@ pub fn grow_served(vm: &VmSpec, disk: &Disk, size_bytes: VolumeSize) -> Result<u
 }
 
 fn record(vm: &VmSpec) -> Result<VmRecord, Problem> {
-    VmRecord::read_of(&vm.directory(), vm.id).map_err(|error| directory_problem(&error))
-}
-
-fn write(record: &VmRecord) -> Result<(), Problem> {
-    record.write(&record.spec.directory()).map_err(|error| directory_problem(&error))
+    VmRecord::read_of(&vm.directory(), vm.id).map_err(Problem::from)
 }
 
 fn no_such_disk(vm: &VmSpec, disk: &DiskName) -> Problem {
     Problem::new("no_such_disk", format!("VM {} has no disk {disk}", vm.name))
-}
-
-fn directory_problem(error: &VmDirectoryError) -> Problem {
-    Problem::new(error.code(), error.to_string())
-}
-
-fn datastore_problem(error: &DatastoreError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use strongroom_datastore::file::{Access, DatastoreError, OpenOptions, OpenVolume, describe, open};
+use strongroom_datastore::file::{Access, OpenOptions, OpenVolume, describe, open};
 use strongroom_host::protocol::{
     Disk, DiskKind, DiskName, ExportNews, GuestEnd, GuestWelcome, Problem, VmSpec,
 };
@@ -16,6 +16,7 @@ use strongroom_worker::{Progress, TransferError, assemble, export_file};
 
 use crate::guest_client::GuestClient;
 use crate::hand::Converter;
+use crate::job::key_problem;
 use crate::keys::VmKeys;
 use crate::own_volume::protection;
 
@@ -40,18 +41,17 @@ pub fn data_disk<'a>(spec: &'a VmSpec, name: &DiskName) -> Result<&'a Disk, Prob
 /// If its key is unavailable, or its volume is another one, damaged or in use.
 pub fn open_to_read(spec: &VmSpec, disk: &Disk, keys: &VmKeys) -> Result<OpenVolume, Problem> {
     let path = spec.volume_path(&disk.name);
-    let of_volume = |error: DatastoreError| Problem::new(error.code(), error.to_string());
-    let descriptor = describe(&path).map_err(of_volume)?.descriptor;
+    let descriptor = describe(&path)?.descriptor;
     let kek = keys.hold_for(&disk.key, Some(&descriptor));
-    let kek = kek.map_err(|error| Problem::new(error.code(), error.to_string()))?;
+    let kek = kek.map_err(key_problem)?;
     let options = OpenOptions {
         protection: protection(kek.as_deref()),
         access: Access::ReadOnly,
         lock_wait: LOCK_WAIT,
         least_generation: disk.least_generation,
     };
-    let volume = open(&path, &options).map_err(of_volume)?;
-    volume.descriptor().expect_volume(&path, disk.volume).map_err(of_volume)?;
+    let volume = open(&path, &options)?;
+    volume.descriptor().expect_volume(&path, disk.volume)?;
     Ok(volume)
 }
 

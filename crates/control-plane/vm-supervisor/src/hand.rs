@@ -195,7 +195,7 @@ pub fn serve(task: HandTask, files: Vec<OwnedFd>, wire: Wire) -> Result<(), Supe
                 complete => complete?,
             };
             let named = StagedVm::of(&spec).take_name();
-            named.map_err(|error| Problem::new(error.code(), error.to_string()))
+            named.map_err(Problem::from)
         }
         HandTask::Convert { format, size_bytes, way } => {
             let without = || Problem::new("no_file", "no image came");

@@ -9,18 +9,17 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_datastore::file::{
-    Access, CreateOptions, DatastoreError, OpenOptions, Protection, Provisioning, create as make_volume,
-    delete, open, rename,
+    Access, CreateOptions, OpenOptions, Protection, Provisioning, create as make_volume, delete, open, rename,
 };
 use strongroom_host::attestation::Attested;
 use strongroom_host::orders::{Report, Task, Way};
 use strongroom_host::protocol::{
     Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem, Progress,
-    ProgressUnit, VmSpec, VolumeFacts,
+    ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
-use strongroom_host::vm_directory::{StagedVm, VmDirectoryError, VmRecord};
+use strongroom_host::vm_directory::{StagedVm, VmRecord};
 use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::{facts, facts_in};
 use strongroom_host::wire::Wire;
@@ -39,6 +38,7 @@ use crate::hand::{Converter, NameGiver};
 use crate::keys::VmKeys;
 use crate::own_volume::create_with;
 use crate::rekey::rekey;
+use crate::snapshots::{self, Serving};
 use crate::{console_log, disks, dump, export, own_volume, vtpm, walls};
 
 /// The interval between progress reports.
@@ -77,6 +77,7 @@ pub fn run(
     | Task::Import { spec, .. }
     | Task::Rekey(spec)
     | Task::ChangeDisk { spec, .. }
+    | Task::ChangeSnapshots { spec, .. }
     | Task::ConsoleLog(spec)
     | Task::Check { spec, .. }
     | Task::Export { spec, .. }
@@ -98,6 +99,7 @@ pub fn run(
         Task::Import { spec, disk, format } => job.import(spec, disk, *format),
         Task::Rekey(spec) => job.move_to_other_key(spec),
         Task::ChangeDisk { spec, change } => disks::change(job.keys(spec)?, spec, change),
+        Task::ChangeSnapshots { spec, change } => job.change_snapshots(spec, change),
         Task::ConsoleLog(spec) => job.give_console_log(spec),
         Task::Check { spec, disk, reads_blocks } => job.check_disk(spec, disk, *reads_blocks),
         Task::Export { spec, disk, format } => job.export_disk(spec, disk, *format),
@@ -120,6 +122,7 @@ fn needs_no_hand(task: &Task) -> bool {
         Task::Configure(_)
         | Task::Rekey(_)
         | Task::ChangeDisk { .. }
+        | Task::ChangeSnapshots { .. }
         | Task::Check { .. }
         | Task::ConsoleLog(_)
         | Task::Judge(_)
@@ -141,7 +144,7 @@ impl Job<'_> {
     /// Makes a VM's directory with its volumes; does nothing if it exists.
     fn create(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, wire, lock, .. } = self;
-        let Some(staged) = StagedVm::begin(spec).map_err(directory_problem)? else {
+        let Some(staged) = StagedVm::begin(spec)? else {
             return facts(spec);
         };
         let name_giver = NameGiver::start(home, spec, &lock)?;
@@ -157,7 +160,7 @@ impl Job<'_> {
         let made = facts_in(staged.path(), &spec)?;
         let mut record = VmRecord::new(spec.clone(), None);
         makers.attest(&mut record, spec.with_facts(&made))?;
-        record.write(staged.path()).map_err(directory_problem)?;
+        record.write(staged.path())?;
         name_giver.give()?;
         Ok(made)
     }
@@ -166,7 +169,7 @@ impl Job<'_> {
     fn configure(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, wire, .. } = self;
         let directory = spec.directory();
-        let before = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
+        VmRecord::read_of(&directory, spec.id)?;
         let mut makers = Makers::new(home, grants, spec)?;
         let mut spec = spec.clone();
         let total = spec.disks.len();
@@ -179,9 +182,7 @@ impl Job<'_> {
         }
         makers.make_own(&directory, &spec)?;
         let made = facts(&spec)?;
-        let mut record = before;
-        makers.attest(&mut record, spec.with_facts(&made))?;
-        record.write(&directory).map_err(directory_problem)?;
+        VmRecord::change(&spec, |record| makers.attest(record, spec.clone().with_facts(&made)))?;
         Ok(made)
     }
 
@@ -209,10 +210,11 @@ impl Job<'_> {
         let format = image_format(image.format());
         let converter = Converter::for_image(home, &handed, format, wanted.size_bytes, Way::Import)?;
         confine(home, vec![spec.directory()])?;
+        VmRecord::read_of(&spec.directory(), spec.id)?.snapshots.check_unneeded(disk)?;
         let place = spec.volume_path(disk);
         let staged = staged_path(&place);
         if staged.symlink_metadata().is_ok() {
-            delete(&staged, LOCK_WAIT).map_err(datastore_problem)?;
+            delete(&staged, LOCK_WAIT)?;
         }
         let mut makers = Makers::new(home, grants, spec)?;
         makers.make(&staged, &mut wanted)?;
@@ -224,17 +226,15 @@ impl Job<'_> {
         // From here on only the image counts. If this is interrupted, a repeated request finds no
         // disk, or the new one.
         if place.symlink_metadata().is_ok() {
-            delete(&place, LOCK_WAIT).map_err(datastore_problem)?;
+            delete(&place, LOCK_WAIT)?;
         }
-        rename(&staged, &place).map_err(datastore_problem)?;
+        rename(&staged, &place)?;
         // The old volume's id is forgotten, since the new one has another.
         let mut filled = spec.clone();
         filled.own_volumes.retain(|own| own.name != *disk);
         filled.disks.iter_mut().filter(|known| known.name == *disk).for_each(|known| *known = wanted.clone());
         let facts = facts(&filled)?.into_iter().filter(|facts| facts.disk == *disk).collect::<Vec<_>>();
-        let mut record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
-        makers.attest(&mut record, spec.clone().with_facts(&facts))?;
-        record.write(&spec.directory()).map_err(directory_problem)?;
+        VmRecord::change(spec, |record| makers.attest(record, spec.clone().with_facts(&facts)))?;
         Ok(facts)
     }
 
@@ -242,11 +242,15 @@ impl Job<'_> {
     fn move_to_other_key(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, wire, .. } = self;
         let keys = granted(home, grants, spec)?;
-        let tell = |progress| {
-            let told = wire.send(&Report::Progress(progress), &[]);
-            told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
-        };
-        facts(&rekey(spec, &keys, None, tell)?)
+        facts(&rekey(spec, &keys, None, |progress| report(wire, progress))?)
+    }
+
+    /// Makes, reverts to or deletes a snapshot of a VM that is off.
+    fn change_snapshots(self, spec: &VmSpec, change: &SnapshotChange) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, wire, .. } = self;
+        let keys = granted(home, grants, spec)?;
+        let tell = |progress| report(wire, progress);
+        facts(&snapshots::change(&keys, spec, change, Serving::No, tell)?)
     }
 
     /// Sends the recorded console output to a client.
@@ -323,7 +327,7 @@ impl Job<'_> {
 /// Returns the objections to a configuration with encrypted disks as the one that the VM's
 /// supervisor last attested. Changes nothing; the VM may run meanwhile.
 pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<String>, Problem> {
-    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    let record = VmRecord::read_of(&spec.directory(), spec.id)?;
     let Some(attestation) = record.attestation else {
         return Ok(vec![
             "its configuration bears no attestation: a former release wrote it, or somebody took it away"
@@ -402,7 +406,7 @@ impl Makers {
         let provisioning = if disk.thick { Provisioning::Thick } else { Provisioning::Thin };
         let protection = self.protection(disk)?;
         let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity };
-        let made = make_volume(path, &options).map_err(datastore_problem)?;
+        let made = make_volume(path, &options)?;
         (disk.volume, disk.least_generation) = (Some(made.volume), made.generation);
         if let DiskKey::Provider { key, kek, next: None } = &mut disk.key {
             *kek = Some(self.kek(&key.clone()).map_err(key_problem)?.id());
@@ -466,7 +470,7 @@ impl Makers {
         let protection = self.protection(disk)?;
         let options =
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
-        let volume = open(path, &options).map_err(datastore_problem)?;
+        let volume = open(path, &options)?;
         let disk = assemble_destaged(volume).map_err(|error| Problem::new("import", error.to_string()))?;
         let system = |errno: rustix::io::Errno| Problem::new("system", errno.to_string());
         let (flag, wake) = (AtomicBool::new(false), eventfd(0, EventfdFlags::CLOEXEC).map_err(system)?);
@@ -529,19 +533,15 @@ fn image_format(format: Format) -> ImageFormat {
     }
 }
 
-/// Reports progress. If hostd is gone, the job ends, and the next hostd requests it again.
+/// Reports how many volumes are done.
 fn tell(wire: &Wire, done: usize, total: usize) -> Result<(), Problem> {
-    let progress = Progress { done: done as u64, total: total as u64, unit: ProgressUnit::Volumes };
+    report(wire, Progress { done: done as u64, total: total as u64, unit: ProgressUnit::Volumes })
+}
+
+/// Reports progress. If hostd is gone, the job ends, and the next hostd requests it again.
+fn report(wire: &Wire, progress: Progress) -> Result<(), Problem> {
     let told = wire.send(&Report::Progress(progress), &[]);
     told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
-}
-
-fn directory_problem(error: VmDirectoryError) -> Problem {
-    Problem::new(error.code(), error.to_string())
-}
-
-fn datastore_problem(error: DatastoreError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }
 
 /// The problem for an error of an image or its copy.

@@ -34,6 +34,7 @@ pub mod own_volume;
 mod pages;
 mod rekey;
 mod room;
+mod snapshots;
 mod starter;
 mod starting;
 mod swap;

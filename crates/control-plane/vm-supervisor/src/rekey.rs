@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strongroom_datastore::file::{
-    DatastoreError, DescribedVolume, Descriptor, Protection, RewrapOptions, authenticated, describe, rewrap,
+    DescribedVolume, Descriptor, Protection, RewrapOptions, authenticated, describe, rewrap,
 };
 use strongroom_host::protocol::{DiskKey, OwnVolume, Problem, Progress, ProgressUnit, VmSpec};
-use strongroom_host::vm_directory::{VmDirectoryError, VmRecord};
+use strongroom_host::vm_directory::VmRecord;
 use strongroom_host::volume_facts::facts;
 use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
-use strongroom_worker::control::{Answer, Client, NewKek, Request};
+use strongroom_worker::control::{Answer, Client, NewKek, Peer, Request};
 
 use crate::attestation::tag;
 use crate::console_log::LogSender;
@@ -116,7 +116,7 @@ impl Moving<'_> {
                 .and_then(|found| found.expect_volume(path, known.map(|known| known.volume)));
             // A suspended memory or a swap disk may disappear at any time.
             if path.symlink_metadata().is_ok() {
-                looked_at.map_err(|error| datastore_problem(&error))?;
+                looked_at?;
             }
         }
         Ok(())
@@ -165,7 +165,8 @@ impl Moving<'_> {
     /// Moves one volume, through the process that serves it if there is one. Returns the generation
     /// of its descriptor; `None` if the volume is gone.
     fn one(&self, path: &Path, old: &OldKey<'_>) -> Result<Option<u64>, Problem> {
-        let client = Client::connect(path).map_err(|error| Problem::new("rekey", error.to_string()))?;
+        let client = Client::connect_to(path, Peer::ThisProcess)
+            .map_err(|error| Problem::new("rekey", error.to_string()))?;
         if let Some(client) = client {
             return self.ask(client, path).map(Some);
         }
@@ -177,7 +178,7 @@ impl Moving<'_> {
             // A suspended memory or a swap disk may disappear at any time.
             Err(_) if path.symlink_metadata().is_err() => Ok(None),
             Ok(descriptor) => Ok(Some(descriptor.generation)),
-            Err(error) => Err(datastore_problem(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -217,25 +218,25 @@ impl Moving<'_> {
 
     /// Records both keys until the move is complete.
     fn begin(&self) -> Result<(), Problem> {
-        let record = read(self.spec)?;
-        // An interrupted move has already recorded this; the old keys may then be needed for
-        // nothing else.
-        if record.spec == *self.spec && record.attestation.is_some() {
-            Ok(())
-        } else {
-            self.write_down(record, self.spec)
-        }
+        VmRecord::change(self.spec, |record| {
+            // An interrupted move has already recorded this; the old keys may then be needed for
+            // nothing else.
+            if record.spec == *self.spec && record.attestation.is_some() {
+                Ok(())
+            } else {
+                self.attest(record, self.spec)
+            }
+        })
     }
 
-    fn write_down(&self, mut record: VmRecord, spec: &VmSpec) -> Result<(), Problem> {
+    fn attest(&self, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Problem> {
         let attested =
             record.become_attested(spec, |key, what| match self.left.iter().find(|old| old.key == key) {
                 Some(old) => tag(what, self.kek(old)?),
                 None if self.to.source() == &KekSource::Provider(key.clone()) => tag(what, self.to),
                 None => self.keys.attest(key, what),
             });
-        attested.map_err(key_problem)?;
-        record.write(&spec.directory()).map_err(directory_problem)
+        attested.map_err(key_problem)
     }
 
     /// Records that the old keys are no longer needed.
@@ -255,17 +256,9 @@ impl Moving<'_> {
         }
         let facts = facts(&spec)?;
         let spec = spec.with_facts(&facts);
-        self.write_down(read(&spec)?, &spec)?;
+        VmRecord::change(&spec, |record| self.attest(record, &spec))?;
         Ok(spec)
     }
-}
-
-fn read(spec: &VmSpec) -> Result<VmRecord, Problem> {
-    VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)
-}
-
-fn directory_problem(error: VmDirectoryError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }
 
 /// Returns every volume in the VM's directory, including the remains of interrupted jobs.
@@ -286,12 +279,8 @@ fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
             Ok(volume) => volumes.push(volume),
             Err(_) if path.symlink_metadata().is_err() => {}
             // Its key is not known, so the old key may still be needed.
-            Err(error) => return Err(datastore_problem(&error)),
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(volumes)
-}
-
-fn datastore_problem(error: &DatastoreError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }

@@ -13,7 +13,7 @@ use strongroom_host::layout::Layout;
 use strongroom_host::orders::{Orphan, RunTask};
 use strongroom_host::protocol::{Disk, DiskKind, Problem, WaitingFor};
 use strongroom_host::run_directory::VmRunDirectory;
-use strongroom_host::vm_directory::{VmDirectoryError, VmRecord};
+use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::{Qemu, QemuProgram, RunDirectory, Swtpm};
 use uuid::Uuid;
 
@@ -140,13 +140,12 @@ impl Starting {
     /// Records this start. From here on, a repetition of its order does not start the VM again. A
     /// suspended memory stays until the guest resumes it.
     fn record_start(&self) -> Result<(), Problem> {
-        let failed = |error: VmDirectoryError| Problem::new(error.code(), error.to_string());
-        let directory = self.task.spec.directory();
-        let mut record = VmRecord::read_of(&directory, self.task.spec.id).map_err(failed)?;
-        record.generation = self.task.generation;
-        let attested = record.become_attested(&self.task.spec, |key, what| self.keys.attest(key, what));
-        attested.map_err(|error| Problem::new("key_unavailable", error.to_string()))?;
-        record.write(&directory).map_err(failed)
+        VmRecord::change(&self.task.spec, |record| {
+            record.snapshots.check_whole(&self.task.spec.name)?;
+            record.generation = self.task.generation;
+            let attested = record.become_attested(&self.task.spec, |key, what| self.keys.attest(key, what));
+            attested.map_err(|error| Problem::new("key_unavailable", error.to_string()))
+        })
     }
 
     /// Starts its TPM, if it has one, and QEMU with this generation id. `waiting` makes QEMU wait

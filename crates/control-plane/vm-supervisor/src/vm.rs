@@ -15,6 +15,7 @@ mod dump;
 mod news;
 mod rekey;
 mod requests;
+mod snapshots;
 mod suspend;
 
 use std::os::fd::OwnedFd;
@@ -29,7 +30,7 @@ use strongroom_host::orders::{Report, Request, RunTask};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
     Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory,
-    VmReason, VmSpec, WaitingFor,
+    VmReason, VmSnapshots, VmSpec, WaitingFor,
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::state_file::{Off, StateFile};
@@ -109,6 +110,8 @@ pub enum Event {
     Disk(DiskStep, SyncSender<Result<(), Problem>>),
     /// A disk change has ended.
     DiskChanged(Result<(), Problem>),
+    /// A change of the VM's snapshots has ended; with the VM's new configuration.
+    SnapshotsChanged(Result<Box<VmSpec>, Problem>),
     /// The host is shutting down.
     HostEnds,
 }
@@ -139,6 +142,7 @@ pub struct Vm {
     halted: Halted,
     activity: Activity,
     dumps: Vec<Dump>,
+    snapshots: VmSnapshots,
     /// Removes unfinished dumps.
     tidying: Option<thread::JoinHandle<()>>,
     starter: Starter,
@@ -221,6 +225,7 @@ impl Vm {
         let volumes = layout.disks(&task.spec).into_iter().map(opening).collect();
         let adopting = task.adopt.is_some();
         let dumps = dump::found(&task.spec);
+        let snapshots = snapshots::found(&task.spec);
         Ok(Self {
             reason: adopting.then(observe::adopting),
             task,
@@ -245,6 +250,7 @@ impl Vm {
             halted: Halted { by_request, for_room: false },
             activity: Activity::Idle,
             dumps,
+            snapshots,
             tidying: None,
             starter,
             removal: None,
@@ -320,6 +326,7 @@ impl Vm {
             Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
+            Event::SnapshotsChanged(changed) => self.snapshots_changed(changed),
             // A suspension in progress ends the VM anyway.
             Event::HostEnds if self.activity.suspension().is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
@@ -539,6 +546,7 @@ impl Vm {
             waiting_for: self.missing.iter().cloned().collect(),
             suspended: None,
             dumps: Some(self.dumps.clone()),
+            snapshots: Some(self.snapshots.clone()),
             spec: None,
         };
         if self.told.as_ref() == Some(&now) {

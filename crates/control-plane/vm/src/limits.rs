@@ -37,5 +37,8 @@ pub const DUMPS_MAX: usize = 64;
 /// Longest label of a dump, in bytes.
 pub const DUMP_LABEL_BYTES_MAX: usize = 64;
 
+/// Most snapshots of a VM: as many as a volume can have below its top, one on the other.
+pub const SNAPSHOTS_MAX: usize = 31;
+
 /// Greatest VLAN (IEEE 802.1Q; 4095 is reserved).
 pub const VLAN_MAX: u16 = 4094;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 use strongroom_datastore::file::CONTROL_SOCKET;
 use strongroom_keys::{KekSource, LeaseStatus, ProviderKeyId, ProviderName};
@@ -258,6 +258,14 @@ pub enum ControlError {
         /// Why not.
         error: std::io::Error,
     },
+    /// The process that listens in the volume's directory is not the volume's supervisor.
+    #[error("{path} is served by {found}, which is not its supervisor; nothing was sent to it")]
+    Stranger {
+        /// The volume.
+        path: PathBuf,
+        /// The process.
+        found: String,
+    },
     /// No answer, or one that makes no sense.
     #[error("the process that exposes {path} does not answer as it should: {reason}")]
     Answer {
@@ -289,9 +297,19 @@ impl ControlError {
     pub fn code(&self) -> &str {
         match self {
             Self::Socket { .. } | Self::Answer { .. } => "control",
+            Self::Stranger { .. } => "stranger",
             Self::Refused { code, .. } => code,
         }
     }
+}
+
+/// The processes that may answer as a volume's supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of root, or of this process's user.
+    Trusted,
+    /// A thread of this process.
+    ThisProcess,
 }
 
 /// A connection to the supervisor of a volume.
@@ -304,11 +322,36 @@ pub struct Client {
 impl Client {
     /// Connects to the process that exposes the volume at `path`; `None` if none does. A socket
     /// that a dead process left is nobody.
+    ///
+    /// # Errors
+    /// [`ControlError::Stranger`] if it runs as a user other than this process's and root.
     pub fn connect(path: &Path) -> Result<Option<Self>, ControlError> {
-        match connect(path) {
-            Ok(stream) => Ok(Some(Self { stream: stream.into(), path: path.to_owned() })),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED) => Ok(None),
-            Err(errno) => Err(ControlError::Socket { path: path.to_owned(), error: errno.into() }),
+        Self::connect_to(path, Peer::Trusted)
+    }
+
+    /// As [`connect`](Self::connect), to this supervisor.
+    ///
+    /// # Errors
+    /// [`ControlError::Stranger`] if another process listens in its place.
+    pub fn connect_to(path: &Path, wanted: Peer) -> Result<Option<Self>, ControlError> {
+        let failed = |errno: Errno| ControlError::Socket { path: path.to_owned(), error: errno.into() };
+        let stream = match connect(path) {
+            Ok(stream) => stream,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        // The process that began to listen: the directory's owner can put a socket of his own there.
+        let peer = sockopt::socket_peercred(&stream).map_err(failed)?;
+        let is_meant = match wanted {
+            Peer::Trusted => peer.uid.is_root() || peer.uid == rustix::process::geteuid(),
+            Peer::ThisProcess => peer.pid == rustix::process::getpid(),
+        };
+        match is_meant {
+            true => Ok(Some(Self { stream: stream.into(), path: path.to_owned() })),
+            false => Err(ControlError::Stranger {
+                path: path.to_owned(),
+                found: format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
+            }),
         }
     }
 

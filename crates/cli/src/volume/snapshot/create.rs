@@ -8,7 +8,7 @@ use serde::Serialize;
 use strongroom_datastore::file::{AddLayerOptions, NewSnapshot, create_snapshot, describe};
 use strongroom_types::{SnapshotId, SnapshotName, counted};
 use strongroom_worker::control::{
-    Answer, Client, ControlError, GroupVolume, Request, SNAPSHOT_WITHIN, SnapshotGroup,
+    Answer, Client, ControlError, GroupVolume, Peer, Request, SNAPSHOT_WITHIN, SnapshotGroup,
 };
 
 use super::super::open::OpenArguments;
@@ -115,7 +115,8 @@ impl CreateArguments {
         let others = self.with.iter().map(|path| GroupVolume { path: path.clone(), least_generation: 0 });
         let first = GroupVolume { path: self.path.clone(), least_generation: freshness.least_generation };
         let volumes: Vec<_> = std::iter::once(first).chain(others).collect();
-        let group = SnapshotGroup { id: SnapshotId::random(), name: self.name.clone(), volumes };
+        let (id, name) = (SnapshotId::random(), self.name.clone());
+        let group = SnapshotGroup { id, name, volumes, peer: Peer::Trusted };
         let made = group.make()?;
         let created = group.volumes.iter().zip(made).map(|(volume, made)| Created {
             path: volume.path.clone(),

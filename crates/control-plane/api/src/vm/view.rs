@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::create::ImageFormat;
 use super::hardware::{Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, Nic, RestartPolicy};
+use super::snapshot::Snapshot;
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 use crate::name::Name;
 use crate::object::ObjectRef;
@@ -96,6 +97,9 @@ pub struct VmView {
     /// The dumps of its guest.
     #[serde(default)]
     pub dumps: Vec<Dump>,
+    /// Its snapshots, in the order in which they were made.
+    #[serde(default)]
+    pub snapshots: Vec<Snapshot>,
     /// The key that it is encrypted under, once the key exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<VmKey>,

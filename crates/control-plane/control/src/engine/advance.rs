@@ -106,6 +106,7 @@ impl Control {
             Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
             Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
             Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
+            Work::ChangeSnapshots { change, failures } => self.change_the_snapshots(&step, change, *failures),
             Work::RotateKey { provider, request, to: None, .. } => {
                 self.make_next_key(&step, provider, *request)
             }
@@ -641,6 +642,9 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmAddDisk => format!("VM {name} has one more disk"),
         TaskKind::VmRemoveDisk => format!("a disk of VM {name} is gone, and its volume with it"),
         TaskKind::VmResizeDisk => format!("a disk of VM {name} is larger"),
+        TaskKind::VmSnapshotCreate => format!("VM {name} has a new snapshot"),
+        TaskKind::VmSnapshotRevert => format!("VM {name} was reverted to a snapshot"),
+        TaskKind::VmSnapshotDelete => format!("a snapshot of VM {name} was deleted"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),
         _ => format!("{} of {name} is done", kind.as_str()),
     }

@@ -22,6 +22,7 @@ use strongroom_vm::MemorySize;
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::place::{check, told_without_key};
+use super::snapshots::told_problem;
 use super::wishes::{Caller, state};
 use super::{Control, RETRY_PAUSE};
 use crate::host::HostError;
@@ -74,8 +75,10 @@ impl Control {
 
     /// Requests the removal of a disk of a VM, and of its volume.
     pub fn remove_disk(&self, caller: &Caller, named: &str, disk: &str) -> Result<Task, Problem> {
+        let snapshots = self.snapshots_named(named);
         self.disk_wish(caller, named, TaskKind::VmRemoveDisk, |vm| {
             let found = disk_of(vm, disk)?;
+            snapshots.check_unneeded(&found.name).map_err(told_problem)?;
             if vm.hardware.disks.first() == Some(found) {
                 let message = format!("{disk} is the first disk of VM {}: it starts from it", vm.name);
                 return Err(problems::conflict(message)
@@ -245,7 +248,7 @@ impl Control {
                 let gone = gone.and_then(|at| vm.hardware.disks.remove(at).volume);
                 self.disk_done(step, vm, outcome, gone)
             }
-            other => self.disk_not_changed(step, other, again, failures),
+            other => self.not_changed(step, other, again, failures),
         }
     }
 
@@ -267,7 +270,7 @@ impl Control {
                 grown.for_each(|known| known.size = size);
                 self.disk_done(step, vm, outcome, None)
             }
-            other => self.disk_not_changed(step, other, again, failures),
+            other => self.not_changed(step, other, again, failures),
         }
     }
 
@@ -293,7 +296,8 @@ impl Control {
         keep_volumes(&self.inventory.read(), vm, &volumes, self.draft())
     }
 
-    fn disk_not_changed(
+    /// Ends or repeats a change of the VM's volumes that the host has not done.
+    pub(super) fn not_changed(
         &self,
         step: &Step,
         operated: Operated,

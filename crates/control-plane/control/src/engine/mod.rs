@@ -28,6 +28,7 @@ mod rotate;
 mod schedule;
 mod settle;
 mod slow_disks;
+mod snapshots;
 mod standings;
 mod statistics;
 mod tickets;

@@ -192,6 +192,7 @@ fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_types::Prov
         | OperationKind::Configure { .. }
         | OperationKind::Rekey { .. }
         | OperationKind::ChangeDisk { .. }
+        | OperationKind::ChangeSnapshots { .. }
         | OperationKind::ImportDisk { .. }
         | OperationKind::SupplyGrants => vm.hardware.keys(),
         _ => Vec::new(),

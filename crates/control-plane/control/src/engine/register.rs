@@ -222,6 +222,7 @@ impl Control {
                 volume: own.volume,
                 kek: None,
                 generation: own.least_generation,
+                size_bytes: None,
             }));
         }
         let runs = !candidate.present.power.is_off();
@@ -361,7 +362,13 @@ fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Pr
             protocol::DiskKey::Provider { kek, .. } => *kek,
             protocol::DiskKey::Unencrypted => None,
         };
-        Ok(VolumeFacts { disk: disk.name.clone(), volume, kek, generation: disk.least_generation })
+        Ok(VolumeFacts {
+            disk: disk.name.clone(),
+            volume,
+            kek,
+            generation: disk.least_generation,
+            size_bytes: None,
+        })
     });
     let volumes = volumes.collect::<Result<_, Problem>>()?;
     Ok(Candidate { vm, present: place.clone(), volumes })

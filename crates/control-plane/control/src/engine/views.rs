@@ -107,6 +107,7 @@ impl Control {
                 at_unix_seconds: memory.at_unix_seconds,
             }),
             dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
+            snapshots: seen.map(|seen| super::snapshots::views(&seen.snapshots)).unwrap_or_default(),
             key: hardware.keys().first().map(vm_key),
             datastore_ref: datastore.map_or_else(
                 || ObjectRef {

@@ -557,7 +557,7 @@ fn must_run(vm: &VmRecord, power: PowerState, deed: &str) -> Problem {
         .next(format!("`strongroom vm start {}` starts it", vm.name))
 }
 
-fn stop_it(vm: &VmRecord) -> String {
+pub(super) fn stop_it(vm: &VmRecord) -> String {
     format!("`strongroom vm stop {}` stops it", vm.name)
 }
 
@@ -619,6 +619,8 @@ pub(super) fn use_of(kind: TaskKind) -> Option<(&'static str, MustRecord)> {
         TaskKind::VmImportDisk => ("the filling of a disk", MustRecord::OfEncrypted),
         TaskKind::VmSuspend => ("the suspension", MustRecord::Never),
         TaskKind::VmDumpDelete => ("the deletion of a dump", MustRecord::Never),
+        TaskKind::VmSnapshotRevert => ("the return to a snapshot", MustRecord::Never),
+        TaskKind::VmSnapshotDelete => ("the deletion of a snapshot", MustRecord::Never),
         TaskKind::VmRemoveDisk => ("the removal of a disk", MustRecord::Never),
         TaskKind::VmDelete => ("the deletion", MustRecord::Never),
         _ => return None,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{Name, Problem};
-use strongroom_host::protocol::{DiskName, ImageFormat, OperationId, TicketId};
+use strongroom_host::protocol::{DiskName, ImageFormat, OperationId, SnapshotChange, TicketId};
 use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId, VolumeSize};
 
 use super::hardware::{DiskRecord, Hardware};
@@ -154,6 +154,14 @@ pub enum Work {
         disk: DiskName,
         /// Its new size.
         size: VolumeSize,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Make, revert to or delete a snapshot.
+    ChangeSnapshots {
+        /// The change.
+        change: SnapshotChange,
         /// How often the host has failed.
         #[serde(default)]
         failures: u32,

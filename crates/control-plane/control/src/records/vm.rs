@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
 use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_host::protocol::{
-    Dump, ObservedVm, SuspendedMemory, VmGeneration, VmReason, VmSpec, WaitingFor,
+    Dump, ObservedVm, SuspendedMemory, VmGeneration, VmReason, VmSnapshots, VmSpec, WaitingFor,
 };
 use strongroom_types::{DatastoreId, KeyRequestId, ProviderName, VmId};
 use uuid::Uuid;
@@ -106,6 +106,9 @@ pub struct ObservedRecord {
     /// The dumps of its guest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<Dump>,
+    /// Its snapshots.
+    #[serde(default, skip_serializing_if = "VmSnapshots::is_empty")]
+    pub snapshots: VmSnapshots,
     /// The number of supervisors of this start that have died.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub supervisor_deaths: u64,
@@ -150,6 +153,7 @@ impl ObservedRecord {
             waiting_for: seen.waiting_for.clone(),
             suspended: seen.suspended.clone(),
             dumps: seen.dumps.clone().unwrap_or_default(),
+            snapshots: seen.snapshots.clone().unwrap_or_default(),
             supervisor_deaths: seen.supervisor_deaths,
             // A supervisor of an earlier version only sets the reason.
             tpm_lost: seen.tpm_lost || seen.reason.as_ref().is_some_and(|reason| reason.code == "tpm_lost"),

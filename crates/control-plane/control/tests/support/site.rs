@@ -16,11 +16,12 @@ use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
     DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, JudgeRequest,
     Judgement, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
-    OperationRequest, OperationState, PowerState, Problem, Programs, Ticket, TicketId, TicketRequest,
-    Topology, VmGeneration, VmReason, VmSpec, VmStatistics, VolumeFacts, WaitingFor,
+    OperationRequest, OperationState, PowerState, Problem, Programs, SnapshotChange, Ticket, TicketId,
+    TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts,
+    WaitingFor,
 };
 use strongroom_store::{Engine, Store};
-use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId};
+use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId, VolumeSize};
 use uuid::Uuid;
 
 use super::fuse::{Fuse, FusedStore};
@@ -168,6 +169,7 @@ pub struct FakeVm {
     pub tpm_lost: bool,
     pub network_lost: bool,
     pub dumps: Vec<Dump>,
+    pub snapshots: VmSnapshots,
     /// The configuration that its supervisor has attested.
     pub attested: Option<VmSpec>,
 }
@@ -231,6 +233,7 @@ impl HostInside {
             waiting_for: vm.waiting_for.clone(),
             suspended: None,
             dumps: Some(vm.dumps.clone()),
+            snapshots: Some(vm.snapshots.clone()),
             spec: Some(Box::new(vm.spec.clone())),
         })
     }
@@ -298,6 +301,7 @@ impl HostInside {
                         tpm_lost: false,
                         network_lost: false,
                         dumps: Vec::new(),
+                        snapshots: VmSnapshots::default(),
                     };
                     self.vms.insert(id, vm);
                 }
@@ -307,6 +311,7 @@ impl HostInside {
                     volume: vm.volumes[disk.name.as_str()],
                     kek: None,
                     generation: 1,
+                    size_bytes: None,
                 });
                 Ok(Some(OperationOutcome::Volumes(facts.collect())))
             }
@@ -366,6 +371,7 @@ impl HostInside {
                     volume: vm.volumes[disk.name.as_str()],
                     kek: None,
                     generation: 1,
+                    size_bytes: None,
                 });
                 Ok(Some(OperationOutcome::Volumes(facts.collect())))
             }
@@ -379,7 +385,8 @@ impl HostInside {
                 };
                 let volume = VolumeId::random();
                 vm.volumes.insert(disk.to_string(), volume);
-                let facts = VolumeFacts { disk: disk.clone(), volume, kek: None, generation: 1 };
+                let facts =
+                    VolumeFacts { disk: disk.clone(), volume, kek: None, generation: 1, size_bytes: None };
                 Ok(Some(OperationOutcome::Volumes(vec![facts])))
             }
             OperationKind::Rekey { spec } => {
@@ -403,6 +410,7 @@ impl HostInside {
                     volume: vm.volumes[disk.name.as_str()],
                     kek: None,
                     generation: 3,
+                    size_bytes: None,
                 });
                 Ok(Some(OperationOutcome::Volumes(facts.collect())))
             }
@@ -448,6 +456,25 @@ impl HostInside {
                     }
                     OperationKind::DeleteDump { number, .. } => {
                         vm.dumps.retain(|dump| dump.number != *number)
+                    }
+                    OperationKind::ChangeSnapshots { spec, change } => {
+                        let disks: Vec<_> = spec.disks.iter().map(|disk| disk.name.clone()).collect();
+                        match change {
+                            SnapshotChange::Create { snapshot } => vm.snapshots.add(snapshot, disks),
+                            SnapshotChange::Revert { to, keep, .. } => {
+                                vm.snapshots.add(keep, disks);
+                                vm.snapshots.current = Some(*to);
+                            }
+                            SnapshotChange::Delete { snapshot } => vm.snapshots.remove(*snapshot),
+                        }
+                        let facts = spec.disks.iter().map(|disk| VolumeFacts {
+                            disk: disk.name.clone(),
+                            volume: vm.volumes[disk.name.as_str()],
+                            kek: None,
+                            generation: disk.least_generation + 1,
+                            size_bytes: Some(VolumeSize::new(64 << 20).unwrap()),
+                        });
+                        return Ok(Some(OperationOutcome::Volumes(facts.collect())));
                     }
                     OperationKind::Reset if running(vm) => {}
                     other => return Err(Problem::new("conflict", format!("{} does not fit", other.name()))),

@@ -37,6 +37,7 @@ mod observed;
 mod operation;
 mod own_volume;
 mod problem;
+mod snapshot;
 mod spec;
 mod statistics;
 mod ticket;
@@ -61,6 +62,7 @@ pub use operation::{
 };
 pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
+pub use snapshot::{NewVmSnapshot, SnapshotChange, VmSnapshot, VmSnapshots};
 pub use spec::{Disk, DiskKey, KnownVolume, SpecError, VmSpec};
 pub use statistics::{DiskStatistics, VmStatistics};
 /// The parts of a VM, as `strongroom_vm` defines them.

@@ -9,6 +9,7 @@ use strongroom_vm::{DiskName, VmName};
 use super::change::Epoch;
 use super::dump::Dump;
 use super::names::VmGeneration;
+use super::snapshot::VmSnapshots;
 use super::spec::VmSpec;
 
 /// All VMs of a host: those with a directory in one of its datastores, and those that run.
@@ -67,6 +68,9 @@ pub struct ObservedVm {
     /// The dumps of its guest; absent if the sender does not support dumps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dumps: Option<Vec<Dump>>,
+    /// Its snapshots; absent if the sender does not support snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<VmSnapshots>,
     /// The configuration in its directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Box<VmSpec>>,

@@ -1,7 +1,7 @@
 //! Operations on VMs, and their progress.
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{KekId, ProviderKey, VmId, VolumeId};
+use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::DiskName;
 
 use super::disk_change::DiskChange;
@@ -9,6 +9,7 @@ use super::dump::Dump;
 use super::grant::Grant;
 use super::names::{OperationId, VmGeneration};
 use super::problem::Problem;
+use super::snapshot::SnapshotChange;
 use super::spec::VmSpec;
 use super::ticket::TicketId;
 
@@ -124,6 +125,15 @@ pub enum OperationKind {
         /// The change.
         change: DiskChange,
     },
+    /// Makes, reverts to or deletes a snapshot of a VM, running or off. Needs the VM's keys. A
+    /// failure can leave the change half done: a repeated request continues it. A VM is not started
+    /// while it is half reverted.
+    ChangeSnapshots {
+        /// The VM before the change.
+        spec: Box<VmSpec>,
+        /// The change.
+        change: SnapshotChange,
+    },
     /// Brings grants to a VM that [waits for a key](super::ObservedVm::waiting_for).
     SupplyGrants,
 }
@@ -157,6 +167,7 @@ impl OperationKind {
             Self::ImportDisk { .. } => "import_disk",
             Self::Rekey { .. } => "rekey",
             Self::ChangeDisk { .. } => "change_disk",
+            Self::ChangeSnapshots { .. } => "change_snapshots",
             Self::SupplyGrants => "supply_grants",
         }
     }
@@ -171,7 +182,8 @@ impl OperationKind {
             | Self::Rekey { spec }
             | Self::DeleteDump { spec, .. }
             | Self::ImportDisk { spec, .. }
-            | Self::ChangeDisk { spec, .. } => Some(spec),
+            | Self::ChangeDisk { spec, .. }
+            | Self::ChangeSnapshots { spec, .. } => Some(spec),
             Self::Delete
             | Self::Suspend
             | Self::Dump { .. }
@@ -271,7 +283,7 @@ pub enum ProgressUnit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// After `create`, `configure`, `rekey` and `change_disk`: the VM's volumes. After
+    /// After `create`, `configure`, `rekey`, `change_disk` and `change_snapshots`: the VM's volumes. After
     /// `import_disk`: the filled volume.
     Volumes(Vec<VolumeFacts>),
     /// After `start`: the key that the VM waits for.
@@ -301,4 +313,7 @@ pub struct VolumeFacts {
     pub kek: Option<KekId>,
     /// The generation of its descriptor: the least that later starts accept.
     pub generation: u64,
+    /// Its size; absent if the sender does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<VolumeSize>,
 }

@@ -1,6 +1,9 @@
 //! Errors.
 
 use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::DatastoreError;
+
+use crate::vm_directory::VmDirectoryError;
 
 /// An error, for a program and for a person. The body of every answer with a status of 400 or more
 /// is `{"error": {...}}`.
@@ -43,3 +46,15 @@ impl std::fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+impl From<DatastoreError> for Problem {
+    fn from(error: DatastoreError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<VmDirectoryError> for Problem {
+    fn from(error: VmDirectoryError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}

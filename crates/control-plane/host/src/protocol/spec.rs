@@ -224,7 +224,7 @@ impl VmSpec {
     #[must_use]
     pub fn with_facts(mut self, facts: &[VolumeFacts]) -> Self {
         for facts in facts {
-            let VolumeFacts { disk: name, volume, kek, generation } = facts.clone();
+            let VolumeFacts { disk: name, volume, kek, generation, size_bytes: _ } = facts.clone();
             match self.disks.iter_mut().find(|disk| disk.name == name) {
                 Some(disk) => {
                     (disk.volume, disk.least_generation) =
@@ -254,11 +254,13 @@ impl VmSpec {
         disks.chain(self.own_volumes.iter().cloned()).collect()
     }
 
-    /// Records that a disk's descriptor has reached this generation. Older ones are refused from
+    /// Records that a volume's descriptor has reached this generation. Older ones are refused from
     /// now on.
-    pub fn raise_generation(&mut self, disk: &DiskName, generation: u64) {
-        for known in self.disks.iter_mut().filter(|known| known.name == *disk) {
-            known.least_generation = known.least_generation.max(generation);
+    pub fn raise_generation(&mut self, volume: &DiskName, generation: u64) {
+        let disks = self.disks.iter_mut().map(|known| (&known.name, &mut known.least_generation));
+        let own = self.own_volumes.iter_mut().map(|known| (&known.name, &mut known.least_generation));
+        for (_, least) in disks.chain(own).filter(|(name, _)| *name == volume) {
+            *least = (*least).max(generation);
         }
     }
 

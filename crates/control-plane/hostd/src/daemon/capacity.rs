@@ -139,7 +139,7 @@ pub fn may_be_used(path: &Path, known: Option<&DatastoreConfig>) -> Result<(), P
                 "mount the disk that it is on; if that datastore is gone for good, use another directory";
             Err(Problem::new("not_mounted", message).with_next_step(next))
         }
-        Err(error) => Err(Problem::new(error.code(), error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -311,8 +311,7 @@ impl Hostd {
             return Err(Problem::new("bad_request", "a datastore's path is absolute"));
         }
         capacity::may_be_used(&path, self.config().datastore(&path))?;
-        let id = strongroom_datastore::file::identify(&path)
-            .map_err(|error| Problem::new(error.code(), error.to_string()))?;
+        let id = strongroom_datastore::file::identify(&path)?;
         self.notes.note(&path).map_err(|error| Problem::new("system", error.to_string()))?;
         let added = DatastoreConfig { path: path.clone(), id };
         let mut config = self.config.lock();

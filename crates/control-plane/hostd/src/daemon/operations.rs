@@ -9,9 +9,9 @@ use strongroom_host::dumps;
 use strongroom_host::orders::{Birth, Report, RequestKind, Task};
 use strongroom_host::protocol::{
     DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm, OperationKind,
-    OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
-use strongroom_host::vm_directory::{VmDirectoryError, VmRecord, delete_vm};
+use strongroom_host::vm_directory::{VmRecord, delete_vm};
 use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::facts;
 use strongroom_host::wire::{Wire, WireError};
@@ -70,6 +70,7 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
         OperationKind::Rekey { spec } => rekey(hostd, job, *spec).await,
         OperationKind::ChangeDisk { spec, change } => change_disk(hostd, job, *spec, change).await,
+        OperationKind::ChangeSnapshots { spec, change } => change_snapshots(hostd, job, *spec, change).await,
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
         OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
         OperationKind::Reset => ask(hostd, job, RequestKind::Reset).await,
@@ -121,9 +122,9 @@ async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome 
 /// Reads the configuration that a job has written.
 async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     let (directory, vm) = (spec.directory(), spec.id);
-    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
+    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(Problem::from)?;
     match hostd.vms.get(vm) {
-        Some(_) => hostd.vms.configure(record.spec),
+        Some(_) => hostd.vms.configure(record.spec, record.snapshots),
         None => {
             let kept = Kept::from(&record);
             hostd.vms.set_off(record.spec, record.generation, None, kept);
@@ -145,7 +146,7 @@ async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
         let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN)
             .map_err(|error| Problem::new("system", error.to_string()))?;
         places.iter().try_for_each(|place| {
-            delete_vm(place.parent().unwrap_or(place), place, vm).map_err(directory_problem)
+            delete_vm(place.parent().unwrap_or(place), place, vm).map_err(Problem::from)
         })
     })
     .await??;
@@ -165,12 +166,13 @@ async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, how: StartOptio
         return started(hostd, job, START_WITHIN).await;
     }
     let directory = spec.directory();
-    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
+    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(Problem::from)?;
     if generation <= record.generation {
         let message =
             format!("start {generation} of this VM is over; the last one was {}", record.generation);
         return Err(Problem::new("generation_used", message).into());
     }
+    record.snapshots.check_whole(&spec.name)?;
     let memory_s = record.suspended.map_or(0, |memory| memory.bytes / MEMORY_BYTES_A_SECOND);
     fits(hostd, &spec).await?;
     let rule = hostd.config().crypto_safe;
@@ -245,7 +247,6 @@ async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
 
 /// Completes when the disk is changed, also for the guest if the VM runs.
 async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: DiskChange) -> Outcome {
-    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     let changed = change.applied_to(&spec)?;
     hostd.check_spec(job.vm, &changed)?;
     hostd.check_boot_files(&changed)?;
@@ -253,33 +254,54 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
         let wanted = changed.clone();
         blocking(move || fits::check_datastore(&used, &wanted)).await??;
     }
+    let wanted = RequestKind::ChangeDisk { change: change.clone(), known: spec.known_volumes() };
+    let task = Task::ChangeDisk { spec: Box::new(spec.clone()), change };
+    change_volumes(hostd, job, &spec, changed, wanted, task).await
+}
+
+/// Completes when every volume of the VM has the change.
+async fn change_snapshots(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    spec: VmSpec,
+    change: SnapshotChange,
+) -> Outcome {
+    let wanted = RequestKind::ChangeSnapshots { change: change.clone(), known: spec.known_volumes() };
+    let task = Task::ChangeSnapshots { spec: Box::new(spec.clone()), change };
+    change_volumes(hostd, job, &spec, spec.clone(), wanted, task).await
+}
+
+/// Has the supervisor of a running VM change its volumes, or a job those of a VM that is off.
+/// `changed` is the VM's configuration after the change.
+async fn change_volumes(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    spec: &VmSpec,
+    mut changed: VmSpec,
+    wanted: RequestKind,
+    task: Task,
+) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     let asked = match is_off(&now) {
         true => None,
         false => {
             meant_for(job, &now)?;
-            let wanted = RequestKind::ChangeDisk { change: change.clone(), known: spec.known_volumes() };
             let asked = ask_running(hostd, job, wanted).await;
             // The VM may be off by now.
             (!asked.as_ref().is_err_and(|problem| problem.code == "not_running")).then_some(asked)
         }
     };
     let volumes = match asked {
-        None => {
-            do_job(hostd, job, Task::ChangeDisk { spec: Box::new(spec.clone()), change }, Vec::new()).await?
-        }
+        None => do_job(hostd, job, task, Vec::new()).await,
         Some(Ok(known)) => {
-            let mut changed = changed;
             changed.learn(&known)?;
-            blocking(move || facts(&changed)).await??
+            blocking(move || facts(&changed)).await?.map_err(Failure::from)
         }
-        Some(Err(problem)) => {
-            // A partial change is recorded in the VM's directory.
-            learn(hostd, &spec).await?;
-            return Err(problem.into());
-        }
+        Some(Err(problem)) => Err(problem.into()),
     };
-    learn(hostd, &spec).await?;
-    Ok(Some(OperationOutcome::Volumes(volumes)))
+    // A partial change is recorded in the VM's directory.
+    learn(hostd, spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes?)))
 }
 
 /// Completes when the memory is sealed and none of the VM's processes runs.
@@ -622,10 +644,6 @@ fn hear_job(
 /// Runs `work`, which may block, on a thread for blocking work.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     spawn_blocking(work).await.map_err(|error| Problem::new("internal", error.to_string()))
-}
-
-fn directory_problem(error: VmDirectoryError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }
 
 impl Hostd {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
     ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
-    VmSpec,
+    VmSnapshots, VmSpec,
 };
 use strongroom_host::state_file::Off;
 use strongroom_host::vm_directory::VmRecord;
@@ -24,11 +24,14 @@ pub struct Kept {
     pub suspended: Option<SuspendedMemory>,
     /// Its dumps.
     pub dumps: Vec<Dump>,
+    /// Its snapshots.
+    pub snapshots: VmSnapshots,
 }
 
 impl From<&VmRecord> for Kept {
     fn from(record: &VmRecord) -> Self {
-        Self { suspended: record.suspended.clone(), dumps: record.dumps.clone() }
+        let (suspended, dumps) = (record.suspended.clone(), record.dumps.clone());
+        Self { suspended, dumps, snapshots: record.snapshots.clone() }
     }
 }
 
@@ -181,16 +184,18 @@ impl Vms {
         }
         self.change(vm, |now| {
             observed.spec = now.spec.take();
-            // A supervisor of an earlier version does not report dumps.
+            // A supervisor of an earlier version does not report these.
             observed.dumps = observed.dumps.or_else(|| now.dumps.take());
+            observed.snapshots = observed.snapshots.or_else(|| now.snapshots.take());
             *now = observed;
         });
     }
 
     /// Records that the VM is being started with this configuration.
     pub fn set_starting(&self, spec: &VmSpec, generation: VmGeneration) {
-        let dumps = self.get(spec.id).and_then(|now| now.dumps).unwrap_or_default();
-        let kept = Kept { suspended: None, dumps };
+        let (dumps, snapshots) = self.get(spec.id).map(|now| (now.dumps, now.snapshots)).unwrap_or_default();
+        let (dumps, snapshots) = (dumps.unwrap_or_default(), snapshots.unwrap_or_default());
+        let kept = Kept { suspended: None, dumps, snapshots };
         let mut starting = self.off_as(spec.clone(), generation, None, kept);
         (starting.power, starting.reason) = (PowerState::Starting, None);
         self.set(starting);
@@ -218,9 +223,11 @@ impl Vms {
         }
     }
 
-    /// Records the VM's configuration, or that of its next start.
-    pub fn configure(&self, spec: VmSpec) {
-        self.change(spec.id, |now| now.spec = Some(Box::new(spec)));
+    /// Records the VM's configuration, or that of its next start, and its snapshots.
+    pub fn configure(&self, spec: VmSpec, snapshots: VmSnapshots) {
+        self.change(spec.id, |now| {
+            (now.spec, now.snapshots) = (Some(Box::new(spec)), Some(snapshots));
+        });
     }
 
     /// Records the VM's dumps.
@@ -233,7 +240,7 @@ impl Vms {
         spec: VmSpec,
         generation: VmGeneration,
         off: Option<&Off>,
-        Kept { suspended, dumps }: Kept,
+        Kept { suspended, dumps, snapshots }: Kept,
     ) -> ObservedVm {
         let unsaid = match (&suspended, generation) {
             (Some(_), _) => OffReason::Suspended,
@@ -263,6 +270,7 @@ impl Vms {
             waiting_for: Vec::new(),
             suspended,
             dumps: Some(dumps),
+            snapshots: Some(snapshots),
             spec: Some(Box::new(spec)),
         }
     }

@@ -203,6 +203,7 @@ impl Site {
                 volume,
                 kek: Some(self.kek.id()),
                 generation: 1,
+                size_bytes: None,
             });
         }
         self.vms.push(spec.with_facts(&facts));
@@ -360,6 +361,7 @@ impl Site {
                     volume: made.volume,
                     kek: Some(self.kek.id()),
                     generation: made.generation,
+                    size_bytes: None,
                 })
                 .collect();
             *spec = spec.clone().with_facts(&facts);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use strongroom_datastore::file::{DatastoreError, delete, describe};
+use strongroom_datastore::file::{delete, describe};
 use strongroom_host::dumps;
 use strongroom_host::protocol::{Dump, OperationId, Problem, Progress, ProgressUnit, VmSpec};
 use strongroom_hypervisor::Monitor;
@@ -85,7 +85,7 @@ impl Dumping {
             qemu: monitor.version().to_string(),
             content: PACKED.to_owned(),
         };
-        let volume = describe(&path).map_err(datastore_problem)?.descriptor.volume;
+        let volume = describe(&path)?.descriptor.volume;
         let medium = OpenOwnVolume::open(&path, kek).map_err(|error| error.problem())?;
         let said =
             serde_json::to_vec(&description).map_err(|error| Problem::new("internal", error.to_string()))?;
@@ -124,10 +124,6 @@ impl Dumping {
             false => Ok(()),
         }
     }
-}
-
-fn datastore_problem(error: DatastoreError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }
 
 fn stream_problem(error: StreamError) -> Problem {

@@ -41,16 +41,17 @@ pub fn to_take_up(
     program: &QemuProgram,
     abandoned: &AtomicBool,
 ) -> Result<Option<Resuming>, Problem> {
-    let (spec, directory) = (&task.spec, task.spec.directory());
-    let failed = |error: strongroom_host::vm_directory::VmDirectoryError| {
-        Problem::new(error.code(), error.to_string())
-    };
-    let mut record = VmRecord::read_of(&directory, spec.id).map_err(failed)?;
-    if task.how.discard_memory && record.suspended.take().is_some() {
-        tracing::info!("VM {}: the memory that it was suspended with is lost, as was asked for", spec.name);
-        record.write(&directory).map_err(failed)?;
-    }
-    match record.suspended {
+    let spec = &task.spec;
+    let suspended = VmRecord::change(spec, |record| {
+        if task.how.discard_memory && record.suspended.take().is_some() {
+            tracing::info!(
+                "VM {}: the memory that it was suspended with is discarded as requested",
+                spec.name
+            );
+        }
+        Ok(record.suspended.clone())
+    })?;
+    match suspended {
         Some(memory) => Resuming::open(spec, keys, program, &memory, abandoned).map(Some),
         None => remove(spec).map(|()| None),
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac::sha256;
-use strongroom_datastore::file::{DatastoreError, delete, describe};
+use strongroom_datastore::file::{delete, describe};
 use strongroom_host::protocol::{DiskKey, DiskName, OwnVolume, Problem, VmSpec};
 use strongroom_host::served::served;
 use strongroom_streams::{Medium, StreamError};
@@ -133,7 +133,7 @@ fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
 
 fn disk_states(spec: &VmSpec) -> Result<Vec<DiskState>, Problem> {
     let state = |disk: &strongroom_host::protocol::Disk| {
-        let descriptor = describe(&spec.volume_path(&disk.name)).map_err(datastore_problem)?.descriptor;
+        let descriptor = describe(&spec.volume_path(&disk.name))?.descriptor;
         let (volume, top, generation) = (descriptor.volume, descriptor.top, descriptor.generation);
         Ok(DiskState { name: disk.name.clone(), volume, top, generation })
     };
@@ -147,7 +147,7 @@ fn disk_states(spec: &VmSpec) -> Result<Vec<DiskState>, Problem> {
 pub fn remove(spec: &VmSpec) -> Result<(), Problem> {
     let path = spec.own_volume_path(OwnVolume::Memory);
     match path.symlink_metadata() {
-        Ok(_) => delete(&path, LOCK_WAIT).map_err(datastore_problem),
+        Ok(_) => delete(&path, LOCK_WAIT).map_err(Problem::from),
         Err(_) => Ok(()),
     }
 }
@@ -188,10 +188,6 @@ impl Medium for OpenOwnVolume {
     fn flush(&mut self) -> io::Result<()> {
         self.flush().map_err(io::Error::other)
     }
-}
-
-fn datastore_problem(error: DatastoreError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }
 
 fn stream_problem(error: StreamError) -> Problem {

@@ -20,8 +20,8 @@ use strongroom_types::unix_seconds_now;
 use uuid::Uuid;
 
 use super::{
-    ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, datastore_problem, make_disks_durable, qmp_problem, remove,
-    stream_problem, system_problem,
+    ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, make_disks_durable, qmp_problem, remove, stream_problem,
+    system_problem,
 };
 use crate::keys::VmKeys;
 use crate::machine::Machine;
@@ -73,7 +73,7 @@ impl Saving {
         let description =
             serde_json::to_vec(&needs).map_err(|error| Problem::new("internal", error.to_string()))?;
         let path = self.spec.own_volume_path(OwnVolume::Memory);
-        let volume = describe(&path).map_err(datastore_problem)?.descriptor.volume;
+        let volume = describe(&path)?.descriptor.volume;
         let medium = OpenOwnVolume::open(&path, kek).map_err(|error| error.problem())?;
         let kind = StreamKind::Memory;
         let mut stream = StreamWriter::begin(medium, kind, volume, SLOT_BYTES_MAX, &description)
@@ -129,10 +129,9 @@ impl Saving {
 
     /// From here on the VM is suspended.
     fn record(&self, memory: SuspendedMemory) -> Result<(), Problem> {
-        let directory = self.spec.directory();
-        let mut record = VmRecord::read_of(&directory, self.spec.id)
-            .map_err(|error| Problem::new(error.code(), error.to_string()))?;
-        record.suspended = Some(memory);
-        record.write(&directory).map_err(|error| Problem::new(error.code(), error.to_string()))
+        VmRecord::change(&self.spec, |record| {
+            record.suspended = Some(memory);
+            Ok(())
+        })
     }
 }

@@ -6,6 +6,7 @@ use strongroom_host::protocol::Problem;
 use super::disks::Changing;
 use super::dump::DumpUnderWay;
 use super::rekey::Rekeying;
+use super::snapshots::ChangingSnapshots;
 use super::suspend::Suspension;
 
 /// An activity has a thread of its own, and ends when that thread reports so as an
@@ -23,6 +24,8 @@ pub(super) enum Activity {
     Dump(DumpUnderWay),
     /// A disk is added, removed or grown.
     DiskChange(Changing),
+    /// A snapshot is made or deleted.
+    SnapshotChange(ChangingSnapshots),
 }
 
 impl Activity {
@@ -37,6 +40,7 @@ impl Activity {
                 Some(problem.with_next_step("wait for that, or cancel it (`strongroom task list`)"))
             }
             Self::Rekey(_) => Some(wait("the VM is moving to another key".to_owned())),
+            Self::SnapshotChange(_) => Some(wait("a snapshot of the VM is being made or deleted".to_owned())),
             Self::DiskChange(changing) => {
                 Some(wait(format!("{} of the VM is being changed", changing.disk())))
             }
@@ -64,7 +68,7 @@ impl Activity {
     pub(super) fn is_sealing_memory(&self) -> bool {
         match self {
             Self::Suspension(_) | Self::Dump(_) => true,
-            Self::Idle | Self::Rekey(_) | Self::DiskChange(_) => false,
+            Self::Idle | Self::Rekey(_) | Self::DiskChange(_) | Self::SnapshotChange(_) => false,
         }
     }
 
@@ -86,6 +90,10 @@ impl Activity {
 
     pub(super) fn disk_change_mut(&mut self) -> Option<&mut Changing> {
         if let Self::DiskChange(changing) = self { Some(changing) } else { None }
+    }
+
+    pub(super) fn snapshot_change_mut(&mut self) -> Option<&mut ChangingSnapshots> {
+        if let Self::SnapshotChange(changing) = self { Some(changing) } else { None }
     }
 
     /// Ends the suspension, if one is in progress.
@@ -120,6 +128,14 @@ impl Activity {
         }
     }
 
+    /// Ends the change of snapshots, if one is in progress.
+    pub(super) fn end_snapshot_change(&mut self) -> Option<ChangingSnapshots> {
+        match std::mem::take(self) {
+            Self::SnapshotChange(changing) => Some(changing),
+            other => self.keep(other),
+        }
+    }
+
     /// Keeps an activity that is not the one to end.
     fn keep<Ended>(&mut self, other: Self) -> Option<Ended> {
         *self = other;
@@ -131,8 +147,9 @@ impl Activity {
 mod tests {
     use std::sync::Arc;
 
-    use strongroom_host::protocol::{DiskChange, OperationId};
+    use strongroom_host::protocol::{DiskChange, OperationId, SnapshotChange};
     use strongroom_host::wire::Wire;
+    use strongroom_types::SnapshotId;
 
     use super::*;
     use crate::door::Connection;
@@ -142,13 +159,15 @@ mod tests {
     }
 
     /// One activity of each kind, with the code with which it refuses others.
-    fn each() -> [(Activity, &'static str); 4] {
+    fn each() -> [(Activity, &'static str); 5] {
         let disk = "disk1".parse().unwrap();
+        let snapshots = SnapshotChange::Delete { snapshot: SnapshotId::random() };
         [
             (Activity::Suspension(Suspension::for_tests(asked_by())), "suspending"),
             (Activity::Rekey(Rekeying::for_tests(asked_by())), "busy"),
             (Activity::Dump(DumpUnderWay::for_tests(asked_by(), OperationId::random())), "dumping"),
             (Activity::DiskChange(Changing::for_tests(asked_by(), DiskChange::Remove { disk })), "busy"),
+            (Activity::SnapshotChange(ChangingSnapshots::for_tests(asked_by(), snapshots)), "busy"),
         ]
     }
 
@@ -168,7 +187,7 @@ mod tests {
     fn the_guest_is_reached_unless_its_memory_is_being_sealed() {
         Activity::Idle.allow_use_of_guest().unwrap();
         let reached = each().map(|(activity, _)| activity.allow_use_of_guest().is_ok());
-        assert_eq!(reached, [false, true, false, true]);
+        assert_eq!(reached, [false, true, false, true, true]);
     }
 
     #[test]
@@ -178,9 +197,10 @@ mod tests {
                 0 => activity.end_suspension().is_some(),
                 1 => activity.end_rekey().is_some(),
                 2 => activity.end_dump().is_some(),
-                _ => activity.end_disk_change().is_some(),
+                3 => activity.end_disk_change().is_some(),
+                _ => activity.end_snapshot_change().is_some(),
             };
-            for other in (0..4).filter(|other| *other != at) {
+            for other in (0..5).filter(|other| *other != at) {
                 assert!(!ended(&mut activity, other));
                 assert_eq!(activity.allow_another().unwrap_err().code, code);
             }

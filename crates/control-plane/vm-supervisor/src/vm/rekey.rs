@@ -92,7 +92,7 @@ impl Vm {
         Report::Answer { id, problem, known: self.task.spec.known_volumes() }
     }
 
-    fn configure(&mut self, spec: &VmSpec) -> Result<(), Problem> {
+    pub(super) fn configure(&mut self, spec: &VmSpec) -> Result<(), Problem> {
         self.become_configured(spec, self.state.layout.clone())
     }
 

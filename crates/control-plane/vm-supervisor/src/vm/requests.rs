@@ -40,6 +40,12 @@ impl Vm {
                     Err(problem) => Err(problem),
                 }
             }
+            RequestKind::ChangeSnapshots { change, known } => {
+                match self.change_snapshots(connection, request.id, change, &known) {
+                    Ok(()) => return self.tell(),
+                    Err(problem) => Err(problem),
+                }
+            }
             kind => self.carry_out(kind, files),
         };
         let problem = begun.err();
@@ -62,6 +68,7 @@ impl Vm {
             | RequestKind::Suspend
             | RequestKind::Rekey { .. }
             | RequestKind::ChangeDisk { .. }
+            | RequestKind::ChangeSnapshots { .. }
             | RequestKind::Dump { .. }
             | RequestKind::DeleteDump { .. } => Ok(()),
             RequestKind::AbandonSuspension => {

@@ -142,15 +142,10 @@ impl Vm {
             // A supervisor that died may have begun to save it.
             let _ = machine.qemu().monitor().end_saving();
         }
-        let failed = |error: strongroom_host::vm_directory::VmDirectoryError| {
-            Problem::new(error.code(), error.to_string())
-        };
-        let directory = spec.directory();
-        let mut record = VmRecord::read_of(&directory, spec.id).map_err(failed)?;
-        if record.suspended.take().is_some() {
-            record.write(&directory).map_err(failed)?;
-        }
-        Ok(())
+        VmRecord::change(spec, |record| {
+            record.suspended = None;
+            Ok(())
+        })
     }
 
     /// Once the guest runs, the volume is useless. It is large, so it is removed in the background.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use strongroom_types::{SnapshotId, SnapshotName};
 use thiserror::Error;
 
-use super::{Answer, Client, ControlError, Request, SNAPSHOT_WITHIN};
+use super::{Answer, Client, ControlError, Peer, Request, SNAPSHOT_WITHIN};
 
 /// How long all volumes are held still at most, whatever happens to this process.
 const LEASE: Duration = Duration::from_secs(5);
@@ -97,6 +97,8 @@ pub struct SnapshotGroup {
     pub name: SnapshotName,
     /// The volumes, each once.
     pub volumes: Vec<GroupVolume>,
+    /// The process of their supervisors.
+    pub peer: Peer,
 }
 
 impl SnapshotGroup {
@@ -145,7 +147,7 @@ impl SnapshotGroup {
         is_hoped_for: impl Fn(&Answer) -> bool + Sync,
     ) -> Result<Vec<Answer>, GroupError> {
         let ask = |volume: &GroupVolume| {
-            let answer = ask(&volume.path, request(volume), deadline)?;
+            let answer = self.ask(&volume.path, request(volume), deadline)?;
             if is_hoped_for(&answer) {
                 return Ok(answer);
             }
@@ -178,7 +180,7 @@ impl SnapshotGroup {
     fn delete(&self, reason: GroupError) -> GroupError {
         for volume in &self.volumes {
             let request = Request::DeleteSnapshot { name: self.name.clone(), least_generation: 0 };
-            let error = match ask(&volume.path, request, PREPARED_WITHIN) {
+            let error = match self.ask(&volume.path, request, PREPARED_WITHIN) {
                 Ok(Answer::SnapshotDeleted { .. }) => continue,
                 Ok(Answer::Refused { code, .. }) if code == "no_snapshot" => continue,
                 Ok(other) => ControlError::of_answer(&volume.path, other),
@@ -191,18 +193,18 @@ impl SnapshotGroup {
         }
         reason
     }
+
+    fn ask(&self, path: &Path, request: Request, deadline: Duration) -> Result<Answer, GroupError> {
+        let failed = |error| GroupError::Volume { path: path.to_owned(), error };
+        let client = Client::connect_to(path, self.peer).map_err(failed)?;
+        let client = client.ok_or_else(|| GroupError::NotExposed { path: path.to_owned() })?;
+        client.ask(request, deadline).map_err(failed)
+    }
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     one == other || identity(one).is_some_and(|found| identity(other) == Some(found))
-}
-
-fn ask(path: &Path, request: Request, deadline: Duration) -> Result<Answer, GroupError> {
-    let failed = |error| GroupError::Volume { path: path.to_owned(), error };
-    let client = Client::connect(path).map_err(failed)?;
-    let client = client.ok_or_else(|| GroupError::NotExposed { path: path.to_owned() })?;
-    client.ask(request, deadline).map_err(failed)
 }
 
 fn snapshotted(answer: Answer) -> Option<GroupedSnapshot> {

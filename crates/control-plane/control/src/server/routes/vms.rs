@@ -6,8 +6,8 @@ use axum::http::StatusCode;
 use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
-    CreateVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RotateKey, StartVm, StopVm,
-    Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
+    CreateSnapshot, CreateVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RevertVm,
+    RotateKey, Snapshot, StartVm, StopVm, Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
 };
 use strongroom_api::{ErrorBody, ListQuery, Page};
 
@@ -237,6 +237,69 @@ pub async fn vm_dump_delete(
     wish: Wish<PowerOptions>,
 ) -> Accepted {
     let task = blocking(api, move |control| control.delete_dump(&wish.caller, &vm, dump)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// The snapshots of a VM.
+#[utoipa::path(get, path = "/v1/vms/{vm}/snapshots", operation_id = "vm_snapshot_list", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ListQuery),
+    responses((status = 200, body = Page<Snapshot>), (status = "4XX", body = ErrorBody)))]
+pub async fn vm_snapshot_list(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Snapshot>>> {
+    let all = api.control.list_snapshots(&vm)?;
+    Ok(Json(page_of("snapshots", all, &query, |made| format!("{:020} {}", made.at_unix_seconds, made.name))?))
+}
+
+/// Makes a snapshot of all disks of a VM at one instant. A running guest continues after some
+/// milliseconds. Nothing is copied.
+#[utoipa::path(post, path = "/v1/vms/{vm}/snapshots", operation_id = "vm_snapshot_create", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = CreateSnapshot,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_snapshot_create(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<CreateSnapshot>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.create_snapshot(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Reverts the disks of a VM that is off to a snapshot. Their present content is kept as another
+/// snapshot, unless `discard` is set.
+#[utoipa::path(post, path = "/v1/vms/{vm}/snapshots/{snapshot}/revert", operation_id = "vm_snapshot_revert",
+    tag = "vm",
+    params(
+        ("vm" = String, Path, description = "Name or id."),
+        ("snapshot" = String, Path, description = "Name or id."),
+    ),
+    request_body = Option<RevertVm>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_snapshot_revert(
+    State(api): State<Api>,
+    Named((vm, snapshot)): Named<(String, String)>,
+    wish: Wish<RevertVm>,
+) -> Accepted {
+    let task =
+        blocking(api, move |control| control.revert_vm(&wish.caller, &vm, &snapshot, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Deletes a snapshot of a VM, running or off. The VM's content and its other snapshots stay.
+#[utoipa::path(delete, path = "/v1/vms/{vm}/snapshots/{snapshot}", operation_id = "vm_snapshot_delete", tag = "vm",
+    params(
+        ("vm" = String, Path, description = "Name or id."),
+        ("snapshot" = String, Path, description = "Name or id."),
+    ),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_snapshot_delete(
+    State(api): State<Api>,
+    Named((vm, snapshot)): Named<(String, String)>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.delete_snapshot(&wish.caller, &vm, &snapshot)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

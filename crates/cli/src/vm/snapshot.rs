@@ -1,0 +1,299 @@
+//! `strongroom vm snapshot`: the content of a VM's disks at one instant, kept and restored.
+
+use std::fmt;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use strongroom_api::task::Task;
+use strongroom_api::vm::{CreateSnapshot, RevertVm, Snapshot};
+use strongroom_api::{ListQuery, Page};
+use strongroom_types::{SnapshotName, counted};
+use strongroom_vm::limits::SNAPSHOTS_MAX;
+
+use super::remove::is_meant;
+use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::{Output, Table, utc};
+
+/// Snapshots of VMs.
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// Make a snapshot of all disks of a VM, also while it runs
+    Create(CreateArguments),
+    /// List a VM's snapshots
+    List(ListArguments),
+    /// Show a snapshot
+    Show(ShowArguments),
+    /// Revert the disks of a VM that is off to a snapshot
+    Revert(RevertArguments),
+    /// Delete a snapshot, also while the VM runs
+    Delete(DeleteArguments),
+}
+
+/// The arguments of `vm snapshot create`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The snapshot contains what the disks contain at one instant, as after a power cut: everything that the guest has \
+flushed, and some of what it has not. Flush in the guest (`sync`, `fsfreeze`) to include more. The guest's memory is not part of it, \
+and neither are swap disks, the seed and the TPM. A running guest continues after some milliseconds. Nothing is copied: from then on \
+the guest writes to new layers, each with a key of its own.
+
+Example:
+  strongroom vm snapshot create web1 before-upgrade"
+)]
+pub struct CreateArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The name of the snapshot
+    name: SnapshotName,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `vm snapshot list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm snapshot list web1")]
+pub struct ListArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `vm snapshot show`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm snapshot show web1 before-upgrade")]
+pub struct ShowArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The snapshot, by name or id
+    snapshot: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `vm snapshot revert`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The disks get the content and the size that they had. Their present content is kept as another snapshot, unless \
+--discard is given. Disks that were added after the snapshot was made stay as they are. If the revert is interrupted, the VM does not \
+start until it is reverted again.
+
+Examples:
+  strongroom vm snapshot revert web1 before-upgrade --keep-as failed-upgrade
+  strongroom vm snapshot revert web1 before-upgrade --discard"
+)]
+pub struct RevertArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The snapshot, by name or id
+    snapshot: String,
+
+    /// The name of the snapshot that keeps the present content [default: before-revert-N]
+    #[arg(long, value_name = "NAME", conflicts_with = "discard")]
+    keep_as: Option<SnapshotName>,
+
+    /// Do not keep the present content
+    #[arg(long)]
+    discard: bool,
+
+    /// Do not ask before content is discarded
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// The arguments of `vm snapshot delete`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The VM keeps its content, and so do its other snapshots. Layers that only this snapshot needs are removed with their \
+keys. Other layers are merged, which takes a while if the guest wrote much since.
+
+Example:
+  strongroom vm snapshot delete web1 before-upgrade"
+)]
+pub struct DeleteArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The snapshot, by name or id
+    snapshot: String,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Listing(Page<Snapshot>);
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = &self.0.items;
+        if all.is_empty() {
+            return f.write_str("there are no snapshots");
+        }
+        let row = |snapshot: &Snapshot| {
+            [
+                snapshot.name.to_string(),
+                utc(snapshot.at_unix_seconds),
+                parent_of(snapshot, all),
+                if snapshot.is_current { "yes".to_owned() } else { String::new() },
+                counted(snapshot.volumes.len(), "disk"),
+            ]
+        };
+        let head = ["SNAPSHOT", "MADE", "PARENT", "CURRENT", "DISKS"];
+        write!(f, "{}", Table { head, rows: all.iter().map(row).collect() })
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    snapshot: Snapshot,
+    #[serde(skip)]
+    parent: String,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Snapshot { id, name, at_unix_seconds, volumes, is_current, .. } = &self.snapshot;
+        writeln!(f, "snapshot    {name}")?;
+        writeln!(f, "id          {id}")?;
+        writeln!(f, "made        {}", utc(*at_unix_seconds))?;
+        if !self.parent.is_empty() {
+            writeln!(f, "parent      {}", self.parent)?;
+        }
+        writeln!(f, "disks       {}", volumes.join(", "))?;
+        write!(f, "current     {}", if *is_current { "yes: the VM's content is based on it" } else { "no" })
+    }
+}
+
+#[derive(Serialize)]
+struct Done {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    said: String,
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl SnapshotCommand {
+    /// Runs the command.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::Create(arguments) => arguments.run(output),
+            Self::List(ListArguments { vm, api }) => output.answer(&Listing(list(&api.connect()?, vm)?)),
+            Self::Show(arguments) => arguments.run(output),
+            Self::Revert(arguments) => arguments.run(output),
+            Self::Delete(arguments) => arguments.run(output),
+        }
+    }
+}
+
+fn list(api: &Api, vm: &str) -> Result<Page<Snapshot>, CliError> {
+    let limit = u32::try_from(SNAPSHOTS_MAX).ok();
+    api.query(&path(vm, None), &ListQuery { limit, ..ListQuery::default() })
+}
+
+fn path(vm: &str, snapshot: Option<&str>) -> String {
+    let all = format!("/v1/vms/{}/snapshots", segment(vm));
+    snapshot.map_or_else(|| all.clone(), |snapshot| format!("{all}/{}", segment(snapshot)))
+}
+
+fn parent_of(snapshot: &Snapshot, all: &[Snapshot]) -> String {
+    let parent = all.iter().find(|other| snapshot.parent == Some(other.id));
+    parent.map_or_else(String::new, |parent| parent.name.to_string())
+}
+
+impl CreateArguments {
+    fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let task = api.post(&path(&self.vm, None), &CreateSnapshot { name: self.name.clone() })?;
+        let said = format!("made snapshot {} of {}", self.name, self.vm);
+        finish(&api, output, &self.wait, "making the snapshot", task, said)
+    }
+}
+
+impl ShowArguments {
+    fn run(&self, output: &Output) -> Result<(), CliError> {
+        let all = list(&self.api.connect()?, &self.vm)?.items;
+        let is = |one: &&Snapshot| one.name.as_str() == self.snapshot || one.id.to_string() == self.snapshot;
+        let Some(snapshot) = all.iter().find(is).cloned() else {
+            return Err(CliError::Usage(format!(
+                "VM {0} has no snapshot {1}; `strongroom vm snapshot list {0}` shows what there is",
+                self.vm, self.snapshot
+            )));
+        };
+        let parent = parent_of(&snapshot, &all);
+        output.answer(&Shown { snapshot, parent })
+    }
+}
+
+impl RevertArguments {
+    fn run(&self, output: &Output) -> Result<(), CliError> {
+        let Self { vm, snapshot, keep_as, discard, .. } = self;
+        let api = self.api.connect()?;
+        if *discard && !self.yes {
+            is_meant(&format!("Discard what the disks of VM {vm} contain now?"))?;
+        }
+        let wish = RevertVm { keep_as: keep_as.clone(), discard: *discard };
+        let task = api.post(&format!("{}/revert", path(vm, Some(snapshot))), &wish)?;
+        let said = format!("reverted {vm} to snapshot {snapshot}");
+        finish(&api, output, &self.wait, "reverting", task, said)
+    }
+}
+
+impl DeleteArguments {
+    fn run(&self, output: &Output) -> Result<(), CliError> {
+        let Self { vm, snapshot, .. } = self;
+        let api = self.api.connect()?;
+        if !self.yes {
+            is_meant(&format!("Delete snapshot {snapshot} of VM {vm}?"))?;
+        }
+        let task = api.delete(&path(vm, Some(snapshot)))?;
+        let said = format!("deleted snapshot {snapshot} of {vm}");
+        finish(&api, output, &self.wait, "deleting", task, said)
+    }
+}
+
+fn finish(
+    api: &Api,
+    output: &Output,
+    wait: &WaitArguments,
+    doing: &'static str,
+    task: Task,
+    said: String,
+) -> Result<(), CliError> {
+    if wait.no_wait {
+        return output.answer(&Begun(task));
+    }
+    let task = follow(api, output, doing, task)?;
+    output.answer(&Done { task, said })
+}

@@ -1,0 +1,51 @@
+//! Snapshots of VMs.
+
+use serde::{Deserialize, Serialize};
+use strongroom_types::{SnapshotId, SnapshotName};
+use utoipa::ToSchema;
+
+use crate::Name;
+
+/// The content of a VM's volumes at one instant, as after a power cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// Its id.
+    #[schema(value_type = Uuid)]
+    pub id: SnapshotId,
+    /// Its name, unique among the snapshots of the VM.
+    #[schema(value_type = Name)]
+    pub name: SnapshotName,
+    /// When it was made, in seconds since 1970.
+    pub at_unix_seconds: u64,
+    /// Its volumes: the VM's disks at that time, and `nvram` if the VM has UEFI firmware. A volume
+    /// that was added to the VM later is not reverted.
+    pub volumes: Vec<String>,
+    /// The snapshot that the VM's content was based on.
+    #[schema(value_type = Option<Uuid>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<SnapshotId>,
+    /// Whether the VM's present content is based on it.
+    pub is_current: bool,
+}
+
+/// A request for a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSnapshot {
+    /// Its name.
+    #[schema(value_type = Name)]
+    pub name: SnapshotName,
+}
+
+/// Options for reverting to a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RevertVm {
+    /// The name of the snapshot that keeps the present content; the default is `before-revert-N`.
+    #[schema(value_type = Option<Name>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_as: Option<SnapshotName>,
+    /// Does not keep the present content.
+    #[serde(default)]
+    pub discard: bool,
+}

@@ -1,0 +1,188 @@
+//! Snapshots of VMs, running or off.
+//!
+//! The task has the request from the beginning, with the ids of the snapshots that it makes. The
+//! host accepts each change again and goes by its effect, so the task continues after any process
+//! was killed. The host reports which snapshots there are.
+
+use strongroom_api::Problem;
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::{CreateSnapshot, PowerState, RevertVm, Snapshot};
+use strongroom_api::{ErrorCode, ObjectKind};
+use strongroom_host::protocol::{
+    self, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
+};
+use strongroom_types::{SnapshotId, SnapshotName};
+
+use super::Control;
+use super::advance::{End, Next, Step, keep_volumes};
+use super::operate::Operated;
+use super::wishes::{Caller, state, stop_it};
+use crate::inventory::{Failure, Index};
+use crate::problems;
+use crate::records::{VmRecord, Work};
+
+impl Control {
+    /// The snapshots of a VM, in the order in which they were made.
+    ///
+    /// # Errors
+    /// [`Problem`] if the VM does not exist.
+    pub fn list_snapshots(&self, named: &str) -> Result<Vec<Snapshot>, Problem> {
+        let index = self.inventory.read();
+        let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        Ok(views(&snapshots_of(&index, vm)))
+    }
+
+    /// Requests a snapshot of a VM.
+    ///
+    /// # Errors
+    /// [`Problem`], as for all requests here.
+    pub fn create_snapshot(
+        &self,
+        caller: &Caller,
+        named: &str,
+        wish: &CreateSnapshot,
+    ) -> Result<Task, Problem> {
+        let snapshot = NewVmSnapshot { id: SnapshotId::random(), name: wish.name.clone() };
+        self.snapshot_wish(caller, named, TaskKind::VmSnapshotCreate, |all, _, _| {
+            all.check_new(&snapshot).map_err(told_problem)?;
+            Ok(SnapshotChange::Create { snapshot: snapshot.clone() })
+        })
+    }
+
+    /// Requests that a VM that is off is reverted to a snapshot.
+    pub fn revert_vm(
+        &self,
+        caller: &Caller,
+        named: &str,
+        snapshot: &str,
+        wish: &RevertVm,
+    ) -> Result<Task, Problem> {
+        if wish.discard && wish.keep_as.is_some() {
+            let message = "the present content is kept under a name, or discarded, and not both";
+            return Err(problems::invalid(message).next("leave out `keep_as` or `discard`"));
+        }
+        let id = SnapshotId::random();
+        self.snapshot_wish(caller, named, TaskKind::VmSnapshotRevert, |all, vm, power| {
+            if power.is_on() {
+                return Err(state(vm, power, "its disks cannot change under its guest").next(stop_it(vm)));
+            }
+            if power == PowerState::Suspended {
+                return Err(state(vm, power, "its memory fits its disks as they are")
+                    .next("start it and shut it down, or start it with --discard-memory"));
+            }
+            let to = snapshot_in(all, vm, snapshot)?.id;
+            let keep = NewVmSnapshot { id, name: wish.keep_as.clone().map_or_else(|| free_name(all), Ok)? };
+            all.check_new(&keep).map_err(told_problem)?;
+            Ok(SnapshotChange::Revert { to, keep, discard: wish.discard })
+        })
+    }
+
+    /// Requests the deletion of a snapshot.
+    pub fn delete_snapshot(&self, caller: &Caller, named: &str, snapshot: &str) -> Result<Task, Problem> {
+        self.snapshot_wish(caller, named, TaskKind::VmSnapshotDelete, |all, vm, _| {
+            Ok(SnapshotChange::Delete { snapshot: snapshot_in(all, vm, snapshot)?.id })
+        })
+    }
+
+    fn snapshot_wish(
+        &self,
+        caller: &Caller,
+        named: &str,
+        kind: TaskKind,
+        change: impl Fn(&VmSnapshots, &VmRecord, PowerState) -> Result<SnapshotChange, Problem>,
+    ) -> Result<Task, Problem> {
+        // Not read within the request, which holds the index. The host checks it again.
+        let all = self.snapshots_named(named);
+        self.vm_wish(caller, named, kind, |vm, power| match power {
+            PowerState::Starting | PowerState::Stopping => {
+                Err(state(vm, power, "wait until it is on or off"))
+            }
+            PowerState::KeyUnavailable => Err(state(vm, power, "its disks wait for its key")
+                .next("see to its key provider: `strongroom key-provider list`")),
+            _ => Ok(Work::ChangeSnapshots { change: change(&all, vm, power)?, failures: 0 }),
+        })
+    }
+
+    /// Returns the snapshots of a VM; none if there is no such VM.
+    pub(super) fn snapshots_named(&self, named: &str) -> VmSnapshots {
+        let index = self.inventory.read();
+        index.find_vm(named).map(|vm| snapshots_of(&index, vm)).unwrap_or_default()
+    }
+
+    pub(super) fn change_the_snapshots(
+        &self,
+        step: &Step,
+        change: &SnapshotChange,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            let spec = Box::new(step.vm.told(datastore)?);
+            Some(OperationKind::ChangeSnapshots { spec, change: change.clone() })
+        })?;
+        let again = Work::ChangeSnapshots { change: change.clone(), failures: failures + 1 };
+        let outcome = match operated {
+            Operated::Done(outcome) => outcome,
+            other => return self.not_changed(step, other, again, failures),
+        };
+        if let Some(wait) = self.look_first(step)? {
+            return Ok(wait);
+        }
+        let volumes = OperationOutcome::into_volumes(outcome);
+        let mut vm = VmRecord::clone(&step.vm.record);
+        if let SnapshotChange::Revert { .. } = change {
+            // A disk has the size that it had then.
+            for facts in &volumes {
+                let disk = vm.hardware.disks.iter_mut().find(|disk| disk.name == facts.disk);
+                if let (Some(disk), Some(size)) = (disk, facts.size_bytes) {
+                    disk.size = size;
+                }
+            }
+        }
+        let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
+        match kept {
+            Ok(draft) => self.end(step, &vm, draft, End::Done),
+            Err(problem) => self.end(step, &step.vm, self.draft(), End::Failed(problem)),
+        }
+    }
+}
+
+/// Returns the snapshots that a VM's host has reported.
+fn snapshots_of(index: &Index, vm: &VmRecord) -> VmSnapshots {
+    index.observed(vm.id).map(|seen| seen.snapshots.clone()).unwrap_or_default()
+}
+
+/// Converts the snapshots of a VM for callers.
+pub(super) fn views(all: &VmSnapshots) -> Vec<Snapshot> {
+    let view = |snapshot: &protocol::VmSnapshot| Snapshot {
+        id: snapshot.id,
+        name: snapshot.name.clone(),
+        at_unix_seconds: snapshot.at_unix_seconds,
+        volumes: snapshot.volumes.iter().map(ToString::to_string).collect(),
+        parent: snapshot.parent,
+        is_current: all.current == Some(snapshot.id),
+    };
+    all.list.iter().map(view).collect()
+}
+
+fn snapshot_in<'all>(
+    all: &'all VmSnapshots,
+    vm: &VmRecord,
+    named: &str,
+) -> Result<&'all protocol::VmSnapshot, Problem> {
+    all.named(named).ok_or_else(|| {
+        Problem::new(ErrorCode::NotFound, format!("VM {} has no snapshot {named}", vm.name))
+            .next(format!("`strongroom vm snapshot list {}` shows what there is", vm.name))
+    })
+}
+
+/// A name that no snapshot of the VM has.
+fn free_name(all: &VmSnapshots) -> Result<SnapshotName, Problem> {
+    let names = (1..).map(|number: u32| format!("before-revert-{number}"));
+    let free = names.take(all.list.len() + 1).find(|name| all.named(name).is_none()).unwrap_or_default();
+    free.parse().map_err(|error: strongroom_types::NameError| problems::invalid(error.to_string()))
+}
+
+/// Converts a refusal by the rules that a host has too.
+pub(super) fn told_problem(problem: protocol::Problem) -> Problem {
+    Problem { next_step: problem.next_step, ..problems::conflict(problem.message) }
+}

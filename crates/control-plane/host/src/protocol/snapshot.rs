@@ -1,0 +1,190 @@
+//! Snapshots of a VM: the snapshots of its volumes that belong together.
+
+use serde::{Deserialize, Serialize};
+use strongroom_types::{SnapshotId, SnapshotName, unix_seconds_now};
+use strongroom_vm::limits::SNAPSHOTS_MAX;
+use strongroom_vm::{DiskName, VmName};
+
+use super::problem::Problem;
+
+/// The content of a VM's volumes at one instant, as after a power cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmSnapshot {
+    /// Its id, which each volume's descriptor has too.
+    pub id: SnapshotId,
+    /// Its name, which each volume's descriptor has too.
+    pub name: SnapshotName,
+    /// When it was made: seconds since 1970-01-01 00:00 UTC.
+    pub at_unix_seconds: u64,
+    /// Its volumes: the disks that keep data, and UEFI's variables.
+    pub volumes: Vec<DiskName>,
+    /// The snapshot on which the VM's content was based then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<SnapshotId>,
+}
+
+/// The id and name of a snapshot that does not exist yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewVmSnapshot {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Its name.
+    pub name: SnapshotName,
+}
+
+/// A change of a VM's snapshots. A part that is already done is left as it is, so that a request
+/// can be repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum SnapshotChange {
+    /// Makes a snapshot of all volumes at one instant.
+    Create {
+        /// The snapshot.
+        snapshot: NewVmSnapshot,
+    },
+    /// Reverts the volumes of a VM that is off to a snapshot. Volumes that the snapshot does not
+    /// have stay as they are.
+    Revert {
+        /// The snapshot to revert to.
+        to: SnapshotId,
+        /// The snapshot that keeps the present content.
+        keep: NewVmSnapshot,
+        /// Deletes `keep` when all volumes are reverted.
+        discard: bool,
+    },
+    /// Deletes a snapshot.
+    Delete {
+        /// The snapshot.
+        snapshot: SnapshotId,
+    },
+}
+
+/// The snapshots of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmSnapshots {
+    /// The snapshots that all of their volumes have, in the order in which they were made.
+    #[serde(default)]
+    pub list: Vec<VmSnapshot>,
+    /// The snapshot on which the VM's present content is based.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<SnapshotId>,
+    /// The change that has begun and not ended. Some of the volumes may have it already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changing: Option<SnapshotChange>,
+}
+
+impl VmSnapshots {
+    /// Whether the VM has no snapshot, and none is being changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the snapshot with this id.
+    pub fn get(&self, id: SnapshotId) -> Option<&VmSnapshot> {
+        self.list.iter().find(|snapshot| snapshot.id == id)
+    }
+
+    /// Returns the snapshot with this name or id.
+    pub fn named(&self, named: &str) -> Option<&VmSnapshot> {
+        let is = |snapshot: &&VmSnapshot| snapshot.name.as_str() == named || snapshot.id.to_string() == named;
+        self.list.iter().find(is)
+    }
+
+    /// Checks that no snapshot needs this volume.
+    ///
+    /// # Errors
+    /// Names a snapshot that does.
+    pub fn check_unneeded(&self, volume: &DiskName) -> Result<(), Problem> {
+        let needs = |snapshot: &&VmSnapshot| snapshot.volumes.contains(volume);
+        let Some(snapshot) = self.list.iter().find(needs) else { return Ok(()) };
+        let message = format!("{volume} is part of snapshot {}", snapshot.name);
+        Err(Problem::new("in_snapshot", message).with_next_step("delete the VM's snapshots first"))
+    }
+
+    /// Checks that a snapshot can be added.
+    ///
+    /// # Errors
+    /// If its name is taken, or there are too many.
+    pub fn check_new(&self, new: &NewVmSnapshot) -> Result<(), Problem> {
+        if self.list.iter().any(|known| known.name == new.name || known.id == new.id) {
+            let message = format!("the VM has a snapshot {} already", new.name);
+            return Err(Problem::new("snapshot_exists", message).with_next_step("choose another name"));
+        }
+        if self.list.len() >= SNAPSHOTS_MAX {
+            let message = format!("the VM has {SNAPSHOTS_MAX} snapshots, and no VM has more");
+            return Err(Problem::new("many_snapshots", message).with_next_step("delete one first"));
+        }
+        Ok(())
+    }
+
+    /// Checks that no revert was interrupted.
+    ///
+    /// # Errors
+    /// If some of the VM's volumes are reverted, and others are not.
+    pub fn check_whole(&self, vm: &VmName) -> Result<(), Problem> {
+        let Some(SnapshotChange::Revert { .. }) = self.changing else { return Ok(()) };
+        let message = format!("a revert of VM {vm} was interrupted, and some of its disks are not reverted");
+        let next = format!("revert it again: `strongroom vm snapshot revert {vm} SNAPSHOT`");
+        Err(Problem::new("half_reverted", message).with_next_step(next))
+    }
+
+    /// Adds a snapshot of the present content, which is based on it from now on.
+    pub fn add(&mut self, new: &NewVmSnapshot, volumes: Vec<DiskName>) {
+        let NewVmSnapshot { id, name } = new.clone();
+        let parent = self.current.replace(id);
+        self.list.push(VmSnapshot { id, name, at_unix_seconds: unix_seconds_now(), volumes, parent });
+    }
+
+    /// Removes a snapshot. What was based on it is based on its parent.
+    pub fn remove(&mut self, id: SnapshotId) {
+        let parent = self.get(id).and_then(|snapshot| snapshot.parent);
+        self.list.retain(|snapshot| snapshot.id != id);
+        let based = self.list.iter_mut().map(|snapshot| &mut snapshot.parent).chain([&mut self.current]);
+        based.filter(|base| **base == Some(id)).for_each(|base| *base = parent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(name: &str) -> NewVmSnapshot {
+        NewVmSnapshot { id: SnapshotId::random(), name: name.parse().unwrap() }
+    }
+
+    #[test]
+    fn what_was_based_on_a_deleted_snapshot_is_based_on_its_parent() {
+        let mut all = VmSnapshots::default();
+        let [first, second, third] = ["first", "second", "third"].map(new);
+        for snapshot in [&first, &second] {
+            all.check_new(snapshot).unwrap();
+            all.add(snapshot, vec!["disk0".parse().unwrap()]);
+        }
+        all.current = Some(first.id);
+        all.add(&third, Vec::new());
+        assert_eq!(all.named("third").unwrap().parent, Some(first.id));
+        all.remove(first.id);
+        assert_eq!(all.named("second").unwrap().parent, None);
+        assert_eq!((all.named("third").unwrap().parent, all.current), (None, Some(third.id)));
+        all.remove(third.id);
+        assert_eq!(all.current, None);
+        let needed = all.check_unneeded(&"disk0".parse().unwrap()).unwrap_err();
+        assert_eq!(needed.code, "in_snapshot");
+        all.check_unneeded(&"disk1".parse().unwrap()).unwrap();
+        all.remove(second.id);
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn a_vm_has_a_limited_number_of_snapshots_with_different_names() {
+        let mut all = VmSnapshots::default();
+        for number in 0..SNAPSHOTS_MAX {
+            let snapshot = new(&format!("s{number}"));
+            all.check_new(&snapshot).unwrap();
+            all.add(&snapshot, Vec::new());
+        }
+        assert_eq!(all.check_new(&new("s0")).unwrap_err().code, "snapshot_exists");
+        assert_eq!(all.check_new(&new("other")).unwrap_err().code, "many_snapshots");
+    }
+}

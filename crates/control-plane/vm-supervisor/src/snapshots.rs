@@ -1,0 +1,379 @@
+//! Makes, reverts to and deletes the snapshots of a VM, running or off.
+//!
+//! ```text
+//! create  vm.json says "changing" -> every volume has it, of one instant -> vm.json lists it
+//! revert  vm.json says "changing" -> each volume: content kept, then reverted -> vm.json: the new sizes
+//! delete  vm.json says "changing" -> no volume has it any more -> vm.json without it
+//! ```
+//!
+//! A snapshot that `vm.json` does not list does not exist, whatever volumes have it. What an
+//! interrupted creation or deletion left is removed by the next change. An interrupted revert is
+//! continued by the next one, and the VM does not start until then.
+//!
+//! `vm.json` is not trusted: the descriptors, which the VM's key authenticates, say which volumes
+//! have a snapshot. A revert takes every volume that has it, and is refused if one that `vm.json`
+//! lists has not.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use strongroom_datastore::file::{
+    Access, AddLayerOptions, Descriptor, NewSnapshot, OpenOptions, Protection, authenticated,
+    create_snapshot, delete_snapshot, describe, revert,
+};
+use strongroom_host::protocol::{
+    Disk, DiskKind, DiskName, NewVmSnapshot, OwnVolume, Problem, Progress, ProgressUnit, SnapshotChange,
+    VmSnapshots, VmSpec,
+};
+use strongroom_host::served::served;
+use strongroom_host::vm_directory::VmRecord;
+use strongroom_keys::Kek;
+use strongroom_types::SnapshotId;
+use strongroom_worker::control::{
+    Answer, Client, ControlError, GroupVolume, Peer, Request, SNAPSHOT_WITHIN, SnapshotGroup,
+};
+use strongroom_worker::{MergeError, Progress as Transferred, complete, merge_next};
+
+use crate::job::key_problem;
+use crate::keys::VmKeys;
+
+/// How long the last I/O of a volume's previous holder may take.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// Whether the VM's volumes are served, by threads of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// The VM is off.
+    No,
+    /// The VM runs.
+    Yes,
+}
+
+/// Changes the snapshots of a VM. Returns the VM's configuration with the generations, and after a
+/// revert the sizes, that its volumes have now.
+///
+/// # Errors
+/// If a key is unavailable, a volume is damaged or in use, or the change is refused. The next
+/// change removes or continues what has been done.
+pub fn change(
+    keys: &VmKeys,
+    vm: &VmSpec,
+    change: &SnapshotChange,
+    serving: Serving,
+    tell: impl FnMut(Progress) -> Result<(), Problem>,
+) -> Result<VmSpec, Problem> {
+    let mut changing = Changing { keys, vm: vm.clone(), serving, tell };
+    changing.run(change)?;
+    Ok(changing.vm)
+}
+
+/// Returns the snapshots that `vm.json` lists.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn read(vm: &VmSpec) -> Result<VmSnapshots, Problem> {
+    Ok(VmRecord::read_of(&vm.directory(), vm.id)?.snapshots)
+}
+
+struct Changing<'a, Tell> {
+    keys: &'a VmKeys,
+    /// The configuration, with what is known of the volumes now.
+    vm: VmSpec,
+    serving: Serving,
+    tell: Tell,
+}
+
+/// A volume with its key and its authenticated descriptor.
+struct Volume {
+    name: DiskName,
+    path: PathBuf,
+    kek: Option<Arc<Kek>>,
+    descriptor: Descriptor,
+}
+
+impl Volume {
+    fn protection(&self) -> Protection<'_> {
+        self.kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted)
+    }
+
+    fn has(&self, snapshot: SnapshotId) -> bool {
+        self.descriptor.snapshot(snapshot).is_some()
+    }
+
+    fn to_open(&self) -> OpenOptions<'_> {
+        OpenOptions {
+            protection: self.protection(),
+            access: Access::ReadWrite,
+            lock_wait: LOCK_WAIT,
+            least_generation: self.descriptor.generation,
+        }
+    }
+
+    fn to_add_a_layer(&self) -> AddLayerOptions<'_> {
+        AddLayerOptions {
+            protection: self.protection(),
+            log_bytes: None,
+            lock_wait: LOCK_WAIT,
+            least_generation: self.descriptor.generation,
+        }
+    }
+}
+
+impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
+    fn run(&mut self, change: &SnapshotChange) -> Result<(), Problem> {
+        self.settle(change)?;
+        match change {
+            SnapshotChange::Create { snapshot } => self.create(snapshot),
+            SnapshotChange::Revert { to, keep, discard } => self.revert(*to, keep, *discard),
+            SnapshotChange::Delete { snapshot } => self.delete(*snapshot),
+        }
+    }
+
+    /// Removes what an interrupted creation or deletion left.
+    fn settle(&mut self, next: &SnapshotChange) -> Result<(), Problem> {
+        let all = read(&self.vm)?;
+        match all.changing.clone() {
+            None => Ok(()),
+            Some(SnapshotChange::Create { snapshot }) => {
+                self.remove_from_volumes(snapshot.id)?;
+                self.end(|_| {})
+            }
+            Some(SnapshotChange::Delete { snapshot }) => self.delete(snapshot),
+            // The next revert continues it.
+            Some(SnapshotChange::Revert { .. }) if matches!(next, SnapshotChange::Revert { .. }) => Ok(()),
+            Some(SnapshotChange::Revert { .. }) => all.check_whole(&self.vm.name),
+        }
+    }
+
+    fn create(&mut self, snapshot: &NewVmSnapshot) -> Result<(), Problem> {
+        if read(&self.vm)?.get(snapshot.id).is_some() {
+            // An earlier request has made it.
+            return Ok(());
+        }
+        self.begin(&SnapshotChange::Create { snapshot: snapshot.clone() }, |all| all.check_new(snapshot))?;
+        let volumes = self.volumes()?;
+        let made = match self.serving {
+            Serving::Yes => self.create_served(snapshot, &volumes),
+            Serving::No => self.each(&volumes, |volume| snapshot_of(volume, snapshot).map(Some)),
+        };
+        if let Err(problem) = made {
+            // Whatever stays behind is removed by the next change.
+            let removed = self.remove_from_volumes(snapshot.id).and_then(|()| self.end(|_| {}));
+            let _ = removed.inspect_err(|left| tracing::warn!("VM {}: {left}", self.vm.name));
+            return Err(problem);
+        }
+        self.end(|all| all.add(snapshot, names(&volumes)))
+    }
+
+    fn create_served(&mut self, snapshot: &NewVmSnapshot, volumes: &[Volume]) -> Result<(), Problem> {
+        let NewVmSnapshot { id, name } = snapshot.clone();
+        let group = |volume: &Volume| GroupVolume {
+            path: volume.path.clone(),
+            least_generation: volume.descriptor.generation,
+        };
+        let group =
+            SnapshotGroup { id, name, volumes: volumes.iter().map(group).collect(), peer: Peer::ThisProcess };
+        let made = group.make().map_err(|error| Problem::new(error.code(), error.to_string()))?;
+        for (volume, made) in volumes.iter().zip(made) {
+            tracing::info!(
+                "VM {}: snapshot {} of {}: its guest waited for {} us",
+                self.vm.name,
+                snapshot.name,
+                volume.name,
+                made.stall_microseconds
+            );
+            self.vm.raise_generation(&volume.name, made.generation);
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, snapshot: SnapshotId) -> Result<(), Problem> {
+        let all = read(&self.vm)?;
+        if all.get(snapshot).is_none() && all.changing.is_none() {
+            return Ok(());
+        }
+        self.begin(&SnapshotChange::Delete { snapshot }, |_| Ok(()))?;
+        self.remove_from_volumes(snapshot)?;
+        self.end(|all| all.remove(snapshot))
+    }
+
+    fn remove_from_volumes(&mut self, snapshot: SnapshotId) -> Result<(), Problem> {
+        let volumes = self.volumes()?;
+        let serving = self.serving;
+        self.each(&volumes, |volume| match serving {
+            Serving::Yes => delete_served(volume, snapshot),
+            Serving::No => delete_and_merge(volume, snapshot).map(Some),
+        })
+    }
+
+    fn revert(&mut self, to: SnapshotId, keep: &NewVmSnapshot, discard: bool) -> Result<(), Problem> {
+        if self.serving == Serving::Yes {
+            let message = format!("VM {} runs, and its disks cannot change under its guest", self.vm.name);
+            return Err(Problem::new("running", message).with_next_step("stop it first"));
+        }
+        let (all, unfinished) = {
+            let record = VmRecord::read_of(&self.vm.directory(), self.vm.id)?;
+            if record.suspended.is_some() {
+                let message =
+                    format!("VM {} is suspended: its memory fits its disks as they are", self.vm.name);
+                let next = "start it and shut it down, or start it with --discard-memory";
+                return Err(Problem::new("suspended", message).with_next_step(next));
+            }
+            let unfinished = match &record.snapshots.changing {
+                Some(SnapshotChange::Revert { keep, .. }) => Some(keep.clone()),
+                _ => None,
+            };
+            (record.snapshots, unfinished)
+        };
+        let no_snapshot =
+            || Problem::new("no_such_snapshot", format!("VM {} has no snapshot {to}", self.vm.name));
+        let listed = all.get(to).ok_or_else(no_snapshot)?;
+        let volumes = self.volumes()?;
+        let lacks = |name: &&DiskName| !volumes.iter().any(|volume| volume.name == **name && volume.has(to));
+        if let Some(missing) = listed.volumes.iter().find(lacks) {
+            let message = format!("{missing} of VM {} has no snapshot {}", self.vm.name, listed.name);
+            return Err(Problem::new("incomplete_snapshot", message)
+                .with_next_step("revert to another one; this one was deleted in part, or tampered with"));
+        }
+        // What the VM had before an interrupted revert is kept already, where that has begun.
+        let keep = unfinished.as_ref().unwrap_or(keep);
+        let begun = SnapshotChange::Revert { to, keep: keep.clone(), discard };
+        self.begin(&begun, |all| if unfinished.is_some() { Ok(()) } else { all.check_new(keep) })?;
+        self.each(&volumes, |volume| {
+            if !volume.has(to) {
+                return snapshot_of(volume, keep).map(Some);
+            }
+            complete(&volume.path, &volume.to_open()).map_err(|error| merge_problem(&error))?;
+            let new = NewSnapshot { id: keep.id, name: keep.name.clone() };
+            let keep = (!volume.has(keep.id)).then_some(&new);
+            Ok(Some(revert(&volume.path, to, keep, &volume.to_add_a_layer())?.generation))
+        })?;
+        let now = self.volumes()?;
+        for disk in &mut self.vm.disks {
+            if let Some(volume) = now.iter().find(|volume| volume.name == disk.name && volume.has(to)) {
+                disk.size_bytes = volume.descriptor.size_bytes;
+            }
+        }
+        self.end(|all| {
+            all.add(keep, names(&now));
+            all.current = Some(to);
+        })?;
+        if discard { self.delete(keep.id) } else { Ok(()) }
+    }
+
+    /// Records that a change begins.
+    fn begin(
+        &self,
+        change: &SnapshotChange,
+        check: impl FnOnce(&VmSnapshots) -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        VmRecord::change(&self.vm, |record| {
+            check(&record.snapshots)?;
+            record.snapshots.changing = Some(change.clone());
+            Ok(())
+        })
+    }
+
+    /// Records that the change has ended, with its result and the volumes' generations.
+    fn end(&self, result: impl FnOnce(&mut VmSnapshots)) -> Result<(), Problem> {
+        VmRecord::change(&self.vm, |record| {
+            result(&mut record.snapshots);
+            record.snapshots.changing = None;
+            record.become_attested(&self.vm, |key, what| self.keys.attest(key, what)).map_err(key_problem)
+        })
+    }
+
+    /// Returns the volumes that belong to a snapshot: what the guest keeps on its disks.
+    fn volumes(&self) -> Result<Vec<Volume>, Problem> {
+        let seed = OwnVolume::Seed.name();
+        let keeps = |disk: &Disk| disk.kind == DiskKind::Data && disk.name.as_str() != seed;
+        served(&self.vm).into_iter().filter(keeps).map(|disk| self.volume(disk)).collect()
+    }
+
+    /// Reads a volume's descriptor, and verifies it with the VM's key. Takes no lock: the process
+    /// that serves a volume replaces descriptors atomically.
+    fn volume(&self, disk: Disk) -> Result<Volume, Problem> {
+        let path = self.vm.volume_path(&disk.name);
+        let described = describe(&path)?.descriptor;
+        let kek = self.keys.hold_for(&disk.key, Some(&described)).map_err(key_problem)?;
+        let protection = kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted);
+        let descriptor = authenticated(&path, protection, disk.least_generation)?;
+        descriptor.expect_volume(&path, disk.volume)?;
+        Ok(Volume { name: disk.name, path, kek, descriptor })
+    }
+
+    /// Does a part of the change to each volume, which returns the generation of its descriptor if
+    /// there is a new one.
+    fn each(
+        &mut self,
+        volumes: &[Volume],
+        mut work: impl FnMut(&Volume) -> Result<Option<u64>, Problem>,
+    ) -> Result<(), Problem> {
+        for (done, volume) in volumes.iter().enumerate() {
+            let (done, total) = (done as u64, volumes.len() as u64);
+            (self.tell)(Progress { done, total, unit: ProgressUnit::Volumes })?;
+            if let Some(generation) = work(volume)? {
+                self.vm.raise_generation(&volume.name, generation);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn names(volumes: &[Volume]) -> Vec<DiskName> {
+    volumes.iter().map(|volume| volume.name.clone()).collect()
+}
+
+/// Makes a snapshot of a volume that is not served. Returns the generation of its descriptor.
+fn snapshot_of(volume: &Volume, snapshot: &NewVmSnapshot) -> Result<u64, Problem> {
+    if volume.has(snapshot.id) {
+        return Ok(volume.descriptor.generation);
+    }
+    complete(&volume.path, &volume.to_open()).map_err(|error| merge_problem(&error))?;
+    let new = NewSnapshot { id: snapshot.id, name: snapshot.name.clone() };
+    Ok(create_snapshot(&volume.path, &new, &volume.to_add_a_layer())?.generation)
+}
+
+/// Deletes a snapshot of a volume that is not served, and merges the layers that are not needed any
+/// more. Returns the generation of its descriptor.
+fn delete_and_merge(volume: &Volume, snapshot: SnapshotId) -> Result<u64, Problem> {
+    let mut generation = volume.descriptor.generation;
+    complete(&volume.path, &volume.to_open()).map_err(|error| merge_problem(&error))?;
+    if volume.has(snapshot) {
+        generation = delete_snapshot(&volume.path, snapshot, &volume.to_open())?.generation;
+    }
+    let (stop, mut report) = (AtomicBool::new(false), |_| {});
+    loop {
+        let mut progress = Transferred { stop: &stop, report: &mut report };
+        let options = OpenOptions { least_generation: generation, ..volume.to_open() };
+        let merged = merge_next(&volume.path, &options, &mut progress);
+        match merged.map_err(|error| merge_problem(&error))? {
+            Some(merged) => generation = merged.descriptor.generation,
+            None => return Ok(generation),
+        }
+    }
+}
+
+/// Has the process that serves a volume delete a snapshot. Returns the generation of its
+/// descriptor, if it had the snapshot.
+fn delete_served(volume: &Volume, snapshot: SnapshotId) -> Result<Option<u64>, Problem> {
+    let Some(found) = volume.descriptor.snapshot(snapshot) else { return Ok(None) };
+    let failed = |error: ControlError| Problem::new(error.code(), error.to_string());
+    let client = Client::connect_to(&volume.path, Peer::ThisProcess).map_err(failed)?;
+    let not_served = || Problem::new("not_exposed", format!("{} of the VM is not served now", volume.name));
+    let request =
+        Request::DeleteSnapshot { name: found.name.clone(), least_generation: volume.descriptor.generation };
+    match client.ok_or_else(not_served)?.ask(request, SNAPSHOT_WITHIN).map_err(failed)? {
+        Answer::SnapshotDeleted { generation, .. } => Ok(Some(generation)),
+        other => Err(failed(ControlError::of_answer(&volume.path, other))),
+    }
+}
+
+fn merge_problem(error: &MergeError) -> Problem {
+    match error {
+        MergeError::Datastore(error) => Problem::new(error.code(), error.to_string()),
+        other => Problem::new("merge", other.to_string()),
+    }
+}

@@ -1,0 +1,168 @@
+//! A VM's disks are kept as they are at one instant, and restored, whatever is killed meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+use strongroom_system_tests::{Scratch, Serving, datastore};
+
+/// A text of the guest that only the guest may read.
+const MARKER: &str = "strongroom-vm-snapshot-marker-17c4";
+
+/// Writes a text that ends in `mark` to the first block of a disk.
+fn write(device: &str, mark: &str) -> String {
+    format!("echo {MARKER}-{mark} > text; dd if=text of=/dev/{device} bs=4096 conv=sync,fsync 2>&1")
+}
+
+fn read(device: &str) -> String {
+    format!("dd if=/dev/{device} bs=4096 count=1 2>/dev/null | tr -d '\\000'")
+}
+
+fn snapshots(serving: &Serving) -> Vec<Value> {
+    serving.json("vm snapshot list web1")["items"].as_array().unwrap().clone()
+}
+
+/// A site with a VM of two disks.
+fn with_vm<'scratch>(scratch: &'scratch Scratch, more: &str) -> (Serving<'scratch>, String) {
+    let serving = Serving::start(scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M --disk 32M {more} {guest}"));
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    (serving, id)
+}
+
+#[test]
+fn a_vm_goes_back_to_what_its_disks_were_while_it_ran() {
+    let scratch = Scratch::new();
+    let (serving, id) = with_vm(&scratch, "");
+    let _place = serving.take_place();
+
+    // One of a VM that was never started.
+    serving.runs("vm snapshot create web1 empty");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write("vda", "first"));
+    console.session.run(&write("vdb", "first"));
+    serving.runs("vm snapshot create web1 before-upgrade");
+    let refused = serving.is_refused("vm snapshot create web1 before-upgrade");
+    assert!(refused.contains("has a snapshot before-upgrade already"), "{refused}");
+    console.session.run(&write("vda", "second"));
+    console.session.run(&write("vdb", "second"));
+    assert!(console.session.run(&read("vda")).contains("second"));
+    let refused = serving.is_refused("vm snapshot revert web1 before-upgrade");
+    assert!(refused.contains("cannot change under its guest"), "{refused}");
+    let refused = serving.is_refused("vm disk remove web1 disk1 --yes");
+    assert!(refused.contains("is part of snapshot"), "{refused}");
+
+    // The volumes have the same snapshot, and a later supervisor knows it.
+    let listed = snapshots(&serving);
+    assert_eq!(listed.len(), 2);
+    let (empty, made) = (&listed[0], &listed[1]);
+    assert_eq!((&made["name"], &made["volumes"]), (&json!("before-upgrade"), &json!(["disk0", "disk1"])));
+    assert_eq!((&made["parent"], &made["is_current"]), (&empty["id"], &json!(true)));
+    for disk in ["disk0", "disk1"] {
+        let of_volume = &serving.json(&format!("volume snapshot list ds/web1/{disk}"))["snapshots"][1];
+        assert_eq!((&of_volume["snapshot_id"], &of_volume["name"]), (&made["id"], &made["name"]), "{disk}");
+    }
+    drop(console);
+    kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
+    let mut console = serving.console_when_taken_over("web1", &id);
+    assert!(console.session.run(&read("vdb")).contains("second"));
+    assert_eq!(snapshots(&serving), listed);
+    drop(console);
+
+    serving.runs("vm stop web1 --force");
+    serving.runs("vm disk resize web1 disk1 --size 48M");
+    serving.runs("vm snapshot revert web1 before-upgrade --keep-as failed-upgrade");
+    let sizes = serving.runs("vm disk list web1");
+    assert!(sizes.contains("disk1  32M"), "{sizes}");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    for disk in ["vda", "vdb"] {
+        let text = console.session.run(&read(disk));
+        assert!(text.contains(&format!("{MARKER}-first")), "{disk}: {text}");
+    }
+    assert_eq!(console.session.run("cat /sys/block/vdb/size").trim(), (32 << 11).to_string());
+    drop(console);
+    serving.runs("vm stop web1 --force");
+
+    // What was left is still there, and one that nobody needs goes.
+    serving.runs("vm snapshot delete web1 before-upgrade --yes");
+    serving.runs("vm snapshot revert web1 failed-upgrade --discard --yes");
+    let sizes = serving.runs("vm disk list web1");
+    assert!(sizes.contains("disk1  48M"), "{sizes}");
+    let names: Vec<_> = snapshots(&serving).iter().map(|snapshot| snapshot["name"].clone()).collect();
+    assert_eq!(names, ["empty", "failed-upgrade"]);
+    let shown = serving.runs("vm snapshot show web1 failed-upgrade");
+    assert!(shown.contains("disk0, disk1") && shown.contains("current     yes"), "{shown}");
+    serving.runs("vm key rotate web1");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    for disk in ["vda", "vdb"] {
+        assert!(console.session.run(&read(disk)).contains("second"), "{disk}");
+    }
+    serving.runs("vm snapshot delete web1 empty --yes");
+    serving.runs("vm snapshot delete web1 failed-upgrade --yes");
+    assert!(console.session.run(&read("vda")).contains("second"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    assert_eq!(snapshots(&serving), Vec::<Value>::new());
+    for place in ["ds", "home", "run"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_of_all_disks_or_of_none_whoever_is_killed() {
+    let scratch = Scratch::new();
+    let (serving, id) = with_vm(&scratch, "--machine pc");
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    serving.console("web1").wait_until_ready();
+    let is_let_be = || drop(serving.wait_until("web1", "is let be", |vm| vm["task"].is_null()));
+    let supervisor = || serving.processes_of(&id)[0];
+    let host = || serving.process(&["serve", "--role host"]);
+    let control = || serving.process(&["serve", "--role control"]);
+    let everybody: [&dyn Fn() -> rustix::process::Pid; 3] = [&supervisor, &host, &control];
+    for (round, victim) in everybody.iter().enumerate() {
+        serving.runs(&format!("vm snapshot create web1 round-{round} --no-wait"));
+        kill_process(victim(), Signal::KILL).unwrap();
+        is_let_be();
+        let mut console = serving.console_when_taken_over("web1", &id);
+        console.session.run(&write("vdb", &round.to_string()));
+        assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-{round}")));
+        drop(console);
+        // The task was done again by those who were left.
+        let of_vm = snapshots(&serving);
+        assert_eq!(of_vm.last().unwrap()["name"], format!("round-{round}"));
+        for disk in ["disk0", "disk1"] {
+            let of_volume = serving.json(&format!("volume snapshot list ds/web1/{disk}"));
+            let ids: Vec<_> =
+                of_volume["snapshots"].as_array().unwrap().iter().map(|one| &one["snapshot_id"]).collect();
+            assert_eq!(ids, of_vm.iter().map(|one| &one["id"]).collect::<Vec<_>>(), "{disk}");
+        }
+        serving.runs(&format!("vm snapshot delete web1 round-{round} --yes --no-wait"));
+        kill_process(victim(), Signal::KILL).unwrap();
+        is_let_be();
+        drop(serving.console_when_taken_over("web1", &id));
+        assert_eq!(snapshots(&serving), Vec::<Value>::new());
+    }
+    serving.runs("vm stop web1 --force");
+
+    // A revert of which a part is done: the VM does not start until it is done again.
+    serving.runs("vm snapshot create web1 good");
+    serving.runs("vm snapshot revert web1 good --keep-as left --no-wait");
+    kill_process(host(), Signal::KILL).unwrap();
+    is_let_be();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-2")));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+}
