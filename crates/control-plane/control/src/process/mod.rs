@@ -2,6 +2,7 @@
 
 mod state;
 mod threads;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,10 +16,10 @@ use crate::engine::{Clock, Control};
 use crate::host::Host;
 use crate::inventory::Failure;
 use crate::keys::VmKeys;
-use crate::server::{self, TlsError};
+use crate::server;
 
 pub use state::StateError;
-pub(crate) use state::write_private;
+use tls::{ApiTls, TlsError};
 
 /// The default address of the API: reachable from this machine only.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:5690";
@@ -67,7 +68,7 @@ pub struct ControlProcess {
     control: Arc<Control>,
     listener: TcpListener,
     address: SocketAddr,
-    tls: server::ApiTls,
+    tls: ApiTls,
 }
 
 impl ControlProcess {
@@ -82,7 +83,7 @@ impl ControlProcess {
         // The store reads its whole file, and providers are queried.
         let opened = tokio::task::spawn_blocking(move || {
             let store = state::open(&directory)?;
-            let tls = server::ApiTls::open(&directory, &certificate_names)?;
+            let tls = ApiTls::open(&directory, &certificate_names)?;
             let control = Control::open(store, hosts, keys, clock)?;
             state::first_token(&directory, &control)?;
             Ok::<_, ControlError>((control, tls))

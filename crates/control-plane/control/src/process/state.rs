@@ -78,7 +78,7 @@ pub(super) fn first_token(directory: &Path, control: &Control) -> Result<(), Sta
 }
 
 /// Writes a file that only its owner can read, durably and atomically.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(super) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let mut staged = path.as_os_str().to_owned();
     staged.push(".new");

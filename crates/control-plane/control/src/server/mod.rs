@@ -15,7 +15,6 @@ mod problem;
 mod query;
 mod routes;
 mod stream;
-mod tls;
 mod token;
 
 use std::sync::Arc;
@@ -25,7 +24,6 @@ use tokio::sync::watch;
 use crate::engine::Control;
 
 pub use listen::serve;
-pub use tls::{ApiTls, TlsError};
 pub use token::token_sha256;
 
 /// The context of every operation.

@@ -14,8 +14,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use strongroom_types::hex;
 use time::OffsetDateTime;
 
+use super::state::write_private;
 use crate::engine::Certificate;
-use crate::process::write_private;
 
 /// The certificate, PEM.
 const CERTIFICATE: &str = "api.crt";
