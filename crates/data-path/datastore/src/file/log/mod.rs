@@ -46,7 +46,6 @@ use strongroom_io::{IoError, Waker};
 use strongroom_memory::{BufferPool, CHUNK_BYTES, Padded};
 use strongroom_types::{Extent, VolumeSize};
 
-use self::destage::End;
 use self::epochs::Epochs;
 use self::file::{read_superblock, write_superblock};
 use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
@@ -61,6 +60,7 @@ pub(super) use file::{FileState, bytes_for, check_identity, create, damaged, des
 pub use file::{LogError, LogUse};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
+pub use state::End;
 pub(super) use state::{Attempts, LogBlock, Reservation, Route, Run};
 
 /// The most blocks of a record, which make 256 KiB with its header. In a longer record the first

@@ -7,9 +7,9 @@ use strongroom_memory::BufferPool;
 
 use super::super::SEGMENTS_BUSY;
 use super::super::format::{BLOCK, SEGMENTS};
-use super::super::state::Planned;
+use super::super::state::{End, Planned};
 use super::cycle::{Cycle, PIECE_BLOCKS, Piece};
-use super::{Destager, End, Job, POOL_BYTES};
+use super::{Destager, Job, POOL_BYTES};
 
 /// The most blocks of a cycle, which are held in memory: a segment of the largest log.
 pub(super) const CYCLE_BLOCKS_MAX: u32 = 1024;

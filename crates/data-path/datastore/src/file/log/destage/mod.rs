@@ -29,6 +29,7 @@ use strongroom_memory::{BufferPool, CHUNK_BYTES};
 use self::cycle::{Cycle, Step};
 use super::Log;
 use super::format::Superblock;
+use super::state::End;
 use crate::file::disk::Shared;
 use crate::file::syncs::SyncTicket;
 
@@ -41,15 +42,6 @@ const WRITES_MAX: usize = 48;
 const QUIET: Duration = Duration::from_millis(250);
 /// The delay between a failure and the next attempt, unless a write waits for one.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// How destaging ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Once the log is empty: then the layer is complete.
-    Empty,
-    /// Once the current cycle is done.
-    Now,
-}
 
 /// Empties the log of a layer while its channels fill it. It runs on a separate thread, or beside
 /// channels: [`Self::poll`] does all available work, and the reactor wakes the thread when there is

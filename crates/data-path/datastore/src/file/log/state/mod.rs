@@ -20,7 +20,6 @@ use std::sync::Arc;
 use strongroom_io::{IoError, Waker};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
-use super::destage::End;
 use super::format::{ENTRIES_MAX, SEGMENTS, SEGMENTS_START};
 use super::known::Known;
 
@@ -79,6 +78,15 @@ struct Segment {
     /// Blocks of failed records, which may still be found after a crash: they stay pending as long
     /// as that is possible.
     doomed: Vec<u64>,
+}
+
+/// How destaging ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Once the log is empty: then the layer is complete.
+    Empty,
+    /// Once the current cycle is done.
+    Now,
 }
 
 /// A count of attempts to empty some of the log.
