@@ -1,9 +1,11 @@
 //! The log as its writer's callers see it.
 //!
 //! - [`queue`]: waiting records. [`writer`]: the one thread that writes. [`opening`]: recovery when
-//!   a log is opened. [`follow`]: reading behind the writer. [`history`]: the records about one
-//!   object. [`retention`]: removal of older files.
+//!   a log is opened. [`follow`]: reading behind the writer. [`cursor`]: how far a collector has
+//!   confirmed the log. [`history`]: the records about one object. [`retention`]: removal of older
+//!   files.
 
+mod cursor;
 mod follow;
 mod history;
 mod opening;
@@ -30,6 +32,7 @@ use crate::line::{self, Content};
 use crate::record::Record;
 use crate::storage::Directory;
 
+pub(crate) use self::cursor::Cursor;
 pub(crate) use self::follow::Follower;
 pub use self::history::{History, Noted};
 use self::queue::Queue;

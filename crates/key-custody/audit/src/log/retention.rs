@@ -25,10 +25,10 @@ use crate::limits::LINE_MAX_BYTES;
 use crate::line::{Line, hash};
 use crate::read::{file_name, files, lines, whole};
 use crate::record::{Actor, Outcome, Record};
-use crate::syslog;
 use strongroom_types::hex;
 
 use super::AuditLog;
+use super::cursor::confirmed;
 
 /// The action of a removal's record.
 const ACTION: &str = "remove audit file";
@@ -103,7 +103,7 @@ impl AuditLog {
             return Ok(None);
         }
         if let Some(collector) = &policy.collector
-            && syslog::confirmed(self, collector)? + 1 < next
+            && confirmed(self, collector)? + 1 < next
         {
             return Ok(None);
         }

@@ -7,11 +7,10 @@
 //! Then the cursor moves, durably. If anything fails before that, all lines since the cursor are
 //! sent again: each line arrives at least once, and a repeated line is identical.
 //!
-//! - `message`: lines as messages. `connection`: one connection and its close. `cursor`: a
-//!   collector's progress.
+//! - `message`: lines as messages. `connection`: one connection and its close. The log keeps a
+//!   collector's progress (`log/cursor.rs`), because retention relies on it too.
 
 mod connection;
-mod cursor;
 mod message;
 
 use std::sync::Arc;
@@ -22,10 +21,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustls::ClientConfig;
 
 use crate::error::AuditError;
-use crate::log::{AuditLog, Follower};
+use crate::log::{AuditLog, Cursor, Follower};
 
 use self::connection::Connection;
-use self::cursor::Cursor;
 
 /// How often a thread that waits for lines checks whether it must end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -85,11 +83,6 @@ pub struct ShipStatus {
     pub failures: u64,
     /// The last failure, until the next success.
     pub trouble: Option<String>,
-}
-
-/// The last line that a collector has confirmed, durably noted; 0 for none.
-pub(crate) fn confirmed(log: &AuditLog, collector: &str) -> Result<u64, AuditError> {
-    Ok(Cursor::load(log.directory(), collector, log)?.next - 1)
 }
 
 /// Ships a log until it is dropped or the log is closed. Lines sent by then are confirmed, if the

@@ -8,23 +8,28 @@
 use std::io;
 use std::sync::Arc;
 
+use super::AuditLog;
 use crate::error::AuditError;
-use crate::log::AuditLog;
 use crate::read::{files, whole};
 use crate::storage::Directory;
 
 const NAME_MAX_BYTES: usize = 32;
 
-pub(super) struct Cursor {
+/// The last line that a collector has confirmed, durably noted; 0 for none.
+pub(super) fn confirmed(log: &AuditLog, collector: &str) -> Result<u64, AuditError> {
+    Ok(Cursor::load(log.directory(), collector, log)?.next - 1)
+}
+
+pub(crate) struct Cursor {
     directory: Arc<dyn Directory>,
     name: String,
     log: String,
     /// The first line that has not been confirmed.
-    pub(super) next: u64,
+    pub(crate) next: u64,
 }
 
 impl Cursor {
-    pub(super) fn load(
+    pub(crate) fn load(
         directory: Arc<dyn Directory>,
         collector: &str,
         log: &AuditLog,
@@ -60,7 +65,7 @@ impl Cursor {
 
     /// Moves to the first existing line if retention has removed those before it, which can no
     /// longer be shipped.
-    pub(super) fn skip_what_has_gone(&mut self) -> Result<(), AuditError> {
+    pub(crate) fn skip_what_has_gone(&mut self) -> Result<(), AuditError> {
         let first = files(&*self.directory).map_err(|error| AuditError::opening(&error))?.first().copied();
         if let Some(first) = first.filter(|first| *first > self.next) {
             tracing::warn!(
@@ -83,7 +88,7 @@ impl Cursor {
     }
 
     /// Records durably that all lines before `next` have been confirmed.
-    pub(super) fn advance(&mut self, next: u64) -> io::Result<()> {
+    pub(crate) fn advance(&mut self, next: u64) -> io::Result<()> {
         let new = format!("{}.new", self.name);
         let text = format!("{} {next}\n", self.log);
         let file = self.directory.open(&new, true)?;
