@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use strongroom_host::protocol::{Firmware, Network, Programs, VmSpec};
 
 use super::{Finding, Root, interfaces};
-use crate::daemon::boot_files;
+use crate::boot_files;
 
 const CHECK: &str = "vms";
 

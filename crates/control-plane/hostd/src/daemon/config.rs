@@ -77,8 +77,18 @@ impl HostConfig {
         Ok(config)
     }
 
+    /// Makes the default boot directory if the configuration names no other, so that it exists when
+    /// an error message points there.
+    ///
+    /// # Errors
+    /// If the file system is full or the directory is not writable.
+    pub fn make_boot_directory(&self, home: &Path) -> io::Result<()> {
+        let usual = Self::usual_boot_directory(home);
+        if self.boot_directories.contains(&usual) { std::fs::create_dir_all(usual) } else { Ok(()) }
+    }
+
     /// The default boot directory.
-    pub fn usual_boot_directory(home: &Path) -> PathBuf {
+    fn usual_boot_directory(home: &Path) -> PathBuf {
         home.join("boot")
     }
 

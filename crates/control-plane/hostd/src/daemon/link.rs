@@ -34,9 +34,9 @@ use strongroom_types::{VmId, unix_seconds_now};
 use tokio::sync::oneshot;
 
 use super::Hostd;
-use super::boot_files;
 use super::unrecorded::kill_unrecorded;
 use super::vms::Kept;
+use crate::boot_files;
 
 /// The pause before the next connection to a living supervisor that hung up, and before the
 /// replacement of one that died at once.

@@ -6,7 +6,6 @@
 //! datastores hold all of them. hostd's own memory (operations, tickets, change numbers) lasts for
 //! one run, and its protocol says so.
 
-pub mod boot_files;
 pub mod capacity;
 mod changes;
 pub mod config;
@@ -121,7 +120,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     let run = HostRunDirectory::at(&options.run).map_err(system("use its run directory"))?;
     let lock = take_lock(&run)?;
     let config = HostConfig::of_home(&options.home).map_err(system("read its configuration"))?;
-    if let Err(error) = boot_files::prepare(&config, &options.home) {
+    if let Err(error) = config.make_boot_directory(&options.home) {
         tracing::warn!("the directory for kernels and CD-ROM images cannot be made: {error}");
     }
     let changes = Arc::new(ChangeLog::new());

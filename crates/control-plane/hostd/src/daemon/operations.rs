@@ -22,7 +22,8 @@ use tokio::task::spawn_blocking;
 
 use super::queue::{Failure, Job};
 use super::vms::{Kept, no_such_vm};
-use super::{Hostd, boot_files, capacity, fits, link};
+use super::{Hostd, capacity, fits, link};
+use crate::boot_files;
 use crate::checks::{Root, crypto_safe};
 
 /// The least speed at which a suspended memory is verified and loaded, in bytes per second: that of

@@ -17,20 +17,8 @@ use rustix::fs::OFlags;
 use strongroom_host::protocol::{DirectKernel, Problem};
 use strongroom_host::run_directory::VmRunDirectory;
 
-use super::config::HostConfig;
-
 /// QEMU runs as another user and reads only the copy, not the directory that it is in.
 const COPY_MODE: u32 = 0o444;
-
-/// Makes the default boot directory if the configuration names no other, so that it exists when an
-/// error message points there.
-///
-/// # Errors
-/// If the file system is full or the directory is not writable.
-pub fn prepare(config: &HostConfig, home: &Path) -> io::Result<()> {
-    let usual = HostConfig::usual_boot_directory(home);
-    if config.boot_directories.contains(&usual) { std::fs::create_dir_all(usual) } else { Ok(()) }
-}
 
 /// Checks whether this host can start a VM from these files.
 ///
