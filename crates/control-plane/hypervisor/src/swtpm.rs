@@ -26,6 +26,8 @@ use crate::qemu::RunDirectory;
 
 /// The path of swtpm; no search path is used.
 const SWTPM: &str = "/usr/bin/swtpm";
+/// swtpm's file name of the permanent state, in its state directory.
+pub const STATE_FILE: &str = "tpm2-00.permall";
 /// swtpm reports a bad option within this time.
 const FAILS_WITHIN: Duration = Duration::from_millis(100);
 /// The most files in a state directory: the state, a temporary file, and a lock. swtpm makes no

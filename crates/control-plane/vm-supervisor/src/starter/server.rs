@@ -20,6 +20,7 @@ use strongroom_hypervisor::machine::CdromImage;
 use strongroom_hypervisor::qemu::{
     LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, connect_to, give_disk_socket,
 };
+use strongroom_hypervisor::swtpm::STATE_FILE;
 use strongroom_hypervisor::{
     Isolation, Launcher, MachineSpec, Qemu, QemuIdentity, QemuProgram, RunDirectory, Swtpm,
 };
@@ -30,7 +31,6 @@ use strongroom_worker::supervise::{NewWorker, Program, Quarters, StartsWorkers, 
 use super::{Answer, Answered, Ask, Asked, QemuSocket};
 use crate::machine::machine_spec;
 use crate::volumes::is_of_a_disk;
-use crate::vtpm::STATE_FILE;
 use crate::{Programs, SupervisorError};
 
 /// An answer, with its files.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use strongroom_crypto::mac::sha256;
 use strongroom_host::protocol::{OwnVolume, Problem, VmSpec};
+use strongroom_hypervisor::swtpm::STATE_FILE;
 use strongroom_hypervisor::{RunDirectory, Swtpm};
 use strongroom_keys::ProviderKey;
 use thiserror::Error;
@@ -33,8 +34,6 @@ use super::keys::VmKeys;
 use super::own_volume::{OpenOwnVolume, OwnVolumeError, hold_key};
 use super::starter::Starter;
 
-/// swtpm's file name of the permanent state.
-pub(super) const STATE_FILE: &str = "tpm2-00.permall";
 /// The longest state file, in bytes: many times the size that libtpms uses.
 const STATE_BYTES_MAX: u64 = 4 << 20;
 
