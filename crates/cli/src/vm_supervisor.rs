@@ -51,7 +51,7 @@ impl SupervisorArguments {
 impl LauncherArguments {
     /// Becomes what it is told to become.
     pub fn run(&self) -> Result<ExitCode, CliError> {
-        let error = strongroom_hypervisor::launch::process_main();
+        let error = strongroom_hypervisor::process_main();
         tracing::info!("the launcher ends: {error}");
         Ok(ExitCode::FAILURE)
     }

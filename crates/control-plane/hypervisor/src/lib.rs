@@ -6,7 +6,8 @@
 //!   process that must not.
 //! - [`swtpm`]: its TPM; [`network`]: the networks of its cards; [`firmware`]: UEFI; [`kvm`]:
 //!   whether KVM works here.
-//! - [`launch`]: the time between fork and exec, in which the process drops its privileges.
+//! - [`launch`]: the time between fork and exec, in which the process drops its privileges;
+//!   `launched`: what it then becomes.
 //!
 //! It knows the sockets of disks, but not volumes, keys or its callers. Its calls block with
 //! deadlines. It has one thread for each connection to QEMU or a monitor, one that starts monitors,
@@ -17,6 +18,7 @@
 pub mod firmware;
 pub mod kvm;
 pub mod launch;
+mod launched;
 pub mod machine;
 pub mod monitor;
 pub mod network;
@@ -24,10 +26,13 @@ mod packet;
 pub mod qemu;
 pub mod qmp;
 pub mod swtpm;
+mod version;
 
 pub use launch::{Isolation, Launcher};
-pub use machine::MachineSpec;
+pub use launched::process_main;
+pub use machine::{MachineSpec, RunDirectory};
 pub use monitor::Monitor;
-pub use qemu::{ProgramError, Qemu, QemuError, QemuIdentity, QemuProgram, RunDirectory};
+pub use qemu::{ProgramError, Qemu, QemuError, QemuIdentity, QemuProgram};
 pub use qmp::{PowerEvent, Qmp, QmpError};
 pub use swtpm::Swtpm;
+pub use version::Version;

@@ -21,8 +21,7 @@ use crate::launch::{
     Become, Files, Isolation, Kills, LaunchError, Plan, Process, ProcessFiles, ProcessIdentity, Root,
     Shortfall, Visible, launch,
 };
-use crate::machine::{SpecError, TpmSocket, validate_path};
-use crate::qemu::RunDirectory;
+use crate::machine::{RunDirectory, SpecError, TpmSocket, validate_path};
 
 /// The path of swtpm; no search path is used.
 const SWTPM: &str = "/usr/bin/swtpm";

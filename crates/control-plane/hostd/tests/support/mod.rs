@@ -54,7 +54,7 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
             supervisor::main(&programs).map_err(|error| error.to_string())
         }
         "worker" => strongroom_worker::process_main::process_main().map_err(|error| error.to_string()),
-        "launcher" => Err(strongroom_hypervisor::launch::process_main().to_string()),
+        "launcher" => Err(strongroom_hypervisor::process_main().to_string()),
         "hostd" => {
             let [home, run] = [arguments.next().unwrap(), arguments.next().unwrap()].map(PathBuf::from);
             let supervisor = SupervisorProgram { path: this, arguments: vec!["vm-supervisor".into()] };

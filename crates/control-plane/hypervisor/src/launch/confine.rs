@@ -21,8 +21,6 @@ use strongroom_wire::PacketSocket;
 use super::message::{Become, Network, Plan, Report, Root, receive, send};
 use super::root::enter_own_root;
 use super::{FIRST_FILE, LaunchError, Measure, Shortfall};
-use crate::monitor;
-use crate::network::frame_filter;
 
 /// The most capabilities that a kernel can have; a kernel refuses those that it does not know.
 const CAPABILITIES_MAX: u32 = 64;
@@ -31,6 +29,15 @@ const DESCRIPTORS_MAX: u64 = 4096;
 /// The limit at which the kernel neither writes a core file nor starts a program for one (core(5):
 /// a limit of 0 does not stop a core that is piped to a program, but 1 does).
 const CORE_LIMIT: u64 = 1;
+
+/// The parts of this program that a process can become. Each returns when its work is over.
+pub(crate) struct Parts {
+    /// The frame filter, with the guest's side, the network's, and a socket for the addresses of
+    /// the host.
+    pub frame_filter: fn(OwnedFd, OwnedFd, OwnedFd) -> io::Result<()>,
+    /// The monitor, with the supervisor's side and QEMU's.
+    pub monitor: fn(OwnedFd, OwnedFd) -> io::Result<()>,
+}
 
 /// A failed step.
 pub(super) enum Failure {
@@ -61,10 +68,10 @@ pub(super) fn step<E: std::fmt::Display>(step: &'static str) -> impl Fn(E) -> Fa
     move |error| Failure::Step { step, reason: error.to_string() }
 }
 
-/// Becomes the program that the supervisor names. The supervisor's socket is this process's
-/// standard input. The caller must call this first of all, with a single thread. Returns only on an
-/// error, which has then been reported to the supervisor.
-pub fn process_main() -> LaunchError {
+/// Becomes the program, or the part of this one, that the supervisor names. The supervisor's socket
+/// is this process's standard input. Returns only on an error, which has then been reported to the
+/// supervisor.
+pub(crate) fn become_program(parts: &Parts) -> LaunchError {
     let stdin = io::stdin();
     let is_ours = PacketSocket::adopt(&stdin).is_some();
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
@@ -78,7 +85,7 @@ pub fn process_main() -> LaunchError {
         _ => return LaunchError::NotLaunched,
     };
     let program = plan.becomes.to_string();
-    let report = match become_it(&plan, files, &socket) {
+    let report = match become_it(&plan, parts, files, &socket) {
         Failure::Lacks(shortfall) => Report::Lacks { shortfall },
         Failure::Step { step, reason } => Report::Failed { step: step.to_owned(), reason },
     };
@@ -103,7 +110,7 @@ fn close_inherited() {
     }
 }
 
-fn become_it(plan: &Plan, files: Vec<OwnedFd>, socket: &OwnedFd) -> Failure {
+fn become_it(plan: &Plan, parts: &Parts, files: Vec<OwnedFd>, socket: &OwnedFd) -> Failure {
     let shortfalls = match confine(plan, &files) {
         Err(failure) => return failure,
         Ok(shortfalls) => shortfalls,
@@ -135,7 +142,7 @@ fn become_it(plan: &Plan, files: Vec<OwnedFd>, socket: &OwnedFd) -> Failure {
             };
             // The other files, such as the lease of its user, stay open.
             let _held: Vec<OwnedFd> = files.collect();
-            match frame_filter::run(guest.into(), network.into(), addresses) {
+            match (parts.frame_filter)(guest, network, addresses) {
                 Ok(()) => std::process::exit(0),
                 Err(error) => step("filter")(error),
             }
@@ -146,7 +153,7 @@ fn become_it(plan: &Plan, files: Vec<OwnedFd>, socket: &OwnedFd) -> Failure {
                 return step("begin the monitor")("it has no sockets");
             };
             let _held: Vec<OwnedFd> = files.collect();
-            match monitor::process::run(supervisor, qemu.into()) {
+            match (parts.monitor)(supervisor, qemu) {
                 Ok(()) => std::process::exit(0),
                 Err(error) => step("be the monitor")(error),
             }

@@ -30,13 +30,13 @@ use serde::{Deserialize, Serialize};
 use strongroom_confine::{LeaseError, UidLease};
 use thiserror::Error;
 
-pub use self::confine::process_main;
+pub(crate) use self::confine::{Parts, become_program};
 pub(crate) use self::message::{Become, Network, Plan, Root, Visible};
 pub use self::process::{Kills, ProcessFiles, ProcessIdentity};
 pub(crate) use self::process::{Process, launch, readable};
 
-/// How this program is called to become another one. It must call [`process_main`] before anything
-/// else.
+/// How this program is called to become another one. It must call
+/// [`process_main`](crate::process_main) before anything else.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     program: PathBuf,

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::connection::Connection;
 use super::options::{Arguments, Options};
-use super::{Boot, DiskAttachment, Firmware, MachineSpec, MachineType, NbdExport, Nic};
-use crate::qemu::{RunDirectory, Version};
+use super::{Boot, DiskAttachment, Firmware, MachineSpec, MachineType, NbdExport, Nic, RunDirectory};
+use crate::version::Version;
 
 /// How long QEMU lets a guest wait for a lost NBD server before requests fail.
 const NBD_RECONNECT_SECONDS: u32 = 60;

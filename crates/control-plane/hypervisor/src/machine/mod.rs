@@ -1,8 +1,9 @@
-//! The description of a virtual machine.
+//! The description of a virtual machine, and the directory of its sockets.
 
 mod arguments;
 mod connection;
 mod options;
+mod run_directory;
 mod validate;
 
 use std::io;
@@ -22,8 +23,9 @@ pub(crate) use self::arguments::{
     reconnect,
 };
 pub(crate) use self::connection::Connection;
+pub use self::run_directory::{RunDirectory, RunDirectoryError};
+pub(crate) use self::validate::path as validate_path;
 pub use self::validate::{NAME_BYTES_MAX, SpecError};
-pub(crate) use self::validate::{path as validate_path, socket_path as validate_socket};
 
 /// A machine for QEMU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -47,8 +47,8 @@ pub use self::start::MonitorProcess;
 use crate::machine::{DiskAttachment, Nic};
 use crate::network::NetworkState;
 use crate::packet;
-use crate::qemu::Version;
 use crate::qmp::{ANSWERS_WITHIN, PowerEvent, QmpError, RunStatus, Shared, Transfer};
+use crate::version::Version;
 
 /// Timeout of a monitor, which itself waits for QEMU for [`ANSWERS_WITHIN`]. It is longer, so that
 /// the monitor can report a silent QEMU.

@@ -19,8 +19,8 @@ use std::fmt::Write;
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::qemu::Version;
 use crate::qmp::{ANSWERS_WITHIN, PowerEvent, QmpError, Refusal, RunStatus, Transfer};
+use crate::version::Version;
 
 /// The longest text: a sentence. Longer texts of QEMU's are cut.
 const TEXT_BYTES_MAX: usize = 512;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::launch::{Isolation, LaunchError, Process};
-use crate::machine::{InterfaceName, Network};
+use crate::machine::{Connection, InterfaceName, Network};
 
 /// Why a network card cannot be connected.
 #[derive(Debug, Error)]
@@ -61,6 +61,17 @@ pub enum NetworkState {
     Restricted(String),
     /// This tap device.
     Tap(InterfaceName),
+}
+
+impl NetworkState {
+    /// QEMU's connection to the network, with the number or name of its file.
+    pub(crate) fn connection(&self, file: Option<String>) -> Connection {
+        match (self, file) {
+            (Self::Passt, Some(file)) => Connection::Stream(file),
+            (Self::Tap(_), Some(file)) => Connection::Tap(file),
+            _ => Connection::RestrictedUser,
+        }
+    }
 }
 
 /// A network card's prepared connection.

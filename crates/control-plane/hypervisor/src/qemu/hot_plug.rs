@@ -90,7 +90,7 @@ impl fmt::Display for DeviceId {
 }
 
 impl Qemu {
-    /// Plugs a disk in. Its server listens in [`RunDirectory::disks`](super::RunDirectory::disks),
+    /// Plugs a disk in. Its server listens in [`RunDirectory::disks`](crate::RunDirectory::disks),
     /// or in the directory of the initial disks.
     pub fn plug_disk(
         &self,

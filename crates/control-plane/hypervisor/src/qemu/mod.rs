@@ -2,7 +2,6 @@
 
 mod hot_plug;
 mod program;
-mod run_directory;
 mod socket;
 mod start;
 
@@ -16,14 +15,12 @@ use thiserror::Error;
 pub use crate::launch::ProcessIdentity as QemuIdentity;
 
 pub use self::hot_plug::{DeviceId, HotPlugError};
-pub use self::program::{DEFAULT_PROGRAM, Findings, ProgramError, QemuProgram, VERSION_OLDEST, Version};
-pub use self::run_directory::{RunDirectory, RunDirectoryError};
+pub use self::program::{DEFAULT_PROGRAM, Findings, ProgramError, QemuProgram, VERSION_OLDEST};
 pub use self::socket::{connect_to, connect_within};
-pub(crate) use self::start::connection;
 pub use self::start::{LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, give_disk_socket};
 use crate::firmware::FirmwareError;
 use crate::launch::{LaunchError, Process, Shortfall};
-use crate::machine::SpecError;
+use crate::machine::{RunDirectoryError, SpecError};
 use crate::monitor::{Monitor, MonitorProcess, NotGreeted};
 use crate::network::{NetworkError, NetworkState};
 use crate::qmp::QmpError;

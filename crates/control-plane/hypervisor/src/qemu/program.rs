@@ -1,6 +1,5 @@
 //! The installed QEMU.
 
-use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,25 +8,12 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::version::Version;
+
 /// The oldest supported QEMU: that of Debian 12.
 pub const VERSION_OLDEST: Version = Version { major: 7, minor: 2 };
 /// The default path of QEMU.
 pub const DEFAULT_PROGRAM: &str = "/usr/bin/qemu-system-x86_64";
-
-/// A version of QEMU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Version {
-    /// The year of the release, as a count.
-    pub major: u32,
-    /// The release within the year.
-    pub minor: u32,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
 
 /// Why QEMU cannot be used.
 #[derive(Debug, Error)]

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 
 use super::socket::{connect_to, connect_within, expect_peer};
-use super::{Qemu, QemuError, QemuIdentity, QemuProgram, RunDirectory, STARTS_WITHIN, handed_over};
+use super::{Qemu, QemuError, QemuIdentity, QemuProgram, STARTS_WITHIN, handed_over};
 use crate::firmware::Ovmf;
 use crate::kvm;
 use crate::launch::{
     Become, Files, Isolation, Kills, Plan, Process, ProcessFiles, Shortfall, Visible, launch,
 };
 use crate::machine::{
-    Accelerator, Boot, CdromImage, Connection, Firmware, HostFacts, MachineSpec, arguments,
+    Accelerator, Boot, CdromImage, Firmware, HostFacts, MachineSpec, RunDirectory, arguments,
 };
 use crate::monitor::{Loss, Monitor, MonitorProcess, NotGreeted};
 use crate::network::{self, NetworkState};
@@ -89,7 +89,7 @@ impl Qemu {
             let ready = network::prepare(&nic.network, isolation)?;
             companions.0.extend(ready.processes);
             let file = ready.file.map(|file| files.add(file).to_string());
-            connections.push(connection(&ready.state, file));
+            connections.push(ready.state.connection(file));
             networks.push(ready.state);
         }
         let cdrom = spec.cdrom.as_ref().map(CdromImage::duplicate).transpose();
@@ -351,15 +351,6 @@ fn runs_on_kvm(accelerator: Accelerator, program: &QemuProgram) -> Result<bool, 
             Err(QemuError::NoKvm(program.kvm().err().unwrap_or_default().to_owned()))
         }
         (_, works) => Ok(works),
-    }
-}
-
-/// QEMU's connection to a network, with the number or name of its file.
-pub(crate) fn connection(state: &NetworkState, file: Option<String>) -> Connection {
-    match (state, file) {
-        (NetworkState::Passt, Some(file)) => Connection::Stream(file),
-        (NetworkState::Tap(_), Some(file)) => Connection::Tap(file),
-        _ => Connection::RestrictedUser,
     }
 }
 

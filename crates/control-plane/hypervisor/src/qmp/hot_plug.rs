@@ -9,7 +9,6 @@ use crate::machine::{
     DiskAttachment, DiskConnection, Nic, SPARE_PORT_PREFIX, disk_device, netdev, nic_device, reconnect,
 };
 use crate::network::NetworkState;
-use crate::qemu::connection;
 
 /// The QOM path of devices with an id.
 const PERIPHERALS: &str = "/machine/peripheral";
@@ -63,7 +62,7 @@ impl Qmp {
         if let Some(file) = file {
             self.give_file(name, file)?;
         }
-        let connected = netdev(name, &connection(network, file.map(|_| name.to_owned())));
+        let connected = netdev(name, &network.connection(file.map(|_| name.to_owned())));
         self.execute_value("netdev_add", &connected)?;
         self.add(name, &bus, nic_device(nic, name), Undo::Netdev)
     }

@@ -27,7 +27,7 @@ pub(super) struct Greeting {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct GreetingVersion {
-    pub qemu: crate::qemu::Version,
+    pub qemu: crate::version::Version,
 }
 
 /// A refusal of a command, with the reason. Error classes are historical (all but a few errors are

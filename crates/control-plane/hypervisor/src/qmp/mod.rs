@@ -36,7 +36,7 @@ use self::reader::Answer;
 pub use self::reader::LINE_BYTES_MAX;
 pub use self::shared::EVENTS_MAX;
 pub(crate) use self::shared::Shared;
-use crate::qemu::Version;
+use crate::version::Version;
 
 /// Timeout of QEMU, which answers at once unless its main loop is blocked by a disk's flush.
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(30);

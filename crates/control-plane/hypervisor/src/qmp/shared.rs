@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::QmpError;
 use super::event::PowerEvent;
-use crate::qemu::Version;
+use crate::version::Version;
 
 /// The most queued events. A guest can cause many (`BLOCK_IO_ERROR` is not throttled), and a
 /// supervisor takes them at once.

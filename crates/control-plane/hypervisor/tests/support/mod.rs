@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::Pid;
-use strongroom_hypervisor::launch::{Measure, process_main};
+use strongroom_hypervisor::launch::Measure;
 use strongroom_hypervisor::machine::{Accelerator, Board, MachineSpec, MachineType};
 use strongroom_hypervisor::qemu::DEFAULT_PROGRAM;
 use strongroom_hypervisor::{
-    Isolation, Launcher, Monitor, PowerEvent, Qemu, QemuIdentity, QemuProgram, RunDirectory,
+    Isolation, Launcher, Monitor, PowerEvent, Qemu, QemuIdentity, QemuProgram, RunDirectory, process_main,
 };
 use strongroom_types::VmId;
 use tempfile::TempDir;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use thiserror::Error;
 
-use crate::machine::SpecError;
+use super::validate::{SpecError, socket_path};
 
 /// The part of a VM's run directory that QEMU may write to.
 const QEMU_DIRECTORY: &str = "qemu";
@@ -71,7 +71,7 @@ impl RunDirectory {
     /// Opens the existing directory in `vm`.
     pub fn open(vm: &Path) -> Result<Self, RunDirectoryError> {
         let path = vm.join(QEMU_DIRECTORY);
-        crate::machine::validate_socket(&path.join(LONGEST_SOCKET))?;
+        socket_path(&path.join(LONGEST_SOCKET))?;
         Ok(Self { path })
     }
 
