@@ -6,11 +6,11 @@ use strongroom_store::Transaction;
 
 use crate::access::OperationClass;
 use crate::caller::Caller;
+use crate::failure::Failure;
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::KeepingError;
 use crate::observer::{Event, EventOutcome};
 use crate::operations::asking::{Answers, Ask};
-use crate::operations::failure::Failure;
 use crate::operations::{Context, Released, class_of, perform};
 use crate::server::KeyServer;
 

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use crate::access::{ClientId, Identity, OperationClass, Role, Scope, scope};
+use crate::failure::Failure;
 use crate::grant::{GrantedOperation, Refusal, VerifiedGrant};
 use crate::objects::id::ObjectId;
 use crate::observer::Who;
-use crate::operations::failure::Failure;
 
 /// A client during one of its requests.
 #[derive(Debug, Clone)]

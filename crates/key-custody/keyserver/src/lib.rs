@@ -34,6 +34,7 @@ pub mod backup;
 mod batch;
 pub mod broker;
 mod caller;
+mod failure;
 pub mod grant;
 mod granting;
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::access::Identity;
 use crate::batch::{Batch, failed, refusal};
 use crate::broker::{Broker, not_brokered};
 use crate::caller::{Caller, refused};
+use crate::failure::Failure;
 use crate::grant::{Grant, Refusal, VerifiedGrant};
 use crate::objects::clock::Clock;
 use crate::objects::dependents::{Dependents, Inquiry};
@@ -35,7 +36,6 @@ use crate::objects::sealing::SealingError;
 use crate::observer::{Event, EventOutcome, Observer, ShownGrant};
 use crate::operations::GroupTurns;
 use crate::operations::asking::{Answers, Ask};
-use crate::operations::failure::Failure;
 use crate::settings::Settings;
 
 /// Most items of one batch: bounds the client's wait, and the transaction of a batch with the undo

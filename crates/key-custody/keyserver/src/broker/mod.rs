@@ -39,7 +39,7 @@ pub(crate) use keeping::follow;
 pub use keeping::{BrokerError, list, take_in};
 pub use upstream::{Upstream, UpstreamError, UpstreamState};
 
-use crate::operations::failure::Failure;
+use crate::failure::Failure;
 
 /// Most calls to providers at a time: each holds a thread, for up to the provider's own limit if
 /// the provider hangs. Further calls wait.

@@ -2,8 +2,8 @@
 
 use strongroom_kmip::message::{UniqueIdentifierRequest, UniqueIdentifierResponse};
 
-use super::failure::Failure;
 use super::{Context, answer_for, check_has_state};
+use crate::failure::Failure;
 
 /// Makes a pre-active object active, now.
 pub fn activate(

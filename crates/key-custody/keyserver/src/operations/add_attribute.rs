@@ -3,10 +3,10 @@
 use strongroom_kmip::message::{AddAttributeRequest, AttributeResponse};
 use strongroom_kmip::protocol::{Attribute, AttributeValue};
 
-use super::failure::Failure;
 use super::modify_attribute::{attribute_at, checked_rule, settable_date};
 use super::new_object::check_value;
 use super::{Context, check_has_state};
+use crate::failure::Failure;
 use crate::objects::attributes::{AttributeError, Keeper};
 use crate::objects::object::Usage;
 

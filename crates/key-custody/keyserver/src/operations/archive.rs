@@ -5,8 +5,8 @@
 
 use strongroom_kmip::message::{UniqueIdentifierRequest, UniqueIdentifierResponse};
 
-use super::failure::Failure;
 use super::{Context, answer_for};
+use crate::failure::Failure;
 
 /// Puts an object into the archive.
 pub fn archive(

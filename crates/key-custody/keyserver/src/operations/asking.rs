@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use strongroom_keys::ProviderKey;
 use strongroom_memory::secret::SecretBytes;
 
-use super::failure::Failure;
 use crate::broker::UpstreamState;
+use crate::failure::Failure;
 use crate::objects::dependents::Unknown;
 use crate::objects::id::ObjectId;
 

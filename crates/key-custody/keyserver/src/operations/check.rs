@@ -5,7 +5,7 @@ use strongroom_kmip::protocol::{AttributeName, AttributeValue};
 use strongroom_kmip::ttlv::Interval;
 
 use super::Context;
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::objects::view::LEASE_SECONDS;
 
 /// Checks whether an object may be used as requested; returns the allowed values in place of those

@@ -8,8 +8,8 @@ use strongroom_kmip::protocol::{
 use strongroom_memory::secret::SecretBytes;
 
 use super::Context;
-use super::failure::Failure;
 use super::new_object::{Wanted, key_bytes};
+use crate::failure::Failure;
 use crate::objects::object::{Content, Material, Object};
 use crate::objects::view::random_source;
 

@@ -4,8 +4,8 @@ use strongroom_kmip::message::{AttributeResponse, DeleteAttributeRequest};
 use strongroom_kmip::protocol::{AttributeName, ResultReason};
 
 use super::Context;
-use super::failure::Failure;
 use super::modify_attribute::{attribute_at, check_unused};
+use crate::failure::Failure;
 use crate::objects::attributes::{Keeper, rule};
 
 /// Removes one value of an attribute, and returns it.

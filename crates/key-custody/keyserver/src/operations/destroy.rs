@@ -4,9 +4,9 @@ use strongroom_kmip::message::{UniqueIdentifierRequest, UniqueIdentifierResponse
 use strongroom_kmip::protocol::AttributeValue;
 
 use super::asking::Ask;
-use super::failure::Failure;
 use super::{Context, answer_for};
 use crate::access::Role;
+use crate::failure::Failure;
 use crate::objects::destruction::named;
 use crate::objects::object::Object;
 

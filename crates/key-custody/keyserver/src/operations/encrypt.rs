@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use super::Context;
 use super::ciphers::{self, BLOCK_BYTES, CipherError, GCM_NONCE_BYTES, Mode, Padding};
-use super::failure::Failure;
 use super::wrap::{check_may_be_used, parameters_of, use_allowance};
+use crate::failure::Failure;
 use crate::objects::object::Object;
 
 /// The default length of a tag: the full length.

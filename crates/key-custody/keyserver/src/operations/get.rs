@@ -8,9 +8,9 @@ use strongroom_kmip::protocol::{
 };
 use strongroom_kmip::ttlv::{ByteString, Limits, Structure, Tag, write_exactly};
 
-use super::failure::Failure;
 use super::wrap::wrap;
 use super::{Context, Released};
+use crate::failure::Failure;
 use crate::objects::attributes::AttributeSet;
 use crate::objects::object::{Content, Material, Object};
 

@@ -6,8 +6,8 @@ use strongroom_kmip::message::{
 use strongroom_kmip::protocol::{AttributeName, ResultReason};
 
 use super::Context;
-use super::failure::Failure;
 use crate::access::Role;
+use crate::failure::Failure;
 
 /// Returns attributes by name, or all, even of a destroyed object. Missing ones are left out.
 pub fn get_attributes(

@@ -2,8 +2,8 @@
 
 use strongroom_kmip::message::{GetUsageAllocationRequest, UniqueIdentifierResponse};
 
-use super::failure::Failure;
 use super::{Context, answer_for};
+use crate::failure::Failure;
 
 /// Allocates a part of a key's remaining usage to a client.
 pub fn get_usage_allocation(

@@ -5,7 +5,7 @@ use strongroom_kmip::message::{HashRequest, HashResponse};
 use strongroom_kmip::protocol::HashingAlgorithm;
 
 use super::encrypt::{check_in_one_part, missing_data};
-use super::failure::Failure;
+use crate::failure::Failure;
 
 /// Hashes a client's data.
 pub fn hash(request: &HashRequest) -> Result<HashResponse, Failure> {

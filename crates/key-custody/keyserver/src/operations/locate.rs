@@ -10,8 +10,8 @@ use strongroom_kmip::protocol::{
 use strongroom_kmip::ttlv::DateTime;
 
 use super::Context;
-use super::failure::Failure;
 use crate::access::{ClientId, OperationClass, Scope, scope};
+use crate::failure::Failure;
 use crate::objects::clock::UnixSeconds;
 use crate::objects::id::ObjectId;
 use crate::objects::object::Object;

@@ -9,8 +9,8 @@ use strongroom_kmip::protocol::{
 
 use super::Context;
 use super::encrypt::{check_in_one_part, missing_data};
-use super::failure::Failure;
 use super::wrap::{check_may_be_used, parameters_of, use_allowance};
+use crate::failure::Failure;
 use crate::objects::object::Object;
 
 /// Computes the MAC of a client's data.

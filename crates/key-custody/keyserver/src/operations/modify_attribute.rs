@@ -3,9 +3,9 @@
 use strongroom_kmip::message::{AttributeResponse, ModifyAttributeRequest};
 use strongroom_kmip::protocol::{Attribute, AttributeName, AttributeValue, ProtocolVersion, ResultReason};
 
-use super::failure::Failure;
 use super::new_object::check_value;
 use super::{Context, check_has_state};
+use crate::failure::Failure;
 use crate::objects::attributes::{AttributeRule, Keeper, rule};
 use crate::objects::clock::UnixSeconds;
 use crate::objects::lifecycle::SettableDate;

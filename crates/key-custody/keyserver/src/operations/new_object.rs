@@ -5,7 +5,7 @@ use strongroom_kmip::protocol::{
 };
 
 use super::Context;
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::objects::attributes::{AttributeSet, Keeper, rule};
 use crate::objects::id::ObjectId;
 use crate::objects::lifecycle::{LifeCycle, RequestedDates};

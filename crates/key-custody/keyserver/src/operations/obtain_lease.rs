@@ -3,8 +3,8 @@
 use strongroom_kmip::message::{ObtainLeaseResponse, UniqueIdentifierRequest};
 use strongroom_kmip::ttlv::Interval;
 
-use super::failure::Failure;
 use super::{Context, check_has_state};
+use crate::failure::Failure;
 use crate::objects::lifecycle::State;
 use crate::objects::view::LEASE_SECONDS;
 

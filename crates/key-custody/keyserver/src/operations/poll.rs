@@ -4,7 +4,7 @@
 use strongroom_kmip::message::{CancelRequest, CancelResponse};
 use strongroom_kmip::protocol::{CancellationResult, ResultReason};
 
-use super::failure::Failure;
+use crate::failure::Failure;
 
 /// The server never issues correlation values.
 pub fn poll() -> Failure {

@@ -3,7 +3,7 @@
 use strongroom_kmip::message::{RngRetrieveRequest, RngRetrieveResponse, RngSeedRequest, RngSeedResponse};
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
 
-use super::failure::Failure;
+use crate::failure::Failure;
 
 /// Returns random bytes, up to the limit of a secret.
 pub fn retrieve(request: &RngRetrieveRequest) -> Result<RngRetrieveResponse, Failure> {

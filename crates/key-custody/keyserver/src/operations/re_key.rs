@@ -5,8 +5,8 @@ use strongroom_kmip::protocol::{AttributeName, AttributeValue, Link, LinkType, T
 
 use super::Context;
 use super::create::make_key;
-use super::failure::Failure;
 use super::new_object::Wanted;
+use crate::failure::Failure;
 use crate::objects::attributes::{Keeper, rule};
 use crate::objects::clock::UnixSeconds;
 use crate::objects::lifecycle::{RequestedDates, SettableDate};

@@ -11,8 +11,8 @@ use strongroom_kmip::ttlv::{ByteString, Limits, Structure, Tag, write_exactly};
 use strongroom_memory::secret::SecretBytes;
 
 use super::Context;
-use super::failure::Failure;
 use super::new_object::{Wanted, key_bytes};
+use crate::failure::Failure;
 use crate::objects::attributes::{AttributeRule, AttributeSet, Keeper, rule};
 use crate::objects::object::{Content, Material};
 

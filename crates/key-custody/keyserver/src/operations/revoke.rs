@@ -3,8 +3,8 @@
 use strongroom_kmip::message::{RevokeRequest, UniqueIdentifierResponse};
 use strongroom_kmip::protocol::RevocationReasonCode;
 
-use super::failure::Failure;
 use super::{Context, answer_for, check_has_state, check_online};
+use crate::failure::Failure;
 use crate::objects::object::Revocation;
 
 /// Ends the use of an object: as compromised or deactivated, depending on the reason. A destroyed

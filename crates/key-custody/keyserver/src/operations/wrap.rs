@@ -8,9 +8,9 @@ use strongroom_kmip::protocol::{
 };
 use zeroize::Zeroizing;
 
-use super::failure::Failure;
 use super::{Context, check_online};
 use crate::access::{OperationClass, Scope, scope};
+use crate::failure::Failure;
 use crate::objects::object::Object;
 
 /// Wrapping adds one semiblock, and padding up to seven bytes before it.
