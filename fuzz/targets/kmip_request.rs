@@ -3,7 +3,7 @@
 //! when written again.
 
 use strongroom_kmip::message::{RequestMessage, RequestPayload, ResponseMessage};
-use strongroom_kmip::protocol::ProtocolVersion;
+use strongroom_kmip::protocol::{ProtocolVersion, ResultReason};
 use strongroom_kmip::ttlv::Limits;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
@@ -26,7 +26,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
             assert_eq!(RequestMessage::decode(&request.encode(), &limits), Ok(request));
         }
         Err(refused) => {
-            let reason = refused.error.reason();
+            let reason = ResultReason::from(&refused.error);
             let answer = ResponseMessage::failure(refused.version, reason, refused.to_string());
             assert_eq!(ResponseMessage::decode(&answer.encode(), &limits), Ok(answer));
         }

@@ -111,7 +111,7 @@ impl From<AttributeError> for Failure {
 
 impl From<DecodeError> for Failure {
     fn from(error: DecodeError) -> Self {
-        Self::new(error.reason(), error.to_string())
+        Self::new(ResultReason::from(&error), error.to_string())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Errors of decoding a message or one of its items.
 
-use crate::protocol::{ProtocolVersion, ResultReason};
+use super::ProtocolVersion;
 use crate::ttlv::{Tag, TtlvError, Type};
 
 /// The problem, and the structure that has it.
@@ -72,19 +72,5 @@ impl DecodeError {
     /// The error for a field that is not of type `expected`.
     pub(crate) fn wrong_type(tag: Tag, expected: Type, found: Type) -> Self {
         Self::Field { within: tag, problem: Problem::WrongType { tag, expected, found } }
-    }
-
-    /// The result reason for the peer (KMIP 1.4, sections 9.1.3.2.29 and 11).
-    pub fn reason(&self) -> ResultReason {
-        match self {
-            Self::Ttlv(_) | Self::Version(_) | Self::BatchCount { .. } => ResultReason::InvalidMessage,
-            Self::Field { problem, .. } => match problem {
-                Problem::Missing(_) => ResultReason::MissingData,
-                Problem::WrongType { .. } => ResultReason::InvalidMessage,
-                Problem::Unexpected(..) | Problem::Repeated(_) | Problem::Value { .. } => {
-                    ResultReason::InvalidField
-                }
-            },
-        }
     }
 }

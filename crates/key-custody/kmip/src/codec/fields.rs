@@ -1,7 +1,6 @@
 //! The fields of one structure while it is decoded.
 
-use super::{DecodeError, Problem, Rules, UnknownFields};
-use crate::protocol::ProtocolVersion;
+use super::{DecodeError, Problem, ProtocolVersion, Rules, UnknownFields};
 use crate::ttlv::{Field, Structure, Tag, Type};
 
 /// The fields of one structure that have not been taken yet.

@@ -1,4 +1,5 @@
-//! Converts between TTLV fields and typed values: the fields of each structure, by version.
+//! Converts between TTLV fields and typed values: the fields of each structure, by
+//! [version](ProtocolVersion).
 //!
 //! A [`Codec`] is a type that is one field. [`Member`] states how often a field may occur in a
 //! structure: a `Codec` itself exactly once, `Option` at most once, `Vec` any number of times. The
@@ -9,13 +10,14 @@ mod error;
 mod fields;
 mod primitives;
 mod structure;
+mod version;
 
 pub use error::{DecodeError, Problem};
 pub use fields::Fields;
 pub use primitives::RawStructure;
 pub(crate) use structure::structure;
+pub use version::ProtocolVersion;
 
-use crate::protocol::ProtocolVersion;
 use crate::ttlv::{Field, Tag, Writer};
 
 /// The decoding rules.

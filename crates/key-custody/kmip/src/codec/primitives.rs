@@ -1,7 +1,6 @@
 //! Codecs of the primitive values.
 
-use super::{Codec, DecodeError, Rules};
-use crate::protocol::ProtocolVersion;
+use super::{Codec, DecodeError, ProtocolVersion, Rules};
 use crate::ttlv::{
     BigInteger, ByteString, DateTime, Field, Interval, SecretText, Structure, Tag, Type, Value, Writer,
 };

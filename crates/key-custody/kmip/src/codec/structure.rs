@@ -45,7 +45,7 @@ macro_rules! structure {
             /// Writes the fields without a structure around them.
             pub(crate) fn put_into(
                 &self,
-                version: $crate::protocol::ProtocolVersion,
+                version: $crate::codec::ProtocolVersion,
                 writer: &mut $crate::ttlv::Writer,
             ) {
                 $($crate::codec::structure!(@put self.$field, version, writer, $tag $(, $since)?);)*
@@ -66,7 +66,7 @@ macro_rules! structure {
             fn encode(
                 &self,
                 tag: $crate::ttlv::Tag,
-                version: $crate::protocol::ProtocolVersion,
+                version: $crate::codec::ProtocolVersion,
                 writer: &mut $crate::ttlv::Writer,
             ) {
                 writer.structure(tag, |writer| self.put_into(version, writer));
@@ -79,7 +79,7 @@ macro_rules! structure {
     (@take $fields:ident, $tag:ident, $since:ident) => {
         // Clients of 1.0 send fields of later versions with their meaning there (Percona's keyring
         // pages with Offset Items). Our own messages keep to the version.
-        if $fields.version() >= $crate::protocol::ProtocolVersion::$since
+        if $fields.version() >= $crate::codec::ProtocolVersion::$since
             || $fields.has($crate::ttlv::Tag::$tag)
         {
             $crate::codec::Member::take($crate::ttlv::Tag::$tag, $fields)?
@@ -91,7 +91,7 @@ macro_rules! structure {
         $crate::codec::Member::put(&$value, $crate::ttlv::Tag::$tag, $version, $writer)
     };
     (@put $value:expr, $version:ident, $writer:ident, $tag:ident, $since:ident) => {
-        if $version >= $crate::protocol::ProtocolVersion::$since {
+        if $version >= $crate::codec::ProtocolVersion::$since {
             $crate::codec::Member::put(&$value, $crate::ttlv::Tag::$tag, $version, $writer)
         }
     };

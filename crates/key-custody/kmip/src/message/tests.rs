@@ -127,7 +127,7 @@ fn an_undecodable_payload_spoils_only_its_item() {
     fields_mut(&mut item, &payload).retain(|field| field.tag != Tag::OBJECT_TYPE);
     let missing = DecodeError::Field { within, problem: Problem::Missing(Tag::OBJECT_TYPE) };
     assert_eq!(undecodable(&item), missing);
-    assert_eq!(missing.reason(), ResultReason::MissingData);
+    assert_eq!(ResultReason::from(&missing), ResultReason::MissingData);
     let decoded = decode(&item).unwrap();
     assert!(matches!(decoded.items[1].payload, RequestPayload::Activate(_)));
     assert_eq!(decoded.items[0].operation(), Operation::Create);
@@ -138,7 +138,7 @@ fn an_undecodable_payload_spoils_only_its_item() {
     fields_mut(&mut item, &payload).push(twice);
     let repeated = DecodeError::Field { within, problem: Problem::Repeated(Tag::OBJECT_TYPE) };
     assert_eq!(undecodable(&item), repeated);
-    assert_eq!(repeated.reason(), ResultReason::InvalidField);
+    assert_eq!(ResultReason::from(&repeated), ResultReason::InvalidField);
 
     let mut item = tree(&examples::batch());
     fields_mut(&mut item, &payload).push(Item::text(Tag::COMMENT, "no such field"));
@@ -150,11 +150,11 @@ fn an_undecodable_payload_spoils_only_its_item() {
         Value::Integer(2);
     let wrong = undecodable(&item);
     assert_eq!(wrong, DecodeError::wrong_type(Tag::OBJECT_TYPE, Type::Enumeration, Type::Integer));
-    assert_eq!(wrong.reason(), ResultReason::InvalidMessage);
+    assert_eq!(ResultReason::from(&wrong), ResultReason::InvalidMessage);
 
     let mut item = tree(&examples::batch());
     fields_mut(&mut item, &[Tag::BATCH_ITEM]).retain(|field| field.tag != Tag::REQUEST_PAYLOAD);
-    assert_eq!(undecodable(&item).reason(), ResultReason::MissingData);
+    assert_eq!(ResultReason::from(&undecodable(&item)), ResultReason::MissingData);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn what_spoils_the_whole_message_is_answered_in_the_nearest_version() {
         let refused = decode(&item).unwrap_err();
         assert_eq!(refused.version, answer_in);
         assert_eq!(refused.error, DecodeError::Version(ProtocolVersion { major, minor }));
-        assert_eq!(refused.error.reason(), ResultReason::InvalidMessage);
+        assert_eq!(ResultReason::from(&refused.error), ResultReason::InvalidMessage);
     }
 
     let mut item = tree(&examples::batch());
@@ -273,7 +273,7 @@ fn an_object_must_be_of_the_type_that_is_said() {
     let mut item = tree(&request);
     let object_type = [Tag::BATCH_ITEM, Tag::REQUEST_PAYLOAD, Tag::OBJECT_TYPE];
     field_mut(&mut item, &object_type).value = Value::Enumeration(ObjectType::Certificate.number());
-    assert_eq!(undecodable(&item).reason(), ResultReason::MissingData);
+    assert_eq!(ResultReason::from(&undecodable(&item)), ResultReason::MissingData);
 
     // An unknown type is kept, so that it can be refused by name.
     field_mut(&mut item, &object_type).value = Value::Enumeration(0x8000_0001);

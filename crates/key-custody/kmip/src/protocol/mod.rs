@@ -1,5 +1,5 @@
 //! The vocabulary of KMIP 1.0 to 1.4: versions, enumerations, masks, attributes, managed objects,
-//! credentials.
+//! credentials. The versions are the [codec](crate::codec)'s, which needs them for each structure.
 
 mod attributes;
 mod credentials;
@@ -9,9 +9,9 @@ mod key_block;
 mod masks;
 mod objects;
 mod structures;
-mod version;
 mod wrapping;
 
+pub use crate::codec::ProtocolVersion;
 pub use attributes::{Attribute, AttributeIndex, AttributeName, AttributeValue, TemplateAttribute};
 pub use credentials::{
     AttestationCredential, Authentication, Credential, DeviceCredential, STRONGROOM_GRANT,
@@ -28,7 +28,6 @@ pub use structures::{
     RevocationReason, RngParameters, UsageLimits, ValidationInformation, X509CertificateIdentifier,
     X509CertificateIssuer, X509CertificateSubject,
 };
-pub use version::ProtocolVersion;
 pub use wrapping::{
     EncryptionKeyInformation, KeyWrappingData, KeyWrappingSpecification, MacSignatureKeyInformation,
 };

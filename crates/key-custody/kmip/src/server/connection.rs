@@ -21,7 +21,7 @@ use super::run::Shared;
 use super::{Peer, RefusalReason, Service};
 use crate::codec::DecodeError;
 use crate::message::{MalformedRequest, RequestMessage, ResponseMessage};
-use crate::protocol::ProtocolVersion;
+use crate::protocol::{ProtocolVersion, ResultReason};
 use crate::tls_residue::wipe_received;
 use crate::ttlv::{HEADER_BYTES, Tag, message_length_bytes};
 
@@ -200,7 +200,7 @@ impl<S: Service> Conversation<'_, S> {
         malformed: MalformedRequest,
     ) -> Result<(), End> {
         let MalformedRequest { version, error } = malformed;
-        let response = ResponseMessage::failure(version, error.reason(), error.to_string());
+        let response = ResponseMessage::failure(version, ResultReason::from(&error), error.to_string());
         let lost = matches!(error, DecodeError::Ttlv(_));
         let reason = RefusalReason::Malformed(error);
         if !lost {

@@ -1,6 +1,7 @@
 //! Enumerations: operations, their results, and message headers (KMIP 1.4, section 9.1.3.2).
 
 use super::enumeration;
+use crate::codec::{DecodeError, Problem};
 
 enumeration! {
     /// The operation that a client requests.
@@ -89,6 +90,23 @@ enumeration! {
         NotExtractable = 0x17 "NotExtractable",
         ObjectAlreadyExists = 0x18 "ObjectAlreadyExists",
         GeneralFailure = 0x100 "GeneralFailure",
+    }
+}
+
+/// The result reason for a peer whose message or item cannot be decoded (KMIP 1.4, sections
+/// 9.1.3.2.29 and 11).
+impl From<&DecodeError> for ResultReason {
+    fn from(error: &DecodeError) -> Self {
+        match error {
+            DecodeError::Ttlv(_) | DecodeError::Version(_) | DecodeError::BatchCount { .. } => {
+                Self::InvalidMessage
+            }
+            DecodeError::Field { problem, .. } => match problem {
+                Problem::Missing(_) => Self::MissingData,
+                Problem::WrongType { .. } => Self::InvalidMessage,
+                Problem::Unexpected(..) | Problem::Repeated(_) | Problem::Value { .. } => Self::InvalidField,
+            },
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::codec::{Codec, DecodeError, Fields, Member, Rules};
+use super::{Codec, DecodeError, Fields, Member, Rules};
 use crate::ttlv::{Field, Tag, Writer};
 
 /// A version of KMIP, ordered by time.
