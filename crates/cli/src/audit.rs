@@ -10,7 +10,7 @@ use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{PublicKey, Report, SignedHead, VerifyError, verify};
 use strongroom_keyserver::management::protocol::AuditAnswer;
 use strongroom_keyserver::management::questions::AuditHead;
-use strongroom_keyserver::process::state::{AUDIT_DIRECTORY, AUDIT_KEY_FILE};
+use strongroom_keyserver::state::{AUDIT_DIRECTORY, AUDIT_KEY_FILE};
 
 use crate::error::CliError;
 use crate::keyserver::{AdministrationArguments, DirectoryArguments};

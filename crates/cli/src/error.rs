@@ -16,10 +16,10 @@ use strongroom_keys::{KeyError, ProviderKey, ProviderName};
 use strongroom_keyserver::authority::AuthorityError;
 use strongroom_keyserver::authority::enrol::ClientError;
 use strongroom_keyserver::backup::{BackupError, OpeningError, ShareError};
-use strongroom_keyserver::process::ProcessError as KeyserverProcessError;
-use strongroom_keyserver::process::state::StateError;
+use strongroom_keyserver::process::{OpenStateError, ProcessError as KeyserverProcessError};
 use strongroom_keyserver::recovery::RecertifyError;
 use strongroom_keyserver::root::RootError;
+use strongroom_keyserver::state::StateError;
 use strongroom_libvirt::LibvirtError;
 use strongroom_memory::secret::SecretError;
 use strongroom_processes::ProcessesError;
@@ -87,6 +87,9 @@ pub enum CliError {
     /// The key server's state cannot be opened.
     #[error(transparent)]
     KeyserverState(#[from] StateError),
+    /// The same, of a server that may have been restored.
+    #[error(transparent)]
+    OpenKeyserver(#[from] OpenStateError),
     /// The key server does not serve.
     #[error(transparent)]
     KeyserverProcess(#[from] KeyserverProcessError),
@@ -341,7 +344,7 @@ impl CliError {
             Self::Provider { error, .. } => error.code(),
             Self::Root(_) => "root_key",
             Self::NoKeyserver { .. } | Self::NothingToRestoreInto { .. } => "no_keyserver",
-            Self::KeyserverState(_) => "keyserver_state",
+            Self::KeyserverState(_) | Self::OpenKeyserver(_) => "keyserver_state",
             Self::KeyserverProcess(_) | Self::Runtime(_) => "keyserver",
             Self::Authority(_) => "authority",
             Self::Audit(_) => "audit",

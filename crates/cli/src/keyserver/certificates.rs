@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use strongroom_keyserver::authority::signing_request::signing_request;
 use strongroom_keyserver::authority::{PrivateKey, claimed_identity};
-use strongroom_keyserver::process::state::make_directories;
+use strongroom_keyserver::state::make_directories;
 use strongroom_kmip::client::PEM_FILE_BYTES_MAX;
 use strongroom_memory::secret::SecretBytes;
 use time::OffsetDateTime;

@@ -1,7 +1,7 @@
 //! Where a key server's state lies, and what is written there for the commands.
 //!
 //! ```text
-//! <home>/keyserver/              the state directory (strongroom_keyserver::process::state)
+//! <home>/keyserver/              the state directory (strongroom_keyserver::state)
 //!     server.json                where it listens and what it is called
 //!     admin/{ca,cert,key}.pem    the first administrator's certificate
 //!     administration.sock        where a server that runs takes questions of this machine

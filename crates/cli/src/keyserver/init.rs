@@ -9,9 +9,10 @@ use serde::Serialize;
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
 use strongroom_keyserver::authority::Authority;
-use strongroom_keyserver::process::state::{State, make_directories};
+use strongroom_keyserver::process::open_state;
 use strongroom_keyserver::root::tpm::TpmError;
 use strongroom_keyserver::root::{self, Description, RootError};
+use strongroom_keyserver::state::make_directories;
 use strongroom_providers::{EMBEDDED, KmipConfig, ProviderConfig, Registry, SourceConfig};
 use time::OffsetDateTime;
 
@@ -118,7 +119,7 @@ pub fn make(
     let settings = settings.over(ServerSettings::default())?;
     settings.write(&directory)?;
     let key = root.create(&directory)?;
-    let state = State::open(&directory, &key, settings.authority(), settings.audit.options())?;
+    let state = open_state(&directory, &key, settings.authority(), settings.audit.options())?;
     let administrator = ClientFiles::in_directory(&directory.join("admin"));
     issue(&state.authority, Role::Admin, "admin", &administrator)?;
     let home = arguments.home.path()?;

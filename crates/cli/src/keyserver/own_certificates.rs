@@ -89,7 +89,7 @@ impl OwnCertificates {
 
 #[cfg(test)]
 mod tests {
-    use strongroom_keyserver::process::state::State;
+    use strongroom_keyserver::process::open_state;
     use strongroom_keyserver::root::{self, Access, Way};
     use time::Duration;
 
@@ -104,7 +104,7 @@ mod tests {
         std::fs::create_dir(&directory).unwrap();
         let key = root::create(&directory, &Way::PlainFile, &Access::default()).unwrap();
         let settings = ServerSettings::default();
-        let state = State::open(&directory, &key, settings.authority(), settings.audit.options()).unwrap();
+        let state = open_state(&directory, &key, settings.authority(), settings.audit.options()).unwrap();
         let own = OwnCertificates::new(&state.authority, &state.audit, home.path(), &directory);
         let files: Vec<_> = own.places.iter().map(|(path, _)| ClientFiles::in_directory(path)).collect();
         for (files, (_, role)) in files.iter().zip(&own.places).take(4) {

@@ -12,9 +12,10 @@ use serde::Serialize;
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
 use strongroom_keyserver::backup::{RestoreSession, Restored};
-use strongroom_keyserver::process::state::State;
+use strongroom_keyserver::process::open_state;
 use strongroom_keyserver::recovery::{ServerTarget, recertify};
 use strongroom_keyserver::root;
+use strongroom_keyserver::state::State;
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{EMBEDDED, Registry, SourceConfig};
 use time::OffsetDateTime;
@@ -95,7 +96,7 @@ impl RestoreArguments {
         let key = self.secret.open(&directory)?;
         let restored = session.restore(&mut ServerTarget::open(&directory, &key)?, self.replace)?;
         // Puts it on record.
-        let state = State::open(&directory, &key, settings.authority(), settings.audit.options())?;
+        let state = open_state(&directory, &key, settings.authority(), settings.audit.options())?;
         let recertified = self.recertify(&state, &settings)?;
         let authority = state.authority.fingerprint().to_string();
         output.answer(&Answer { directory, restored, authority, recertified })

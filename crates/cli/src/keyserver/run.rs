@@ -12,8 +12,7 @@ use serde::Serialize;
 use strongroom_jobs::datastores::KnownDatastores;
 use strongroom_keyserver::Settings;
 use strongroom_keyserver::broker::Upstream;
-use strongroom_keyserver::process::state::State;
-use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings};
+use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings, open_state};
 use strongroom_keyserver::root::{self, Protection};
 use strongroom_kmip::server::ServerLimits;
 use strongroom_providers::EMBEDDED;
@@ -117,7 +116,7 @@ impl RunArguments {
         let description =
             root::describe(&directory, root::Access::of_this_service().credentials_directory.as_deref())?;
         init::warn(output, &description);
-        let state = State::open(&directory, &key, settings.authority(), settings.audit.options())?;
+        let state = open_state(&directory, &key, settings.authority(), settings.audit.options())?;
         let authority = state.authority.fingerprint().to_string();
         // What is derived from it is all that is needed from here on.
         drop(key);

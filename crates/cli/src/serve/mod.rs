@@ -29,7 +29,7 @@ use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::capacity::may_be_used;
 use strongroom_hostd::daemon::config::HostConfig;
-use strongroom_keyserver::process::state::make_directories;
+use strongroom_keyserver::state::make_directories;
 use strongroom_processes::{Address, Alone, Place, Role, RunningRole, Signals, keep};
 
 pub use self::config::ServeConfig;

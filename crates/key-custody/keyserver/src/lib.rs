@@ -22,6 +22,7 @@
 //! | [`management`] | the questions of administrators |
 //! | [`broker`] | external providers behind this server |
 //! | [`backup`], [`recovery`] | backups for custodians, and recovery of a server that nobody can access |
+//! | [`state`] | the state directory: root, store, authority and audit log, opened in the order in which they need each other |
 //! | [`process`] | all of it put together, as a process |
 //!
 //! Commands and processes of the program build a server through [`process`]; [`Foundations`] and
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod actor;
 pub mod authority;
 pub mod backup;
 mod batch;
@@ -49,6 +51,7 @@ pub mod root;
 mod server;
 mod service;
 mod settings;
+pub mod state;
 
 pub use self::caller::Caller;
 pub use self::granting::LedgeredGrants;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_keys::{KeyError, ProviderKey, ProviderName};
-use strongroom_keyserver::process::state::StateError;
+use strongroom_keyserver::state::StateError;
 use strongroom_providers::{KeyState, ProviderError, RegistryError};
 use strongroom_types::{KekId, utc, without_numbers};
 use strongroom_worker::control::ControlError;

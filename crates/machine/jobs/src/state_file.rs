@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use strongroom_keyserver::process::state::make_directories;
+use strongroom_keyserver::state::make_directories;
 
 use crate::error::JobError;
 

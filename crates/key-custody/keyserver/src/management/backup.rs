@@ -23,20 +23,22 @@ use super::{refused, refused_by_server};
 use crate::access::Identity;
 use crate::authority::enrol::server::Unanswered;
 use crate::backup::{
-    self, BackupError, BackupId, BackupStatus, CUSTODIANS_MAX, Custodian, CustodianName, Custody, LastBackup,
+    self, BackupError, BackupId, BackupSource, BackupStatus, CUSTODIANS_MAX, Custodian, CustodianName,
+    Custody, LastBackup,
 };
-use crate::objects::sealing::SealingError;
-use crate::process::state::State;
-use crate::recovery::ServerSource;
+use crate::state::State;
 
 const FILE: &str = "waiting.backup";
 const FILE_PARTIAL: &str = "waiting.backup.partial";
 /// Most bytes of one piece; in hexadecimal it fits an answer.
 const PART_BYTES_MAX: u64 = 2 << 20;
 
+/// What backups are made of: the whole state of the server.
+pub type Source = Box<dyn BackupSource + Send + Sync>;
+
 /// Makes backups of a running server.
 pub(super) struct Backups {
-    source: ServerSource,
+    source: Source,
     custodies: Custodies,
     directory: PathBuf,
     waiting: Mutex<Option<LastBackup>>,
@@ -44,9 +46,9 @@ pub(super) struct Backups {
 
 impl Backups {
     /// Backups of this state's server. Removes a waiting backup of the previous process.
-    pub fn new(state: &State) -> Result<Self, SealingError> {
+    pub fn new(state: &State, source: Source) -> Self {
         let backups = Self {
-            source: ServerSource::new(state)?,
+            source,
             custodies: Custodies(Arc::clone(&state.store)),
             directory: state.directory.clone(),
             waiting: Mutex::default(),
@@ -54,7 +56,7 @@ impl Backups {
         if let Err(error) = backups.remove() {
             tracing::warn!(%error, "a backup that was not fetched could not be removed");
         }
-        Ok(backups)
+        backups
     }
 
     /// Makes a backup, which replaces a waiting one.
@@ -65,7 +67,7 @@ impl Backups {
         *waiting = None;
         let made = self.remove().map_err(|error| refused_by_server("backup", &error)).and_then(|()| {
             let path = self.path();
-            let last = backup::write(&self.source, &custody, &path)
+            let last = backup::write(self.source.as_ref(), &custody, &path)
                 .map_err(|error| refused_by_server("backup", &error))?;
             let (length_bytes, sha256) =
                 backup::digest_of(&path).map_err(|error| refused_by_server("backup", &error))?;
@@ -202,7 +204,7 @@ mod tests {
         let machine = Machine::new();
         let server = machine.start();
         server.create(&owner(), "one");
-        let backups = Backups::new(&server.state).unwrap();
+        let backups = Backups::new(&server.state, Box::new(server.source()));
         let status = || backup::status(&machine.directory, u64::MAX).unwrap();
         let lost = backups.make(2, &texts(3)).unwrap();
         let made = backups.make(2, &texts(3)).unwrap();
@@ -251,7 +253,7 @@ mod tests {
         // A backup that waits when the server ends is gone when it starts again.
         backups.make(3, &texts(3)).unwrap();
         fs::write(machine.directory.join(FILE_PARTIAL), "cut short").unwrap();
-        drop(Backups::new(&server.state).unwrap());
+        drop(Backups::new(&server.state, Box::new(server.source())));
         assert!(!backups.path().exists() && !machine.directory.join(FILE_PARTIAL).exists());
     }
 }

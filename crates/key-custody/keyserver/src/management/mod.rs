@@ -10,6 +10,7 @@
 
 mod backup;
 mod brokering;
+mod client;
 pub(crate) mod custody;
 mod destruction;
 mod granting;
@@ -28,7 +29,7 @@ use strongroom_types::display_bytes;
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
 
-use self::backup::Backups;
+use self::backup::{Backups, Source};
 pub use self::brokering::Brokering;
 use self::protocol::{
     AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, StatusAnswer, TokenAnswer, USE_TEXT_BYTES_MAX,
@@ -40,15 +41,13 @@ use self::questions::{
     ProposeHandOver, Question, ReadBackup, RecordUse, RevokeClient, ScheduleDestruction, Status, Tokens,
 };
 use crate::access::{ClientId, Identity, Scope, scope};
+use crate::actor::{actor_of, within_limits};
 use crate::authority::enrol::server::{Origin, Unanswered};
 use crate::authority::enrol::token::{NewToken, TokenState};
 use crate::authority::{Authority, AuthorityError, enrol};
 use crate::objects::destruction::Destructions;
-use crate::objects::sealing::SealingError;
-use crate::process::record::{actor_of, within_limits};
-use crate::process::state::State;
-use crate::recovery::restored::RESTORED;
 use crate::root::{self, Access};
+use crate::state::{RESTORED, State};
 
 /// Answers administrators.
 pub struct Management {
@@ -64,18 +63,17 @@ pub struct Management {
 }
 
 impl Management {
-    /// Management of this state's server, with the shipping and retention of its audit log.
-    ///
-    /// # Errors
-    /// [`SealingError`] if no keys can be derived.
+    /// Management of this state's server, of which `source` makes backups, with the shipping and
+    /// retention of its audit log.
     pub fn new(
         state: &State,
+        source: Source,
         shipper: Option<Arc<Shipper>>,
         retention: Retention,
         brokering: Brokering,
         destructions: Arc<Destructions>,
-    ) -> Result<Self, SealingError> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             shipper,
             retention,
             brokering,
@@ -84,8 +82,8 @@ impl Management {
             store: Arc::clone(&state.store),
             directory: state.directory.clone(),
             destructions,
-            backups: Backups::new(state)?,
-        })
+            backups: Backups::new(state, source),
+        }
     }
 
     fn answer_on_record(

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`state`] | the state directory: root, store, authority and audit log, opened in the order in which they need each other |
+//! | `open` | opens the state directory, and finishes a restore |
 //! | `record` | audit records of the server's events |
 //! | `upkeep` | periodic maintenance |
 //! | `sweep` | destructions that fall due |
@@ -10,9 +10,9 @@
 //! **Order of shutdown.** The ports stop accepting requests and finish those in progress; then the
 //! upkeep ends; then the audit log signs its last head and is closed; then the store.
 
-pub(crate) mod record;
+mod open;
+mod record;
 mod repeated;
-pub mod state;
 mod sweep;
 mod upkeep;
 
@@ -29,8 +29,8 @@ use strongroom_kmip::server::{Server, ServerLimits};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
+pub use self::open::{OpenStateError, open_state};
 use self::record::AuditRecord;
-use self::state::{State, StateError};
 use crate::authority::AuthorityError;
 use crate::authority::enrol;
 use crate::authority::enrol::server::Listeners;
@@ -41,9 +41,11 @@ use crate::objects::clock::SystemClock;
 use crate::objects::dependents::Dependents;
 use crate::objects::destruction::Destructions;
 use crate::objects::sealing::SealingError;
+use crate::recovery::ServerSource;
 use crate::server::{Foundations, KeyServer};
 use crate::service::{ClosesRevoked, KmipService};
 use crate::settings::Settings;
+use crate::state::{State, StateError};
 
 /// How long shutdown waits for the collector to confirm the last lines of the audit log. It does
 /// not wait for a failing collector.
@@ -192,13 +194,15 @@ impl KeyServerProcess {
             // The sender outlives all its receivers here.
             let _ = end.wait_for(|ended| *ended).await;
         };
+        let source = ServerSource::new(&state)?;
         let management = Management::new(
             &state,
+            Box::new(source),
             shipper.clone(),
             retention.clone(),
             brokering,
             Arc::clone(&destructions),
-        )?;
+        );
         let management = Arc::new(management);
         record.event("start", "the key server serves").await;
         let upkeep = upkeep::start(&state, retention, end.subscribe());

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use strongroom_audit::limits::TEXT_MAX_BYTES;
 use strongroom_audit::{Actor, AuditError, AuditLog, Outcome, Record};
 use strongroom_kmip::protocol::Operation;
 use strongroom_kmip::server::{Observer as KmipObserver, Refusal as KmipRefusal};
 
 use super::repeated::{Line, Repeated};
-use crate::access::{CertificateSha256, Identity};
+use crate::access::CertificateSha256;
+use crate::actor::{actor_of, server, within_limits};
 use crate::authority::enrol::server::{EnrolmentEvent, EnrolmentRecord, NotRecorded};
 use crate::authority::{self, Refusal, Revoked};
 use crate::objects::destruction::Waiting;
@@ -108,32 +108,9 @@ impl AuditRecord {
     }
 }
 
-pub(crate) fn server() -> Actor {
-    Actor { role: "server".into(), name: "key server".into(), ..Actor::default() }
-}
-
 /// The actor of a client whose certificate was not accepted.
 fn stranger(fingerprint: Option<String>, address: Option<String>) -> Actor {
     Actor { fingerprint, role: "none".into(), name: "stranger".into(), address }
-}
-
-/// The actor of a client whose certificate was accepted.
-pub(crate) fn actor_of(identity: &Identity, address: Option<String>) -> Actor {
-    Actor {
-        fingerprint: Some(identity.certificate.to_string()),
-        role: identity.role.name().into(),
-        name: identity.name.as_str().into(),
-        address,
-    }
-}
-
-/// Limits a possibly client-supplied text to the log's maximum, and marks a cut.
-pub(crate) fn within_limits(text: &str) -> String {
-    const MARK: &str = "…";
-    if text.len() <= TEXT_MAX_BYTES {
-        return text.to_owned();
-    }
-    format!("{}{MARK}", &text[..text.floor_char_boundary(TEXT_MAX_BYTES - MARK.len())])
 }
 
 fn line(event: &Event) -> Record {
@@ -259,13 +236,5 @@ mod tests {
         let later = begun + Duration::from_secs(1);
         assert_eq!(strangers.one_more(later), (true, 1000 - u64::from(STRANGERS_PER_SECOND)));
         assert_eq!(strangers.one_more(later), (true, 0));
-    }
-
-    #[test]
-    fn a_clients_text_is_cut_at_a_letter() {
-        let text = "é".repeat(TEXT_MAX_BYTES);
-        let cut = within_limits(&text);
-        assert!(cut.len() <= TEXT_MAX_BYTES && cut.ends_with('…'), "{}", cut.len());
-        assert_eq!(within_limits("short"), "short");
     }
 }

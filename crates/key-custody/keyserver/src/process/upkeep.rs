@@ -8,8 +8,8 @@ use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::state::State;
 use crate::grant::{holding, ledger};
+use crate::state::State;
 
 /// The time between two runs. Certificates are valid for days, grants for up to an hour.
 const INTERVAL: Duration = Duration::from_secs(60);

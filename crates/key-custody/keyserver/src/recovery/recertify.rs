@@ -7,9 +7,9 @@ use time::OffsetDateTime;
 
 use super::restored::RestoredError;
 use crate::access::{ClientId, ClientName, Role};
+use crate::actor::server;
 use crate::authority::{Authority, AuthorityError, ClientCertificate};
-use crate::process::record::server;
-use crate::process::state::State;
+use crate::state::State;
 
 /// Why no certificate was issued.
 #[derive(Debug, thiserror::Error)]

@@ -11,11 +11,9 @@ use serde::{Deserialize, Serialize};
 use strongroom_audit::{AuditLog, Outcome, Record};
 use strongroom_store::{Is, Store, Transaction};
 
+use crate::actor::server;
 use crate::backup::{BackupError, Restored};
-use crate::process::record::server;
-
-/// Its key in the store.
-pub(crate) const RESTORED: &[u8] = b"restored";
+use crate::state::RESTORED;
 
 /// Why a restore cannot be recorded.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,6 @@ use strongroom_store::{Entries, Entry, KeyRange, Store};
 use zeroize::Zeroizing;
 
 use super::AUDIT_PREFIX;
-use super::restored::RESTORED;
 use crate::authority::{Authority, transfer};
 use crate::backup::{BackupSource, Failure, Record, RecordKind, Snapshot};
 use crate::grant::{holding, ledger as grants};
@@ -16,7 +15,7 @@ use crate::objects::destruction;
 use crate::objects::keeping::{NAME_PREFIX, OBJECT_PREFIX, OWNED_PREFIX, Objects};
 use crate::objects::sealing::{self, SealingError};
 use crate::objects::transfer::PlainRecord;
-use crate::process::state::State;
+use crate::state::{RESTORED, State};
 
 /// The store has an entry that backups do not know.
 #[derive(Debug, thiserror::Error)]

@@ -24,7 +24,7 @@ use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
 use super::present::{self, Place};
-use super::restored::{Memory, RESTORED};
+use super::restored::Memory;
 use super::source::of_object;
 use crate::authority::transfer as authority;
 use crate::backup::{Failure, Record, RecordKind, RestoreMark, RestoreTarget, Restored};
@@ -32,8 +32,8 @@ use crate::objects::destruction;
 use crate::objects::id::ObjectId;
 use crate::objects::sealing;
 use crate::objects::transfer::PlainRecord;
-use crate::process::state::{AUTHORITY_LABEL, OBJECTS_LABEL, STORE_FILE, StateError, open_store};
 use crate::root::RootKey;
+use crate::state::{AUTHORITY_LABEL, OBJECTS_LABEL, RESTORED, STORE_FILE, StateError, open_store};
 
 /// The staged store.
 const STAGED_FILE: &str = "store.redb.restoring";

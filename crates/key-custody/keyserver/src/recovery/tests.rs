@@ -21,10 +21,11 @@ use crate::objects::dependents::NoDependents;
 use crate::objects::destruction::{self, DELAY_MIN_SECONDS, Destructions, Waiting};
 use crate::objects::id::ObjectId;
 use crate::observer::{Event, Observer, Recording};
-use crate::process::state::State;
+use crate::process::open_state;
 use crate::root::{self, Access, RootKey, Way};
 use crate::server::{Foundations, GrantFailure, Grants, KeyServer, Redeeming};
 use crate::settings::Settings;
+use crate::state::State;
 
 mod kill;
 
@@ -70,7 +71,7 @@ impl Machine {
 
     pub fn start(&self) -> Server {
         let settings = AuthoritySettings::new(vec!["localhost".to_owned()]);
-        let state = State::open(&self.directory, &self.root(), settings, Options::default()).unwrap();
+        let state = open_state(&self.directory, &self.root(), settings, Options::default()).unwrap();
         let foundations = Foundations {
             store: state.store.clone(),
             clock: std::sync::Arc::new(SystemClock),
@@ -106,8 +107,8 @@ impl Server {
         let objects = self.keys.objects();
         let destructions = Destructions::new(self.state.store.clone(), objects.clone(), self.keys.inquiry());
         let brokering = Brokering { objects, broker: None };
-        Management::new(&self.state, None, Retention::default(), brokering, std::sync::Arc::new(destructions))
-            .unwrap()
+        let (source, destructions) = (Box::new(self.source()), std::sync::Arc::new(destructions));
+        Management::new(&self.state, source, None, Retention::default(), brokering, destructions)
     }
 
     fn ask(&self, client: &Identity, payload: RequestPayload) -> ResponseItem {
@@ -199,9 +200,12 @@ impl Server {
         self.state.authority.identify(certificate.record.certificate(), now).is_ok()
     }
 
+    pub fn source(&self) -> ServerSource {
+        ServerSource::new(&self.state).unwrap()
+    }
+
     pub fn back_up(&self, path: &Path) {
-        let source = ServerSource::new(&self.state).unwrap();
-        backup::back_up(&source, &two_of_three(), path, &self.state.directory).unwrap();
+        backup::back_up(&self.source(), &two_of_three(), path, &self.state.directory).unwrap();
     }
 
     fn status(&self) -> BackupStatus {
@@ -426,8 +430,8 @@ fn what_nobody_has_decided_about_is_not_left_out_of_a_backup_in_silence() {
         let (machine, safe) = (Machine::new(), TempDir::new().unwrap());
         let server = machine.start();
         server.put(key.as_bytes(), b"of a later version");
-        let source = ServerSource::new(&server.state).unwrap();
-        let refused = backup::write(&source, &two_of_three(), &safe.path().join("backup")).unwrap_err();
+        let refused =
+            backup::write(&server.source(), &two_of_three(), &safe.path().join("backup")).unwrap_err();
         assert!(matches!(&refused, BackupError::Source(_)) && refused.to_string().contains(key), "{refused}");
     }
 }

@@ -30,7 +30,6 @@ use super::protocol::{
 };
 use super::token::EnrolmentToken;
 use crate::access::CertificateSha256;
-use crate::management::questions::Ask;
 
 /// Time for the whole exchange: connection, handshake, request and answer.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -176,20 +175,20 @@ impl Client {
         self.ask(config, names_of(authorities), RENEW_PATH, &request)
     }
 
-    /// Sends an administrator's question ([`management`](crate::management)), authenticated by the
-    /// caller's certificate.
+    /// Sends an administrator's question, authenticated by the caller's certificate. Which answer
+    /// it has is known to [`management`](crate::management), whose [`Client::manage`] calls this.
     ///
     /// # Errors
     /// The failure.
-    pub fn manage<Q: Ask>(
+    pub(crate) fn ask_management<Answer: DeserializeOwned + Send>(
         &self,
         authorities: &[CertificateDer<'static>],
         present: CertificateDer<'static>,
         key: &SecretBytes,
-        question: Q,
-    ) -> Result<Q::Answer, ClientError> {
+        question: &(impl Serialize + Sync),
+    ) -> Result<Answer, ClientError> {
         let config = config_of(authorities, present, key)?;
-        self.ask::<Q::Answer>(config, names_of(authorities), MANAGE_PATH, &question.into())
+        self.ask(config, names_of(authorities), MANAGE_PATH, question)
     }
 
     /// Runs on a thread of its own, so that it can be called from any thread that may block, with

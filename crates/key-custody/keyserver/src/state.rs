@@ -26,8 +26,6 @@ use time::OffsetDateTime;
 use crate::authority::private_key;
 use crate::authority::{self, Authority, AuthorityError, PrivateKey};
 use crate::objects::sealing::SealingError;
-use crate::recovery::restored::{self, RestoredError};
-use crate::recovery::target;
 use crate::root::{RootError, RootKey};
 
 /// The name of the store's file.
@@ -44,6 +42,9 @@ pub(crate) const OBJECTS_LABEL: &str = "objects v1";
 
 /// The place in the store of the sealed key that signs the log's heads.
 const HEAD_KEY: &str = "audit/sealed/head";
+/// The place in the store of the record of a restore
+/// ([`recovery::restored`](crate::recovery::restored)), which every restored server has.
+pub(crate) const RESTORED: &[u8] = b"restored";
 
 /// Why the state cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -66,9 +67,6 @@ pub enum StateError {
     /// No keys can be derived for the objects.
     #[error(transparent)]
     Sealing(#[from] SealingError),
-    /// The server was restored, and the restore cannot be recorded.
-    #[error(transparent)]
-    Restored(#[from] RestoredError),
     /// Two servers at the same time.
     #[error("another process changes the state of this key server; there may be one at a time")]
     Contended,
@@ -99,11 +97,12 @@ pub struct State {
 }
 
 impl State {
-    /// Opens the state in a directory that has a root, and creates missing parts.
+    /// Opens the state in a directory that has a root, and creates missing parts. Only
+    /// [`open_state`](crate::process::open_state) calls this: it also finishes a restore.
     ///
     /// # Errors
     /// [`StateError`].
-    pub fn open(
+    pub(crate) fn open(
         directory: &Path,
         root: &RootKey,
         settings: authority::Settings,
@@ -119,9 +118,6 @@ impl State {
         make_directory(&audit_directory)?;
         let audit_directory = Arc::new(OsDirectory::lock(&audit_directory)?);
         let audit = AuditLog::open(audit_directory, Box::new(head_key), audit)?;
-        // No restore is running, because it would hold the store open.
-        target::remove_staged(directory)?;
-        restored::finish(directory, store.as_ref(), &audit)?;
         Ok(Self {
             directory: directory.to_owned(),
             authority,
