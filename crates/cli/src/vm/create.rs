@@ -8,7 +8,7 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::host::Host;
 use strongroom_api::vm::{
-    AddDisk, Board, Cdrom, CreateVm, DiskKind, EncryptionWish, Firmware, MemorySize, VmView,
+    AddDisk, Board, Cdrom, CreateVm, DiskFrontend, DiskKind, EncryptionWish, Firmware, MemorySize, VmView,
 };
 use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
@@ -16,7 +16,7 @@ use strongroom_types::{VolumeSize, display_bytes};
 use super::disk::{ImageArguments, Upload, bring};
 use super::hardware::{self, Line};
 use super::options::{
-    BootArguments, FrontendArgument, MachineArgument, NetworkArguments, RestartArgument, cpus, parse_cdrom,
+    BootArguments, MachineArgument, NetworkArguments, RestartArgument, cpus, frontend, parse_cdrom,
     parse_disk, parse_memory,
 };
 use super::seed::{SEED_DISK, SeedArguments};
@@ -97,8 +97,8 @@ pub struct CreateArguments {
     cdrom: Option<Cdrom>,
 
     /// How the guest gets at its disks
-    #[arg(long, value_enum, default_value = "vhost-user")]
-    frontend: FrontendArgument,
+    #[arg(long, value_parser = frontend(), default_value = "vhost-user")]
+    frontend: DiskFrontend,
 
     /// Start with UEFI instead of a BIOS; its variables are in a sealed volume
     #[arg(long)]
@@ -205,14 +205,13 @@ impl CreateArguments {
     }
 
     fn wish(&self) -> Result<CreateVm, CliError> {
-        let frontend = self.frontend.into();
         // The image is the first disk's.
         let is_filled = |at: usize| at == 0 && self.image.is_some();
         let data = self.disks.iter().enumerate().map(|(at, size)| (*size, DiskKind::Data, is_filled(at)));
         let disks = data.chain(self.swaps.iter().map(|size| (*size, DiskKind::Swap, false)));
         let disks = disks.map(|(size_bytes, kind, fill)| {
             let integrity = self.integrity && kind == DiskKind::Data;
-            AddDisk { size_bytes, kind, frontend, fill, integrity }
+            AddDisk { size_bytes, kind, frontend: self.frontend, fill, integrity }
         });
         Ok(CreateVm {
             name: self.name.clone(),

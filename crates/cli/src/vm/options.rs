@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend, RestartPolicy};
 use strongroom_types::VolumeSize;
@@ -27,21 +28,29 @@ impl From<MachineArgument> for MachineType {
     }
 }
 
-/// How the guest gets at its disks.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum FrontendArgument {
-    /// vhost-user-blk, over memory that worker and guest share
-    VhostUser,
-    /// NBD, through QEMU's block layer
-    Nbd,
+/// Reads how the guest gets at a disk.
+pub fn frontend() -> impl TypedValueParser<Value = DiskFrontend> {
+    frontend_as("vhost-user-blk, over memory that worker and guest share", "NBD, through QEMU's block layer")
 }
 
-impl From<FrontendArgument> for DiskFrontend {
-    fn from(argument: FrontendArgument) -> Self {
-        match argument {
-            FrontendArgument::VhostUser => Self::VhostUser,
-            FrontendArgument::Nbd => Self::Nbd,
-        }
+/// The same, with these words about each frontend in the help.
+pub fn frontend_as(
+    vhost_user: &'static str,
+    nbd: &'static str,
+) -> impl TypedValueParser<Value = DiskFrontend> {
+    let words = [(DiskFrontend::VhostUser, vhost_user), (DiskFrontend::Nbd, nbd)]
+        .map(|(frontend, help)| PossibleValue::new(frontend_word(frontend)).help(help));
+    PossibleValuesParser::new(words).map(|word| match word == frontend_word(DiskFrontend::Nbd) {
+        true => DiskFrontend::Nbd,
+        false => DiskFrontend::VhostUser,
+    })
+}
+
+/// What a frontend is called on the command line, and in its answers.
+pub fn frontend_word(frontend: DiskFrontend) -> &'static str {
+    match frontend {
+        DiskFrontend::VhostUser => "vhost-user",
+        DiskFrontend::Nbd => "nbd",
     }
 }
 

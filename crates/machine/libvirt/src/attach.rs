@@ -6,6 +6,7 @@ use serde::Serialize;
 use strongroom_datastore::file::{DescribedVolume, Descriptor, describe};
 use strongroom_frontend::listen::Address;
 use strongroom_types::shell_word;
+use strongroom_vm::DiskFrontend;
 use strongroom_worker::control::status_of;
 
 use crate::device::{self, SUGGESTED_QUEUES};
@@ -13,16 +14,6 @@ use crate::domain::{Domain, GuestMemory, QemuUser, alias_of, free_target};
 use crate::error::LibvirtError;
 use crate::service::{NoService, Service};
 use crate::virsh::{Libvirt, Scope, Standing, in_the_way};
-
-/// By which protocol QEMU reaches a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Frontend {
-    /// A virtio disk in shared memory.
-    VhostUser,
-    /// Over a unix socket, through QEMU.
-    Nbd,
-}
 
 /// Which volume becomes a disk, of whom, and how.
 #[derive(Clone, Copy)]
@@ -36,7 +27,7 @@ pub struct Attach<'a> {
     /// The definitions of the domain that change; neither means both, as far as there is either.
     pub scope: Scope,
     /// The protocol; nothing means as it is exposed already, or vhost-user.
-    pub frontend: Option<Frontend>,
+    pub frontend: Option<DiskFrontend>,
     /// What libvirt calls the disk; nothing means the first name that is free.
     pub target: Option<&'a str>,
     /// Whether somebody says where the volume's key is, and so what a service is to start with.
@@ -61,7 +52,7 @@ pub struct Attached {
     /// What libvirt calls the disk.
     pub target: String,
     /// The protocol.
-    pub frontend: Frontend,
+    pub frontend: DiskFrontend,
     /// Where QEMU connects.
     pub socket: PathBuf,
     /// systemd's unit, which serves it from each start of the machine on; nothing if a person does.
@@ -82,7 +73,7 @@ pub struct Attached {
 
 /// The volume as QEMU reaches it.
 struct Served {
-    frontend: Frontend,
+    frontend: DiskFrontend,
     socket: PathBuf,
     /// Its unit, if systemd serves it.
     unit: Option<String>,
@@ -104,7 +95,7 @@ struct Found {
     /// Its service, or why there can be none.
     service: Result<Service, NoService>,
     exposed: Option<Served>,
-    frontend: Frontend,
+    frontend: DiskFrontend,
     /// Where it is, or will be, served.
     sockets: Vec<PathBuf>,
     target: String,
@@ -149,9 +140,12 @@ impl Attach<'_> {
             service.start()?;
             exposed = self.exposed(&path)?;
         }
-        let frontend =
-            exposed.as_ref().map(|served| served.frontend).or(self.frontend).unwrap_or(Frontend::VhostUser);
-        if frontend == Frontend::VhostUser {
+        let frontend = exposed
+            .as_ref()
+            .map(|served| served.frontend)
+            .or(self.frontend)
+            .unwrap_or(DiskFrontend::VhostUser);
+        if frontend == DiskFrontend::VhostUser {
             self.require_shared_memory(&domain, scope)?;
         }
         let sockets: Vec<PathBuf> =
@@ -265,7 +259,7 @@ impl Attach<'_> {
     fn exposed(&self, volume: &Path) -> Result<Option<Served>, LibvirtError> {
         let Some(status) = status_of(volume) else { return Ok(None) };
         let (volume, pid, address) = (volume.to_owned(), status.supervisor_pid, status.address);
-        let frontend = if status.frontend == "nbd" { Frontend::Nbd } else { Frontend::VhostUser };
+        let frontend = if status.frontend == "nbd" { DiskFrontend::Nbd } else { DiskFrontend::VhostUser };
         if self.frontend.is_some_and(|wanted| wanted != frontend) {
             let found = status.frontend.replace('_', "-");
             return Err(LibvirtError::OtherFrontend { volume, found, address, pid });
@@ -346,10 +340,10 @@ impl Attach<'_> {
 }
 
 /// The arguments of the `volume expose` that serves it, without its key's.
-fn expose_words(frontend: Frontend, socket: &Path, qemu: &QemuUser) -> Vec<String> {
+fn expose_words(frontend: DiskFrontend, socket: &Path, qemu: &QemuUser) -> Vec<String> {
     let option = match frontend {
-        Frontend::VhostUser => "--vhost-user",
-        Frontend::Nbd => "--nbd",
+        DiskFrontend::VhostUser => "--vhost-user",
+        DiskFrontend::Nbd => "--nbd",
     };
     let mut words = vec![option.to_owned(), format!("unix:{}", socket.display())];
     let ours = rustix::process::geteuid();
@@ -362,11 +356,13 @@ fn expose_words(frontend: Frontend, socket: &Path, qemu: &QemuUser) -> Vec<Strin
     words
 }
 
-fn disk_xml(frontend: Frontend, socket: &Path, name: &str, target: &str, id: &str) -> String {
+fn disk_xml(frontend: DiskFrontend, socket: &Path, name: &str, target: &str, id: &str) -> String {
     let alias = alias_of(id);
     match frontend {
-        Frontend::VhostUser => device::vhost_user(socket, SUGGESTED_QUEUES, target, Some(&alias)),
-        Frontend::Nbd => device::nbd(&Address::Unix(socket.to_owned()), name, false, target, Some(&alias)),
+        DiskFrontend::VhostUser => device::vhost_user(socket, SUGGESTED_QUEUES, target, Some(&alias)),
+        DiskFrontend::Nbd => {
+            device::nbd(&Address::Unix(socket.to_owned()), name, false, target, Some(&alias))
+        }
     }
 }
 

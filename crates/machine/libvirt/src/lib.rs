@@ -23,7 +23,7 @@ mod service;
 mod virsh;
 mod xml;
 
-pub use self::attach::{Attach, Attached, Frontend, KeyWords};
+pub use self::attach::{Attach, Attached, KeyWords};
 pub use self::detach::{Detach, Detached};
 pub use self::domain::is_target;
 pub use self::error::LibvirtError;

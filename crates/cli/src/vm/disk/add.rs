@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
-use strongroom_api::vm::{AddDisk, Disk, DiskKind, VmView};
+use strongroom_api::vm::{AddDisk, Disk, DiskFrontend, DiskKind, VmView};
 use strongroom_processes::Signals;
 use strongroom_types::{VolumeSize, display_bytes};
 
-use super::super::options::{FrontendArgument, parse_disk};
+use super::super::options::{frontend, parse_disk};
 use super::{ImageArguments, Upload, bring};
 use crate::api::{ApiArguments, Begun, WaitArguments, follow_with_images, segment};
 use crate::error::CliError;
@@ -52,8 +52,8 @@ pub struct AddArguments {
     format: ImageArguments,
 
     /// How the guest gets at it
-    #[arg(long, value_enum, default_value = "vhost-user")]
-    frontend: FrontendArgument,
+    #[arg(long, value_parser = frontend(), default_value = "vhost-user")]
+    frontend: DiskFrontend,
 
     #[command(flatten)]
     wait: WaitArguments,
@@ -97,8 +97,8 @@ impl AddArguments {
         }
         let kind = if self.swap { DiskKind::Swap } else { DiskKind::Data };
         let fill = image.is_some();
-        let frontend = self.frontend.into();
-        let wish = AddDisk { size_bytes: self.size, kind, frontend, fill, integrity: self.integrity };
+        let wish =
+            AddDisk { size_bytes: self.size, kind, frontend: self.frontend, fill, integrity: self.integrity };
         let task = api.post(&format!("{vm}/disks"), &wish)?;
         if self.wait.no_wait {
             return output.answer(&Begun(task));

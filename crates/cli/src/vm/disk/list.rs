@@ -4,9 +4,10 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_api::vm::{Disk, DiskFrontend, DiskKind, VmView, VolumeState};
+use strongroom_api::vm::{Disk, DiskKind, VmView, VolumeState};
 use strongroom_types::display_bytes;
 
+use super::super::options::frontend_word;
 use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table};
@@ -38,10 +39,6 @@ impl fmt::Display for Disks {
                 DiskKind::Data => "data",
                 DiskKind::Swap => "swap",
             };
-            let frontend = match disk.frontend {
-                DiskFrontend::VhostUser => "vhost-user",
-                DiskFrontend::Nbd => "nbd",
-            };
             let in_use = match disk.state {
                 VolumeState::Idle => "no",
                 VolumeState::Exposed => "yes",
@@ -58,7 +55,8 @@ impl fmt::Display for Disks {
                 .as_ref()
                 .map_or_else(|| "NOT encrypted".to_owned(), |key| format!("{} at {}", key.key, key.provider));
             let size = display_bytes(disk.size_bytes).to_string();
-            [disk.name.clone(), size, kind.to_owned(), frontend.to_owned(), in_use.to_owned(), volume, key]
+            let frontend = frontend_word(disk.frontend).to_owned();
+            [disk.name.clone(), size, kind.to_owned(), frontend, in_use.to_owned(), volume, key]
         };
         let head = ["NAME", "SIZE", "KIND", "FRONTEND", "IN USE", "VOLUME", "KEY"];
         write!(f, "{}", Table { head, rows: self.disks.iter().map(row).collect() })

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::Descriptor;
-use strongroom_libvirt::{Attach, Attached, Frontend, Libvirt, LibvirtError, Scope, is_target};
+use strongroom_libvirt::{Attach, Attached, Libvirt, LibvirtError, Scope, is_target};
 use strongroom_types::{display_bytes, shell_word};
+use strongroom_vm::DiskFrontend;
 
+use super::super::options::{frontend_as, frontend_word};
 use crate::error::CliError;
 use crate::keys::KeyArguments;
 use crate::output::Output;
@@ -40,8 +42,12 @@ pub struct AttachArguments {
     volume: PathBuf,
 
     /// By which protocol [default: as it is exposed already, or vhost-user]
-    #[arg(long, value_enum, value_name = "PROTOCOL")]
-    frontend: Option<FrontendArgument>,
+    #[arg(
+        long,
+        value_name = "PROTOCOL",
+        value_parser = frontend_as("A virtio disk in shared memory", "Over a unix socket, through QEMU")
+    )]
+    frontend: Option<DiskFrontend>,
 
     /// What libvirt is to call the disk: vdb, vdc, ... [default: the first that is free]
     #[arg(long, value_name = "NAME", value_parser = parse_target)]
@@ -90,24 +96,6 @@ impl From<ScopeArguments> for Scope {
     }
 }
 
-/// By which protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FrontendArgument {
-    /// A virtio disk in shared memory
-    VhostUser,
-    /// Over a unix socket, through QEMU
-    Nbd,
-}
-
-impl From<FrontendArgument> for Frontend {
-    fn from(argument: FrontendArgument) -> Self {
-        match argument {
-            FrontendArgument::VhostUser => Self::VhostUser,
-            FrontendArgument::Nbd => Self::Nbd,
-        }
-    }
-}
-
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Answer(Attached);
@@ -128,10 +116,7 @@ impl fmt::Display for Answer {
             if attached.encrypted { "encrypted" } else { "NOT encrypted" },
         );
         writeln!(f, "{} ({size}, {protection}) is {target} of {domain}{already}, {when}", volume.display())?;
-        let protocol = match attached.frontend {
-            Frontend::VhostUser => "vhost-user",
-            Frontend::Nbd => "nbd",
-        };
+        let protocol = frontend_word(attached.frontend);
         write!(f, "  served     over {protocol} on {}, ", socket.display())?;
         match (&attached.unit, attached.pid) {
             (Some(unit), _) => writeln!(f, "by {unit}, also after this machine's next start")?,
@@ -165,7 +150,7 @@ impl AttachArguments {
             domain: &self.libvirt,
             volume: &self.volume,
             scope: self.scope.into(),
-            frontend: self.frontend.map(Frontend::from),
+            frontend: self.frontend,
             target: self.target.as_deref(),
             key_is_given: self.key.are_given(),
             remark: &|text| output.remark(text),
