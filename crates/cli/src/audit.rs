@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{PublicKey, Report, SignedHead, VerifyError, verify};
+use strongroom_files::FileError;
 use strongroom_keyserver::management::protocol::AuditAnswer;
 use strongroom_keyserver::management::questions::AuditHead;
 use strongroom_keyserver::state::{AUDIT_DIRECTORY, AUDIT_KEY_FILE};
@@ -128,7 +129,8 @@ impl VerifyArguments {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    std::fs::read(path).map_err(|error| CliError::File { action: "read", path: path.to_owned(), error })
+    std::fs::read(path)
+        .map_err(|error| CliError::File(FileError { action: "read", path: path.to_owned(), error }))
 }
 
 fn read_key(path: &Path) -> Result<PublicKey, CliError> {

@@ -7,6 +7,7 @@ use serde_json::json;
 use strongroom_api::Problem;
 use strongroom_audit::AuditError;
 use strongroom_datastore::file::DatastoreError;
+use strongroom_files::FileError;
 use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
 use strongroom_hostd::daemon::DaemonError;
@@ -23,7 +24,7 @@ use strongroom_keyserver::state::StateError;
 use strongroom_libvirt::LibvirtError;
 use strongroom_memory::secret::SecretError;
 use strongroom_processes::ProcessesError;
-use strongroom_providers::{ProviderError, RegistryError};
+use strongroom_providers::{FailedProvider, RegistryError};
 use strongroom_ring::RingError;
 use strongroom_types::{KekId, without_numbers};
 use strongroom_worker::control::{ControlError, GroupError};
@@ -46,13 +47,8 @@ pub enum CliError {
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// A provider does not do what is asked.
-    #[error("key provider {name}: {error}")]
-    Provider {
-        /// Its name.
-        name: ProviderName,
-        /// Why.
-        error: ProviderError,
-    },
+    #[error(transparent)]
+    Provider(#[from] FailedProvider),
     /// The root key of the key server cannot be had.
     #[error(transparent)]
     Root(#[from] RootError),
@@ -193,15 +189,8 @@ pub enum CliError {
     #[error("the two passphrases differ; nothing was created")]
     PassphrasesDiffer,
     /// A file that a command was given.
-    #[error("cannot {action} {path}: {error}")]
-    File {
-        /// What was tried, as in "read".
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The stages of the volume do not fit together.
     #[error(transparent)]
     Stack(#[from] StackError),
@@ -307,7 +296,7 @@ impl CliError {
     pub fn transfer(error: TransferError, volume: &Path, action: &'static str, file: &Path) -> Self {
         match error {
             TransferError::Stopped => Self::Interrupted,
-            TransferError::File(error) => Self::File { action, path: file.to_owned(), error },
+            TransferError::File(error) => Self::File(FileError { action, path: file.to_owned(), error }),
             error => Self::Transfer { path: volume.to_owned(), error },
         }
     }
@@ -341,7 +330,7 @@ impl CliError {
             Self::Datastore(error) => error.code(),
             Self::Key(error) => error.code(),
             Self::Registry(error) => error.code(),
-            Self::Provider { error, .. } => error.code(),
+            Self::Provider(FailedProvider { error, .. }) => error.code(),
             Self::Root(_) => "root_key",
             Self::NoKeyserver { .. } | Self::NothingToRestoreInto { .. } => "no_keyserver",
             Self::KeyserverState(_) | Self::OpenKeyserver(_) => "keyserver_state",
@@ -362,7 +351,7 @@ impl CliError {
             Self::VmVolume { .. } => "vm_volume",
             Self::ProviderNeeded { .. } => "key_provider_needed",
             Self::PassphrasesDiffer => "passphrases_differ",
-            Self::File { .. } => "file",
+            Self::File(_) => "file",
             Self::Stack(_) => "stack",
             Self::Listen(_) | Self::Lanes(_) | Self::Start(_) => "start",
             Self::Stop(_) => "stop",

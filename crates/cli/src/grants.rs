@@ -20,6 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use parking_lot::Mutex;
+use strongroom_files::FileError;
 use strongroom_keys::ProviderKeyId;
 use strongroom_keyserver::grant::{Grant, GrantId};
 use strongroom_providers::{GrantSource, GrantWallet, KeyGrant};
@@ -102,7 +103,8 @@ impl GrantsOfFile {
 
     /// Takes up the grants that were not seen before.
     fn read(&self) -> Result<(), CliError> {
-        let failed = |error| CliError::File { action: "read grants from", path: self.path.clone(), error };
+        let failed =
+            |error| CliError::File(FileError { action: "read grants from", path: self.path.clone(), error });
         let mut text = Vec::new();
         let file = File::open(&self.path).map_err(failed)?;
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(failed)?;

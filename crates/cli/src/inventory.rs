@@ -11,6 +11,7 @@ use strongroom_api::host::Host;
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules};
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
+use strongroom_files::FileError;
 use strongroom_types::{display_bytes, parse_id};
 use uuid::Uuid;
 
@@ -372,7 +373,7 @@ impl DatastoreCommand {
                 )
             }
             Self::Add(DatastoreAddArguments { name, path, host, wait, api }) => {
-                let failed = |error| CliError::File { action: "find", path: path.clone(), error };
+                let failed = |error| CliError::File(FileError { action: "find", path: path.clone(), error });
                 let absolute = std::path::absolute(path).map_err(failed)?;
                 let path = absolute.to_str().ok_or_else(|| {
                     CliError::Usage(format!(

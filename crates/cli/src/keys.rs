@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use strongroom_datastore::file::{DatastoreError, Descriptor, KekRecord, Protection};
+use strongroom_files::FileError;
 use strongroom_jobs::datastores::{KnownDatastores, vm_of};
 use strongroom_jobs::{KeyRefusal, PresentKeys};
 use strongroom_keys::{
@@ -161,7 +162,7 @@ impl KeyArguments {
     /// The arguments by which a service has the key of this volume; none if that takes a person.
     pub fn words_without_a_person(&self, descriptor: &Descriptor) -> Result<Option<Vec<String>>, CliError> {
         let absolute = |path: &Path| -> Result<String, CliError> {
-            let failed = |error| CliError::File { action: "find", path: path.to_owned(), error };
+            let failed = |error| CliError::File(FileError { action: "find", path: path.to_owned(), error });
             Ok(std::path::absolute(path).map_err(failed)?.to_string_lossy().into_owned())
         };
         let mut words = Vec::new();
@@ -406,7 +407,9 @@ fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliE
         // Every question comes before the first change.
         TerminalError::Interrupted => CliError::Declined,
         TerminalError::Secret(error) => error.into(),
-        TerminalError::Io(error) => CliError::File { action: "read", path: "/dev/tty".into(), error },
+        TerminalError::Io(error) => {
+            CliError::File(FileError { action: "read", path: "/dev/tty".into(), error })
+        }
     })
 }
 
@@ -418,10 +421,12 @@ pub fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
         io::ErrorKind::NotFound => CliError::Usage(format!(
             "file descriptor {descriptor} is not open; open it as in: --passphrase-fd {descriptor} {descriptor}<FILE"
         )),
-        _ => CliError::File { action: "read the passphrase from", path: path.clone(), error },
+        _ => CliError::File(FileError { action: "read the passphrase from", path: path.clone(), error }),
     })?;
     read_line_of(file).map_err(|error| match error {
-        TerminalError::Io(error) => CliError::File { action: "read the passphrase from", path, error },
+        TerminalError::Io(error) => {
+            CliError::File(FileError { action: "read the passphrase from", path, error })
+        }
         error => asked(Err(error)).err().unwrap_or(CliError::Declined),
     })
 }

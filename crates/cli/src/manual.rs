@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_files::FileError;
 
 use crate::error::CliError;
 use crate::output::Output;
@@ -35,8 +36,9 @@ impl fmt::Display for Written {
 impl ManArguments {
     /// Writes a page for the program and one for each command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
-        let failed =
-            |error| CliError::File { action: "write manual pages to", path: self.directory.clone(), error };
+        let failed = |error| {
+            CliError::File(FileError { action: "write manual pages to", path: self.directory.clone(), error })
+        };
         std::fs::create_dir_all(&self.directory).map_err(failed)?;
         let mut program = command_line();
         program.build();

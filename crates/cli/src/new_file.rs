@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use strongroom_files::FileError;
+
 use crate::error::CliError;
 
 /// A file under construction; unless it is finished, it is removed.
@@ -19,7 +21,7 @@ impl<'a> NewFile<'a> {
         let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let file = created.map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => CliError::DestinationExists { path: path.to_owned() },
-            _ => CliError::File { action: "create", path: path.to_owned(), error },
+            _ => CliError::File(FileError { action: "create", path: path.to_owned(), error }),
         })?;
         Ok(Self { path, file, finished: false })
     }
@@ -34,7 +36,9 @@ impl<'a> NewFile<'a> {
         let parent =
             self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let synced = self.file.sync_all().and_then(|()| File::open(parent)?.sync_all());
-        synced.map_err(|error| CliError::File { action: "write", path: self.path.to_owned(), error })?;
+        synced.map_err(|error| {
+            CliError::File(FileError { action: "write", path: self.path.to_owned(), error })
+        })?;
         self.finished = true;
         Ok(())
     }

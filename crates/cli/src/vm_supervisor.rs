@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
+use strongroom_files::FileError;
 use strongroom_vm_supervisor::{self as supervisor, Programs, SupervisorError};
 
 use crate::error::CliError;
@@ -28,10 +29,8 @@ pub struct LauncherArguments {}
 impl SupervisorArguments {
     /// Answers for a VM until it is off. `log` is what makes its workers log as this process does.
     pub fn run(&self, log: &[OsString]) -> Result<ExitCode, CliError> {
-        let this = std::env::current_exe().map_err(|error| CliError::File {
-            action: "find",
-            path: "/proc/self/exe".into(),
-            error,
+        let this = std::env::current_exe().map_err(|error| {
+            CliError::File(FileError { action: "find", path: "/proc/self/exe".into(), error })
         })?;
         let command = |name: &str| log.iter().cloned().chain([name.into()]).collect();
         let programs =

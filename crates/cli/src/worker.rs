@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use strongroom_files::FileError;
 use strongroom_worker::birth::BirthError;
 use strongroom_worker::process::close_memory;
 use strongroom_worker::process_main::{WorkerError, process_main};
@@ -56,7 +57,7 @@ impl StarterArguments {
         // It holds the sockets over which workers get their keys, for a moment.
         close_memory()?;
         leave_signals_to_the_supervisor()?;
-        let failed = |error| CliError::File { action: "use", path: "/dev/stdin".into(), error };
+        let failed = |error| CliError::File(FileError { action: "use", path: "/dev/stdin".into(), error });
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
         match serve_starter(socket, this_program(log, WORKER_COMMAND)?) {
             Ok(()) => Ok(ExitCode::SUCCESS),
@@ -71,14 +72,12 @@ impl StarterArguments {
 
 /// This very program's file, to be called by one of its commands that log as this process does.
 pub fn this_program(log: &[OsString], command: &str) -> Result<Program, CliError> {
-    let path = std::env::current_exe().map_err(|error| CliError::File {
-        action: "open",
-        path: "/proc/self/exe".into(),
-        error,
+    let path = std::env::current_exe().map_err(|error| {
+        CliError::File(FileError { action: "open", path: "/proc/self/exe".into(), error })
     })?;
     let mut arguments = log.to_vec();
     arguments.push(command.into());
-    Program::at(&path, arguments).map_err(|error| CliError::File { action: "open", path, error })
+    Program::at(&path, arguments).map_err(|error| CliError::File(FileError { action: "open", path, error }))
 }
 
 /// What ends all processes of a service ends the supervisor too, which ends this one in order.

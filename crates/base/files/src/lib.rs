@@ -23,6 +23,18 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 /// Permission bits of what is written here.
 pub const PRIVATE_MODE: u32 = 0o600;
 
+/// A file that something was tried with, and why it failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {path}: {error}")]
+pub struct FileError {
+    /// What was tried, as in "read".
+    pub action: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// Why not.
+    pub error: io::Error,
+}
+
 /// Puts `content` at `path`, in place of what is there.
 ///
 /// # Errors

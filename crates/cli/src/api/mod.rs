@@ -16,6 +16,7 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_api::task::Task;
+use strongroom_files::FileError;
 use strongroom_jobs::state_file;
 use strongroom_memory::secret::SecretBytes;
 use uuid::Uuid;
@@ -114,16 +115,13 @@ pub fn address(home: &Path) -> Result<String, CliError> {
             path.display()
         )));
     }
-    let listens: Listens = state_file::read(&path, ADDRESS_FORMAT).map_err(|error| CliError::File {
-        action: "read",
-        path,
-        error,
-    })?;
+    let listens: Listens = state_file::read(&path, ADDRESS_FORMAT)
+        .map_err(|error| CliError::File(FileError { action: "read", path, error }))?;
     Ok(listens.url)
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
-    let failed = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    let failed = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     strongroom_files::read(path, FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)
 }
 

@@ -15,7 +15,7 @@ use strongroom_keyserver::management::questions::{
 };
 use strongroom_keyserver::objects::destruction::{DELAY_MAX_SECONDS, DELAY_MIN_SECONDS, REASON_MAX_BYTES};
 use strongroom_keyserver::objects::id::ObjectId;
-use strongroom_providers::{ProviderError, SourceConfig};
+use strongroom_providers::{FailedProvider, ProviderError, SourceConfig};
 use strongroom_types::unix_seconds_now;
 
 use super::waiting::WaitingDestruction;
@@ -189,7 +189,7 @@ impl DestroyArguments {
             let error = ProviderError::Unsupported(
                 "a transit engine keeps no keys that could be destroyed; whoever deletes a volume deletes its wrapped KEK",
             );
-            return Err(CliError::Provider { name: key.key.provider.clone(), error });
+            return Err(CliError::Provider(FailedProvider { name: key.key.provider.clone(), error }));
         }
         check_unneeded(inventory.scan(), |other| inventory.may_be_same(other, &key.key))
             .map_err(JobError::from)?;

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
+use strongroom_files::FileError;
 use strongroom_keys::{OnRevocation, ProviderName};
 use strongroom_providers::{
-    KmipConfig, LeaseConfig, ProviderConfig, Registry, SourceConfig, VaultConfig, VaultLogin, open,
+    FailedProvider, KmipConfig, LeaseConfig, ProviderConfig, Registry, SourceConfig, VaultConfig, VaultLogin,
+    open,
 };
 
 use crate::error::CliError;
@@ -164,7 +166,8 @@ impl AddArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let config = self.config()?;
         // Opens the TLS files, so that a mistake shows now.
-        open(&config).map_err(|error| CliError::Provider { name: self.name.clone(), error })?;
+        open(&config)
+            .map_err(|error| CliError::Provider(FailedProvider { name: self.name.clone(), error }))?;
         Registry::of_home(&self.home.path()?).add(&self.name, &config)?;
         output.answer(&Added {
             name: self.name.clone(),
@@ -237,5 +240,6 @@ impl AddArguments {
 
 /// The same file for whoever reads the configuration, wherever that runs.
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
-    std::path::absolute(path).map_err(|error| CliError::File { action: "find", path: path.to_owned(), error })
+    std::path::absolute(path)
+        .map_err(|error| CliError::File(FileError { action: "find", path: path.to_owned(), error }))
 }

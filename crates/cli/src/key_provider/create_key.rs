@@ -5,7 +5,7 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use strongroom_keys::{KeyRequestId, ProviderKeyId, ProviderName, WrappedKek};
-use strongroom_providers::{ProviderKeyring, UnseenKey};
+use strongroom_providers::{FailedProvider, ProviderKeyring, UnseenKey};
 
 use crate::error::CliError;
 use crate::home::HomeArguments;
@@ -54,7 +54,7 @@ impl CreateKeyArguments {
             .provider(&self.name)
             .and_then(|provider| provider.create_unseen(request));
         let UnseenKey { key, wrapped } =
-            made.map_err(|error| CliError::Provider { name: self.name.clone(), error })?;
+            made.map_err(|error| CliError::Provider(FailedProvider { name: self.name.clone(), error }))?;
         output.answer(&Created { key_provider: self.name.clone(), key, wrapped })
     }
 }

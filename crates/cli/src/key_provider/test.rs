@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_keys::ProviderName;
-use strongroom_providers::{Registry, ServerCheck, check};
+use strongroom_providers::{FailedProvider, Registry, ServerCheck, check};
 use strongroom_types::{counted, without_numbers};
 
 use crate::error::CliError;
@@ -74,7 +74,8 @@ impl TestArguments {
     /// Tries every server and tells how that went.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let config = Registry::of_home(&self.home.path()?).get(&self.name)?;
-        let checks = check(&config).map_err(|error| CliError::Provider { name: self.name.clone(), error })?;
+        let checks = check(&config)
+            .map_err(|error| CliError::Provider(FailedProvider { name: self.name.clone(), error }))?;
         let servers: Vec<_> =
             checks.into_iter().map(|check| ServerReport { well: check.is_well(), check }).collect();
         let well = servers.iter().all(|server| server.well);

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_files::FileError;
 use strongroom_keyserver::backup::{Arrival, Custodian, CustodianName, Custody, LastBackup};
 use strongroom_keyserver::management::protocol::{BackupAnswer, BackupPart, CustodianText, NamedCustody};
 use strongroom_keyserver::management::questions::{KeepBackup, MakeBackup, ProposeCustodians, ReadBackup};
@@ -146,7 +147,7 @@ fn as_text(custodian: &Custodian) -> CustodianText {
 
 fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> CliError {
     let path = path.to_owned();
-    move |error| CliError::File { action, path: path.clone(), error }
+    move |error| CliError::File(FileError { action, path: path.clone(), error })
 }
 
 impl fmt::Display for Proposed {

@@ -7,6 +7,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use strongroom_files::FileError;
 use strongroom_keyserver::authority::signing_request::signing_request;
 use strongroom_keyserver::authority::{PrivateKey, claimed_identity};
 use strongroom_keyserver::state::make_directories;
@@ -110,7 +111,7 @@ impl ClientFiles {
     }
 
     fn take_next_key(&self) -> Result<(), CliError> {
-        let failed = |error| CliError::File { action: "write", path: self.key.clone(), error };
+        let failed = |error| CliError::File(FileError { action: "write", path: self.key.clone(), error });
         match std::fs::rename(self.next_key(), &self.key) {
             // Whoever reads them may have settled it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.key.is_file() => Ok(()),
@@ -162,7 +163,7 @@ fn no_certificate(path: &Path) -> CliError {
 
 /// What is in a PEM file, which may be a private key.
 pub fn read_pem(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
-    let failed = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    let failed = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     strongroom_files::read(path, PEM_FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)
 }
 
@@ -178,11 +179,8 @@ fn private_pem(pkcs8: &SecretBytes) -> Zeroizing<String> {
 
 /// Puts a file in its place, whole and durable, for its owner alone.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), CliError> {
-    strongroom_files::replace(path, content).map_err(|error| CliError::File {
-        action: "write",
-        path: path.to_owned(),
-        error,
-    })
+    strongroom_files::replace(path, content)
+        .map_err(|error| CliError::File(FileError { action: "write", path: path.to_owned(), error }))
 }
 
 #[cfg(test)]

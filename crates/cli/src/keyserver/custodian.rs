@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use strongroom_files::FileError;
 use strongroom_keyserver::backup::{CustodianKey, Header, read_header};
 use strongroom_types::hex;
 use zeroize::Zeroizing;
@@ -84,7 +85,7 @@ impl CustodianCommand {
 
 impl OpenShareArguments {
     fn open(&self) -> Result<Opened, CliError> {
-        let failed = |error| CliError::File { action: "read", path: self.key.clone(), error };
+        let failed = |error| CliError::File(FileError { action: "read", path: self.key.clone(), error });
         let pem = Zeroizing::new(std::fs::read(&self.key).map_err(failed)?);
         let key = CustodianKey::from_pem(&pem)?;
         let header = read_header(&self.backup)?;

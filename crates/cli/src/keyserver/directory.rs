@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::module;
+use strongroom_files::FileError;
 use strongroom_frontend::listen::{Address, ListenError, Listener};
 use strongroom_jobs::state_file;
 use strongroom_keys::ProviderName;
@@ -53,10 +54,8 @@ impl DirectoryArguments {
     /// The state directory, absolute.
     pub fn path(&self) -> Result<PathBuf, CliError> {
         match &self.directory {
-            Some(directory) => std::path::absolute(directory).map_err(|error| CliError::File {
-                action: "find",
-                path: directory.clone(),
-                error,
+            Some(directory) => std::path::absolute(directory).map_err(|error| {
+                CliError::File(FileError { action: "find", path: directory.clone(), error })
             }),
             None => Ok(self.home.path()?.join("keyserver")),
         }
@@ -185,7 +184,7 @@ impl ServerSettings {
         let path = directory.join(SETTINGS_FILE);
         state_file::read(&path, SETTINGS_FORMAT).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => CliError::NoKeyserver { directory: directory.to_owned() },
-            _ => CliError::File { action: "read", path, error },
+            _ => CliError::File(FileError { action: "read", path, error }),
         })
     }
 

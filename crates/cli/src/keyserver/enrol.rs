@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_files::FileError;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::authority::enrol::{CertificateResponse, Client};
 use strongroom_keyserver::authority::limits::SIGNING_REQUEST_MAX_BYTES;
@@ -117,7 +118,7 @@ impl EnrolArguments {
 
 /// A signing request as the server takes it: PEM.
 fn read_request(path: &Path) -> Result<String, CliError> {
-    let unreadable = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    let unreadable = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     let bytes = strongroom_files::read(path, SIGNING_REQUEST_MAX_BYTES as u64).map_err(unreadable)?;
     match String::from_utf8(bytes) {
         Ok(text) if text.contains("-----BEGIN") => Ok(text),

@@ -9,6 +9,7 @@ use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
+use strongroom_files::FileError;
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
 use strongroom_keyserver::backup::{RestoreSession, Restored};
@@ -171,7 +172,7 @@ fn add(session: &mut RestoreSession, share: &SecretBytes, from: String) -> Resul
 
 /// A share out of a file, straight into secret memory.
 fn read_share(path: &Path) -> Result<SecretBytes, CliError> {
-    let failed = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    let failed = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     let mut file = File::open(path).map_err(failed)?;
     // It may be a pipe, whose length nobody knows. One byte more tells what is longer.
     let mut content = SecretBytes::zeroed(SHARE_FILE_BYTES_MAX + 1)?;

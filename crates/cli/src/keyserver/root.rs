@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_crypto::kdf::Argon2idParams;
+use strongroom_files::FileError;
 use strongroom_keyserver::root::credential::CredentialName;
 use strongroom_keyserver::root::passphrase::PassphraseWay;
 use strongroom_keyserver::root::token::TokenWay;
@@ -170,18 +171,16 @@ fn access(given: Option<&SecretBytes>) -> Access<'_> {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
-    std::path::absolute(path).map_err(|error| CliError::File { action: "find", path: path.to_owned(), error })
+    std::path::absolute(path)
+        .map_err(|error| CliError::File(FileError { action: "find", path: path.to_owned(), error }))
 }
 
 /// A path leads to a device or to a socket.
 fn device_at(path: &Path) -> Result<TpmDevice, CliError> {
     use std::os::unix::fs::FileTypeExt;
     let path = absolute(path)?;
-    let metadata = std::fs::metadata(&path).map_err(|error| CliError::File {
-        action: "find the TPM",
-        path: path.clone(),
-        error,
-    })?;
+    let metadata = std::fs::metadata(&path)
+        .map_err(|error| CliError::File(FileError { action: "find the TPM", path: path.clone(), error }))?;
     Ok(if metadata.file_type().is_socket() { TpmDevice::Socket { path } } else { TpmDevice::Device { path } })
 }
 

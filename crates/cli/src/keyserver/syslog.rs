@@ -9,6 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
 use strongroom_audit::syslog::Collector;
+use strongroom_files::FileError;
 
 use super::certificates::{read_certificates, read_pem};
 use crate::error::CliError;
@@ -98,7 +99,8 @@ impl SyslogSettings {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
-    std::path::absolute(path).map_err(|error| CliError::File { action: "find", path: path.to_owned(), error })
+    std::path::absolute(path)
+        .map_err(|error| CliError::File(FileError { action: "find", path: path.to_owned(), error }))
 }
 
 /// `host`, `host:port`, `[address]` or `[address]:port`.

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use strongroom_api::Name;
 use strongroom_doctor::ProvidesKeys;
+use strongroom_files::FileError;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 
 use super::{NamedDatastore, parse_crypto_safe, parse_datastore};
@@ -51,7 +52,9 @@ impl ServeConfig {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => {
                 return Ok(Self::default());
             }
-            Err(error) => return Err(CliError::File { action: "read", path: path.to_owned(), error }),
+            Err(error) => {
+                return Err(CliError::File(FileError { action: "read", path: path.to_owned(), error }));
+            }
         };
         let text = String::from_utf8(content)
             .map_err(|_| CliError::Usage(format!("{}: it is not UTF-8 text", path.display())))?;

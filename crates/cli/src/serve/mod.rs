@@ -25,6 +25,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use strongroom_api::datastore::{AddDatastore, Datastore};
 use strongroom_api::{Name, Page};
+use strongroom_files::FileError;
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::capacity::may_be_used;
@@ -193,11 +194,8 @@ impl Places {
     /// Those of a home, with its run directory as told, or the usual one.
     pub fn of(home: &HomeArguments, run: Option<&Path>) -> Result<Self, CliError> {
         let absolute = |path: &Path| {
-            std::path::absolute(path).map_err(|error| CliError::File {
-                action: "find",
-                path: path.to_owned(),
-                error,
-            })
+            std::path::absolute(path)
+                .map_err(|error| CliError::File(FileError { action: "find", path: path.to_owned(), error }))
         };
         let home = absolute(&home.path()?)?;
         let named = || std::env::var_os(RUN_VARIABLE).map(PathBuf::from);
@@ -273,10 +271,8 @@ impl ServeArguments {
         self.look_for_datastores(output, places)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let _alone = self.be_alone(places, &signals, *output)?;
-        let program = std::env::current_exe().map_err(|error| CliError::File {
-            action: "find",
-            path: "/proc/self/exe".into(),
-            error,
+        let program = std::env::current_exe().map_err(|error| {
+            CliError::File(FileError { action: "find", path: "/proc/self/exe".into(), error })
         })?;
         let role = |name, arguments: Vec<OsString>| {
             let ours = ["--ends-with".into(), std::process::id().to_string().into(), "--json".into()];
@@ -330,11 +326,8 @@ impl ServeArguments {
     /// Makes the places, takes them, and looks whether the addresses are free.
     fn be_alone(&self, places: &Places, signals: &Signals, output: Output) -> Result<Alone, CliError> {
         make_directories(&places.home)?;
-        HostRunDirectory::at(&places.run).map_err(|error| CliError::File {
-            action: "use",
-            path: places.run.clone(),
-            error,
-        })?;
+        HostRunDirectory::at(&places.run)
+            .map_err(|error| CliError::File(FileError { action: "use", path: places.run.clone(), error }))?;
         let own = [
             Place { what: "home", directory: &places.home, option: "--home" },
             Place { what: "run directory", directory: &places.run, option: "--run" },
@@ -371,8 +364,13 @@ impl ServeArguments {
     /// Refuses a datastore that is new and not there, before anything is set up. One that was used
     /// before and is missing keeps nobody from the other VMs.
     fn look_for_datastores(&self, output: &Output, places: &Places) -> Result<(), CliError> {
-        let used =
-            |error| CliError::File { action: "use the configuration in", path: places.hostd.clone(), error };
+        let used = |error| {
+            CliError::File(FileError {
+                action: "use the configuration in",
+                path: places.hostd.clone(),
+                error,
+            })
+        };
         let known = HostConfig::of_home(&places.hostd).map_err(used)?;
         for NamedDatastore { name, path } in &self.datastores {
             let known = known.datastore(path);

@@ -13,6 +13,7 @@ use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_control::engine::Control;
 use strongroom_control::host::{Host, LocalHostd};
 use strongroom_control::{ControlConfig, ControlProcess};
+use strongroom_files::FileError;
 use strongroom_host::client::Client;
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
@@ -65,23 +66,19 @@ pub fn host(
     name: &Name,
     crypto_safe: Option<CryptoSafeRule>,
 ) -> Result<(), CliError> {
-    let used =
-        |error| CliError::File { action: "use the configuration in", path: places.hostd.clone(), error };
+    let used = |error| {
+        CliError::File(FileError { action: "use the configuration in", path: places.hostd.clone(), error })
+    };
     let mut config = HostConfig::of_home(&places.hostd).map_err(used)?;
     let rule = crypto_safe.unwrap_or(config.crypto_safe);
     if config.name != name.as_str() || config.crypto_safe != rule {
         (config.name, config.crypto_safe) = (name.as_str().to_owned(), rule);
         config.write(&places.hostd).map_err(used)?;
     }
-    let run = HostRunDirectory::at(&places.run).map_err(|error| CliError::File {
-        action: "use",
-        path: places.run.clone(),
-        error,
-    })?;
-    let path = std::env::current_exe().map_err(|error| CliError::File {
-        action: "find",
-        path: "/proc/self/exe".into(),
-        error,
+    let run = HostRunDirectory::at(&places.run)
+        .map_err(|error| CliError::File(FileError { action: "use", path: places.run.clone(), error }))?;
+    let path = std::env::current_exe().map_err(|error| {
+        CliError::File(FileError { action: "find", path: "/proc/self/exe".into(), error })
     })?;
     let arguments = log.iter().cloned().chain([SUPERVISOR_COMMAND.into()]).collect();
     let options = Options {

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use strongroom_api::{ObjectKind, ObjectRef};
 use strongroom_control::engine::Control;
+use strongroom_files::FileError;
 use strongroom_types::counted;
 
 use super::identity::Identity;
@@ -144,7 +145,7 @@ impl UpkeepOf {
 
     fn rotated(&self, ended: &Receiver<()>) -> Result<Option<Rotated>, CliError> {
         let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
-        let failed = |error| CliError::File { action: "run", path: program.clone(), error };
+        let failed = |error| CliError::File(FileError { action: "run", path: program.clone(), error });
         let mut child = Command::new(&program)
             .args(["--json", "key", "rotate", "--all-due", "--home"])
             .arg(&self.home)

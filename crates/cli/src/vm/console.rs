@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use strongroom_api::vm::{Ticket, TicketUse};
+use strongroom_files::FileError;
 use strongroom_host::protocol::{FORMAT, GuestHello, GuestWelcome, ProblemBody};
 use strongroom_processes::Signals;
 
@@ -67,7 +68,7 @@ impl GuestSocket {
     /// Connects to where the ticket is good.
     pub fn connect(ticket: &Ticket) -> Result<Self, CliError> {
         let path = PathBuf::from(&ticket.socket);
-        let failed = |error| CliError::File { action: "connect to", path: path.clone(), error };
+        let failed = |error| CliError::File(FileError { action: "connect to", path: path.clone(), error });
         let stream = UnixStream::connect(&path).map_err(failed)?;
         stream.set_read_timeout(Some(WELCOME_WITHIN)).map_err(failed)?;
         Ok(Self { stream, path })
@@ -121,7 +122,7 @@ impl GuestSocket {
     }
 
     fn failed(&self, error: io::Error) -> CliError {
-        CliError::File { action: "speak to", path: self.path.clone(), error }
+        CliError::File(FileError { action: "speak to", path: self.path.clone(), error })
     }
 }
 
@@ -155,10 +156,12 @@ impl ConsoleArguments {
         let ended = pass_on(&stream, &signals, writes, terminal.is_some());
         drop(terminal);
         output.remark("");
-        ended.map_err(|error| CliError::File {
-            action: "speak to the console of",
-            path: PathBuf::from(&self.vm),
-            error,
+        ended.map_err(|error| {
+            CliError::File(FileError {
+                action: "speak to the console of",
+                path: PathBuf::from(&self.vm),
+                error,
+            })
         })
     }
 }
@@ -169,10 +172,12 @@ impl ConsoleArguments {
         let ticket: Ticket = api.post_for(&path, &TicketUse::ConsoleLog {})?;
         let (mut stream, _) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
         let mut stdout = io::stdout();
-        io::copy(&mut stream, &mut stdout).and_then(|_| stdout.flush()).map_err(|error| CliError::File {
-            action: "read the console's log of",
-            path: PathBuf::from(&self.vm),
-            error,
+        io::copy(&mut stream, &mut stdout).and_then(|_| stdout.flush()).map_err(|error| {
+            CliError::File(FileError {
+                action: "read the console's log of",
+                path: PathBuf::from(&self.vm),
+                error,
+            })
         })
     }
 }

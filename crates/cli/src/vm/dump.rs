@@ -11,6 +11,7 @@ use serde::Serialize;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{Dump, DumpVm, Ticket, TicketUse};
 use strongroom_api::{ListQuery, Page};
+use strongroom_files::FileError;
 use strongroom_host::protocol::{GuestEnd, GuestWelcome};
 use strongroom_processes::Signals;
 use strongroom_streams::{Unpacked, Unpacker};
@@ -265,7 +266,7 @@ impl OpenArguments {
         output.remark(&format!("note: {} will hold the guest's memory in plain text", self.to.display()));
         let sink = InFile { file: file.file(), end: 0 };
         let (size_bytes, sink) = self.unpack(output, sink)?;
-        let failed = |error| CliError::File { action: "write", path: self.to.clone(), error };
+        let failed = |error| CliError::File(FileError { action: "write", path: self.to.clone(), error });
         // What ends in zeroes is as long as it was.
         sink.file.set_len(sink.end).map_err(failed)?;
         file.finish()?;
@@ -300,7 +301,9 @@ impl OpenArguments {
         let (mut chunk, mut taken_bytes) = (Zeroizing::new(vec![0; CHUNK_BYTES_MAX]), 0);
         while let Some(length) = chunk_of(&mut from, &mut chunk).map_err(|error| self.broke_off(error))? {
             let written = unpacker.write_all(&chunk[..length]);
-            written.map_err(|error| CliError::File { action: "write", path: self.to.clone(), error })?;
+            written.map_err(|error| {
+                CliError::File(FileError { action: "write", path: self.to.clone(), error })
+            })?;
             taken_bytes += length as u64;
             meter.at(taken_bytes);
             if signals.came() {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend, RestartPolicy};
+use strongroom_files::FileError;
 use strongroom_types::VolumeSize;
 use strongroom_vm::{Cpus, DiskFrontend, InterfaceName, MachineType, MemorySize, NetworkError, VlanId};
 
@@ -143,7 +144,8 @@ pub fn parse_cdrom(text: &str) -> Result<Cdrom, String> {
 
 /// As the host is told of a file: it has a working directory of its own.
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
-    std::path::absolute(path).map_err(|error| CliError::File { action: "find", path: path.to_owned(), error })
+    std::path::absolute(path)
+        .map_err(|error| CliError::File(FileError { action: "find", path: path.to_owned(), error }))
 }
 
 /// Reads so many processors.

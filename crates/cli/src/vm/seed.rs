@@ -12,6 +12,7 @@ use fatfs::{FileSystem, FormatVolumeOptions, FsOptions, format_volume};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use strongroom_api::vm::VmView;
+use strongroom_files::FileError;
 use strongroom_types::VolumeSize;
 use zeroize::Zeroizing;
 
@@ -114,7 +115,7 @@ impl SeedArguments {
 }
 
 fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
-    let failed = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    let failed = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     let mut content = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
     let file = File::open(path).map_err(failed)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(failed)?;
@@ -129,7 +130,7 @@ impl Seed {
     pub fn image(&self, vm: &VmView) -> Result<Upload, CliError> {
         let (name, id) = (vm.summary.name.as_str(), vm.summary.id);
         let meta_data = format!("instance-id: {id}\nlocal-hostname: {name}\n");
-        let made = |error| CliError::File { action: "make in memory", path: "seed".into(), error };
+        let made = |error| CliError::File(FileError { action: "make in memory", path: "seed".into(), error });
         let disk = self.disk(meta_data.as_bytes()).map_err(made)?;
         let size = VolumeSize::new(DISK_BYTES).map_err(|error| made(std::io::Error::other(error)))?;
         Ok(Upload::raw(disk, size))

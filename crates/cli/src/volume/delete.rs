@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{DatastoreError, delete, describe};
+use strongroom_files::FileError;
 use strongroom_types::display_bytes;
 
 use super::open::LockArguments;
@@ -77,7 +78,7 @@ impl DeleteArguments {
             Ok(true) => Ok(()),
             Ok(false) => Err(CliError::Declined),
             Err(TerminalError::Io(error)) => {
-                Err(CliError::File { action: "ask at", path: "/dev/tty".into(), error })
+                Err(CliError::File(FileError { action: "ask at", path: "/dev/tty".into(), error }))
             }
             Err(TerminalError::Secret(error)) => Err(error.into()),
             Err(TerminalError::Interrupted) => Err(CliError::Declined),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::Access;
+use strongroom_files::FileError;
 use strongroom_images::{Format, ImageError, qemu_img};
 use strongroom_processes::Signals;
 use strongroom_types::display_bytes;
@@ -106,11 +107,11 @@ impl ExportArguments {
     /// A copy says only that there was no room; it was the destination that had none.
     fn name_what_failed(&self, error: ImageError) -> CliError {
         match error {
-            ImageError::NoSpace => CliError::File {
+            ImageError::NoSpace => CliError::File(FileError {
                 action: "write",
                 path: self.destination.clone(),
                 error: rustix::io::Errno::NOSPC.into(),
-            },
+            }),
             error => error.into(),
         }
     }

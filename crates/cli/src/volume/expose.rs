@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, fstat, stat};
 use serde::Serialize;
 use strongroom_datastore::file::{Access, Deks, OpenLayer, VolumeHead};
+use strongroom_files::FileError;
 use strongroom_frontend::listen::{self, Listener};
 use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
@@ -228,7 +229,8 @@ impl ExposeArguments {
         mut listener: Listener,
     ) -> Result<(Arc<StarterProcess>, Listener), CliError> {
         let birth = StarterBirth { name: name.to_owned(), socket_file: listener.file().cloned() };
-        let failed = |error| CliError::File { action: "start", path: "/proc/self/exe".into(), error };
+        let failed =
+            |error| CliError::File(FileError { action: "start", path: "/proc/self/exe".into(), error });
         let starter = StarterProcess::start(&this_program(log, STARTER_COMMAND)?, &birth).map_err(failed)?;
         let removes = Arc::clone(&starter);
         listener.remove_by(move || removes.remove_socket_file());

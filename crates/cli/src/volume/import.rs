@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{Access, CreateOptions, DatastoreError, OpenOptions, describe, open};
+use strongroom_files::FileError;
 use strongroom_images::{ImageError, ImageSource};
 use strongroom_processes::Signals;
 use strongroom_types::display_bytes;
@@ -133,7 +134,7 @@ impl ImportArguments {
 
 /// Opens a regular file or a block device; anything else could block, or never end.
 fn open_image(path: &Path) -> Result<File, CliError> {
-    let failed = |error| CliError::File { action: "open", path: path.to_owned(), error };
+    let failed = |error| CliError::File(FileError { action: "open", path: path.to_owned(), error });
     let kind = path.metadata().map_err(failed)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(CliError::Usage(format!("{} is neither a file nor a block device", path.display())));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use strongroom_files::FileError;
 use strongroom_frontend::listen;
 use strongroom_frontend::nbd::{Identity, TlsConfig};
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
@@ -160,7 +161,8 @@ fn read_tls(
     authorities: &Path,
     authorize: &[Identity],
 ) -> Result<ServerTls, CliError> {
-    let failed = |path: &Path, error| CliError::File { action: "read", path: path.to_owned(), error };
+    let failed =
+        |path: &Path, error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     let text = |path: &Path| std::fs::read_to_string(path).map_err(|error| failed(path, error));
     let public = Tls {
         certificates: text(certificate)?,
@@ -198,7 +200,7 @@ fn read_secret(path: &Path) -> io::Result<SecretBytes> {
 }
 
 pub fn absolute(path: &Path) -> Result<PathBuf, CliError> {
-    let failed = |error| CliError::File { action: "find", path: path.to_owned(), error };
+    let failed = |error| CliError::File(FileError { action: "find", path: path.to_owned(), error });
     std::path::absolute(path).map_err(failed)
 }
 

@@ -1,7 +1,18 @@
 //! Errors of key providers.
 
+use strongroom_keys::ProviderName;
 use strongroom_memory::secret::SecretError;
 use thiserror::Error;
+
+/// A provider that does not do what is asked, by its name.
+#[derive(Debug, Error)]
+#[error("key provider {name}: {error}")]
+pub struct FailedProvider {
+    /// Its name.
+    pub name: ProviderName,
+    /// Why.
+    pub error: ProviderError,
+}
 
 /// Why a provider does not return, make or change a key. Each message names the next step; the
 /// caller adds the provider and the key.

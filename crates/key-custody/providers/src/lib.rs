@@ -36,7 +36,7 @@ pub use config::{
     OUTAGE_ALLOWANCE_SECONDS_MAX, ProviderConfig, RENEW_SECONDS, REQUEST_TIMEOUT_MS, SERVERS_MAX,
     SourceConfig, VaultConfig, VaultLogin,
 };
-pub use error::ProviderError;
+pub use error::{FailedProvider, ProviderError};
 pub use grants::{GRANTS_KEPT_MAX, GrantSource, GrantWallet, KeyGrant};
 pub use holder::{Holder, HolderEvent, LeaseTerms, RENEW_PERIOD, RETRY_PERIOD, REVOCATION_NOTICE_MAX};
 pub use home::{HOME_VARIABLE, home};

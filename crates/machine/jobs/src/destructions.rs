@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
+use strongroom_files::FileError;
 use strongroom_keys::ProviderKey;
-use strongroom_providers::{KeyProvider, KeyState, ProviderError, Revocation};
+use strongroom_providers::{FailedProvider, KeyProvider, KeyState, ProviderError, Revocation};
 use strongroom_types::{hex, unix_seconds_now};
 
 use crate::error::JobError;
@@ -62,7 +63,7 @@ impl KeptDestructions {
         if let Some(kept) = self.get(key)? {
             return Err(JobError::DestructionWaits { due_unix_seconds: kept.due_unix_seconds });
         }
-        let failed = |error| JobError::Provider { name: key.provider.clone(), error };
+        let failed = |error| JobError::Provider(FailedProvider { name: key.provider.clone(), error });
         match provider.facts(key).map_err(failed)?.state {
             KeyState::Destroyed => return Err(failed(ProviderError::Destroyed)),
             KeyState::Active => provider.revoke(key, Revocation::Superseded).map_err(failed)?,
@@ -107,7 +108,7 @@ impl KeptDestructions {
         if now_unix_seconds < kept.due_unix_seconds {
             return Err(JobError::DestructionWaits { due_unix_seconds: kept.due_unix_seconds });
         }
-        let failed = |error| JobError::Provider { name: key.provider.clone(), error };
+        let failed = |error| JobError::Provider(FailedProvider { name: key.provider.clone(), error });
         // Some servers forget what they destroyed, and an earlier call may have got that far.
         match provider.facts(key).map(|facts| facts.state) {
             Ok(KeyState::Destroyed) | Err(ProviderError::NoSuchKey | ProviderError::Destroyed) => {}
@@ -132,7 +133,7 @@ impl KeptDestructions {
         match state_file::read(&path, FORMAT) {
             Ok(kept) => Ok(Some(kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(JobError::File { action: "read", path, error }),
+            Err(error) => Err(JobError::File(FileError { action: "read", path, error })),
         }
     }
 
@@ -228,6 +229,9 @@ mod tests {
         kept.carry_out(&provider, &key, scheduled.due_unix_seconds).unwrap();
         assert_eq!(kept.get(&key).unwrap(), None);
         let gone = kept.schedule(&provider, &key, 0, "");
-        assert!(matches!(gone, Err(JobError::Provider { error: ProviderError::Destroyed, .. })));
+        assert!(matches!(
+            gone,
+            Err(JobError::Provider(FailedProvider { error: ProviderError::Destroyed, .. }))
+        ));
     }
 }

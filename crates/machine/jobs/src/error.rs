@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use strongroom_datastore::file::DatastoreError;
-use strongroom_keys::{KeyError, ProviderKey, ProviderName};
+use strongroom_files::FileError;
+use strongroom_keys::{KeyError, ProviderKey};
 use strongroom_keyserver::state::StateError;
-use strongroom_providers::{KeyState, ProviderError, RegistryError};
+use strongroom_providers::{FailedProvider, KeyState, RegistryError};
 use strongroom_types::{KekId, utc, without_numbers};
 use strongroom_worker::control::ControlError;
 use thiserror::Error;
@@ -32,26 +33,14 @@ pub enum JobError {
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// A provider does not do what is asked.
-    #[error("key provider {name}: {error}")]
-    Provider {
-        /// Its name.
-        name: ProviderName,
-        /// Why.
-        error: ProviderError,
-    },
+    #[error(transparent)]
+    Provider(#[from] FailedProvider),
     /// A directory of the home is not made.
     #[error(transparent)]
     Directory(#[from] StateError),
     /// A file of the home, or a volume's directory.
-    #[error("cannot {action} {path}: {error}")]
-    File {
-        /// What was tried, as in "read".
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// There is no such key.
     #[error(
         "no key {key} is known here, neither to a key provider nor to a volume; `strongroom key list` shows all"
@@ -154,9 +143,9 @@ impl JobError {
             Self::Key(error) => error.code(),
             Self::KeyRefusal(refusal) => &refusal.code,
             Self::Registry(error) => error.code(),
-            Self::Provider { error, .. } => error.code(),
+            Self::Provider(FailedProvider { error, .. }) => error.code(),
             Self::Directory(_) => "keyserver_state",
-            Self::File { .. } => "file",
+            Self::File(_) => "file",
             Self::NoSuchKey { .. } => "no_such_key",
             Self::AmbiguousKey { .. } => "ambiguous_key",
             Self::NoProvidersKey { .. } | Self::NothingToMove { .. } | Self::KeyOfVm { .. } => "usage",

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use strongroom_datastore::file::VolumeNeeds;
+use strongroom_files::FileError;
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_providers::{
-    KeyFacts, KeyProvider, KeyState, KmipConfig, ProviderConfig, ProviderError, ProviderKeyring, Registry,
-    SourceConfig,
+    FailedProvider, KeyFacts, KeyProvider, KeyState, KmipConfig, ProviderConfig, ProviderError,
+    ProviderKeyring, Registry, SourceConfig,
 };
 use strongroom_types::{KekId, without_numbers};
 
@@ -133,7 +134,9 @@ impl Inventory {
     /// # Errors
     /// [`JobError::Provider`].
     pub fn provider(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, JobError> {
-        self.keyring.provider(name).map_err(|error| JobError::Provider { name: name.clone(), error })
+        self.keyring
+            .provider(name)
+            .map_err(|error| JobError::Provider(FailedProvider { name: name.clone(), error }))
     }
 
     /// The same, to ask what is known of keys.
@@ -152,7 +155,9 @@ impl Inventory {
         let is_wanted = |name: &ProviderName| only.is_none_or(|only| only == name);
         for name in self.providers.keys().filter(|name| is_wanted(name)).cloned().collect::<Vec<_>>() {
             let listed = self.asked_about_keys(&name).and_then(|provider| {
-                provider.list().map_err(|error| JobError::Provider { name: name.clone(), error })
+                provider
+                    .list()
+                    .map_err(|error| JobError::Provider(FailedProvider { name: name.clone(), error }))
             });
             match listed {
                 Ok(listed) => keys.extend(listed.into_iter().map(|listed| {
@@ -160,7 +165,7 @@ impl Inventory {
                     (order_of(&key), self.key(key, Ok(listed.facts)))
                 })),
                 // Of such a provider only those are known that volumes name.
-                Err(JobError::Provider { error: ProviderError::Unsupported(_), .. }) => {}
+                Err(JobError::Provider(FailedProvider { error: ProviderError::Unsupported(_), .. })) => {}
                 Err(error) => self.broken.push(broken(&name, &error)),
             }
         }
@@ -215,7 +220,7 @@ impl Inventory {
             let key = ProviderKey { provider: provider.clone(), key: Clone::clone(&id), wrapped: None };
             match self.facts(&key) {
                 Ok(_) => found.push(key),
-                Err(JobError::Provider { error: ProviderError::NoSuchKey, .. }) => {}
+                Err(JobError::Provider(FailedProvider { error: ProviderError::NoSuchKey, .. })) => {}
                 Err(error) => failed = Some(error),
             }
         }
@@ -231,7 +236,7 @@ impl Inventory {
     /// # Errors
     /// [`JobError::NoProvidersKey`], and what keeps the volume from being read.
     pub fn key_of_volume(&self, path: &Path) -> Result<Key, JobError> {
-        let found = |error| JobError::File { action: "find", path: path.to_owned(), error };
+        let found = |error| JobError::File(FileError { action: "find", path: path.to_owned(), error });
         let canonical = path.canonicalize().map_err(found)?;
         let described = strongroom_datastore::file::describe(&canonical)?;
         let source = described.descriptor.key_source().cloned();
@@ -264,7 +269,7 @@ impl Inventory {
     /// # Errors
     /// [`JobError::Provider`].
     pub fn facts(&self, key: &ProviderKey) -> Result<KeyFacts, JobError> {
-        let failed = |error| JobError::Provider { name: key.provider.clone(), error };
+        let failed = |error| JobError::Provider(FailedProvider { name: key.provider.clone(), error });
         match self.asked_about_keys(&key.provider)?.facts(key) {
             // Some servers forget what they destroyed; others let nobody see it.
             Err(ProviderError::Destroyed) => {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strongroom_files::FileError;
 use strongroom_keyserver::state::make_directories;
 
 use crate::error::JobError;
@@ -25,7 +26,8 @@ struct Format {
 /// [`JobError::Directory`] and [`JobError::File`]; then what was there is there.
 pub fn replace(path: &Path, content: &impl Serialize) -> Result<(), JobError> {
     make_directories(strongroom_files::directory_of(path))?;
-    let failed = |error: io::Error| JobError::File { action: "write", path: path.to_owned(), error };
+    let failed =
+        |error: io::Error| JobError::File(FileError { action: "write", path: path.to_owned(), error });
     let mut text = serde_json::to_vec_pretty(content).map_err(|error| failed(error.into()))?;
     text.push(b'\n');
     strongroom_files::replace(path, &text).map_err(failed)
@@ -53,7 +55,7 @@ pub fn read<Content: DeserializeOwned>(path: &Path, format: u32) -> io::Result<C
 /// # Errors
 /// [`JobError::File`].
 pub fn remove(path: &Path) -> Result<bool, JobError> {
-    let failed = |error| JobError::File { action: "remove", path: path.to_owned(), error };
+    let failed = |error| JobError::File(FileError { action: "remove", path: path.to_owned(), error });
     strongroom_files::remove(path).map_err(failed)
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{ImageFormat, ImportDisk, Ticket, TicketUse};
+use strongroom_files::FileError;
 use strongroom_images::{Format, ImageSource};
 use strongroom_types::VolumeSize;
 
@@ -70,7 +71,7 @@ impl Upload {
     /// Opens and examines it here, where its name is known, so that a bad one is refused before
     /// anything is changed.
     pub fn open(path: &Path, ImageArguments { format }: ImageArguments) -> Result<Self, CliError> {
-        let failed = |error| CliError::File { action: "open", path: path.to_owned(), error };
+        let failed = |error| CliError::File(FileError { action: "open", path: path.to_owned(), error });
         let kind = path.metadata().map_err(failed)?.file_type();
         // Opening anything else could block.
         if !kind.is_file() && !kind.is_block_device() {

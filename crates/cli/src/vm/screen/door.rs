@@ -15,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::net::sockopt;
+use strongroom_files::FileError;
 use strongroom_frontend::listen::{Address, Listener};
 use uuid::Uuid;
 
@@ -215,7 +216,7 @@ impl OwnDirectory {
         let path = parent.join(format!("strongroom-screen-{}", &name[..12]));
         // Not one that is there: another account could have put it there.
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| CliError::File { action: "create", path: path.clone(), error })?;
+        made.map_err(|error| CliError::File(FileError { action: "create", path: path.clone(), error }))?;
         Ok(Self(path))
     }
 }

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use serde::Serialize;
 use strongroom_api::vm::{PowerState, Ticket, TicketUse, VmView};
+use strongroom_files::FileError;
 use strongroom_host::protocol::ProblemBody;
 use strongroom_processes::Signals;
 
@@ -167,7 +168,8 @@ impl ScreenArguments {
         let new = NewFile::create(file)?;
         let picture = Screen::open(api, &self.vm)?.picture().map_err(|error| self.failed(error))?;
         let written = png::write(&mut new.file(), &picture);
-        written.map_err(|error| CliError::File { action: "write", path: file.to_owned(), error })?;
+        written
+            .map_err(|error| CliError::File(FileError { action: "write", path: file.to_owned(), error }))?;
         new.finish()?;
         let (width, height) = (picture.width, picture.height);
         output.answer(&Taken { vm: &self.vm, file: file.display().to_string(), width, height })
@@ -219,7 +221,7 @@ impl ScreenArguments {
     }
 
     fn failed(&self, error: io::Error) -> CliError {
-        CliError::File { action: "show the screen of", path: PathBuf::from(&self.vm), error }
+        CliError::File(FileError { action: "show the screen of", path: PathBuf::from(&self.vm), error })
     }
 }
 
@@ -236,8 +238,9 @@ impl Screen {
     fn open(api: &Api, vm: &str) -> Result<Self, CliError> {
         let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(vm)), &TicketUse::Vnc {})?;
         let (mut stream, _) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
-        let failed =
-            |error| CliError::File { action: "speak to the screen of", path: PathBuf::from(vm), error };
+        let failed = |error| {
+            CliError::File(FileError { action: "speak to the screen of", path: PathBuf::from(vm), error })
+        };
         stream.set_read_timeout(Some(ANSWERS_WITHIN)).map_err(failed)?;
         let mut greeting = rfb::Greeting::default();
         stream.read_exact(&mut greeting).map_err(failed)?;

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
 use strongroom_datastore::file::{identify, identity};
+use strongroom_files::FileError;
 use strongroom_types::{DatastoreId, hex, unix_seconds_now};
 
 pub use self::needs::{KeyNeeded, check_unneeded};
@@ -67,13 +68,13 @@ impl KnownDatastores {
     /// [`JobError`]; then it is not noted.
     pub fn note(&self, path: &Path) -> Result<(), JobError> {
         let datastore = identify(path)?;
-        let found = |error| JobError::File { action: "find", path: path.to_owned(), error };
+        let found = |error| JobError::File(FileError { action: "find", path: path.to_owned(), error });
         let path = path.canonicalize().map_err(found)?;
         let file = self.file(datastore, &path);
         if Note::read(&file).is_ok_and(|note| note.path == path) {
             // Its writer may have been killed before it was durable.
             let synced = strongroom_files::sync_directory(&self.directory);
-            return synced.map_err(|error| JobError::File { action: "sync", path: file, error });
+            return synced.map_err(|error| JobError::File(FileError { action: "sync", path: file, error }));
         }
         let noted_unix_seconds = unix_seconds_now();
         state_file::replace(&file, &Note { format: FORMAT, datastore, path, noted_unix_seconds })
@@ -94,7 +95,7 @@ impl KnownDatastores {
     /// # Errors
     /// [`JobError::File`].
     pub fn forget(&self, path: &Path) -> Result<bool, JobError> {
-        let found = |error| JobError::File { action: "find", path: path.to_owned(), error };
+        let found = |error| JobError::File(FileError { action: "find", path: path.to_owned(), error });
         let absolute = std::path::absolute(path).map_err(found)?;
         let canonical = path.canonicalize().unwrap_or_else(|_| absolute.clone());
         let mut forgotten = false;
@@ -108,7 +109,8 @@ impl KnownDatastores {
 
     /// All that is noted, file by file, or why one says nothing.
     fn notes(&self) -> Result<Vec<NotedFile>, JobError> {
-        let failed = |error| JobError::File { action: "read", path: self.directory.clone(), error };
+        let failed =
+            |error| JobError::File(FileError { action: "read", path: self.directory.clone(), error });
         let files = strongroom_files::list(&self.directory, ENDING).map_err(failed)?;
         let noted = files.into_iter().map(|file| {
             let note = Note::read(&file).map_err(|error| error.to_string());

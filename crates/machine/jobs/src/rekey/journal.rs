@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
 use strongroom_datastore::file::KekRecord;
+use strongroom_files::FileError;
 use strongroom_keys::KeyRequestId;
 use strongroom_types::{KekId, VolumeId, unix_seconds_now};
 
@@ -85,7 +86,7 @@ impl Journal {
         let directory = home.join("jobs");
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |error| JobError::File { action: "keep a job in", path, error }
+            move |error| JobError::File(FileError { action: "keep a job in", path, error })
         };
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed(&directory))?;
         let digest = mac::sha256(what.as_bytes());
@@ -171,7 +172,7 @@ impl Journal {
     }
 
     fn note(&mut self, line: &Line, durably: bool) -> Result<(), JobError> {
-        let failed = |error| JobError::File { action: "note in", path: self.path.clone(), error };
+        let failed = |error| JobError::File(FileError { action: "note in", path: self.path.clone(), error });
         let mut text = serde_json::to_vec(line).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
         self.file.write_all(&text).map_err(failed)?;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use strongroom_datastore::file::{ListedVolume, list};
+use strongroom_files::FileError;
 use strongroom_keys::Keyring;
 
 pub(crate) use self::journal::Journal;
@@ -184,7 +185,8 @@ impl Rekey<'_> {
 fn found(mut paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, JobError> {
     for path in &mut paths {
         let found = path.canonicalize();
-        *path = found.map_err(|error| JobError::File { action: "find", path: path.clone(), error })?;
+        *path =
+            found.map_err(|error| JobError::File(FileError { action: "find", path: path.clone(), error }))?;
     }
     paths.sort();
     paths.dedup();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
+use strongroom_files::FileError;
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_types::{KekId, hex};
 
@@ -75,7 +76,7 @@ impl BegunRotations {
     pub fn list(&self) -> Result<Vec<BegunRotation>, JobError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |error| JobError::File { action: "read", path, error }
+            move |error| JobError::File(FileError { action: "read", path, error })
         };
         let files = strongroom_files::list(&self.directory, ENDING).map_err(failed(&self.directory))?;
         let read = |file: PathBuf| state_file::read(&file, FORMAT).map_err(failed(&file));

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use strongroom_keys::{KekSource, Keyring, ProviderKey, ProviderName};
-use strongroom_providers::{KeyState, ProviderError, Revocation};
+use strongroom_providers::{FailedProvider, KeyState, ProviderError, Revocation};
 use strongroom_types::KekId;
 
 use self::begun::{BegunRotation, BegunRotations};
@@ -266,7 +266,8 @@ impl Rotate<'_> {
         {
             return Ok(());
         }
-        let failed = |error| JobError::Provider { name: rotation.key.provider.clone(), error };
+        let failed =
+            |error| JobError::Provider(FailedProvider { name: rotation.key.provider.clone(), error });
         let provider = inventory.provider(&rotation.key.provider)?;
         if inventory.facts(&rotation.key)?.state == KeyState::Active {
             match provider.revoke(&rotation.key, Revocation::Superseded) {
