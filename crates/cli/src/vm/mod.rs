@@ -2,6 +2,7 @@
 //! for what is done to guests of libvirt.
 
 mod check;
+mod clone;
 mod console;
 mod create;
 mod disk;
@@ -64,6 +65,8 @@ pub enum VmCommand {
     /// Keep what a VM's disks contain at one instant, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
+    /// Make a VM with the content of another one
+    Clone(clone::CloneArguments),
     /// Check the disks of a VM that is off
     Check(check::CheckArguments),
     /// Copy a disk of a VM that is off into an image, in plain text
@@ -105,6 +108,7 @@ impl VmCommand {
             Self::Screen(arguments) => arguments.run(output),
             Self::Dump(command) => command.run(output),
             Self::Snapshot(command) => command.run(output),
+            Self::Clone(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),

@@ -484,6 +484,44 @@ mod tests {
         assert!(read_request(line).is_err());
     }
 
+    const LISTENS_IN: &str = "STRONGROOM_TEST_LISTENS_IN";
+
+    /// The other process of the next test: listens in a directory until its stdin is closed.
+    #[test]
+    #[ignore = "another test starts it"]
+    fn listens() {
+        let Some(directory) = std::env::var_os(LISTENS_IN) else { return };
+        let _listener =
+            std::os::unix::net::UnixListener::bind(Path::new(&directory).join(CONTROL_SOCKET)).unwrap();
+        println!("listens");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
+
+    #[test]
+    fn another_process_is_no_supervisor_within_this_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = std::os::unix::net::UnixListener::bind(directory.path().join(CONTROL_SOCKET)).unwrap();
+        assert!(Client::connect_to(directory.path(), Peer::ThisProcess).unwrap().is_some());
+        drop(own);
+        std::fs::remove_file(directory.path().join(CONTROL_SOCKET)).unwrap();
+        let mut other = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "control::tests::listens", "--ignored", "--nocapture"])
+            .env(LISTENS_IN, directory.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(other.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().ends_with("listens")));
+        assert!(Client::connect_to(directory.path(), Peer::Trusted).unwrap().is_some());
+        let refused = Client::connect_to(directory.path(), Peer::ThisProcess).unwrap_err();
+        assert!(
+            matches!(&refused, ControlError::Stranger { found, .. } if found.contains(&other.id().to_string()))
+        );
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+
     #[test]
     fn nobody_is_reached_where_nobody_listens() {
         let directory = tempfile::tempdir().unwrap();

@@ -49,4 +49,4 @@ pub use layers::StackError;
 pub use merge::{MergeError, Merged, merge_next};
 pub use process::{ProcessError, prepare_for_keys};
 pub use stack::{assemble, assemble_destaged, assemble_over};
-pub use transfer::{Progress, TransferError, export_file, import_file};
+pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};
