@@ -1,4 +1,4 @@
-//! `strongroom task`, `event`, `host`, `datastore`, `policy`: what else the control plane keeps.
+//! `strongroom task`, `event`, `host`, `datastore`, `policy`: the control plane's other objects.
 
 use std::fmt::{self, Display};
 
@@ -18,10 +18,10 @@ use crate::api::{Api, ApiArguments, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
-/// How many are shown if nothing is said.
+/// The default limit of a list.
 const MOST: u32 = 50;
 
-/// What can be done with tasks.
+/// The commands for tasks.
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
     /// List tasks, the newest first
@@ -35,7 +35,7 @@ pub enum TaskCommand {
     Cancel(TaskArguments),
 }
 
-/// How many.
+/// The arguments of commands with a limited list.
 #[derive(Debug, Args)]
 pub struct MostArguments {
     /// How many at most
@@ -46,7 +46,7 @@ pub struct MostArguments {
     api: ApiArguments,
 }
 
-/// Which task.
+/// The arguments of commands on a task.
 #[derive(Debug, Args)]
 pub struct TaskArguments {
     /// The task's id, as `strongroom task list` shows it
@@ -57,7 +57,7 @@ pub struct TaskArguments {
     api: ApiArguments,
 }
 
-/// An answer as it came, and how a person sees it.
+/// An answer of the API, and how it is shown to people.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Shown<T> {
@@ -88,7 +88,7 @@ fn table<const COLUMNS: usize, T: Serialize>(
     show(output, answer, text)
 }
 
-/// The name that a value has in JSON.
+/// The name of a value in JSON.
 fn word(value: impl Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
     value.as_str().unwrap_or_default().replace('_', "-")
@@ -103,7 +103,7 @@ fn time_ms(unix_ms: u64) -> String {
 }
 
 impl TaskCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(MostArguments { most, api }) => {
@@ -155,7 +155,7 @@ fn describe(task: &Task) -> String {
     text
 }
 
-/// What can be done with events.
+/// The commands for events.
 #[derive(Debug, Subcommand)]
 pub enum EventCommand {
     /// List what happened
@@ -167,7 +167,7 @@ pub enum EventCommand {
     Alarms(AlarmArguments),
 }
 
-/// From where.
+/// The arguments of `follow`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom event follow")]
 pub struct FollowArguments {
@@ -179,7 +179,7 @@ pub struct FollowArguments {
     api: ApiArguments,
 }
 
-/// Where.
+/// The arguments of `alarms`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom event alarms")]
 pub struct AlarmArguments {
@@ -188,7 +188,7 @@ pub struct AlarmArguments {
 }
 
 impl EventCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(MostArguments { most, api }) => {
@@ -214,7 +214,7 @@ impl EventCommand {
                 let query = after.map(|after| format!("?after={after}")).unwrap_or_default();
                 let mut failed = None;
                 api.connect()?.stream(&format!("/v1/events/stream{query}"), &mut |line| {
-                    // Server-sent events (HTML, section 9.2): the other fields are for browsers.
+                    // Server-sent events (HTML, section 9.2). The other fields are for browsers.
                     let Some(event) = line.strip_prefix("data:") else { return true };
                     let Ok(event) = serde_json::from_str::<Event>(event.trim_start()) else { return true };
                     let text = format!("{}  {}  {}", time_ms(event.at_unix_ms), event.kind, event.message);
@@ -238,14 +238,14 @@ impl EventCommand {
     }
 }
 
-/// What can be done with hosts.
+/// The commands for hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
     /// List the machines that run VMs
     List(HostListArguments),
 }
 
-/// Where.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom host list")]
 pub struct HostListArguments {
@@ -254,7 +254,7 @@ pub struct HostListArguments {
 }
 
 impl HostCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let Self::List(HostListArguments { api }) = self;
         let hosts: Page<Host> = api.connect()?.query("/v1/hosts", &ListQuery::default())?;
@@ -276,7 +276,7 @@ impl HostCommand {
     }
 }
 
-/// What can be done with datastores.
+/// The commands for datastores.
 #[derive(Debug, Subcommand)]
 pub enum DatastoreCommand {
     /// List the datastores
@@ -293,7 +293,7 @@ pub enum DatastoreCommand {
     Rebuild(RebuildArguments),
 }
 
-/// Where.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom datastore list")]
 pub struct DatastoreListArguments {
@@ -301,7 +301,7 @@ pub struct DatastoreListArguments {
     api: ApiArguments,
 }
 
-/// Which directory.
+/// The arguments of `add`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  mkdir -p /srv/vms\n  strongroom datastore add ds1 /srv/vms")]
 pub struct DatastoreAddArguments {
@@ -323,7 +323,7 @@ pub struct DatastoreAddArguments {
     api: ApiArguments,
 }
 
-/// Which datastore.
+/// The arguments of commands on a datastore.
 #[derive(Debug, Args)]
 pub struct DatastoreArguments {
     /// The datastore, by name or id
@@ -333,7 +333,7 @@ pub struct DatastoreArguments {
     api: ApiArguments,
 }
 
-/// Which datastore's VMs are registered.
+/// The arguments of `rebuild`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom datastore rebuild ds1")]
 pub struct RebuildArguments {
@@ -347,7 +347,7 @@ pub struct RebuildArguments {
 }
 
 impl DatastoreCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(DatastoreListArguments { api }) => {
@@ -429,7 +429,7 @@ fn ended(
     show(output, task, said)
 }
 
-/// What can be done with policies.
+/// The commands for policies.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// List the policies
@@ -440,7 +440,7 @@ pub enum PolicyCommand {
     Delete(PolicyArguments),
 }
 
-/// Where.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom policy list")]
 pub struct PolicyListArguments {
@@ -448,7 +448,7 @@ pub struct PolicyListArguments {
     api: ApiArguments,
 }
 
-/// What it says.
+/// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom policy create gold --encryption-required --crypto-safe-hosts")]
 pub struct PolicyCreateArguments {
@@ -480,7 +480,7 @@ pub struct PolicyCreateArguments {
     api: ApiArguments,
 }
 
-/// Which policy.
+/// The arguments of commands on a policy.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom policy delete gold")]
 pub struct PolicyArguments {
@@ -492,7 +492,7 @@ pub struct PolicyArguments {
 }
 
 impl PolicyCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(PolicyListArguments { api }) => {

@@ -1,5 +1,5 @@
-//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane, but
-//! for what is done to guests of libvirt.
+//! `strongroom vm`: one file per group of commands. All of them are requests to the control plane,
+//! except those for guests of libvirt.
 
 mod check;
 mod clone;
@@ -30,7 +30,7 @@ use clap::Subcommand;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done with VMs.
+/// The commands for VMs.
 #[derive(Debug, Subcommand)]
 pub enum VmCommand {
     /// Make a VM and its volumes, sealed under a key of its own
@@ -90,7 +90,7 @@ pub enum VmCommand {
 }
 
 impl VmCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         match self {
             Self::Create(arguments) => arguments.run(output),

@@ -1,9 +1,9 @@
-//! A whole volume's content, into a file and out of one: a pipelined client of a disk on the
-//! calling thread.
+//! Copies a whole volume's content from and to a file: a pipelined client of a disk on the calling
+//! thread.
 //!
-//! What is not there is not copied: holes of the file, unallocated runs of the disk, and runs of
-//! zeroes are skipped on both ways, for what they are skipped over reads as zeroes already. So the
-//! destination must be new.
+//! Holes of the file, unallocated runs of the disk, and runs of zeroes are skipped in both
+//! directions, because the destination already reads as zeroes there. So the destination must be
+//! new.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ const ZERO_RUN_BYTES: usize = 64 << 10;
 /// How much of the disk is asked for its allocation at once, so that the answer stays short.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// Why a transfer ended early.
+/// The reasons why a transfer ended early.
 #[derive(Debug, Error)]
 pub enum TransferError {
     /// The volume failed.
@@ -39,24 +39,24 @@ pub enum TransferError {
     /// It was asked to stop.
     #[error("interrupted")]
     Stopped,
-    /// No event loop.
+    /// There is no event loop.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// No memory for transfers.
+    /// There is no memory for transfers.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// Who watches a transfer, and may end it.
+/// Reports the progress of a transfer, and can stop it.
 pub struct Progress<'a> {
     /// Ends the transfer when it is set.
     pub stop: &'a AtomicBool,
-    /// Told how many bytes of the whole are behind.
+    /// Called with the count of bytes that are done.
     pub report: &'a mut dyn FnMut(u64),
 }
 
 impl Progress<'_> {
-    /// So much is behind; an error if it is to stop.
+    /// Reports the bytes that are done. Fails if the transfer is to stop.
     pub(crate) fn at(&mut self, bytes: u64) -> Result<(), TransferError> {
         (self.report)(bytes);
         if self.stop.load(Ordering::Relaxed) { Err(TransferError::Stopped) } else { Ok(()) }
@@ -71,7 +71,7 @@ pub fn import_file(
     disk: &dyn Disk<Plain>,
     progress: &mut Progress<'_>,
 ) -> Result<(), TransferError> {
-    // A wish: the kernel reads ahead as it sees fit.
+    // Only a hint: the kernel reads ahead as it sees fit.
     let _ = fadvise(file, 0, None, Advice::Sequential);
     let mut client = Client::open(disk)?;
     let mut staging = client.take_buffer()?;
@@ -160,7 +160,7 @@ fn each_piece_of_data(
     Ok(())
 }
 
-/// Writes the runs of data of what was read; without a copy where that is all of it.
+/// Writes the runs of data in a buffer that was read; without a copy if all of it is data.
 fn write_out(
     writer: &mut FileWriter<'_>,
     pool: &BufferPool,
@@ -179,8 +179,8 @@ fn write_out(
     })
 }
 
-/// The next run of data of a file from `at` on, cut to its first `size_bytes`; what cannot tell is
-/// data throughout.
+/// The next run of data of a file from `at` on, cut to its first `size_bytes`. A file that cannot
+/// report holes is all data.
 fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>> {
     if at >= size_bytes {
         return Ok(None);
@@ -188,7 +188,7 @@ fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>
     let start = match seek(file, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // Block devices have no holes to seek.
+        // Block devices do not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(Extent::between(at, size_bytes))),
         Err(errno) => return Err(errno.into()),
     };
@@ -197,8 +197,8 @@ fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>
     Ok((!data.is_empty()).then_some(data))
 }
 
-/// The runs of `bytes` that hold data, without the runs of [`ZERO_RUN_BYTES`] and more, counted
-/// from the start, that are zero throughout.
+/// The runs of `bytes` that hold data, without all-zero pieces of [`ZERO_RUN_BYTES`], counted from
+/// the start.
 fn data_runs(bytes: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let chunks = bytes.len().div_ceil(ZERO_RUN_BYTES);
     let range = |chunk: usize| chunk * ZERO_RUN_BYTES..bytes.len().min((chunk + 1) * ZERO_RUN_BYTES);
@@ -260,7 +260,7 @@ mod tests {
         assemble_destaged(open(path, &options).unwrap()).unwrap()
     }
 
-    /// Data at odd places, long runs of it, and a last sector that fills no block.
+    /// Data at odd offsets, long runs of it, and a last sector that does not fill a block.
     fn source(directory: &Path) -> File {
         let file =
             File::options().read(true).write(true).create_new(true).open(directory.join("source")).unwrap();
