@@ -1,4 +1,4 @@
-//! `strongroom audit`: the key server's record of who asked for what.
+//! `strongroom audit`: the key server's audit log.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::error::CliError;
 use crate::keyserver::{AdministrationArguments, DirectoryArguments};
 use crate::output::Output;
 
-/// The status of a command that found the log broken.
+/// The exit status if the log is broken.
 const BROKEN_STATUS: u8 = 1;
 
-/// What can be done with the audit log.
+/// The commands for the audit log.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
     /// Hold the log against its chain and its signed heads; the server may run meanwhile
@@ -30,7 +30,7 @@ pub enum AuditCommand {
     Head(HeadArguments),
 }
 
-/// Which log, and what is known of it from elsewhere.
+/// The arguments of `verify`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The key beside the log is worth no more than the log: who does not trust the machine keeps a copy of it elsewhere, and gives \
@@ -55,7 +55,7 @@ pub struct VerifyArguments {
     heads: Vec<PathBuf>,
 }
 
-/// Of which server.
+/// The arguments of `head`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom audit head --json > head-of-today.json")]
 pub struct HeadArguments {
@@ -90,7 +90,7 @@ struct Broken {
 struct Head(SignedHead);
 
 impl AuditCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         match self {
             Self::Verify(arguments) => arguments.run(output),

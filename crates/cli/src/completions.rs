@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::error::CliError;
 use crate::program::command_line;
 
-/// Which shell.
+/// The arguments of `completions`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   source <(strongroom completions bash)
@@ -27,14 +27,14 @@ enum CompletedShell {
 }
 
 impl CompletionsArguments {
-    /// Prints the script.
+    /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, CliError> {
         let shell = match self.shell {
             CompletedShell::Bash => Shell::Bash,
             CompletedShell::Zsh => Shell::Zsh,
             CompletedShell::Fish => Shell::Fish,
         };
-        // In memory first: the generator does not expect that writing can fail.
+        // Generate it in memory first: the generator panics if writing fails.
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command_line(), "strongroom", &mut script);
         io::stdout().lock().write_all(&script).map_err(CliError::Output)?;

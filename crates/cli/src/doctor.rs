@@ -1,5 +1,5 @@
-//! `strongroom doctor`: whether this machine is fit for VMs whose disks are encrypted, and stays
-//! so. The examination is `strongroom_doctor`'s; here its answers are had and worded.
+//! `strongroom doctor`: checks whether this machine is fit for encrypted VMs, and remains so. The
+//! checks are in `strongroom_doctor`; this file collects and words their results.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::keyserver::{Administrator, ClientFiles, ServerSettings};
 use crate::output::Output;
 use crate::serve::{Places, ServeConfig};
 
-/// Where to look.
+/// The arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Looks at this machine (what takes memory to a disk, the kernel, QEMU and its like), at what is set up on it, and, while `serve` runs, asks \
@@ -93,14 +93,14 @@ const fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Where this machine's key server and control plane are asked.
+/// How to reach this machine's key server and control plane.
 struct Inquiry<'a> {
     arguments: &'a DoctorArguments,
     places: &'a Places,
 }
 
 impl DoctorArguments {
-    /// Looks, and says.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let places = Places::of(&self.home, self.run.as_deref())?;
         let installation = Installation { home: &places.home, hostd: &places.hostd, run: &places.run };

@@ -1,9 +1,9 @@
-//! Times as people write them for what takes long: `90s`, `30m`, `12h`, `7d`.
+//! Long durations as text: `90s`, `30m`, `12h`, `7d`.
 
-/// The longest: ten years, far from where arithmetic on times ends.
+/// The longest duration: ten years, far from overflows in time arithmetic.
 const SECONDS_MAX: u64 = 10 * 366 * 86_400;
 
-/// Reads a time, in seconds.
+/// Parses a duration, in seconds.
 pub fn parse_seconds(text: &str) -> Result<u64, String> {
     let unusable = || format!("'{text}' is not a time; write 90s, 30m, 12h or 7d");
     let number_end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
@@ -20,7 +20,7 @@ pub fn parse_seconds(text: &str) -> Result<u64, String> {
     if seconds > SECONDS_MAX { Err(format!("'{text}' is too long")) } else { Ok(seconds) }
 }
 
-/// Says a time in its largest whole unit.
+/// Formats a duration in its largest whole unit.
 pub fn display_seconds(seconds: u64) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     let unit = units.into_iter().find(|(length, _)| seconds >= *length && seconds.is_multiple_of(*length));

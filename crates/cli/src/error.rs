@@ -1,4 +1,4 @@
-//! Refusals: a sentence with the object's name and the next step, and a code for programs.
+//! Errors: a sentence with the object's name and the next step, and a code for programs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -34,31 +34,31 @@ use thiserror::Error;
 
 use crate::output::printable;
 
-/// Why a command failed.
+/// The reasons why a command fails.
 #[derive(Debug, Error)]
 pub enum CliError {
-    /// The datastore refuses.
+    /// The datastore returned an error.
     #[error(transparent)]
     Datastore(#[from] DatastoreError),
-    /// A key cannot be had.
+    /// A key is unavailable.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The providers of this machine cannot be read or changed.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// A provider does not do what is asked.
+    /// A provider failed.
     #[error(transparent)]
     Provider(#[from] FailedProvider),
-    /// The root key of the key server cannot be had.
+    /// The root key of the key server is unavailable.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// There is no key server there.
+    /// There is no key server in the directory.
     #[error(
         "there is no key server's state in {directory}; make one with `strongroom keyserver run`, or name another with \
          --directory DIR"
     )]
     NoKeyserver {
-        /// Where it was looked for.
+        /// The directory.
         directory: PathBuf,
     },
     /// There is no key server to restore into.
@@ -66,18 +66,18 @@ pub enum CliError {
         "there is no key server in {directory} to restore into; make one with `strongroom keyserver init`, which also chooses what protects its root key"
     )]
     NothingToRestoreInto {
-        /// Where it was looked for.
+        /// The directory.
         directory: PathBuf,
     },
-    /// A share of a backup.
+    /// A share of a backup is invalid.
     #[error("{from}: {error}")]
     Share {
-        /// Where it comes from.
+        /// Its source.
         from: String,
-        /// What is wrong with it.
+        /// The error.
         error: ShareError,
     },
-    /// A certificate after a restore.
+    /// No certificate could be issued after a restore.
     #[error("the server is restored, but this machine has no certificate at it: {0}")]
     Recertify(#[from] RecertifyError),
     /// The key server's state cannot be opened.
@@ -86,28 +86,28 @@ pub enum CliError {
     /// The same, of a server that may have been restored.
     #[error(transparent)]
     OpenKeyserver(#[from] OpenStateError),
-    /// The key server does not serve.
+    /// The key server failed.
     #[error(transparent)]
     KeyserverProcess(#[from] KeyserverProcessError),
-    /// The key server's authority refuses.
+    /// The key server's authority returned an error.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// The key server that was asked gave no answer.
+    /// The request to the key server failed.
     #[error(transparent)]
     KeyserverClient(#[from] ClientError),
-    /// A backup of the key server is not made, opened or restored.
+    /// A backup of the key server was not made, opened or restored.
     #[error(transparent)]
     Backup(#[from] BackupError),
-    /// A custodian's share is not opened.
+    /// A custodian's share was not opened.
     #[error(transparent)]
     Opening(#[from] OpeningError),
     /// The audit log cannot be read.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// No event loop for the key server.
+    /// The key server's event loop could not be started.
     #[error("cannot start the key server: {0}")]
     Runtime(io::Error),
-    /// No memory for a secret.
+    /// There is no memory for a secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The process cannot be made safe for keys.
@@ -138,10 +138,10 @@ pub enum CliError {
     WrongProviderKey {
         /// The volume.
         path: PathBuf,
-        /// Where the key should be.
+        /// The key's location.
         key: Box<ProviderKey>,
     },
-    /// The volume's key is not the one that was asked for.
+    /// The volume's key is not the expected one.
     #[error(
         "{path} is under KEK {found}, and KEK {expected} is expected: somebody put an old copy or another volume there"
     )]
@@ -153,15 +153,15 @@ pub enum CliError {
         /// The key that should open it.
         expected: KekId,
     },
-    /// An encrypted volume, no key, and nobody to ask for one.
+    /// The volume is encrypted, no key was given, and there is no terminal to ask for one.
     #[error("{path} needs its key: {next}")]
     NoKey {
         /// The volume.
         path: PathBuf,
-        /// How to give it.
+        /// How to give the key.
         next: &'static str,
     },
-    /// It is a VM's, whose host alone gets the key.
+    /// The volume belongs to a VM, and only the VM's host gets the key.
     #[error(
         "cannot open {}: it is a volume of VM {vm}, and only the VM's host gets its key, under a grant. `strongroom vm export {vm} FILE --format \
          qcow2` copies a disk out, `strongroom vm check {vm}` checks the VM's disks, and `strongroom vm key rotate {vm}` moves the VM to another \
@@ -174,7 +174,7 @@ pub enum CliError {
         /// The VM.
         vm: String,
     },
-    /// Volumes need a key provider that was to be removed.
+    /// Volumes need a key provider that should be removed.
     #[error(
         "key provider {name} is still needed by {by}; without it their keys cannot be had here. Move them to another provider's keys first \
          (`strongroom vm key rotate`, `strongroom key rotate --to-key-provider`), or say --yes to remove it all the same"
@@ -182,22 +182,22 @@ pub enum CliError {
     ProviderNeeded {
         /// The provider.
         name: ProviderName,
-        /// What needs it.
+        /// The volumes and VMs that need it.
         by: String,
     },
     /// The passphrase was not repeated.
     #[error("the two passphrases differ; nothing was created")]
     PassphrasesDiffer,
-    /// A file that a command was given.
+    /// A file could not be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// The stages of the volume do not fit together.
     #[error(transparent)]
     Stack(#[from] StackError),
-    /// Nowhere to listen.
+    /// The socket could not be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// No threads, or no event loops for them.
+    /// The threads or their event loops could not be started.
     #[error(transparent)]
     Lanes(#[from] RingError),
     /// The server does not start.
@@ -209,22 +209,22 @@ pub enum CliError {
     /// The volume is not, or no longer, exposed.
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
-    /// The process that exposes the volume cannot be asked, or says no.
+    /// The process that exposes the volume cannot be reached, or returned an error.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// There is no snapshot of a group of volumes.
+    /// The snapshot of a group of volumes failed.
     #[error(transparent)]
     SnapshotGroup(#[from] GroupError),
-    /// Nobody exposes the volume.
+    /// The volume is not exposed.
     #[error("{path} is not exposed; nothing is to be upgraded")]
     NotExposed {
         /// The volume.
         path: PathBuf,
     },
-    /// TLS cannot be offered.
+    /// TLS cannot be configured.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A job on keys is not done.
+    /// A job on keys failed.
     #[error(transparent)]
     Job(#[from] JobError),
     /// The processes of this machine do not run.
@@ -233,30 +233,30 @@ pub enum CliError {
     /// Signals cannot be caught or awaited.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    /// Keys cannot be held.
+    /// Keys cannot be held under leases.
     #[error("cannot hold keys under leases: {0}")]
     Leases(io::Error),
-    /// The control plane, or a host, does not do what is asked.
+    /// The control plane or a host returned an error.
     #[error("{message}")]
     Api {
         /// A stable name for programs.
         code: String,
-        /// Why, and what to do next.
+        /// The cause, and the next step.
         message: String,
     },
-    /// A volume does not become, or remain, a disk of a libvirt domain.
+    /// Attaching a volume to a libvirt domain, or detaching it, failed.
     #[error(transparent)]
     Libvirt(#[from] LibvirtError),
-    /// hostd does not run.
+    /// hostd failed.
     #[error(transparent)]
     Hostd(DaemonError),
-    /// The control plane does not serve.
+    /// The control plane failed.
     #[error(transparent)]
     ControlPlane(strongroom_control::ControlError),
-    /// An image is not read or written.
+    /// An image could not be read or written.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// An export would overwrite something.
+    /// An export would overwrite a file.
     #[error("{path} exists already; choose another name, or remove it first")]
     DestinationExists {
         /// The destination.
@@ -270,29 +270,29 @@ pub enum CliError {
         /// Why.
         error: TransferError,
     },
-    /// What a check found, as a sentence.
+    /// The findings of a check, as a sentence.
     #[error("{0}")]
     Unsound(String),
-    /// A VM whose screen cannot be looked at.
+    /// The screen of the VM is unavailable.
     #[error("{0}")]
     NoScreen(String),
-    /// A command line that makes no sense.
+    /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
-    /// The person said no.
+    /// The user answered no.
     #[error("nothing was changed")]
     Declined,
-    /// A signal ended the command before its work was done.
+    /// A signal interrupted the command.
     #[error("interrupted")]
     Interrupted,
-    /// stdout is gone.
+    /// Writing to stdout failed.
     #[error("cannot write the answer: {0}")]
     Output(io::Error),
 }
 
 impl CliError {
-    /// The failure of a transfer between a volume and a file, which was tried to `action`, as in
-    /// "read".
+    /// The error of a transfer between a volume and a file, which was to be used as `action` says,
+    /// such as "read".
     pub fn transfer(error: TransferError, volume: &Path, action: &'static str, file: &Path) -> Self {
         match error {
             TransferError::Stopped => Self::Interrupted,
@@ -301,7 +301,7 @@ impl CliError {
         }
     }
 
-    /// The failure that the control plane tells.
+    /// The error that the control plane reports.
     pub fn problem(problem: &Problem) -> Self {
         let code = serde_json::to_value(problem.code).unwrap_or_default();
         let next = problem.next_step.as_ref().map(|next| format!("; {next}")).unwrap_or_default();
@@ -311,12 +311,12 @@ impl CliError {
         }
     }
 
-    /// The exit status: 2 for a command line that makes no sense, 1 for everything else.
+    /// The exit status: 2 for an invalid command line, 1 for all other errors.
     pub fn status(&self) -> u8 {
         if self.code() == "usage" { 2 } else { 1 }
     }
 
-    /// Whether a volume's key cannot be had now and may be later.
+    /// Whether a volume's key is unavailable now and may become available.
     pub fn key_may_come_back(&self) -> bool {
         match self {
             Self::Key(error) | Self::Datastore(DatastoreError::Key { error, .. }) => error.may_come_back(),
@@ -386,9 +386,9 @@ impl CliError {
         }
     }
 
-    /// Tells whoever waits on stderr.
+    /// Prints the error to stderr.
     pub fn report(&self, json: bool) {
-        // Whoever closed stdout early, as `head` does, has all they wanted.
+        // A reader that closes stdout early, as `head` does, has all that it wants.
         if matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe) {
             return;
         }
@@ -397,7 +397,7 @@ impl CliError {
             true => json!({ "error": { "code": self.code(), "message": message } }).to_string(),
             false => format!("error: {}", printable(&message)),
         };
-        // With stderr closed there is nobody to tell.
+        // If stderr is closed, the error cannot be reported.
         let _ = writeln!(io::stderr(), "{text}");
     }
 }
@@ -408,7 +408,7 @@ impl From<CliError> for KeyRefusal {
     }
 }
 
-/// What the kernel says ends many messages, in words that name no next step.
+/// Many messages end with an error of the kernel, which has no next step.
 const KERNELS_LAST_WORDS: [(&str, &str); 6] = [
     ("No such file or directory", "check the path"),
     ("Not a directory", "name a directory"),
@@ -418,7 +418,7 @@ const KERNELS_LAST_WORDS: [(&str, &str); 6] = [
     ("No space left on device", "free some space, or choose another place"),
 ];
 
-/// The message with a next step, where it ends with what the kernel says.
+/// Adds a next step to a message that ends with an error of the kernel.
 fn with_next_step(message: String) -> String {
     match KERNELS_LAST_WORDS.iter().find(|(said, _)| message.ends_with(said)) {
         Some((_, next)) => format!("{message}; {next}"),

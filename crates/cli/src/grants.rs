@@ -1,5 +1,5 @@
-//! Grants on the command line: a control plane's signed leave for a host to have keys, once. Each
-//! is a block of text:
+//! Grants on the command line. A grant is a control plane's signed permission for a host to fetch
+//! keys once. As text it is a block:
 //!
 //! ```text
 //! -----BEGIN STRONGROOM GRANT-----
@@ -7,8 +7,8 @@
 //! -----END STRONGROOM GRANT-----
 //! ```
 //!
-//! It is no key, and of no use but to the host that it names. A file may have several, one after
-//! the other.
+//! It is not a key, and only the host that it names can use it. A file may contain several, one
+//! after the other.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -27,13 +27,14 @@ use strongroom_providers::{GrantSource, GrantWallet, KeyGrant};
 
 use crate::error::CliError;
 
-/// What stands in the lines around a grant.
+/// The label in the lines around a grant.
 const LABEL: &str = "STRONGROOM GRANT";
 
-/// The longest file of grants: sixty of the longest, and many of those that are made.
+/// The longest file of grants, in bytes: sixty grants of the greatest length, and many more of the
+/// usual length.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Which grants to show.
+/// The grants to use.
 #[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub struct GrantArguments {
@@ -47,7 +48,7 @@ pub struct GrantArguments {
     #[arg(long, value_name = "N")]
     grant_fd: Option<u32>,
 
-    /// Those that were read.
+    /// The grants that were read.
     #[arg(skip)]
     source: OnceCell<Arc<GrantsOfFile>>,
 }
@@ -58,10 +59,10 @@ impl GrantArguments {
         self.grant.as_deref()
     }
 
-    /// Where grants come from, if any were given.
+    /// The source of grants, if any were given.
     ///
     /// # Errors
-    /// If what was given cannot be read, or has none in it.
+    /// If the grants cannot be read, or if there are none.
     pub fn source(&self) -> Result<Option<Arc<dyn GrantSource>>, CliError> {
         if let Some(source) = self.source.get() {
             return Ok(Some(Arc::clone(source) as _));
@@ -101,7 +102,7 @@ impl GrantsOfFile {
         Self { path, read_again, wallet: GrantWallet::new(), seen: Mutex::default() }
     }
 
-    /// Takes up the grants that were not seen before.
+    /// Adds the grants that were not seen before.
     fn read(&self) -> Result<(), CliError> {
         let failed =
             |error| CliError::File(FileError { action: "read grants from", path: self.path.clone(), error });
@@ -129,7 +130,7 @@ impl GrantsOfFile {
 }
 
 fn key_grant(bytes: Vec<u8>, grant: &Grant) -> KeyGrant {
-    // What is no id that a provider could have is none that is asked for.
+    // An id that is not valid for any provider is never requested.
     let keys = grant.objects().iter().filter_map(|object| object.parse::<ProviderKeyId>().ok());
     let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(grant.expires().0));
     KeyGrant::new(bytes, keys, expires.unwrap_or(SystemTime::UNIX_EPOCH))

@@ -1,5 +1,4 @@
-//! Where this program keeps what is its own, and no volume's: jobs, and what is set up on this
-//! machine.
+//! The directory for this program's own state: jobs, and this machine's configuration.
 
 use std::path::PathBuf;
 
@@ -8,7 +7,7 @@ use strongroom_providers::{HOME_VARIABLE, home};
 
 use crate::error::CliError;
 
-/// Where state is kept.
+/// The directory for state.
 #[derive(Clone, Debug, Default, Args)]
 pub struct HomeArguments {
     /// Keep state in DIR, key providers among it; otherwise in what the environment variable
@@ -18,12 +17,12 @@ pub struct HomeArguments {
 }
 
 impl HomeArguments {
-    /// Whether a person or the environment says where.
+    /// Whether an option or the environment names it.
     pub fn is_named(&self) -> bool {
         self.home.is_some() || std::env::var_os(HOME_VARIABLE).is_some()
     }
 
-    /// The directory, which may not be there yet.
+    /// The directory, which may not exist yet.
     pub fn path(&self) -> Result<PathBuf, CliError> {
         home(self.home.as_deref()).ok_or_else(|| {
             CliError::Usage(format!("there is no place for state: give --home DIR, or set {HOME_VARIABLE}"))

@@ -1,4 +1,4 @@
-//! `strongroom task`, `event`, `host`, `datastore`, `policy`: what else the control plane keeps.
+//! `strongroom task`, `event`, `host`, `datastore`, `policy`: the control plane's other objects.
 
 use std::fmt::{self, Display};
 
@@ -19,10 +19,10 @@ use crate::api::{Api, ApiArguments, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
-/// How many are shown if nothing is said.
+/// The default limit of a list.
 const MOST: u32 = 50;
 
-/// What can be done with tasks.
+/// The commands for tasks.
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
     /// List tasks, the newest first
@@ -36,7 +36,7 @@ pub enum TaskCommand {
     Cancel(TaskArguments),
 }
 
-/// How many.
+/// The arguments of commands with a limited list.
 #[derive(Debug, Args)]
 pub struct MostArguments {
     /// How many at most
@@ -47,7 +47,7 @@ pub struct MostArguments {
     api: ApiArguments,
 }
 
-/// Which task.
+/// The arguments of commands on a task.
 #[derive(Debug, Args)]
 pub struct TaskArguments {
     /// The task's id, as `strongroom task list` shows it
@@ -58,7 +58,7 @@ pub struct TaskArguments {
     api: ApiArguments,
 }
 
-/// An answer as it came, and how a person sees it.
+/// An answer of the API, and how it is shown to people.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Shown<T> {
@@ -89,7 +89,7 @@ fn table<const COLUMNS: usize, T: Serialize>(
     show(output, answer, text)
 }
 
-/// The name that a value has in JSON.
+/// The name of a value in JSON.
 fn word(value: impl Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
     value.as_str().unwrap_or_default().replace('_', "-")
@@ -104,7 +104,7 @@ fn time_ms(unix_ms: u64) -> String {
 }
 
 impl TaskCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(MostArguments { most, api }) => {
@@ -156,7 +156,7 @@ fn describe(task: &Task) -> String {
     text
 }
 
-/// What can be done with events.
+/// The commands for events.
 #[derive(Debug, Subcommand)]
 pub enum EventCommand {
     /// List what happened
@@ -168,7 +168,7 @@ pub enum EventCommand {
     Alarms(AlarmArguments),
 }
 
-/// From where.
+/// The arguments of `follow`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom event follow")]
 pub struct FollowArguments {
@@ -180,7 +180,7 @@ pub struct FollowArguments {
     api: ApiArguments,
 }
 
-/// Where.
+/// The arguments of `alarms`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom event alarms")]
 pub struct AlarmArguments {
@@ -189,7 +189,7 @@ pub struct AlarmArguments {
 }
 
 impl EventCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(MostArguments { most, api }) => {
@@ -215,7 +215,7 @@ impl EventCommand {
                 let query = after.map(|after| format!("?after={after}")).unwrap_or_default();
                 let mut failed = None;
                 api.connect()?.stream(&format!("/v1/events/stream{query}"), &mut |line| {
-                    // Server-sent events (HTML, section 9.2): the other fields are for browsers.
+                    // Server-sent events (HTML, section 9.2). The other fields are for browsers.
                     let Some(event) = line.strip_prefix("data:") else { return true };
                     let Ok(event) = serde_json::from_str::<Event>(event.trim_start()) else { return true };
                     let text = format!("{}  {}  {}", time_ms(event.at_unix_ms), event.kind, event.message);
@@ -239,14 +239,14 @@ impl EventCommand {
     }
 }
 
-/// What can be done with hosts.
+/// The commands for hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
     /// List the machines that run VMs
     List(HostListArguments),
 }
 
-/// Where.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom host list")]
 pub struct HostListArguments {
@@ -255,7 +255,7 @@ pub struct HostListArguments {
 }
 
 impl HostCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let Self::List(HostListArguments { api }) = self;
         let hosts: Page<Host> = api.connect()?.query("/v1/hosts", &ListQuery::default())?;
@@ -277,7 +277,7 @@ impl HostCommand {
     }
 }
 
-/// What can be done with datastores.
+/// The commands for datastores.
 #[derive(Debug, Subcommand)]
 pub enum DatastoreCommand {
     /// List the datastores
@@ -294,7 +294,7 @@ pub enum DatastoreCommand {
     Rebuild(RebuildArguments),
 }
 
-/// Where.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom datastore list")]
 pub struct DatastoreListArguments {
@@ -302,7 +302,7 @@ pub struct DatastoreListArguments {
     api: ApiArguments,
 }
 
-/// Which directory.
+/// The arguments of `add`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  mkdir -p /srv/vms\n  strongroom datastore add ds1 /srv/vms")]
 pub struct DatastoreAddArguments {
@@ -324,7 +324,7 @@ pub struct DatastoreAddArguments {
     api: ApiArguments,
 }
 
-/// Which datastore.
+/// The arguments of commands on a datastore.
 #[derive(Debug, Args)]
 pub struct DatastoreArguments {
     /// The datastore, by name or id
@@ -334,7 +334,7 @@ pub struct DatastoreArguments {
     api: ApiArguments,
 }
 
-/// Which datastore's VMs are registered.
+/// The arguments of `rebuild`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom datastore rebuild ds1")]
 pub struct RebuildArguments {
@@ -348,7 +348,7 @@ pub struct RebuildArguments {
 }
 
 impl DatastoreCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(DatastoreListArguments { api }) => {
@@ -430,7 +430,7 @@ fn ended(
     show(output, task, said)
 }
 
-/// What can be done with policies.
+/// The commands for policies.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// List the policies
@@ -441,7 +441,7 @@ pub enum PolicyCommand {
     Delete(PolicyArguments),
 }
 
-/// Where.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom policy list")]
 pub struct PolicyListArguments {
@@ -449,7 +449,7 @@ pub struct PolicyListArguments {
     api: ApiArguments,
 }
 
-/// What it says.
+/// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom policy create gold --encryption-required --crypto-safe-hosts")]
 pub struct PolicyCreateArguments {
@@ -481,7 +481,7 @@ pub struct PolicyCreateArguments {
     api: ApiArguments,
 }
 
-/// Which policy.
+/// The arguments of commands on a policy.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom policy delete gold")]
 pub struct PolicyArguments {
@@ -493,7 +493,7 @@ pub struct PolicyArguments {
 }
 
 impl PolicyCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(PolicyListArguments { api }) => {

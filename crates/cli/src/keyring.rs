@@ -1,4 +1,4 @@
-//! How this program reaches key providers.
+//! Access to key providers.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use strongroom_providers::{GrantSource, HOME_VARIABLE, HolderEvent, ProviderKeyr
 use crate::error::CliError;
 use crate::home::HomeArguments;
 
-/// Whatever reaches the key providers that are set up there. It shows grants where there are any.
+/// The keyring of the providers that are set up in the home. It uses grants, if there are any.
 pub fn of(home: &HomeArguments, grants: Option<Arc<dyn GrantSource>>) -> Arc<dyn Keyring> {
     match home.path() {
         Ok(home) => Arc::new(ProviderKeyring::of_home(&home).with_grants(grants)),
@@ -20,11 +20,11 @@ pub fn of(home: &HomeArguments, grants: Option<Arc<dyn GrantSource>>) -> Arc<dyn
     }
 }
 
-/// What gives keys, and what holds them.
+/// A keyring, and the leases under which its keys are held.
 pub type KeyringAndLeases = (Arc<dyn Keyring>, Arc<dyn Leases>);
 
-/// The same, and whatever holds the keys for as long as this process uses them; `on_event` is told
-/// what becomes of those.
+/// As [`of`], with leases that hold the keys while this process uses them; `on_event` is called
+/// with their events.
 pub fn with_leases(
     home: &HomeArguments,
     grants: Option<Arc<dyn GrantSource>>,
@@ -40,7 +40,7 @@ pub fn with_leases(
     })
 }
 
-/// Nobody knows where the providers would be set up.
+/// The keyring without a home, and so without providers.
 #[derive(Debug)]
 struct Homeless;
 

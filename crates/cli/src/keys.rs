@@ -1,6 +1,6 @@
-//! Where a volume's key comes from: a key provider, a passphrase typed or read from a descriptor,
-//! or a key file. Never the command line or the environment, which others can read; and wherever it
-//! comes from, straight into secret memory.
+//! The sources of a volume's key: a key provider, a passphrase typed or read from a descriptor, or
+//! a key file. It never comes from the command line or the environment, which others can read, and
+//! it is always read directly into secret memory.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -27,10 +27,10 @@ use crate::home::HomeArguments;
 use crate::keyring::{self, KeyringAndLeases};
 use crate::terminal::{Terminal, TerminalError};
 
-/// How often a person may mistype.
+/// How often a person may try to type the passphrase.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// Where the key comes from.
+/// The source of the key.
 #[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub struct KeyArguments {
@@ -64,7 +64,7 @@ pub struct KeyArguments {
     secret: RefCell<Option<SecretBytes>>,
 }
 
-/// The same for a volume that is made.
+/// The source of the key of a new volume.
 #[derive(Debug, Args)]
 pub struct NewKeyArguments {
     #[command(flatten)]
@@ -98,7 +98,7 @@ impl NewKeyArguments {
     }
 
     fn provided(&self, path: &Path, provider: &ProviderName) -> Result<Kek, CliError> {
-        // A name that is mistyped leaves no mark in the datastore.
+        // Check the name first: a mistyped one must leave no traces in the datastore.
         Registry::of_home(&self.given.home.path()?).get(provider)?;
         self.given.note_datastore_of(path)?;
         let keyring = self.given.keyring()?;
@@ -112,20 +112,20 @@ impl NewKeyArguments {
     }
 }
 
-/// How a provider is asked for a key.
+/// A function that fetches a key from a provider.
 type Fetch = fn(&dyn Keyring, &ProviderKey) -> Result<Kek, KeyError>;
 
-/// A volume's key, or the word of a person that it has none.
+/// A volume's key, or a person's decision that it has none.
 #[derive(Debug)]
 pub enum VolumeKey {
-    /// The key, and what the descriptor says about its origin.
+    /// The key, with its origin for the descriptor.
     Kek(Kek),
-    /// Clear, because a person said so.
+    /// Not encrypted, by a person's decision.
     Unencrypted,
 }
 
 impl VolumeKey {
-    /// What the datastore is told.
+    /// The protection, for the datastore.
     pub fn protection(&self) -> Protection<'_> {
         match self {
             Self::Kek(kek) => Protection::Encrypted(kek),
@@ -133,7 +133,7 @@ impl VolumeKey {
         }
     }
 
-    /// The key, to be kept, if there is one.
+    /// The owned key, if there is one.
     pub fn into_kek(self) -> Option<Kek> {
         match self {
             Self::Kek(kek) => Some(kek),
@@ -151,7 +151,7 @@ impl VolumeKey {
 }
 
 impl KeyArguments {
-    /// Whether the command line says anything of a key.
+    /// Whether the command line names a source of the key.
     pub fn are_given(&self) -> bool {
         self.key_file.is_some()
             || self.passphrase_fd.is_some()
@@ -159,7 +159,7 @@ impl KeyArguments {
             || self.unencrypted
     }
 
-    /// The arguments by which a service has the key of this volume; none if that takes a person.
+    /// The arguments with which a service gets the key of this volume; `None` if it needs a person.
     pub fn words_without_a_person(&self, descriptor: &Descriptor) -> Result<Option<Vec<String>>, CliError> {
         let absolute = |path: &Path| -> Result<String, CliError> {
             let failed = |error| CliError::File(FileError { action: "find", path: path.to_owned(), error });
@@ -169,7 +169,7 @@ impl KeyArguments {
         match descriptor.encryption.as_ref().map(|encryption| &encryption.kek.source) {
             None => words.push("--unencrypted".to_owned()),
             Some(KekSource::Passphrase(_)) => return Ok(None),
-            // That it is missing is told when the key is tried.
+            // If it is missing, this is reported when the key is tried.
             Some(KekSource::KeyFile {}) => {
                 if let Some(file) = &self.key_file {
                     words.extend(["--key-file".to_owned(), absolute(file)?]);
@@ -186,23 +186,22 @@ impl KeyArguments {
         Ok(Some(words))
     }
 
-    /// Keys of the providers of a home, and no others.
+    /// The keys of a home's providers only.
     pub fn of_providers(home: &HomeArguments) -> Self {
         Self { home: home.clone(), ..Self::default() }
     }
 
-    /// Notes the datastore of a volume that will have an envelope under a key of a provider, before
-    /// it has it.
+    /// Records the datastore of a volume before the volume gets an envelope under a provider's key.
     pub fn note_datastore_of(&self, volume: &Path) -> Result<(), CliError> {
         Ok(KnownDatastores::of_home(&self.home.path()?).note_of_volume(volume)?)
     }
 
-    /// Whatever reaches the key providers, with the grants that were given.
+    /// The keyring of the key providers, with the grants that were given.
     pub fn keyring(&self) -> Result<Arc<dyn Keyring>, CliError> {
         Ok(keyring::of(&self.home, self.grants.source()?))
     }
 
-    /// The same, and whatever holds the keys for as long as this process uses them.
+    /// As [`keyring`](Self::keyring), with leases that hold the keys while this process uses them.
     pub fn keyring_and_leases(
         &self,
         on_event: impl Fn(&HolderEvent) + Send + Sync + 'static,
@@ -210,18 +209,18 @@ impl KeyArguments {
         keyring::with_leases(&self.home, self.grants.source()?, on_event)
     }
 
-    /// What asking the key providers again reads.
+    /// The files and directories that are read when the key providers are asked again.
     pub fn files_of_providers(&self) -> Vec<PathBuf> {
         let registry = self.home.path().map(|home| Registry::of_home(&home).directories());
-        // A file of grants is replaced by a new one under the same name.
+        // A new file of grants replaces the old one under the same name.
         let grants = self.grants.file().and_then(|file| std::path::absolute(file).ok());
         let grants = grants.as_deref().and_then(Path::parent).map(Path::to_owned);
         registry.unwrap_or_default().into_iter().chain(grants).collect()
     }
 
     /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A
-    /// person at a terminal is asked where nothing was given. While a re-wrap is under way, either
-    /// of two keys is good; if one is `expected`, only that.
+    /// person at a terminal is asked if no source was given. During a re-wrap either of two keys is
+    /// valid; if one is `expected`, only that one.
     pub fn for_volume(
         &self,
         path: &Path,
@@ -229,7 +228,7 @@ impl KeyArguments {
         expected: Option<KekId>,
     ) -> Result<VolumeKey, CliError> {
         let found = self.found_for(path, descriptor, expected, |keyring, key| keyring.fetch(key));
-        // Nobody asks again, and whoever holds the key from here on has it once.
+        // The secret is not needed again, so only one copy of the key remains, with the caller.
         self.secret.borrow_mut().take();
         found
     }
@@ -261,7 +260,7 @@ impl KeyArguments {
         Err(refused.unwrap_or(CliError::UnexpectedKek { path, found, expected: expected.unwrap_or(found) }))
     }
 
-    /// The key of this record.
+    /// The key for this record.
     fn for_kek(&self, path: &Path, record: &KekRecord, fetch: Fetch) -> Result<Kek, CliError> {
         let (source, path) = (&record.source, path.to_owned());
         let refuse_other_source = |given| {
@@ -300,7 +299,8 @@ impl KeyArguments {
         }
     }
 
-    /// What was given, read once: a descriptor may give it only once, and many volumes may ask.
+    /// The secret that was given. It is read once: a descriptor may provide it only once, and many
+    /// volumes may need it.
     fn with_secret(
         &self,
         read: impl FnOnce() -> Result<SecretBytes, CliError>,
@@ -316,8 +316,8 @@ impl KeyArguments {
         Ok(kek?)
     }
 
-    /// A VM's key in the embedded key server is its host's, under a grant. Without one there is
-    /// nothing to ask: the server would refuse, and the refusal be on record.
+    /// Refuses a VM's key in the embedded key server without a grant: only the VM's host gets it.
+    /// The server would refuse too, and record the refusal.
     fn refuse_key_of_vm(&self, path: &Path, key: &ProviderKey) -> Result<(), CliError> {
         let Some(vm) = vm_of(path).filter(|_| self.grants.file().is_none()) else { return Ok(()) };
         let config = Registry::of_home(&self.home.path()?).get(&key.provider);
@@ -351,7 +351,7 @@ impl PresentKeys for KeyArguments {
     }
 }
 
-/// The KEK of the volume at `path`, which a provider keeps.
+/// Fetches the KEK of the volume at `path` from its provider.
 fn provided_kek(
     fetch: impl FnOnce() -> Result<Kek, KeyError>,
     path: &Path,
@@ -381,18 +381,18 @@ fn ask_until_right(path: &Path, record: &KekRecord) -> Result<Kek, CliError> {
     Err(CliError::WrongPassphrase { path: path.to_owned() })
 }
 
-/// A new passphrase of a person at the terminal, for what is at `path`.
+/// Asks a person at the terminal twice for a new passphrase for the object at `path`.
 pub fn ask_twice(path: &Path) -> Result<SecretBytes, CliError> {
     let next = "give --key-file FILE or --passphrase-fd N, or run in a terminal to be asked for a passphrase";
     let mut terminal = terminal_for(path, next)?;
     let passphrase = asked(terminal.ask_passphrase(&format!("New passphrase for {}", path.display())))?;
-    // Refused before it is repeated in vain.
+    // Refuse a weak one before it is repeated.
     check_new_passphrase(&passphrase)?;
     let repeated = asked(terminal.ask_passphrase("The same again"))?;
     if passphrase == repeated { Ok(passphrase) } else { Err(CliError::PassphrasesDiffer) }
 }
 
-/// A passphrase or PIN of a person at the terminal, for what is at `path`.
+/// Asks a person at the terminal for a passphrase or PIN for the object at `path`.
 pub fn ask_once(path: &Path, prompt: &str) -> Result<SecretBytes, CliError> {
     let next = "give it by a file descriptor, or run in a terminal to be asked for it";
     asked(terminal_for(path, next)?.ask_passphrase(prompt))
@@ -404,7 +404,7 @@ fn terminal_for(path: &Path, next: &'static str) -> Result<Terminal, CliError> {
 
 fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliError> {
     answer.map_err(|error| match error {
-        // Every question comes before the first change.
+        // All questions come before the first change.
         TerminalError::Interrupted => CliError::Declined,
         TerminalError::Secret(error) => error.into(),
         TerminalError::Io(error) => {
@@ -413,8 +413,8 @@ fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliE
     })
 }
 
-/// Reads the passphrase from a descriptor that the caller opened for us, without any buffer but the
-/// secret's own.
+/// Reads the passphrase from a descriptor that the caller opened for us, directly into secret
+/// memory.
 pub fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
     let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
     let file = File::open(&path).map_err(|error| match error.kind() {
@@ -433,7 +433,7 @@ pub fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
 
 /// The whole content without one line end.
 fn read_line_of(mut from: impl Read) -> Result<SecretBytes, TerminalError> {
-    // A byte for the line end, and one by which a longer passphrase is noticed.
+    // One more byte for the line end, and one that reveals a longer passphrase.
     let mut content = SecretBytes::zeroed(PASSPHRASE_BYTES_MAX + 2)?;
     let mut length = 0;
     while length < content.len() {

@@ -1,14 +1,14 @@
-//! Lines of the log, as people read them.
+//! Log lines for people.
 
 use std::io::{self, Write};
 
 use strongroom_types::without_numbers;
 
-/// Writes each line without the kernel's error numbers, which say nothing beside their names.
+/// Writes each line without the kernel's error numbers, which add nothing to the errors' names.
 pub struct Lines<W>(pub W);
 
 impl<W: Write> Write for Lines<W> {
-    /// A line comes whole.
+    /// Each call has a complete line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match std::str::from_utf8(line) {
             Ok(text) => self.0.write_all(without_numbers(text).as_bytes())?,

@@ -1,16 +1,15 @@
-//! The `strongroom` program: what a person or a script asks for, and what they are told.
+//! The `strongroom` program: the command line for people and scripts.
 //!
-//! Each command is one file: its arguments, what it does, and its answer as text and as JSON. What
-//! they share:
+//! Each command is one file: its arguments, its action, and its answer as text and as JSON. Shared
+//! modules:
 //!
 //! - [`program`]: the command line as a whole, logging, exit status.
-//! - [`keys`]: where passphrases and keys come from; never the command line or the environment.
-//! - [`grants`]: the leave by which a host has keys.
-//! - [`image`]: disk images of other programs.
-//! - [`output`]: answers for people and for programs. [`error`]: refusals for both.
+//! - [`keys`]: the sources of passphrases and keys, never the command line or the environment.
+//! - [`grants`]: the permissions for a host to fetch keys.
+//! - [`image`]: disk images of other formats.
+//! - [`output`]: answers for people and programs. [`error`]: errors for both.
 //!
-//! This room holds no rule about volumes: it asks the rooms below, and puts their answers into
-//! words.
+//! This crate has no rules about volumes: it calls the crates below, and words their results.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -43,7 +42,7 @@ mod vm_supervisor;
 mod volume;
 mod worker;
 
-/// Keys pass through buffers of TLS and of parsers, which wipe nothing.
+/// Keys pass through buffers of TLS and of parsers, which do not wipe them.
 #[global_allocator]
 static ALLOCATOR: strongroom_memory::WipingAllocator = strongroom_memory::WipingAllocator::new();
 

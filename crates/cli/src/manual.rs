@@ -12,7 +12,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::program::command_line;
 
-/// Where to.
+/// The arguments of `man`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   strongroom man ~/.local/share/man/man1")]

@@ -1,6 +1,5 @@
-//! Every command of this program that a text names can be called as it is named: in messages, help,
-//! comments and documents. A command or flag that was renamed and is still advised somewhere fails
-//! these tests.
+//! Every command of this program that messages, help, comments and documents mention must be valid.
+//! These tests fail if a renamed command or flag is still mentioned.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -12,7 +11,7 @@ use clap::{Arg, Command};
 
 use crate::program::command_line;
 
-/// The examples at the end of each command's help are whole: they can be called as they stand.
+/// The examples at the end of each command's help are complete: they are valid as they stand.
 #[test]
 fn every_example_of_the_help_is_a_command_line() {
     let (mut examples, mut wrong) = (0, Vec::new());
@@ -23,7 +22,7 @@ fn every_example_of_the_help_is_a_command_line() {
             for words in commands_of(line) {
                 examples += 1;
                 let refused = command_line().try_get_matches_from(&words).err().filter(is_refusal);
-                // An example names an account of its reader's machine.
+                // An example names an account of the reader's machine.
                 let refused =
                     refused.filter(|error| !error.to_string().contains("this machine has no account"));
                 wrong.extend(refused.map(|error| format!("{}: {line}: {error}", command.get_name())));
@@ -34,7 +33,7 @@ fn every_example_of_the_help_is_a_command_line() {
     assert!(examples > 100, "only {examples} examples were found");
 }
 
-/// Documents show whole commands in their blocks; what a reader has to put in is in capitals.
+/// Documents show complete commands in their blocks; placeholders are in capitals.
 #[test]
 fn every_command_of_the_documents_is_a_command_line() {
     let (mut commands, mut wrong) = (0, Vec::new());
@@ -52,7 +51,7 @@ fn every_command_of_the_documents_is_a_command_line() {
     assert!(commands > 50, "only {commands} commands were found");
 }
 
-/// A sentence may name a command without what it needs; what it does name is there.
+/// A sentence may mention a command without required arguments; those that it mentions must exist.
 #[test]
 fn every_command_that_a_sentence_names_is_there() {
     let mut named = 0;
@@ -107,13 +106,13 @@ fn visit(command: &mut Command, seen: &mut impl FnMut(&Command)) {
     }
 }
 
-/// The program's command line, with any text for a value: `{name}`, `N` or `SIZE` stand where
-/// people and programs put one in.
+/// The program's command line, with any text accepted as a value, because sentences and format
+/// strings use placeholders such as `{name}`, `N` and `SIZE`.
 fn lenient() -> Command {
     fn any_value(argument: Arg) -> Arg {
         if argument.get_action().takes_values() {
             let argument = argument.value_parser(clap::value_parser!(std::ffi::OsString));
-            // A sentence may name an option alone.
+            // A sentence may mention an option without a value.
             if argument.is_positional() { argument } else { argument.num_args(0..=1) }
         } else {
             argument
@@ -127,7 +126,7 @@ fn lenient() -> Command {
     relax(command_line())
 }
 
-/// Help and version are answers.
+/// Help and version are not errors.
 fn is_refusal(error: &clap::Error) -> bool {
     !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
 }
@@ -161,12 +160,12 @@ fn files_under(place: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// This file names what is not there; the lab's program is another one.
+/// This file mentions commands that do not exist, and the lab has its own program.
 fn is_about_others(path: &Path) -> bool {
     path.ends_with("named_commands.rs") || path.starts_with(repository().join("crates/proof/lab"))
 }
 
-/// A source or document without its line breaks: strings go on after a backslash, comments and
+/// A source or document without its line breaks: strings continue after a backslash, comments and
 /// sentences on the next line.
 fn unwrapped(text: &str) -> String {
     let mut whole = String::new();
@@ -186,8 +185,8 @@ fn blocks_of(text: &str) -> String {
     text.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap_or_default().1).collect()
 }
 
-/// What stands between backquotes or quotes and is a command of this program; its name is left out
-/// where the command's group says enough.
+/// The commands of this program between backquotes or quotes; the program's name may be omitted if
+/// the command's group identifies it.
 fn mentions_of(text: &str) -> Vec<String> {
     let groups: Vec<String> = command_line()
         .get_subcommands()
@@ -217,8 +216,8 @@ fn mentions_of(text: &str) -> Vec<String> {
     mentions
 }
 
-/// Formats and keys have labels that begin like a command; what is derived or authenticated under
-/// them never changes.
+/// Labels of formats and keys look like commands; they never change, because keys and tags depend
+/// on them.
 fn is_label(span: &str) -> bool {
     const LABELS: [&str; 7] = [
         "strongroom block",
@@ -232,7 +231,7 @@ fn is_label(span: &str) -> bool {
     span.contains(" v1") || span.starts_with("strongroom key server") || LABELS.contains(&span)
 }
 
-/// The commands of this program in a line of shell, without what belongs to the shell.
+/// The commands of this program in a line of shell, without the shell's own syntax.
 fn commands_of(line: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
     let mut words: Vec<String> = Vec::new();
@@ -247,7 +246,7 @@ fn commands_of(line: &str) -> Vec<Vec<String>> {
     let mut end_command = |words: &mut Vec<String>| {
         let all = std::mem::take(words);
         let start = all.iter().position(|word| word == "strongroom").unwrap_or(all.len());
-        // Whoever is given the name alone is told something of a service.
+        // The name alone refers to a service or a user, not to a command.
         let is_command =
             |word: &String| word.starts_with(|letter: char| letter.is_ascii_lowercase() || letter == '-');
         if all.get(start + 1).is_some_and(is_command) {
@@ -284,7 +283,7 @@ fn without_redirections(words: &[String]) -> Vec<String> {
     while let Some(word) = words.next() {
         let mark = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
         match mark {
-            // The file is the next word.
+            // The next word is the file.
             "<" | ">" | ">>" => drop(words.next()),
             _ if mark.starts_with(['<', '>']) || word == "..." => {}
             _ => kept.push(word.clone()),

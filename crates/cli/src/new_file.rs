@@ -1,4 +1,4 @@
-//! Files that are whole, durable and their owner's alone, or are not there.
+//! New files that are complete, durable and private, or do not exist.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,7 +8,7 @@ use strongroom_files::FileError;
 
 use crate::error::CliError;
 
-/// A file under construction; unless it is finished, it is removed.
+/// A file under construction. It is removed unless it is finished.
 pub struct NewFile<'a> {
     path: &'a Path,
     file: File,
@@ -16,7 +16,7 @@ pub struct NewFile<'a> {
 }
 
 impl<'a> NewFile<'a> {
-    /// Begins one where nothing is.
+    /// Creates the file, which must not exist.
     pub fn create(path: &'a Path) -> Result<Self, CliError> {
         let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let file = created.map_err(|error| match error.kind() {
@@ -26,12 +26,12 @@ impl<'a> NewFile<'a> {
         Ok(Self { path, file, finished: false })
     }
 
-    /// To be written to.
+    /// The file, for writing.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Makes it and its name durable.
+    /// Makes the content and the name durable.
     pub fn finish(mut self) -> Result<(), CliError> {
         let parent =
             self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -47,7 +47,7 @@ impl<'a> NewFile<'a> {
 impl Drop for NewFile<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            // Whoever is told of the failure sees what is left, if anything.
+            // The failure is reported anyway; the file may remain.
             let _ = std::fs::remove_file(self.path);
         }
     }

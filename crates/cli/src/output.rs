@@ -9,7 +9,7 @@ pub use strongroom_types::utc;
 
 use crate::error::CliError;
 
-/// How answers are given.
+/// The form of answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     json: bool,
@@ -26,7 +26,7 @@ impl Output {
         self.json
     }
 
-    /// Gives the answer of a command on stdout.
+    /// Prints a command's answer to stdout.
     pub fn answer(self, answer: &(impl Serialize + Display)) -> Result<(), CliError> {
         let mut text = match self.json {
             true => serde_json::to_string_pretty(answer).map_err(|error| CliError::Output(error.into()))?,
@@ -37,17 +37,16 @@ impl Output {
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::Output)
     }
 
-    /// Tells a person something beside the answer, on stderr.
+    /// Prints a remark for people to stderr.
     pub fn remark(self, text: &str) {
         if !self.json {
-            // With stderr closed there is nobody to tell.
+            // If stderr is closed, the remark is lost.
             let _ = writeln!(io::stderr(), "{}", printable(text));
         }
     }
 }
 
-/// The text without what would steer a terminal: names come from datastores and images that others
-/// wrote.
+/// The text with control characters escaped: names come from untrusted datastores and images.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let steers = |character: char| character.is_control() && character != '\n';
     if !text.contains(steers) {
@@ -60,11 +59,11 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escape).collect())
 }
 
-/// Columns of text, each as wide as its widest cell; the last is as long as it likes.
+/// Columns of text, each as wide as its widest cell, except the last one.
 pub struct Table<'a, const COLUMNS: usize> {
-    /// What the columns are called.
+    /// The headings of the columns.
     pub head: [&'a str; COLUMNS],
-    /// What they hold.
+    /// The cells.
     pub rows: Vec<[String; COLUMNS]>,
 }
 

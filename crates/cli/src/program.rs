@@ -30,7 +30,7 @@ use crate::worker::{STARTER_COMMAND, StarterArguments, WORKER_COMMAND, WorkerArg
 /// The environment variable with a filter for the log, as `--log` takes it.
 const LOG_VARIABLE: &str = "STRONGROOM_LOG";
 
-/// The exit status of a command line that makes no sense; clap's own.
+/// The exit status of an invalid command line; the same as clap's.
 const USAGE_STATUS: u8 = 2;
 
 static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -134,19 +134,19 @@ enum Command {
     Launcher(LauncherArguments),
 }
 
-/// Reads a filter, and refuses a level that there is not instead of leaving it out.
+/// Parses a filter. An unknown level is an error, not ignored.
 fn parse_filter(text: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(text).map_err(|_| {
         format!("'{text}' is no log filter: write error, warn, info, debug or trace, or as in strongroom_frontend=debug")
     })
 }
 
-/// The whole command line, for what is generated from it.
+/// The whole command line, for generated documents and scripts.
 pub fn command_line() -> clap::Command {
     Program::command()
 }
 
-/// Does what the command line says.
+/// Parses the command line and runs the command.
 pub fn run() -> ExitCode {
     let program = match Program::try_parse() {
         Ok(program) => program,
@@ -190,7 +190,8 @@ impl Program {
         }
     }
 
-    /// Starts the log. What it returns makes another process of this program log alike.
+    /// Starts the log. Returns the arguments that make another process of this program log in the
+    /// same way.
     fn start_log(&mut self) -> Result<Vec<OsString>, CliError> {
         let filter = match (self.log.take(), self.verbose) {
             (Some(filter), _) => filter,
@@ -207,7 +208,7 @@ impl Program {
         let subscriber =
             tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
         let subscriber = subscriber.with_writer(|| Lines(std::io::stderr()));
-        // Times are for those who follow a server; a single warning of a short command needs none.
+        // Times are useful in the log of a server, but not for a single warning of a short command.
         let started = if self.verbose > 0 {
             subscriber.try_init()
         } else {
@@ -218,17 +219,17 @@ impl Program {
     }
 }
 
-/// Has the kernel kill this process when its parent ends. A parent that ends in order ends its
-/// children first; one that was killed leaves their places to its successor at once.
+/// Makes the kernel kill this process when its parent ends. A parent that ends in order ends its
+/// children first; if it is killed, its successor can take their place at once.
 fn end_with(parent: u32) -> Result<(), CliError> {
     let failed = |errno: rustix::io::Errno| CliError::Signals(errno.into());
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(failed)?;
     let present = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
-    // It may have ended before the kernel was told.
+    // The parent may have ended before this call.
     if present == Some(parent) { Ok(()) } else { Err(CliError::Interrupted) }
 }
 
-/// What clap says of a command line: its help and version on stdout, its complaints on stderr.
+/// Prints clap's help and version to stdout, and its errors to stderr.
 fn explain_usage(error: &clap::Error) -> ExitCode {
     let informs = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if !informs && std::env::args_os().any(|argument| argument == "--json") {
@@ -237,7 +238,7 @@ fn explain_usage(error: &clap::Error) -> ExitCode {
         CliError::Usage(printable(message).into_owned()).report(true);
         return ExitCode::from(USAGE_STATUS);
     }
-    // A closed stdout or stderr leaves nobody to tell.
+    // If stdout or stderr is closed, the message is lost.
     let _ = error.print();
     if informs { ExitCode::SUCCESS } else { ExitCode::from(USAGE_STATUS) }
 }
@@ -251,12 +252,12 @@ mod tests {
         Program::command().debug_assert();
     }
 
-    /// Every command that does something shows how to call it, and not another one.
+    /// Every command's help has an example, and it is one of this command.
     #[test]
     fn every_help_has_an_example_of_its_own() {
         fn visit(command: &mut clap::Command, wrong: &mut Vec<String>) {
             let help = command.render_long_help().to_string();
-            // The supervisor's, the worker's and the launcher's are for no person.
+            // The commands of the supervisor, the worker and the launcher are not for users.
             if command.get_subcommands().next().is_none() && !command.is_hide_set() {
                 let called = command.get_bin_name().unwrap_or_default().to_owned();
                 let examples = help.split_once("Example").map_or("", |(_, examples)| examples);

@@ -1,4 +1,4 @@
-//! How far a long command is, on stderr: a bar for people who look, a line now and then for logs.
+//! The progress of a long command, on stderr: a bar on a terminal, otherwise an occasional line.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::Output;
 
-/// A line is written for each of so many parts of the whole.
+/// The count of lines until the end.
 const LINES: u64 = 10;
 
 /// The progress of one command.
@@ -23,7 +23,7 @@ enum Shown {
 }
 
 impl Meter {
-    /// Starts at nothing of `total_bytes`. `verb` says what is done, as in "importing".
+    /// Starts at zero of `total_bytes`. `verb` names the action, such as "importing".
     pub fn start(output: &Output, verb: &'static str, total_bytes: u64) -> Self {
         let shown = if output.is_json() {
             Shown::Nothing
@@ -35,7 +35,7 @@ impl Meter {
         Self { total_bytes, shown }
     }
 
-    /// So much of the whole is behind.
+    /// Updates the count of bytes done.
     pub fn at(&mut self, bytes: u64) {
         match &mut self.shown {
             Shown::Nothing => {}
@@ -62,7 +62,8 @@ impl Drop for Meter {
 
 fn bar(verb: &'static str, total_bytes: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total_bytes), ProgressDrawTarget::stderr());
-    // A mistake in the template would show in the first run; the plain bar is as true.
+    // A mistake in the template would show in the first run; the default bar is a sufficient
+    // fallback.
     let template = "{msg} [{bar:40}] {percent:>3} %  {binary_bytes_per_sec}, {eta} left";
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style.progress_chars("=> "));

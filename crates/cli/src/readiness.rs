@@ -1,4 +1,4 @@
-//! Telling a service manager that we are ready (sd_notify(3)).
+//! Notifies a service manager that the program is ready (sd_notify(3)).
 
 use std::ffi::OsStr;
 use std::io;
@@ -6,10 +6,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Where a service manager listens; not there if there is none.
+/// The variable with the service manager's socket; unset if there is none.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Tells it. Who does not listen is not told.
+/// Sends the state, if there is a service manager.
 pub fn tell(state: &str) {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
     if let Err(error) = send(&socket, state) {
@@ -17,7 +17,7 @@ pub fn tell(state: &str) {
     }
 }
 
-/// To a socket with a path, or an abstract one, whose name begins with @.
+/// The socket has a path or, if its name begins with @, is abstract.
 fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

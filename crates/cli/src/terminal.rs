@@ -1,4 +1,4 @@
-//! Asking the person at the terminal. The terminal is opened by its own name, so that stdin and
+//! Asks the person at the terminal. The terminal is opened by its own name, so that stdin and
 //! stdout can be pipes.
 
 use std::fs::File;
@@ -9,7 +9,7 @@ use strongroom_keys::PASSPHRASE_BYTES_MAX;
 use strongroom_memory::secret::{SecretBytes, SecretError};
 use thiserror::Error;
 
-/// Why the person did not answer.
+/// The reasons why there is no answer.
 #[derive(Debug, Error)]
 pub enum TerminalError {
     /// Control-C, or the end of the terminal.
@@ -18,7 +18,7 @@ pub enum TerminalError {
     /// The terminal failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// No memory for what was typed.
+    /// There is no memory for the input.
     #[error(transparent)]
     Secret(#[from] SecretError),
 }
@@ -29,30 +29,29 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// The terminal; `None` where there is none, or nobody looks at it.
+    /// Opens the terminal; `None` if there is none, or if the program is in the background.
     pub fn open() -> Option<Self> {
         let file = File::options().read(true).write(true).open("/dev/tty").ok()?;
-        // A program in the background would be stopped by asking.
+        // Asking would stop a program in the background.
         let foreground = rustix::termios::tcgetpgrp(&file).ok()?;
         (foreground == rustix::process::getpgrp()).then_some(Self { file })
     }
 
-    /// Asks a question that is answered with yes or no; only a clear yes is one.
+    /// Asks a yes-or-no question; every other answer than a clear yes is no.
     pub fn confirm(&mut self, question: &str) -> Result<bool, TerminalError> {
         let answer = self.ask(&format!("{question} [y/N] "), Echo::Shown)?;
         let answer = answer.expose().trim_ascii().to_ascii_lowercase();
         Ok(matches!(answer.as_slice(), b"y" | b"yes"))
     }
 
-    /// Asks for a passphrase without showing it. What is typed goes from the terminal straight into
-    /// secret memory.
+    /// Asks for a passphrase without showing it. The input is read directly into secret memory.
     pub fn ask_passphrase(&mut self, prompt: &str) -> Result<SecretBytes, TerminalError> {
         self.ask(&format!("{prompt}: "), Echo::Hidden)
     }
 
     fn ask(&mut self, prompt: &str, echo: Echo) -> Result<SecretBytes, TerminalError> {
         let typed = {
-            // Before the question is seen: an answer that comes at once is one.
+            // Before the question is shown, because an answer may follow at once.
             let quiet = Quiet::new(&self.file)?;
             (&self.file).write_all(prompt.as_bytes())?;
             read_typed(&quiet, |shown| match echo {
@@ -65,16 +64,16 @@ impl Terminal {
     }
 }
 
-/// Whether an answer is seen while it is typed.
+/// Whether an answer is shown while it is typed.
 #[derive(Clone, Copy)]
 enum Echo {
     Shown,
     Hidden,
 }
 
-/// The terminal with echo, line editing and signals turned off; on drop it is as before. Line
-/// editing is ours meanwhile, so that no line stays in the kernel's buffer, and so is Control-C, so
-/// that the echo comes back whatever happens.
+/// The terminal with echo, line editing and signals turned off; restored on drop. This program does
+/// the line editing meanwhile, so that no line stays in the kernel's buffer, and handles Control-C,
+/// so that the echo is always restored.
 struct Quiet<'a> {
     file: &'a File,
     before: Termios,
@@ -87,7 +86,7 @@ impl<'a> Quiet<'a> {
         quiet.local_modes -= LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG;
         quiet.special_codes[SpecialCodeIndex::VMIN] = 1;
         quiet.special_codes[SpecialCodeIndex::VTIME] = 0;
-        // What was typed before the question is not its answer.
+        // Input from before the question is not its answer.
         tcsetattr(file, OptionalActions::Flush, &quiet)?;
         Ok(Self { file, before })
     }
@@ -102,18 +101,18 @@ impl Read for &Quiet<'_> {
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        // If the terminal is gone, so is what there was to restore.
+        // If the terminal is gone, there is nothing to restore.
         let _ = tcsetattr(self.file, OptionalActions::Flush, &self.before);
     }
 }
 
-/// The terminal on stdin, whose every key goes on as it is; on drop it is as before.
+/// The terminal on stdin in raw mode: every key is passed on unchanged. Restored on drop.
 pub struct RawTerminal {
     before: Termios,
 }
 
 impl RawTerminal {
-    /// None where stdin is no terminal.
+    /// `None` if stdin is not a terminal.
     pub fn of_stdin() -> Option<Self> {
         let stdin = io::stdin();
         let before = tcgetattr(&stdin).ok()?;
@@ -126,12 +125,12 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // If the terminal is gone, so is what there was to restore.
+        // If the terminal is gone, there is nothing to restore.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }
 
-/// Reads keys up to the end of the line. `echo` gets what would show them.
+/// Reads keys up to the end of the line. `echo` gets the bytes that show them.
 fn read_typed(
     mut keys: impl Read,
     mut echo: impl FnMut(&[u8]) -> io::Result<()>,
@@ -161,7 +160,7 @@ fn read_typed(
                 echo(&RUB_OUT.repeat(columns(&line.expose()[..length])))?;
                 length = 0;
             }
-            // A character of UTF-8 goes as a whole: its continuation bytes start with the bits 10.
+            // Delete a whole UTF-8 character: its continuation bytes start with the bits 10.
             BACKSPACE | DELETE => {
                 while length > 0 {
                     length -= 1;
@@ -171,11 +170,11 @@ fn read_typed(
                     }
                 }
             }
-            // What does not fit is told as too long, not cut.
+            // A longer input is reported as too long, not truncated.
             byte if length < line.len() => {
                 line.expose_mut()[length] = byte;
                 length += 1;
-                // Nothing that would steer the terminal.
+                // No control characters.
                 if !byte.is_ascii_control() {
                     echo(&[byte])?;
                 }
@@ -188,7 +187,7 @@ fn read_typed(
     Ok(typed)
 }
 
-/// How many characters of these bytes of UTF-8 are shown.
+/// The count of visible characters in these bytes of UTF-8.
 fn columns(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| *byte & 0xC0 != 0x80 && !byte.is_ascii_control()).count()
 }

@@ -1,5 +1,5 @@
-//! `strongroom vm-supervisor` and `strongroom launcher`: the process that answers for a VM, started
-//! by hostd, and the one that becomes its QEMU, started by that. By nobody else.
+//! `strongroom vm-supervisor` and `strongroom launcher`: hostd starts the first, the process that
+//! manages one VM; that one starts the second, which becomes the VM's QEMU. They are not for users.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -11,23 +11,23 @@ use strongroom_vm_supervisor::{self as supervisor, Programs, SupervisorError};
 use crate::error::CliError;
 use crate::worker::WORKER_COMMAND;
 
-/// What the supervisor's command is called.
+/// The name of the supervisor's command.
 pub const SUPERVISOR_COMMAND: &str = "vm-supervisor";
-/// What the launcher's command is called.
+/// The name of the launcher's command.
 pub const LAUNCHER_COMMAND: &str = "launcher";
 
-/// Everything comes over the socket that it is born with.
+/// The supervisor gets everything over the socket that it inherits.
 #[derive(Debug, Args)]
 #[command(after_help = "Example of what has hostd start one:\n  strongroom vm start web1")]
 pub struct SupervisorArguments {}
 
-/// The same.
+/// The launcher gets everything over the socket that it inherits.
 #[derive(Debug, Args)]
 #[command(after_help = "Example of what has a supervisor start one:\n  strongroom vm start web1")]
 pub struct LauncherArguments {}
 
 impl SupervisorArguments {
-    /// Answers for a VM until it is off. `log` is what makes its workers log as this process does.
+    /// Manages a VM until it is off. `log` makes its workers log as this process does.
     pub fn run(&self, log: &[OsString]) -> Result<ExitCode, CliError> {
         let this = std::env::current_exe().map_err(|error| {
             CliError::File(FileError { action: "find", path: "/proc/self/exe".into(), error })
@@ -39,7 +39,7 @@ impl SupervisorArguments {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error @ SupervisorError::NotBorn) => Err(CliError::Usage(error.to_string())),
             Err(error) => {
-                // hostd has been told, and says it.
+                // hostd has been told, and reports it.
                 tracing::info!("the VM's supervisor ends: {error}");
                 Ok(ExitCode::FAILURE)
             }
@@ -48,7 +48,7 @@ impl SupervisorArguments {
 }
 
 impl LauncherArguments {
-    /// Becomes what it is told to become.
+    /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, CliError> {
         let error = strongroom_hypervisor::process_main();
         tracing::info!("the launcher ends: {error}");

@@ -1,5 +1,5 @@
 //! `strongroom worker` and `strongroom worker-starter`: the process that serves a volume, and the
-//! one that starts it for `strongroom volume expose`. Nobody else starts them.
+//! one that starts it for `strongroom volume expose`. They are not for users.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -17,26 +17,26 @@ use strongroom_worker::supervise::{Program, serve_starter};
 
 use crate::error::CliError;
 
-/// What the worker's command is called.
+/// The name of the worker's command.
 pub const WORKER_COMMAND: &str = "worker";
-/// What the command is called of the process that starts workers.
+/// The name of the command of the process that starts workers.
 pub const STARTER_COMMAND: &str = "worker-starter";
 
-/// Everything comes over the socket that it is born with.
+/// The worker gets everything over the socket that it inherits.
 #[derive(Debug, Args)]
 #[command(after_help = "Example of what starts one:
   strongroom volume expose ./ds/vm1")]
 pub struct WorkerArguments {}
 
 impl WorkerArguments {
-    /// Serves until the supervisor says that it is enough.
+    /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, CliError> {
         leave_signals_to_the_supervisor()?;
         match process_main() {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(WorkerError::Birth(BirthError::NotBorn)) => Err(not_born()),
             Err(error) => {
-                // The supervisor has been told, and says it.
+                // The supervisor has been told, and reports it.
                 tracing::info!("the worker ends: {error}");
                 Ok(ExitCode::FAILURE)
             }
@@ -44,17 +44,16 @@ impl WorkerArguments {
     }
 }
 
-/// Everything comes over the socket that it is born with.
+/// The starter gets everything over the socket that it inherits.
 #[derive(Debug, Args)]
 #[command(after_help = "Example of what starts one:
   strongroom volume expose ./ds/vm1")]
 pub struct StarterArguments {}
 
 impl StarterArguments {
-    /// Starts workers until its supervisor has ended. `log` is what makes them log as this process
-    /// does.
+    /// Starts workers until its supervisor has ended. `log` makes them log as this process does.
     pub fn run(&self, log: &[OsString]) -> Result<ExitCode, CliError> {
-        // It holds the sockets over which workers get their keys, for a moment.
+        // For a moment it holds the sockets over which workers get their keys.
         close_memory()?;
         leave_signals_to_the_supervisor()?;
         let failed = |error| CliError::File(FileError { action: "use", path: "/dev/stdin".into(), error });
@@ -70,7 +69,8 @@ impl StarterArguments {
     }
 }
 
-/// This very program's file, to be called by one of its commands that log as this process does.
+/// This program's own executable, prepared to run one of its commands that logs as this process
+/// does.
 pub fn this_program(log: &[OsString], command: &str) -> Result<Program, CliError> {
     let path = std::env::current_exe().map_err(|error| {
         CliError::File(FileError { action: "open", path: "/proc/self/exe".into(), error })
@@ -80,7 +80,8 @@ pub fn this_program(log: &[OsString], command: &str) -> Result<Program, CliError
     Program::at(&path, arguments).map_err(|error| CliError::File(FileError { action: "open", path, error }))
 }
 
-/// What ends all processes of a service ends the supervisor too, which ends this one in order.
+/// A signal to all processes of a service also ends the supervisor, which ends this process in
+/// order.
 fn leave_signals_to_the_supervisor() -> Result<(), CliError> {
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         let ignored = Arc::new(AtomicBool::new(false));

@@ -40,18 +40,21 @@ fn a_vm_goes_back_to_what_its_disks_were_while_it_ran() {
     let _place = serving.take_place();
 
     // One of a VM that was never started.
+    serving.runs("vm disk add web1 --size 16M --frontend nbd");
     serving.runs("vm snapshot create web1 empty");
     serving.runs("vm start web1");
     let mut console = serving.console("web1");
     console.wait_until_ready();
-    console.session.run(&write("vda", "first"));
-    console.session.run(&write("vdb", "first"));
+    for device in ["vda", "vdb", "vdc"] {
+        console.session.run(&write(device, "first"));
+    }
     serving.runs("vm snapshot create web1 before-upgrade");
     let refused = serving.is_refused("vm snapshot create web1 before-upgrade");
     assert!(refused.contains("has a snapshot before-upgrade already"), "{refused}");
-    console.session.run(&write("vda", "second"));
-    console.session.run(&write("vdb", "second"));
-    assert!(console.session.run(&read("vda")).contains("second"));
+    for device in ["vda", "vdb", "vdc"] {
+        console.session.run(&write(device, "second"));
+        assert!(console.session.run(&read(device)).contains("second"), "{device}");
+    }
     let refused = serving.is_refused("vm snapshot revert web1 before-upgrade");
     assert!(refused.contains("cannot change under its guest"), "{refused}");
     let refused = serving.is_refused("vm disk remove web1 disk1 --yes");
@@ -61,9 +64,12 @@ fn a_vm_goes_back_to_what_its_disks_were_while_it_ran() {
     let listed = snapshots(&serving);
     assert_eq!(listed.len(), 2);
     let (empty, made) = (&listed[0], &listed[1]);
-    assert_eq!((&made["name"], &made["volumes"]), (&json!("before-upgrade"), &json!(["disk0", "disk1"])));
+    assert_eq!(
+        (&made["name"], &made["volumes"]),
+        (&json!("before-upgrade"), &json!(["disk0", "disk1", "disk2"]))
+    );
     assert_eq!((&made["parent"], &made["is_current"]), (&empty["id"], &json!(true)));
-    for disk in ["disk0", "disk1"] {
+    for disk in ["disk0", "disk1", "disk2"] {
         let of_volume = &serving.json(&format!("volume snapshot list ds/web1/{disk}"))["snapshots"][1];
         assert_eq!((&of_volume["snapshot_id"], &of_volume["name"]), (&made["id"], &made["name"]), "{disk}");
     }
@@ -82,7 +88,7 @@ fn a_vm_goes_back_to_what_its_disks_were_while_it_ran() {
     serving.runs("vm start web1");
     let mut console = serving.console("web1");
     console.wait_until_ready();
-    for disk in ["vda", "vdb"] {
+    for disk in ["vda", "vdb", "vdc"] {
         let text = console.session.run(&read(disk));
         assert!(text.contains(&format!("{MARKER}-first")), "{disk}: {text}");
     }
@@ -98,12 +104,12 @@ fn a_vm_goes_back_to_what_its_disks_were_while_it_ran() {
     let names: Vec<_> = snapshots(&serving).iter().map(|snapshot| snapshot["name"].clone()).collect();
     assert_eq!(names, ["empty", "failed-upgrade"]);
     let shown = serving.runs("vm snapshot show web1 failed-upgrade");
-    assert!(shown.contains("disk0, disk1") && shown.contains("current     yes"), "{shown}");
+    assert!(shown.contains("disk0, disk1, disk2") && shown.contains("current     yes"), "{shown}");
     serving.runs("vm key rotate web1");
     serving.runs("vm start web1");
     let mut console = serving.console("web1");
     console.wait_until_ready();
-    for disk in ["vda", "vdb"] {
+    for disk in ["vda", "vdb", "vdc"] {
         assert!(console.session.run(&read(disk)).contains("second"), "{disk}");
     }
     serving.runs("vm snapshot delete web1 empty --yes");
@@ -165,4 +171,45 @@ fn a_snapshot_is_of_all_disks_or_of_none_whoever_is_killed() {
     assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-2")));
     drop(console);
     serving.runs("vm stop web1 --force");
+}
+
+#[test]
+fn a_clone_has_what_its_origin_had_under_a_key_of_its_own() {
+    let scratch = Scratch::new();
+    let (serving, _) = with_vm(&scratch, "--integrity");
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write("vdb", "first"));
+    let refused = serving.is_refused("vm clone web1 web2");
+    assert!(refused.contains("vm snapshot create web1"), "{refused}");
+    serving.runs("vm snapshot create web1 first");
+    console.session.run(&write("vdb", "second"));
+    // Its origin runs and goes on writing.
+    serving.runs("vm clone web1 web2 --snapshot first");
+    assert!(console.session.run(&read("vdb")).contains("second"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    serving.runs("vm clone web1 web3");
+    let key = |vm: &str| {
+        serving.json(&format!("volume info ds/{vm}/disk1"))["encryption"]["provider_key_id"].clone()
+    };
+    let (origin, clone, other) = (key("web1"), key("web2"), key("web3"));
+    assert!(origin != clone && clone != other && origin != other);
+    // Its origin and its snapshots are not needed any more.
+    serving.runs("vm delete web1 --yes");
+    for (vm, mark) in [("web2", "first"), ("web3", "second")] {
+        serving.runs(&format!("vm check {vm} --data"));
+        serving.runs(&format!("vm start {vm}"));
+        let mut console = serving.console(vm);
+        console.wait_until_ready();
+        let text = console.session.run(&read("vdb"));
+        assert!(text.contains(&format!("{MARKER}-{mark}")), "{vm}: {text}");
+        drop(console);
+        serving.runs(&format!("vm stop {vm} --force"));
+    }
+    for place in ["ds", "home", "run"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
 }

@@ -1,9 +1,10 @@
-//! A cgroup (version 2) for a worker: no swap, a bounded number of tasks, and gone with it.
+//! A cgroup (version 2) for a worker: it forbids swap, limits the count of tasks, and is removed
+//! with the worker.
 //!
 //! It is made below the supervisor's own cgroup, which a service gets with `Delegate=yes`. The
 //! kernel gives controllers only to the children of a cgroup without processes, so a supervisor
-//! that is alone in its own moves into a leaf of it first, as systemd's documentation of delegation
-//! asks for.
+//! that is alone in its own cgroup first moves into a leaf of it, as systemd's documentation of
+//! delegation requires.
 
 use std::fs;
 use std::io;
@@ -14,40 +15,40 @@ use thiserror::Error;
 
 use super::limits::own_cgroup;
 
-/// The supervisor's own leaf.
+/// The name of the supervisor's own leaf.
 const SUPERVISOR: &str = "supervisor";
-/// Before the name of each worker's.
+/// The prefix of the workers' cgroups.
 const PREFIX: &str = "worker-";
-/// What limits a worker.
+/// The controllers that limit a worker.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
-/// Why there is no cgroup for a worker, which can run without.
+/// The reasons why a worker has no cgroup. It can run without one.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    /// No hierarchy of version 2, or not visible.
+    /// There is no hierarchy of version 2, or it is not visible.
     #[error("this host has no cgroup hierarchy of version 2 mounted")]
     NoHierarchy,
-    /// The caller's own cgroup is not its own to divide.
+    /// The caller may not divide its own cgroup.
     #[error("{path} cannot be divided: {error}; delegate it (Delegate=yes)")]
     NotDelegated {
         /// The caller's cgroup.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
     /// A worker cannot be put into it.
     #[error("process {pid:?} cannot be moved into {path}: {error}")]
     Move {
-        /// Which process.
+        /// The process.
         pid: Pid,
-        /// Where to.
+        /// The cgroup.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }
 
-/// A worker's cgroup; removed on drop, when the worker must be gone.
+/// A worker's cgroup. It is removed on drop; the worker must have ended by then.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -55,15 +56,15 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes one below the caller's own. `name` tells the workers of one supervisor apart;
-    /// `tasks_max` bounds the worker's threads together with those that the kernel makes for its
-    /// rings ([`super::TASKS_MAX`] will do).
+    /// Makes a cgroup below the caller's own. `name` distinguishes the workers of one supervisor;
+    /// `tasks_max` limits the worker's threads together with those that the kernel makes for its
+    /// rings ([`super::TASKS_MAX`] suffices).
     ///
-    /// What the kernel does not offer, such as memory limits on a host that has them in hierarchies
-    /// of version 1, is in [`Self::warnings`].
+    /// Limits that the kernel does not offer are listed in [`Self::warnings`], such as memory
+    /// limits on a host that has them in hierarchies of version 1.
     pub fn create(name: &str, tasks_max: u32) -> Result<Self, CgroupError> {
         let own = own_cgroup().filter(|path| path.is_dir()).ok_or(CgroupError::NoHierarchy)?;
-        // A supervisor in its leaf divides the cgroup above.
+        // A supervisor that is already in its leaf divides the parent.
         let parent = match (own.file_name(), own.parent()) {
             (Some(leaf), Some(parent)) if leaf == SUPERVISOR => parent.to_owned(),
             _ => own,
@@ -83,24 +84,24 @@ impl Cgroup {
         let refused = |error| CgroupError::NotDelegated { path: parent.to_owned(), error };
         fs::create_dir(&path).map_err(refused)?;
         let cgroup = Self { path, warnings };
-        // Without its controller, whose lack was said, a limit has no file.
+        // Without its controller, whose absence was reported, a limit has no file.
         let _ = fs::write(cgroup.path.join("memory.swap.max"), "0");
         let _ = fs::write(cgroup.path.join("pids.max"), tasks_max.to_string());
         Ok(cgroup)
     }
 
-    /// Puts a process into it, before that one confines itself: its memory counts from here on.
+    /// Moves a process into it, before the process confines itself: its memory counts from then on.
     pub fn add(&self, pid: Pid) -> Result<(), CgroupError> {
         fs::write(self.path.join("cgroup.procs"), pid.as_raw_nonzero().to_string())
             .map_err(|error| CgroupError::Move { pid, path: self.path.clone(), error })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it cannot limit, and why.
+    /// The limits that it lacks, and why.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -114,7 +115,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Gives a controller to the children of a cgroup.
+/// Enables a controller for the children of a cgroup.
 fn enable(parent: &Path, controller: &str) -> Result<(), String> {
     let read = |file| fs::read_to_string(parent.join(file)).unwrap_or_default();
     let listed = |list: &str| list.split_whitespace().any(|word| word == controller);
@@ -135,7 +136,7 @@ fn enable(parent: &Path, controller: &str) -> Result<(), String> {
     })
 }
 
-/// Moves this process into a leaf of a cgroup that it is alone in.
+/// Moves this process into a leaf of a cgroup in which it is alone.
 fn move_into_leaf(parent: &Path) -> io::Result<()> {
     let own = getpid().as_raw_nonzero().to_string();
     if fs::read_to_string(parent.join("cgroup.procs"))?.trim() != own {
@@ -149,7 +150,8 @@ fn move_into_leaf(parent: &Path) -> io::Result<()> {
     fs::write(leaf.join("cgroup.procs"), own)
 }
 
-/// Removes what killed supervisors left: the kernel keeps those that still have a process.
+/// Removes the cgroups that killed supervisors left. The kernel keeps those that still have a
+/// process.
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -162,7 +164,7 @@ fn remove_abandoned(parent: &Path) {
     }
 }
 
-/// Whose worker a cgroup was made for.
+/// The process id of the supervisor whose worker a cgroup was made for.
 fn supervisor_of(name: &str) -> Option<i32> {
     name.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok()
 }
@@ -179,7 +181,8 @@ mod tests {
         }
     }
 
-    /// A plain directory has no controllers, as a hierarchy of version 2 beside those of version 1.
+    /// A plain directory has no controllers, like a hierarchy of version 2 beside those of
+    /// version 1.
     #[test]
     fn missing_controllers_are_said_and_abandoned_groups_removed() {
         let parent = tempfile::tempdir().unwrap();
@@ -191,7 +194,7 @@ mod tests {
         assert!(cgroup.warnings()[0].contains("no memory limits"));
         let path = cgroup.path().to_owned();
         assert!(path.is_dir());
-        // A real one has no files to remove.
+        // A real cgroup has no files to remove.
         for file in ["memory.swap.max", "pids.max"] {
             fs::remove_file(path.join(file)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Who the process is and what it may do: nobody, and nothing.
+//! The process's identity and privileges: its own user, and no capabilities.
 
 use rustix::process::{
     DumpableBehavior, Gid, Uid, dumpable_behavior, getegid, geteuid, getgid, getgroups, getuid,
@@ -12,10 +12,10 @@ use rustix::thread::{
 
 use super::{Measure, Report, SandboxError};
 
-/// As many as a kernel can have; those that it does not know are refused.
+/// The most capabilities that a kernel can have; unknown numbers are refused.
 const CAPABILITIES_MAX: u32 = 64;
 
-/// A process's own capabilities, of which no program that it executes would have one.
+/// A process's own capabilities; a program that it executes inherits none.
 const fn only(kept: CapabilitySet) -> CapabilitySets {
     CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() }
 }
@@ -26,9 +26,10 @@ pub(super) fn has(capability: CapabilitySet) -> Result<bool, SandboxError> {
     Ok(held.effective.contains(capability))
 }
 
-/// Becomes a user and group of its own, and leaves all others.
+/// Changes to the process's own user and group, and leaves all other groups.
 ///
-/// The bounding set goes first: it takes a right that changing the user takes away.
+/// The bounding set is emptied first, because that needs a capability that changing the user
+/// removes.
 pub(super) fn change_user(user: Option<(u32, u32)>, report: &mut Report) -> Result<(), SandboxError> {
     empty_bounding_set()?;
     let Some((uid, gid)) = user else {
@@ -39,7 +40,7 @@ pub(super) fn change_user(user: Option<(u32, u32)>, report: &mut Report) -> Resu
             .lacks(Measure::OwnUser, "only root can give it one; it runs as the user that started it");
     }
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    // The process has one thread, so what is true of the thread is true of the process.
+    // The process has one thread, so the thread's credentials are the process's.
     let changed = set_thread_groups(&[])
         .and_then(|()| set_thread_res_gid(gid, gid, gid))
         .and_then(|()| set_thread_res_uid(uid, uid, uid));
@@ -49,7 +50,7 @@ pub(super) fn change_user(user: Option<(u32, u32)>, report: &mut Report) -> Resu
     }
 }
 
-/// Leaves all groups but its own, where it has the right to.
+/// Leaves all supplementary groups, if the process has the capability.
 pub(super) fn leave_groups() -> Result<(), SandboxError> {
     match has(CapabilitySet::SETGID)? {
         true => set_thread_groups(&[]).map_err(SandboxError::step("leave supplementary groups")),
@@ -57,15 +58,15 @@ pub(super) fn leave_groups() -> Result<(), SandboxError> {
     }
 }
 
-/// Takes every capability out of the set of those that could ever be had again. Without the right
-/// to, nothing is lost: [`set_no_new_privs`] leaves no way to have them.
+/// Empties the capability bounding set. Without the capability to do so nothing is lost, because
+/// [`set_no_new_privs`] leaves no way to gain any.
 fn empty_bounding_set() -> Result<(), SandboxError> {
     if !has(CapabilitySet::SETPCAP)? {
         return Ok(());
     }
     for bit in 0..CAPABILITIES_MAX {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
-        // Both refuse numbers that the kernel does not know.
+        // Both calls refuse numbers that the kernel does not know.
         let _ = remove_capability_from_bounding_set(capability);
         let left = capability_is_in_bounding_set(capability).unwrap_or(false);
         holds(!left, "capabilities are in its bounding set")?;
@@ -73,20 +74,20 @@ fn empty_bounding_set() -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Gives up every capability but those that are `kept`, for good, and is not dumpable any more: a
-/// change of user makes a process dumpable as `fs.suid_dumpable` says.
+/// Permanently gives up every capability except `kept`, and makes the process not dumpable: a
+/// change of user sets this to `fs.suid_dumpable`.
 pub(super) fn give_up_privileges(kept: CapabilitySet) -> Result<(), SandboxError> {
-    // Again: a user namespace begins with a full one.
+    // Again, because a user namespace begins with a full set.
     empty_bounding_set()?;
     set_no_new_privs(true).map_err(SandboxError::step("refuse new privileges"))?;
-    // Fails on kernels that have none (before 4.3).
+    // It fails on kernels without ambient capabilities (before 4.3).
     let _ = clear_ambient_capability_set();
     set_capabilities(None, only(kept)).map_err(SandboxError::step("give up capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(SandboxError::step("stay out of memory dumps"))
 }
 
-/// Looks whether it is all true.
+/// Verifies user, groups and capabilities.
 pub(super) fn assert_powerless(user: Option<(u32, u32)>, kept: CapabilitySet) -> Result<(), SandboxError> {
     let held = capabilities(None).map_err(SandboxError::step("read capabilities"))?;
     holds(held == only(kept), "it has other capabilities than it should")?;

@@ -1,4 +1,4 @@
-//! Landlock: a ruleset that handles every access the running kernel knows, and allows a worker
+//! Landlock: a ruleset that handles every access that the running kernel knows. It allows a worker
 //! none, and a supervisor its own directories.
 
 use std::path::PathBuf;
@@ -10,24 +10,24 @@ use landlock::{
 
 use super::{Measure, Report, SandboxError};
 
-/// The newest that this was written for. Older kernels deny what they can.
+/// The newest ABI that this was written for. Older kernels deny what they can.
 const NEWEST: ABI = ABI::V9;
-/// The oldest that denies all that matters here. What came later, connecting to a socket's path,
-/// the empty root does.
+/// The oldest ABI that denies everything that matters here. The empty root denies the later
+/// addition, connecting to a socket by its path.
 const SUFFICIENT: ABI = ABI::V6;
 
-/// The newest that knows a supervisor's needs: from the next on, connecting to a socket by its path
-/// is asked, too, and it looks up names of key servers by those of the host.
+/// The newest ABI for supervisors: later ones also check connecting to a socket by its path, and a
+/// supervisor uses the host's resolver sockets to look up key servers.
 const SUPERVISORS: ABI = ABI::V8;
 
-/// Denies all files but the open ones, all TCP ports, and signals and abstract sockets to the
+/// Denies all files except the open ones, all TCP ports, and signals and abstract sockets to the
 /// outside.
 pub(super) fn deny_everything(report: &mut Report) -> Result<(), SandboxError> {
     judge(restrict(), report)
 }
 
-/// Denies all files but those below these directories, listening on TCP, and signals and abstract
-/// sockets to the outside. What is not there is left out.
+/// Denies all files except those below these directories, listening on TCP, and signals and
+/// abstract sockets to the outside. Missing directories are left out.
 pub(super) fn allow_only(
     read: &[PathBuf],
     write: &[PathBuf],
@@ -83,7 +83,7 @@ fn restrict_to(read: &[PathBuf], write: &[PathBuf]) -> Result<RestrictionStatus,
         .restrict_self()
 }
 
-/// What an older kernel cannot deny, as far as it matters.
+/// The relevant accesses that an older kernel cannot deny.
 fn missing(abi: ABI) -> Option<&'static str> {
     match abi {
         _ if abi >= SUFFICIENT => None,

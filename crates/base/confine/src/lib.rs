@@ -1,32 +1,33 @@
-//! What processes give up before they meet an attacker.
+//! Confines processes before they handle an attacker's input.
 //!
-//! **A worker** parses what a hostile guest or client sends, so it is built as if it would lose: it
-//! gives up, before it has a key, whatever it will not need, and keeps what it was handed: its
-//! volume's file, sockets, its threads and their rings. In this order, because each step needs a
-//! right that a later one gives up:
+//! **A worker** parses the input of hostile guests and clients, so it is designed to be
+//! compromised. Before it has a key it gives up everything that it will not need, and keeps what it
+//! was given: its volume's file, sockets, its threads and their rings. The order matters, because
+//! each step needs a right that a later step gives up:
 //!
 //! ```text
-//! single thread   limits -> no swap -> namespaces and an empty root -> own user -> no capability, no new privileges
-//!                 -> Landlock -> looked at again: is it all true?                                  confine
+//! single thread   limits -> no swap -> namespaces and an empty root -> own user
+//!                 -> no capability, no new privileges -> Landlock -> verify all of it   confine
 //! then            threads and their rings are made
-//! all threads     no system call that a worker does not need: no process, no thread, no file        deny_system_calls
+//! all threads     only the system calls that a worker needs: none that make a process,
+//!                 a thread or a file                                          deny_system_calls
 //! then            keys arrive, and guests
 //! ```
 //!
-//! **A supervisor** holds KEKs, and hears workers. Another process, without keys, starts what the
-//! supervisor needs started, so that it gives up the rights to ([`confine_supervisor`]). So does a
-//! job of a VM that is off, which holds the same KEKs: its other process starts qemu-img, or gives
-//! a new VM's directory its name. **A monitor** reads for a supervisor what QEMU says: `hypervisor`
-//! starts it with QEMU's namespaces and a user of its own, and it denies itself all system calls
-//! but those of two sockets ([`deny_to_monitor`]). **qemu-img** reads images of others, and is
-//! executed under a filter ([`qemu_img_filter`]).
+//! **A supervisor** holds KEKs and parses messages of workers. Another process, without keys,
+//! starts its children, so the supervisor gives up the right to do so ([`confine_supervisor`]). The
+//! same holds for a job on a VM that is off, which holds the same KEKs: its other process starts
+//! qemu-img, or renames a new VM's directory. **A monitor** reads QEMU's output for a supervisor:
+//! `hypervisor` starts it in QEMU's namespaces with its own user, and it denies itself all system
+//! calls except those for two sockets ([`deny_to_monitor`]). **qemu-img** reads untrusted images,
+//! and is executed under a filter ([`qemu_img_filter`]).
 //!
-//! Each wall stands without the others: what seccomp refuses is refused by the empty namespaces
-//! too, and what the kernel is too old for is left to the walls that it has. What could not be had
-//! is said ([`Report`]), and refused where the caller said that it must be had.
+//! Each barrier works without the others: what seccomp refuses, the empty namespaces refuse too,
+//! and if the kernel is too old for one barrier, the others remain. A missing barrier is reported
+//! ([`Report`]), or is an error if the caller requires it.
 //!
-//! For processes that start others: [`UidLease`], a user for each of them, and [`Cgroup`], their
-//! memory and tasks.
+//! For processes that start others: [`UidLease`] gives each child its own user, and [`Cgroup`]
+//! limits memory and tasks.
 #![forbid(unsafe_code)]
 
 mod cgroup;
@@ -49,31 +50,31 @@ pub use self::limits::{DESCRIPTORS_MAX, TASKS_MAX};
 pub use self::system_calls::{deny_system_calls, deny_to_monitor, qemu_img_filter};
 pub use self::uid_lease::{LeaseError, RUN_DIRECTORY, UidLease};
 
-/// What a worker is to be confined to.
+/// The confinement of a worker.
 #[derive(Debug, Clone, Default)]
 pub struct Confinement {
-    /// Its own user and group, as numbers, which no other process has: of a [`UidLease`]. `None`
-    /// leaves it those it has.
+    /// Its own user and group, as numbers that no other process has, from a [`UidLease`]. `None`
+    /// keeps the present ones.
     pub user: Option<(u32, u32)>,
-    /// What it must have. Without one of these it is not started; what else cannot be had is warned
-    /// of.
+    /// The required measures. If one of them is unavailable, confinement fails; other missing
+    /// measures cause a warning.
     pub must: Vec<Measure>,
 }
 
-/// A wall of the sandbox that a kernel, or a caller's rights, may not have.
+/// A measure of the sandbox that may be unavailable for lack of kernel support or of rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// A network, IPC, host name, mounts and cgroups of its own, with nothing in them.
+    /// Own, empty namespaces for network, IPC, host name, mounts and cgroups.
     Namespaces,
-    /// An empty root directory that nothing can be written to.
+    /// An empty root directory that cannot be written to.
     EmptyRoot,
     /// A user and group that no other process has, and no supplementary groups.
     OwnUser,
-    /// Landlock denies files, TCP, and what lies outside.
+    /// Landlock denies files, TCP, and signals and abstract sockets to the outside.
     Landlock,
     /// Its memory is never written to swap.
     NoSwap,
-    /// Limits that its volume's file cannot run into.
+    /// Limits that are high enough for its volume's file.
     Limits,
 }
 
@@ -90,12 +91,12 @@ impl fmt::Display for Measure {
     }
 }
 
-/// A wall that is missing or lower than it should be.
+/// A measure that is missing or incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
-    /// Which.
+    /// The measure.
     pub measure: Measure,
-    /// Why, and where it can be said, what a person can do about it.
+    /// The reason, and if possible what a person can do about it.
     pub reason: String,
 }
 
@@ -105,25 +106,25 @@ impl fmt::Display for Shortfall {
     }
 }
 
-/// How the confinement of a worker went.
+/// The result of confining a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What could not be had, in the order in which it was found; empty on a new kernel with all
+    /// The missing measures, in the order in which they were found; empty on a new kernel with all
     /// rights.
     pub shortfalls: Vec<Shortfall>,
     must: Vec<Measure>,
-    /// For the log.
+    /// The name of the process in the log.
     who: &'static str,
 }
 
 impl Report {
-    /// Notes a shortfall, or refuses where the caller said so.
+    /// Records a shortfall, or returns an error if the measure is required.
     fn lacks(&mut self, measure: Measure, reason: impl Into<String>) -> Result<(), SandboxError> {
         let shortfall = Shortfall { measure, reason: reason.into() };
         if self.must.contains(&measure) {
             return Err(SandboxError::Lacks(shortfall));
         }
-        // Nothing can be done about it by who is not root, and no worker of his has one.
+        // An ordinary user cannot change this, and none of their workers has its own user.
         match measure == Measure::OwnUser && !rustix::process::geteuid().is_root() {
             true => tracing::info!("{} runs without {shortfall}", self.who),
             false => tracing::warn!("{} runs without {shortfall}", self.who),
@@ -132,33 +133,33 @@ impl Report {
         Ok(())
     }
 
-    /// Whether a measure was had in full.
+    /// Whether a measure is completely in effect.
     pub fn has(&self, measure: Measure) -> bool {
         self.shortfalls.iter().all(|shortfall| shortfall.measure != measure)
     }
 }
 
-/// Why a process is not confined. It must not get keys, nor a guest.
+/// The reasons why a process is not confined. It must get neither keys nor a guest then.
 #[derive(Debug, Error)]
 pub enum SandboxError {
-    /// Threads would stay behind outside.
+    /// There are other threads, which would stay outside the sandbox.
     #[error("the sandbox is entered with one thread, and there are {0}")]
     Threads(usize),
-    /// Something that it must have cannot be had.
+    /// A required measure is unavailable.
     #[error("it must not run without {0}")]
     Lacks(Shortfall),
-    /// A step that works on every kernel did not.
+    /// A step that should work on every kernel failed.
     #[error("the process cannot be confined: {step}: {errno}")]
     Step {
-        /// What was tried.
+        /// The step.
         step: &'static str,
         /// The kernel's answer.
         errno: Errno,
     },
-    /// Everything was done, and the kernel says that it is not so.
+    /// All steps succeeded, but the kernel reports another state.
     #[error("the process is not confined: {0}")]
     Untrue(&'static str),
-    /// The filter of system calls.
+    /// The filter of system calls could not be built or installed.
     #[error("system calls cannot be denied: {0}")]
     SystemCalls(#[from] seccompiler::Error),
 }
@@ -169,14 +170,14 @@ impl SandboxError {
     }
 }
 
-/// Confines the calling process, which has one thread and no key yet; what it opened stays open. To
-/// be called before the process makes threads, which are confined with it.
+/// Confines the calling process, which has one thread and no key yet; files that it has open stay
+/// open. Call it before the process makes threads, which inherit the confinement.
 ///
-/// What could not be had is logged as a warning, each with its reason, and returned. On an error
-/// the process may be confined in part, and must end.
+/// Missing measures are logged as warnings with their reasons, and returned. On an error the
+/// process may be partly confined, and must end.
 pub fn confine(confinement: &Confinement) -> Result<Report, SandboxError> {
     expect_one_thread()?;
-    // rustix looks it up at its first use, by ways that will be closed, and panics if it cannot.
+    // rustix looks it up at its first use, in ways that will be denied, and panics if it cannot.
     let _ = rustix::param::page_size();
     let mut report = Report { must: confinement.must.clone(), who: "the worker", ..Report::default() };
     limits::set(&mut report)?;
@@ -199,27 +200,27 @@ pub fn confine(confinement: &Confinement) -> Result<Report, SandboxError> {
     Ok(report)
 }
 
-/// What looking up the names of key servers takes, and what says where a volume lies.
+/// The paths that name resolution of key servers and the discovery of a volume's device need.
 const SYSTEM: [&str; 9] =
     ["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/proc", "/sys", "/dev/null", "/dev/urandom"];
 
-/// Which files a supervisor is left, beside those of the system that every program reads.
+/// The files that a supervisor may access, besides those of the system that every program reads.
 #[derive(Debug, Clone, Default)]
 pub struct SupervisorFiles {
-    /// What it reads: directories with all below, and files.
+    /// The files that it reads, and the directories with all content.
     pub read: Vec<PathBuf>,
-    /// What it also makes, writes and removes.
+    /// The files and directories that it also creates, writes and removes.
     pub write: Vec<PathBuf>,
-    /// Whether some of these are other users', and root opens them by its right to
-    /// (`CAP_DAC_OVERRIDE`), which it keeps then. Landlock bounds that to these files.
+    /// Whether some of these belong to other users, and root opens them by the capability
+    /// `CAP_DAC_OVERRIDE`, which it then keeps. Landlock limits it to these files.
     pub are_other_users: bool,
 }
 
-/// Confines the calling process, which has one thread, no key, and somebody who starts processes
-/// for it. It stays the user that it is: the files of volumes are that user's.
+/// Confines the calling process, which has one thread and no key, and for which another process
+/// starts children. It keeps its user, who owns the files of its volumes.
 ///
-/// What could not be had is logged as a warning, and returned. On an error the process may be
-/// confined in part, and must end.
+/// Missing measures are logged as warnings, and returned. On an error the process may be partly
+/// confined, and must end.
 pub fn confine_supervisor(files: &SupervisorFiles) -> Result<Report, SandboxError> {
     expect_one_thread()?;
     let mut report = Report { who: "the supervisor", ..Report::default() };

@@ -1,4 +1,4 @@
-//! Resource limits, and memory that never reaches a swap device.
+//! Sets resource limits, and keeps memory out of swap.
 
 use std::path::{Path, PathBuf};
 
@@ -7,21 +7,21 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Measure, Report, SandboxError};
 
-/// Open files of a worker: two sessions with 509 memory regions each, three event descriptors for
-/// each of their queues, as many again while an upgrade hands them over, and some hundred NBD
-/// connections.
+/// The most open files of a worker: two sessions with 509 memory regions each, three event
+/// descriptors for each of their queues, the same number again while an upgrade hands them over,
+/// and some hundred NBD connections.
 pub const DESCRIPTORS_MAX: u64 = 4096;
 
-/// Tasks of a worker. The filter of system calls lets it make none, but the kernel makes some for a
-/// ring whose file cannot be asked without waiting: up to four for each processor, and fewer where
-/// this ends them. If it could make none, that I/O would fail, so that the bound is far above the
-/// number of threads and rings.
+/// The most tasks of a worker. The filter of system calls lets a worker make none, but the kernel
+/// makes some for a ring whose file cannot be used without blocking: up to four per processor, or
+/// fewer if this limit ends them. If it could make none, that I/O would fail, so the limit is far
+/// above the number of threads and rings.
 pub const TASKS_MAX: u32 = 4096;
 
 const UNLIMITED: Rlimit = Rlimit { current: None, maximum: None };
 
-/// No core file, a bounded number of descriptors, no bound on the size of the volume's file, and
-/// none on locked memory where that may be lifted.
+/// Disables core files, limits the count of descriptors, and removes the limits on the size of the
+/// volume's file and, if allowed, on locked memory.
 pub(super) fn set(report: &mut Report) -> Result<(), SandboxError> {
     limit(Resource::Core, 0).map_err(SandboxError::step("set the limit of core files"))?;
     let allowed =
@@ -37,15 +37,15 @@ pub(super) fn set(report: &mut Report) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// As much locked memory as may be: secrets, rings and registered memory count. Only root raises it
-/// above what it was given.
+/// Raises the limit of locked memory to the hard limit: secrets, rings and registered memory count
+/// towards it. Only root can raise the hard limit.
 pub(super) fn lift_locked_memory() {
     let locked = Rlimit { current: getrlimit(Resource::Memlock).maximum, ..getrlimit(Resource::Memlock) };
     let _ = setrlimit(Resource::Memlock, UNLIMITED).or_else(|_| setrlimit(Resource::Memlock, locked));
 }
 
-/// A bound on its threads together with those that the kernel makes for its rings, where they are
-/// counted apart: by a user of its own.
+/// Limits its threads together with those that the kernel makes for its rings. Only for a worker
+/// with its own user, because the kernel counts them by user.
 pub(super) fn bound_tasks() -> Result<(), SandboxError> {
     limit(Resource::Nproc, TASKS_MAX.into()).map_err(SandboxError::step("set the limit of threads"))
 }
@@ -54,14 +54,13 @@ fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
 }
 
-/// Sees to it that nothing of the process is swapped out: by its cgroup where that says so, or by
-/// locking its memory as it is touched.
+/// Ensures that the process is never swapped out: by its cgroup if that forbids swap, or by locking
+/// its memory as it is touched.
 pub(super) fn never_swap(report: &mut Report) -> Result<(), SandboxError> {
     if own_cgroup().is_some_and(|cgroup| is_without_swap(&cgroup)) {
         return Ok(());
     }
-    // With a finite limit a later mapping of guest memory would fail, which is worse than what is
-    // to be prevented.
+    // With a finite limit a later mapping of guest memory would fail, which is worse than swapping.
     let locked = getrlimit(Resource::Memlock).current.is_none()
         && mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_ok();
     if locked || !host_swaps() {
@@ -74,12 +73,12 @@ pub(super) fn never_swap(report: &mut Report) -> Result<(), SandboxError> {
     )
 }
 
-/// Whether the host has a swap device now. What cannot be read is taken for yes.
+/// Whether the host has a swap device now; `true` if this cannot be read.
 fn host_swaps() -> bool {
     std::fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().nth(1).is_some())
 }
 
-/// Where the process's cgroup (version 2) is.
+/// The path of the process's cgroup (version 2).
 pub(super) fn own_cgroup() -> Option<PathBuf> {
     let cgroups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
@@ -96,7 +95,7 @@ fn cgroup_path(cgroups: &str, mounts: &str) -> Option<PathBuf> {
     Some(Path::new(mount).join(path.trim_start_matches('/')))
 }
 
-/// Whether a cgroup, or one that it is in, has no share of swap.
+/// Whether a cgroup, or an ancestor of it, forbids swap.
 fn is_without_swap(cgroup: &Path) -> bool {
     cgroup.ancestors().any(|cgroup| {
         std::fs::read_to_string(cgroup.join("memory.swap.max")).is_ok_and(|most| most.trim() == "0")

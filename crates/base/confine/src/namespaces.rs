@@ -1,10 +1,9 @@
-//! A network, IPC, host name, mounts and cgroups with nothing in them, and a root directory that is
-//! empty.
+//! Empty namespaces for network, IPC, host name, mounts and cgroups, and an empty root directory.
 //!
-//! No process-id namespace: a process cannot move itself into one, and a worker that made one for
-//! its children could make no threads any more. What it would hide is behind the empty root
-//! (`/proc`), another user, Landlock's signal scope and the denial of every call that takes a
-//! process's number.
+//! There is no process-id namespace: a process cannot move itself into one, and a worker that made
+//! one for its children could make no more threads. Other measures cover it: the empty root hides
+//! `/proc`, and the own user, Landlock's signal scope and the filter of all calls with process ids
+//! prevent access to other processes.
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::io::Errno;
@@ -13,20 +12,21 @@ use rustix::process::{chdir, pivot_root};
 
 use super::{Measure, Report, SandboxError};
 
-/// All but the user namespace.
+/// All namespaces except the user namespace.
 const NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWNET
     .union(CloneFlags::CLONE_NEWIPC)
     .union(CloneFlags::CLONE_NEWUTS)
     .union(CloneFlags::CLONE_NEWNS)
     .union(CloneFlags::CLONE_NEWCGROUP);
 
-/// Where the empty root is mounted before it becomes the root. It exists: what was read there led
-/// here.
+/// The directory at which the empty root is mounted before it becomes the root. It exists, because
+/// it was read before.
 const MOUNT_POINT: &str = "/proc";
-/// One page and one inode, its own directory, that can be neither listed nor written.
+/// The options of the empty root: one page and one inode, its own directory, which can be neither
+/// listed nor written.
 const EMPTY: &std::ffi::CStr = c"size=4k,nr_inodes=1,mode=0111";
 
-/// With the right to.
+/// Enters the namespaces with the right to make them.
 pub(super) fn enter(report: &mut Report) -> Result<(), SandboxError> {
     if let Err(errno) = unshare(NAMESPACES) {
         let reason = format!("the kernel gives none ({errno}), though this process has the right to them");
@@ -36,8 +36,8 @@ pub(super) fn enter(report: &mut Report) -> Result<(), SandboxError> {
     enter_empty_root(report)
 }
 
-/// Without: a user namespace gives the rights in the others. Nobody is mapped into it, so nothing
-/// but what the process has open is its own, and outside it is still the user that it was.
+/// Enters the namespaces without that right: a user namespace gives it. No user is mapped into it,
+/// so the process owns only what it has open, and outside it keeps its user.
 pub(super) fn enter_as_ordinary_user(report: &mut Report) -> Result<(), SandboxError> {
     if let Err(errno) = unshare(CloneFlags::CLONE_NEWUSER | NAMESPACES) {
         let reason = format!(
@@ -50,8 +50,8 @@ pub(super) fn enter_as_ordinary_user(report: &mut Report) -> Result<(), SandboxE
     enter_empty_root(report)
 }
 
-/// Those that a supervisor does without: IPC, host name, and mounts that no other process sees. It
-/// sees the host's, as they come and go, and is in its network.
+/// Enters the namespaces of a supervisor: IPC, host name, and mounts that no other process sees. It
+/// still sees the host's mounts as they change, and stays in its network.
 pub(super) fn enter_as_supervisor(report: &mut Report) -> Result<(), SandboxError> {
     let namespaces = CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWNS;
     let entered = unshare(namespaces).map_err(|errno| errno.to_string()).and_then(|()| {
@@ -74,7 +74,7 @@ fn mount_empty_root() -> Result<(), Errno> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", MOUNT_POINT, "tmpfs", flags, EMPTY)?;
     chdir(MOUNT_POINT)?;
-    // The old root comes to lie over the new one, and goes.
+    // The old root is now mounted over the new one; remove it.
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     chdir("/")?;

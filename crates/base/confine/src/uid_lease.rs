@@ -1,9 +1,9 @@
-//! A user that no other running process has.
+//! Leases a user id that no other running process has.
 //!
-//! One file for each number, in a directory of root's alone; the process that holds its lock has
-//! the number. The lock is on the open file (`flock`), so it ends with its last holder, whatever
-//! that one died of: hand [`UidLease::as_fd`] to the process, and the number is free when both it
-//! and whoever started it are gone, no earlier.
+//! Each number has a file in a directory that only root can access; the process that holds the
+//! file's lock owns the number. The lock belongs to the open file (`flock`), so it ends with its
+//! last holder, however that process ended. Pass [`UidLease::as_fd`] to the process: the number is
+//! free once the process and its starter have both ended, no earlier.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -16,39 +16,39 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use thiserror::Error;
 
-/// The first number. From here to the end of the positive 32-bit numbers nothing hands out users:
-/// distributions, dynamic users of systemd, containers and subordinate users (to 600 100 000 by
-/// default) all lie below; see systemd's UIDS-GIDS, which ends its container range one before.
+/// The first number. From here to the end of the positive 32-bit numbers nothing else assigns
+/// users: distributions, dynamic users of systemd, containers and subordinate users (to 600 100 000
+/// by default) are all below; see systemd's UIDS-GIDS, whose container range ends just before it.
 const FIRST: u32 = 0x7000_0000;
-/// How many: of a VM, QEMU, swtpm, two processes for each network card and one for each disk, two
-/// of them during an upgrade; and more VMs than a host can have.
+/// The count of numbers. A VM needs one each for QEMU and swtpm, two for each network card and one
+/// for each disk, or two during an upgrade; this suffices for more VMs than a host can run.
 const COUNT: u32 = 65536;
-/// Where the locks are, unless the caller says otherwise.
+/// The default directory of the locks.
 pub const RUN_DIRECTORY: &str = "/run/strongroom/users";
 
-/// Why there is no user for a process.
+/// The reasons why a process gets no user.
 #[derive(Debug, Error)]
 pub enum LeaseError {
-    /// The directory cannot be had.
+    /// The directory cannot be used.
     #[error("cannot use {path} for the locks of users: {error}")]
     Directory {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
-    /// Others could take the locks, or put other files in their place.
+    /// Other users could take the locks or replace the files.
     #[error("{0} belongs to another user, or others can write to it; remove it")]
     Exposed(PathBuf),
-    /// Every number has a running process.
+    /// Every number is in use by a running process.
     #[error("all {COUNT} users for processes of VMs are taken")]
     Exhausted,
-    /// A process that was to have a lease has none.
+    /// A process does not hold the lease that it should hold.
     #[error("process {pid} does not hold the lease of user {number}")]
     NotHeld {
-        /// Which process.
+        /// The process.
         pid: u32,
-        /// Which user.
+        /// The user.
         number: u32,
     },
 }
@@ -62,7 +62,8 @@ pub struct UidLease {
 }
 
 impl UidLease {
-    /// Takes a free one. `directory` ([`RUN_DIRECTORY`], or a test's) is made if it is not there.
+    /// Takes a free number. `directory` ([`RUN_DIRECTORY`], or a test's) is created if it is
+    /// missing.
     pub fn take(directory: &Path) -> Result<Self, LeaseError> {
         let failed = |error| LeaseError::Directory { path: directory.to_owned(), error };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
@@ -90,8 +91,8 @@ impl UidLease {
         Err(LeaseError::Exhausted)
     }
 
-    /// The one that a running process has the descriptor of: of QEMU, whose supervisor has died. It
-    /// takes the right to have a descriptor of that process (`pidfd_getfd(2)`).
+    /// Joins the lease whose descriptor a running process holds: that of a QEMU whose supervisor
+    /// has died. It needs the right to duplicate that process's descriptors (`pidfd_getfd(2)`).
     pub fn join(directory: &Path, number: u32, pid: u32) -> Result<Self, LeaseError> {
         let failed = |error| LeaseError::Directory { path: directory.to_owned(), error };
         let not_held = || LeaseError::NotHeld { pid, number };
@@ -112,7 +113,7 @@ impl UidLease {
         Err(not_held())
     }
 
-    /// The user and group, as [`super::Confinement`] takes them.
+    /// The user and group, for [`super::Confinement`].
     pub fn user(&self) -> (u32, u32) {
         (self.number, self.number)
     }

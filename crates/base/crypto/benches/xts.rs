@@ -1,9 +1,8 @@
-//! Speed of AES-256-XTS for the calls that the data path makes: one unit, and many at once; every
-//! kernel of this machine beside the others and beside what the processor's AES units can do at
-//! all.
+//! Speed of AES-256-XTS for the calls of the data path: one unit, and many at once. Every kernel of
+//! this machine is compared with the others and with the limit of the processor's AES units.
 //!
-//! `cargo bench -p strongroom-crypto --bench xts`. Criterion's figures are means and suffer from
-//! whoever else uses the machine; the tables are of the least times.
+//! `cargo bench -p strongroom-crypto --bench xts`. Criterion's figures are means, which other load
+//! on the machine distorts; the tables show the least times.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
@@ -25,7 +24,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_memory::{GuestAddress, GuestMemory, GuestRegion, GuestSlice};
 use table::Table;
 
-/// Units of one call, and their size.
+/// The count of units of one call, and their size.
 const CALLS: [(usize, UnitSize); 6] = [
     (1, UnitSize::Bytes4096),
     (16, UnitSize::Bytes4096),
@@ -35,15 +34,16 @@ const CALLS: [(usize, UnitSize); 6] = [
     (1024, UnitSize::Bytes512),
 ];
 
-/// Twice the third-level cache of the processors at hand, for each of source and destination.
+/// The size of each of source and destination: twice the third-level cache of the processors in
+/// use.
 const COLD_BYTES: usize = 64 << 20;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Enough to be long against the clock.
+/// Bytes that take long compared with the clock's resolution.
 const TOGETHER_BYTES: usize = 128 << 10;
 
-/// Whole pages of a buffer, as guests' memory and our own buffers are.
+/// The whole pages of a buffer, aligned as guest memory and our own buffers are.
 fn pages(buffer: &mut [u8]) -> &mut [u8] {
     let start = buffer.as_ptr().align_offset(PAGE_BYTES);
     let length_bytes = buffer.len() - PAGE_BYTES;
@@ -74,12 +74,12 @@ impl Direction {
     }
 }
 
-/// Where the data lies when a call begins.
+/// Where the data is when a call begins.
 #[derive(Clone, Copy)]
 enum Data {
-    /// In the caches: the call before had the same.
+    /// In the caches: the previous call used the same data.
     Cached,
-    /// In memory: each call goes on through [`COLD_BYTES`].
+    /// In memory: each call uses the next part of [`COLD_BYTES`].
     Cold,
 }
 
@@ -98,8 +98,9 @@ impl Data {
         }
     }
 
-    /// For how much data calls are timed together: little, for the least time to be that of a quiet
-    /// moment; or all of it, for what is in a cache all the same not to be taken for the whole.
+    /// The data for which calls are timed together: little for cached data, so that the least time
+    /// is that of a quiet moment; all of it for cold data, so that parts that are cached
+    /// nevertheless do not distort the result.
     fn together_bytes(self) -> usize {
         match self {
             Self::Cached => TOGETHER_BYTES,
@@ -144,8 +145,7 @@ fn kernels(criterion: &mut Criterion) {
     println!("{table}");
 }
 
-/// What a transfer of a guest's adds to a call of the kernel: its segments, and a unit that is
-/// split between two.
+/// The additional cost of a guest's transfer: its segments, and a unit that is split between two.
 fn guest_memory(criterion: &mut Criterion) {
     const GUEST_BYTES: u64 = 1 << 20;
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
@@ -170,7 +170,7 @@ fn guest_memory(criterion: &mut Criterion) {
         let mut address = 0;
         let ranges = lengths.iter().map(|length| {
             let range = (GuestAddress(address), *length);
-            // Segments do not touch, or they would be taken for one.
+            // The segments are not adjacent, or they would be joined.
             address += u64::from(*length) + 4096;
             range
         });

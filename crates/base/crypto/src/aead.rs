@@ -1,8 +1,7 @@
 //! AES-256-GCM (NIST SP 800-38D) with 96-bit random nonces and 128-bit tags, for envelopes.
 //!
-//! A random nonce may be used for at most 2^32 seals under one key (SP 800-38D, 8.3). A
-//! key-encryption key seals data-encryption keys, one per layer and re-key, and stays far below
-//! that.
+//! Random nonces allow at most 2^32 seals under one key (SP 800-38D, 8.3). A key-encryption key
+//! seals data-encryption keys, one per layer and re-key, which is far fewer.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 #[cfg(not(feature = "fips"))]
@@ -22,7 +21,7 @@ pub const TAG_BYTES: usize = 16;
 
 const ALGORITHM: Algorithm = Algorithm::Aes256Gcm;
 
-/// A sealed secret: nothing in it needs protection.
+/// A sealed secret; it needs no protection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
     /// The nonce it was sealed with.
@@ -31,12 +30,12 @@ pub struct Sealed {
     pub ciphertext_and_tag: Vec<u8>,
 }
 
-/// Seals `plaintext` under `kek` with a fresh random nonce. `associated_data` is authenticated
-/// along with it, not stored: [`open`] needs the same bytes.
+/// Seals `plaintext` under `kek` with a fresh random nonce. `associated_data` is authenticated with
+/// it but not stored: [`open`] needs the same bytes.
 ///
 /// # Errors
 /// [`CryptoError::KeyLength`] unless `kek` has [`KEY_BYTES`]; [`CryptoError::Secret`] if the kernel
-/// gives no randomness; [`CryptoError::Library`].
+/// provides no randomness; [`CryptoError::Library`].
 pub fn seal(
     kek: &SecretBytes,
     associated_data: &[u8],
@@ -52,7 +51,8 @@ pub fn seal(
     }
 }
 
-/// FIPS 140-3 wants the nonce made inside the module (IG C.H), which then seals in place only.
+/// FIPS 140-3 requires the nonce to be generated inside the module (IG C.H), which then seals only
+/// in place.
 #[cfg(feature = "fips")]
 fn seal_with_the_modules_nonce(
     kek: &SecretBytes,
@@ -63,8 +63,8 @@ fn seal_with_the_modules_nonce(
     let failed = |call| move |_| CryptoError::Library { algorithm: ALGORITHM, call, code: 0 };
     check_key(ALGORITHM, kek, KEY_BYTES)?;
     let key = RandomizedNonceKey::new(&AES_256_GCM, kek.expose()).map_err(failed("EVP_AEAD_CTX_init"))?;
-    // With room for the tag from the start, so that no copy of the plain text is left where it grew
-    // from.
+    // Reserve space for the tag from the start: growing the vector would leave a copy of the
+    // plaintext.
     let mut ciphertext_and_tag = Vec::with_capacity(plaintext.len() + TAG_BYTES);
     ciphertext_and_tag.extend_from_slice(plaintext.expose());
     let nonce = key
@@ -74,10 +74,10 @@ fn seal_with_the_modules_nonce(
     Ok(Sealed { nonce: *nonce.as_ref(), ciphertext_and_tag })
 }
 
-/// Opens what [`seal`] made with the same `kek` and `associated_data`.
+/// Opens the result of [`seal`] with the same `kek` and `associated_data`.
 ///
 /// # Errors
-/// [`CryptoError::Authentication`] if anything differs from what was sealed, including a missing
+/// [`CryptoError::Authentication`] if any input differs from that of [`seal`], including a missing
 /// tag; [`CryptoError::KeyLength`]; [`CryptoError::Limit`] if it is longer than a secret can be;
 /// [`CryptoError::Secret`].
 pub fn open(kek: &SecretBytes, associated_data: &[u8], sealed: &Sealed) -> Result<SecretBytes, CryptoError> {
@@ -100,8 +100,8 @@ pub fn open(kek: &SecretBytes, associated_data: &[u8], sealed: &Sealed) -> Resul
     Ok(plaintext)
 }
 
-/// Seals with a nonce from outside. Two seals with one nonce under one key break GCM, so only
-/// [`seal`] and known answers may call this.
+/// Seals with a given nonce. Two seals with one nonce under one key break GCM, so only [`seal`] and
+/// known-answer tests may call this.
 pub(crate) fn seal_with_nonce(
     kek: &SecretBytes,
     nonce: [u8; NONCE_BYTES],

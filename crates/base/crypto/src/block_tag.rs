@@ -1,10 +1,10 @@
-//! Tags of blocks: HMAC-SHA256 (FIPS 198-1), truncated to 128 bits (NIST SP 800-107, 5.1), of many
+//! Tags of blocks: HMAC-SHA256 (FIPS 198-1), truncated to 128 bits (NIST SP 800-107, 5.1), for many
 //! short messages under one key.
 //!
-//! What has to be computed of the key once is kept in secret memory, and nowhere else: what is as
-//! good as the key lies on the stack for the time of a call, and aws-lc wipes it there.
-//! [`mac`](crate::mac) sets its key up anew for every message and leaves it on the library's heap,
-//! which is right for a descriptor and not for every block of a disk.
+//! The values precomputed from the key are kept only in secret memory. During a call, values
+//! equivalent to the key are on the stack, and aws-lc wipes them there. [`mac`](crate::mac) instead
+//! sets up its key for every message and leaves it on the library's heap, which suits a descriptor
+//! but not every block of a disk.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -17,13 +17,14 @@ use crate::module::lc;
 /// Length of a tag.
 pub const BLOCK_TAG_BYTES: usize = 16;
 
-/// Length of a key: that of the digest, more is no stronger (RFC 2104, section 3).
+/// Length of a key: that of the digest; longer keys are no stronger (RFC 2104, section 3).
 pub const BLOCK_TAG_KEY_BYTES: usize = 32;
 
-/// Both halves of what aws-lc computes of a key for SHA-256 (`HMAC_SHA256_PRECOMPUTED_KEY_SIZE`).
+/// Both halves of the state that aws-lc precomputes from a key for SHA-256
+/// (`HMAC_SHA256_PRECOMPUTED_KEY_SIZE`).
 const SCHEDULE_BYTES: usize = lc::HMAC_SHA256_PRECOMPUTED_KEY_SIZE as usize;
 
-/// A key for tags. Threads share it.
+/// A key for tags, shared by threads.
 #[derive(Debug)]
 pub struct BlockTagKey {
     schedule: SecretBytes,
@@ -43,8 +44,8 @@ impl BlockTagKey {
         Ok(Self { schedule })
     }
 
-    /// The tag of `header` followed by `message`. The lengths are not a part of it: the caller has
-    /// one header of one length.
+    /// The tag of `header` followed by `message`. The lengths are not authenticated: each caller
+    /// must use one header length.
     ///
     /// # Errors
     /// [`CryptoError::Library`].
@@ -57,13 +58,13 @@ impl BlockTagKey {
     }
 }
 
-/// An `HMAC_CTX`, which for SHA-256 holds all of its state in itself. It is wiped when it drops.
+/// An `HMAC_CTX`, which for SHA-256 contains all of its state. It is wiped on drop.
 struct Context(MaybeUninit<lc::HMAC_CTX>);
 
 impl Context {
     fn new() -> Self {
         let mut context = MaybeUninit::uninit();
-        // SAFETY: the call initialises what it is pointed at, which is large enough.
+        // SAFETY: the call initialises the context, which is large enough.
         unsafe { lc::HMAC_CTX_init(context.as_mut_ptr()) };
         Self(context)
     }
@@ -119,7 +120,7 @@ impl Context {
     fn finish(mut self) -> Result<[u8; BLOCK_TAG_BYTES], CryptoError> {
         let mut digest = [0; lc::EVP_MAX_MD_SIZE as usize];
         let mut length = 0;
-        // SAFETY: the context was initialised; the digest has room for the longest that there is.
+        // SAFETY: the context was initialised; the buffer fits the longest digest.
         let result = unsafe { lc::HMAC_Final(self.0.as_mut_ptr(), digest.as_mut_ptr(), &raw mut length) };
         expect_one(result, "HMAC_Final")?;
         let mut tag = [0; BLOCK_TAG_BYTES];
@@ -135,7 +136,7 @@ impl Drop for Context {
     }
 }
 
-/// The calls of aws-lc return one, or say why not in ways that nobody can act upon.
+/// Checks that a call of aws-lc returned one. Its reasons for failures are not useful to callers.
 fn expect_one(result: c_int, call: &'static str) -> Result<(), CryptoError> {
     match result {
         1 => Ok(()),
@@ -155,7 +156,7 @@ mod tests {
             let message: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
             let whole = hmac_sha256(&key, &[&b"header"[..], &message].concat()).unwrap();
             let tags = BlockTagKey::new(&key).unwrap();
-            // Twice: a key is not used up.
+            // Twice, because a key can be reused.
             for _ in 0..2 {
                 assert_eq!(tags.tag(b"header", &message).unwrap(), whole[..BLOCK_TAG_BYTES]);
             }

@@ -1,8 +1,9 @@
-//! AES-256-GCM (NIST SP 800-38D) of texts too long for secret memory, in place, with random nonces
-//! of 96 bits and whole tags.
+//! AES-256-GCM (NIST SP 800-38D) for data too long for secret memory, in place, with random nonces
+//! of 96 bits and full tags.
 //!
-//! For records of guest data, of which one key seals far fewer than the 2^32 that a random nonce
-//! allows (SP 800-38D, 8.3). The nonce is made inside the module, as FIPS 140-3 wants it (IG C.H).
+//! It is for records of guest data, of which one key seals far fewer than the 2^32 that random
+//! nonces allow (SP 800-38D, 8.3). The nonce is generated inside the module, as FIPS 140-3 requires
+//! (IG C.H).
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, RandomizedNonceKey, UnboundKey};
 use strongroom_memory::secret::SecretBytes;
@@ -13,7 +14,7 @@ use crate::error::{Algorithm, CryptoError, check_key};
 
 const ALGORITHM: Algorithm = Algorithm::Aes256Gcm;
 
-/// What has to be kept beside a sealed text to open it.
+/// The data that is stored with a sealed text and needed to open it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seal {
     /// The nonce it was sealed with.
@@ -41,10 +42,10 @@ impl BulkKey {
         Ok(Self { sealing, opening: LessSafeKey::new(opening) })
     }
 
-    /// Encrypts `text` in place. `associated_data` is authenticated along with it, not stored.
+    /// Encrypts `text` in place. `associated_data` is authenticated with it but not stored.
     ///
     /// # Errors
-    /// [`CryptoError::Library`]; then nothing of the text is left.
+    /// [`CryptoError::Library`]; the text is then wiped.
     pub fn seal(&self, associated_data: &[u8], text: &mut [u8]) -> Result<Seal, CryptoError> {
         let (nonce, tag) =
             self.sealing.seal_in_place_separate_tag(Aad::from(associated_data), text).map_err(|_| {
@@ -56,7 +57,7 @@ impl BulkKey {
         Ok(seal)
     }
 
-    /// Decrypts `text` in place. If it is not what was sealed, nothing of it is left.
+    /// Decrypts `text` in place. If it does not authenticate, it is wiped.
     ///
     /// # Errors
     /// [`CryptoError::Authentication`].
@@ -72,7 +73,7 @@ impl BulkKey {
     }
 }
 
-/// Redacted.
+/// Omits the key.
 impl std::fmt::Debug for BulkKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("BulkKey(redacted)")

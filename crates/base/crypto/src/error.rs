@@ -2,7 +2,7 @@ use std::fmt;
 
 use strongroom_memory::secret::{SecretBytes, SecretError};
 
-/// An algorithm of this room, as errors name it.
+/// An algorithm of this crate, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -45,18 +45,18 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// What can go wrong in this room. No variant carries a secret.
+/// The errors of this crate. No variant carries a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CryptoError {
-    /// A key has a length that the algorithm does not take.
+    /// A key has a length that the algorithm does not accept.
     #[error("{algorithm} takes a key of {expected_bytes} bytes, not {actual_bytes}")]
     KeyLength {
-        /// The algorithm the key was for.
+        /// The algorithm of the key.
         algorithm: Algorithm,
-        /// The only length it takes.
+        /// The length that it requires.
         expected_bytes: usize,
-        /// The length it was given.
+        /// The length that was given.
         actual_bytes: usize,
     },
     /// The two halves of an XTS key are equal, which would make it weak (FIPS 140 IG C.I).
@@ -78,12 +78,12 @@ pub enum CryptoError {
         /// Length of the destination.
         destination_bytes: usize,
     },
-    /// The numbers of the data units do not fit the tweak, or their length is not one XTS can have.
+    /// The numbers of the data units do not fit the tweak, or XTS does not allow their length.
     #[error("{count} data units of {unit_bytes} bytes from number {first} are outside what XTS can address")]
     DataUnitRange {
         /// Number of the first unit.
         first: u128,
-        /// How many units.
+        /// The count of units.
         count: usize,
         /// Length of one unit.
         unit_bytes: usize,
@@ -91,7 +91,7 @@ pub enum CryptoError {
     /// Sealed data did not authenticate: another key, other associated data, or it was changed.
     #[error("{algorithm} authentication failed: wrong key, or the data was changed")]
     Authentication {
-        /// The algorithm that refused.
+        /// The algorithm that failed.
         algorithm: Algorithm,
     },
     /// An input or output is shorter or longer than the algorithm allows.
@@ -99,7 +99,7 @@ pub enum CryptoError {
     Limit {
         /// The algorithm with the limit.
         algorithm: Algorithm,
-        /// What is limited, with its unit.
+        /// The limited quantity, with its unit.
         what: &'static str,
         /// The value that was refused.
         actual: usize,
@@ -111,30 +111,31 @@ pub enum CryptoError {
     /// The input of key wrap without padding is not a multiple of eight bytes.
     #[error("{algorithm} wraps multiples of 8 bytes, not {length_bytes}")]
     NotSemiblocks {
-        /// KW.
+        /// The algorithm, KW.
         algorithm: Algorithm,
         /// The length that was refused.
         length_bytes: usize,
     },
-    /// Working memory could not be had.
+    /// Working memory could not be allocated.
     #[error("{algorithm} needs {bytes} bytes of memory, which the system did not give")]
     OutOfMemory {
         /// The algorithm that needs it.
         algorithm: Algorithm,
-        /// How much.
+        /// The size in bytes.
         bytes: usize,
     },
     /// The cryptographic library refused a call that should not fail.
     #[error("{algorithm}: {call} failed in the cryptographic library (code {code:#x})")]
     Library {
-        /// The algorithm under way.
+        /// The algorithm in use.
         algorithm: Algorithm,
         /// The call that failed.
         call: &'static str,
         /// The library's packed error code, zero if it gave none.
         code: u32,
     },
-    /// A build of the profile `fips` was asked for what its validated module does not have.
+    /// A build with the feature `fips` was asked for an algorithm that its validated module does
+    /// not have.
     #[error(
         "{algorithm} lies outside the FIPS 140-3 validated module, and this is a FIPS build; take a key from a key \
          provider or a key file instead"
@@ -143,22 +144,22 @@ pub enum CryptoError {
         /// The algorithm that the module lacks.
         algorithm: Algorithm,
     },
-    /// A start-up self-test gave a wrong answer: the program must not touch a key.
+    /// A start-up self-test gave a wrong answer: the program must not use any key.
     #[error(
         "self-test of {algorithm} failed ({what}): this build or machine computes wrongly, no key may be used"
     )]
     SelfTest {
-        /// The algorithm that answered wrongly.
+        /// The algorithm with the wrong answer.
         algorithm: Algorithm,
-        /// Which answer.
+        /// The wrong answer.
         what: &'static str,
     },
-    /// Secret memory could not be had.
+    /// Secret memory could not be allocated.
     #[error(transparent)]
     Secret(#[from] SecretError),
 }
 
-/// Refuses a key of any other length than the algorithm's one.
+/// Refuses a key whose length is not the algorithm's.
 pub(crate) fn check_key(
     algorithm: Algorithm,
     key: &SecretBytes,

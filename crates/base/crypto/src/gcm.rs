@@ -1,9 +1,9 @@
-//! AES-GCM as others use it: keys of all three lengths, nonces of any length, tags cut short (NIST
+//! AES-GCM for external data: keys of all three lengths, nonces of any length, truncated tags (NIST
 //! SP 800-38D).
 //!
-//! For data that clients of the key server have it encrypt and decrypt. Nothing of the house is
-//! sealed by it: that is [`aead`](crate::aead), which draws its nonces itself. aws-lc-rs takes
-//! nonces of 96 bits and whole tags only, so this is a thin binding to aws-lc's EVP calls. aws-lc
+//! It serves clients of the key server, which encrypt and decrypt their own data. Strongroom's own
+//! data is sealed by [`aead`](crate::aead), which generates its nonces itself. aws-lc-rs accepts
+//! only nonces of 96 bits and full tags, so this is a thin binding to aws-lc's EVP calls. aws-lc
 //! keeps the round keys on its heap for one call, and overwrites them at its end.
 
 use std::ffi::c_int;
@@ -16,24 +16,23 @@ use zeroize::Zeroize;
 use crate::error::{Algorithm, CryptoError, check_limit};
 use crate::module::{check, lc, library_error};
 
-/// Bytes that a tag may be cut to. Shorter ones need a limit on the number of forgeries (NIST SP
-/// 800-38D, appendix C).
+/// Allowed lengths of a tag, in bytes. Shorter tags need a limit on the number of forgeries (NIST
+/// SP 800-38D, appendix C).
 pub const TAG_BYTES: RangeInclusive<usize> = 12..=16;
 
-/// Bytes that a nonce may have. The standard allows more than anybody uses; one of 12 needs no
-/// hashing.
+/// Allowed lengths of a nonce, in bytes. The standard allows longer ones, which are not used in
+/// practice; a nonce of 12 bytes needs no hashing.
 pub const NONCE_BYTES: RangeInclusive<usize> = 1..=128;
 
-/// Bytes that a text may have: what one EVP call takes, and far below GCM's own limit of 2^36.
+/// The longest text, in bytes: the limit of one EVP call, and far below GCM's own limit of 2^36.
 pub const TEXT_MAX_BYTES: usize = 1 << 30;
 
 const ALGORITHM: Algorithm = Algorithm::AesGcm;
 
-/// Encrypts `text` in place, and gives the tag, of which the first bytes of [`TAG_BYTES`] are a
-/// shorter one.
+/// Encrypts `text` in place, and returns the tag of 16 bytes. A shorter tag ([`TAG_BYTES`]) is a
+/// prefix of it.
 ///
-/// The same nonce twice under one key gives the key's authentication away: the caller answers for
-/// that.
+/// Using a nonce twice under one key reveals the authentication key; the caller must prevent it.
 ///
 /// # Errors
 /// [`CryptoError::Limit`] for a key, nonce or text of a length that is not allowed;
@@ -47,11 +46,10 @@ pub fn seal(
     Context::new(key, nonce, Direction::Encrypt)?.seal(associated_data, text)
 }
 
-/// Decrypts `text` in place if the tag, whole or cut short, is its own. Otherwise nothing of the
-/// text is left.
+/// Decrypts `text` in place if the tag, full or truncated, is correct. Otherwise the text is wiped.
 ///
 /// # Errors
-/// [`CryptoError::Authentication`], and as [`seal`], for the length of a tag too.
+/// [`CryptoError::Authentication`], and those of [`seal`], including for the length of a tag.
 pub fn open(
     key: &SecretBytes,
     nonce: &[u8],
@@ -107,7 +105,7 @@ impl Context {
             }
         };
         context.initialise(cipher, encrypting, ptr::null(), ptr::null())?;
-        // NONCE_BYTES fits.
+        // The longest nonce fits into a `c_int`.
         context.set_nonce_length(nonce.len() as c_int)?;
         context.initialise(ptr::null(), encrypting, key.expose().as_ptr(), nonce.as_ptr())?;
         Ok(context)
@@ -121,12 +119,12 @@ impl Context {
         Ok(tag)
     }
 
-    /// Decrypts, and leaves what it made of a text whose tag is another.
+    /// Decrypts. If the tag is wrong, the decrypted text is left in `text`.
     fn open(&self, associated_data: &[u8], text: &mut [u8], tag: &[u8]) -> Result<(), CryptoError> {
         check_limit(ALGORITHM, "the length of a tag in bytes", tag.len(), TAG_BYTES)?;
         self.control(lc::EVP_CTRL_AEAD_SET_TAG, &mut tag.to_vec())?;
         self.process(associated_data, text)?;
-        // aws-lc compares tags in constant time, and says no by failing.
+        // aws-lc compares tags in constant time, and fails if they differ.
         self.finish().map_err(|_| CryptoError::Authentication { algorithm: ALGORITHM })
     }
 
@@ -137,8 +135,8 @@ impl Context {
         key: *const u8,
         nonce: *const u8,
     ) -> Result<(), CryptoError> {
-        // SAFETY: the context is live; cipher, key and nonce are null for "none yet", or what `new`
-        // checked the lengths of.
+        // SAFETY: the context is live; cipher, key and nonce are null for "none yet", or have
+        // lengths that `new` checked.
         let result = unsafe {
             lc::EVP_CipherInit_ex(self.0.as_ptr(), cipher, ptr::null_mut(), key, nonce, encrypting)
         };
@@ -158,10 +156,10 @@ impl Context {
         check(ALGORITHM, "EVP_CIPHER_CTX_ctrl(nonce)", result)
     }
 
-    /// Gives or takes the tag.
+    /// Sets or gets the tag.
     fn control(&self, command: c_int, tag: &mut [u8]) -> Result<(), CryptoError> {
-        // SAFETY: the context is live; aws-lc reads or writes as many bytes of the tag as it is
-        // told, 16 at most.
+        // SAFETY: the context is live; aws-lc reads or writes the given count of the tag's bytes,
+        // 16 at most.
         let result = unsafe {
             lc::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), command, tag.len() as c_int, tag.as_mut_ptr().cast())
         };
@@ -185,8 +183,8 @@ impl Context {
             return Ok(());
         }
         let mut written_bytes: c_int = 0;
-        // SAFETY: the context is live. `from` has so many bytes, checked to fit; `to` is null for
-        // associated data, or the same bytes, writable, of which GCM writes exactly as many as it
+        // SAFETY: the context is live. `from` has the given length, checked to fit; `to` is null
+        // for associated data, or the same bytes, writable, and GCM writes exactly as many as it
         // reads.
         let result = unsafe {
             lc::EVP_CipherUpdate(self.0.as_ptr(), to, &mut written_bytes, from, length_bytes as c_int)
@@ -196,8 +194,8 @@ impl Context {
 
     fn finish(&self) -> Result<(), CryptoError> {
         let (mut nothing, mut written_bytes) = ([0; 16], 0);
-        // SAFETY: the context is live; GCM has nothing left to write here, and a block has 16
-        // bytes.
+        // SAFETY: the context is live; GCM writes nothing here, and the buffer has room for a block
+        // of 16 bytes.
         let result =
             unsafe { lc::EVP_CipherFinal_ex(self.0.as_ptr(), nothing.as_mut_ptr(), &mut written_bytes) };
         check(ALGORITHM, "EVP_CipherFinal_ex", result)
@@ -305,7 +303,7 @@ mod tests {
             let key = SecretBytes::random(key_bytes).unwrap();
             assert!(limit(seal(&key, &[0; 12], b"", &mut []).map(drop)));
         }
-        // Nothing at all has a tag, too.
+        // An empty text has a tag too.
         let tag = seal(&key, &[0; 12], b"", &mut []).unwrap();
         open(&key, &[0; 12], b"", &mut [], &tag).unwrap();
     }

@@ -1,9 +1,9 @@
-//! The bridge between guest memory and the cipher: whole units of a transfer, whose memory may lie
-//! in many pieces and change at any moment.
+//! Encrypts and decrypts guest memory: whole units of a transfer, whose memory may be in many
+//! pieces and change at any moment.
 //!
-//! Runs of units that lie within one segment go to the kernel in place, in one call. A unit that is
-//! split across segments goes through a scratch unit in secret memory, because it then holds a
-//! guest's plain text. Each byte of the guest's is read once and decides nothing.
+//! Runs of units within one segment are passed to the kernel in place, in one call. A unit that is
+//! split across segments is copied through a scratch unit in secret memory, because it contains a
+//! guest's plaintext. Each byte of the guest is read once and affects no decision.
 
 use std::ptr;
 
@@ -13,11 +13,11 @@ use strongroom_memory::secret::SecretBytes;
 use crate::error::CryptoError;
 use crate::xts::{Xts, XtsSession};
 
-/// One thread's use of a key on guest memory.
+/// One thread's session with a key for guest memory.
 #[derive(Debug)]
 pub struct GuestSession {
     session: XtsSession,
-    /// One unit.
+    /// Space for one unit.
     scratch: SecretBytes,
 }
 
@@ -31,7 +31,7 @@ impl GuestSession {
         Ok(Self { session: xts.session()?, scratch })
     }
 
-    /// Encrypts the bytes of `source` from `start` on into `destination`, as many as fit it; the
+    /// Encrypts the bytes of `source` from `start` on into `destination`, until it is full; the
     /// first unit has the number `first_unit`.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl GuestSession {
         let scratch = scratch.expose_mut();
         let unit_bytes = scratch.len();
         let mut destination = destination;
-        // Bytes of a split unit that are in the scratch.
+        // Bytes of a split unit that are in the scratch unit.
         let mut gathered = 0;
         for segment in source.segments(start, destination.len()) {
             let mut at = 0;
@@ -62,17 +62,17 @@ impl GuestSession {
                     let units = left / unit_bytes;
                     let into = take_front(&mut destination, units * unit_bytes);
                     let first = numbers.next(units)?;
-                    // SAFETY: `units` whole units from `from` on lie within the segment, readable
-                    // while `source` is borrowed, whoever changes them; `into` is as long, and ours
-                    // alone: a borrow of memory that is neither a guest's nor, as that is borrowed
-                    // apart, the slice's own buffer.
+                    // SAFETY: `units` whole units from `from` on are within the segment, readable
+                    // while `source` is borrowed, even if they change; `into` is as long, and
+                    // exclusively ours: a mutable borrow of memory that does not belong to a guest
+                    // or, because that is borrowed separately, to the slice's own buffer.
                     unsafe { session.encrypt_raw(first, from, into.as_mut_ptr(), units)? };
                     at += into.len();
                     continue;
                 }
                 let taken = left.min(unit_bytes - gathered);
-                // SAFETY: `taken` bytes lie within the segment and within the scratch, which is
-                // ours alone.
+                // SAFETY: `taken` bytes are within the segment and within the scratch unit, which
+                // is exclusively ours.
                 unsafe { ptr::copy_nonoverlapping(from, scratch[gathered..].as_mut_ptr(), taken) };
                 at += taken;
                 gathered += taken;
@@ -114,7 +114,7 @@ impl GuestSession {
         let Self { session, scratch } = self;
         let scratch = scratch.expose_mut();
         let unit_bytes = scratch.len();
-        // Bytes of a split unit that are still to be handed out, at the end of the scratch.
+        // Bytes of a split unit that are still to be written, at the end of the scratch unit.
         let mut pending = 0;
         for segment in destination.segments(start, source.len()) {
             let mut at = 0;
@@ -127,10 +127,10 @@ impl GuestSession {
                     let from;
                     (from, source) = source.split_at(units * unit_bytes);
                     let first = numbers.next(units)?;
-                    // SAFETY: `units` whole units from `into` on lie within the segment, writable
-                    // while `destination` is borrowed mutably, and no Rust reference to them
-                    // exists; `from` is as long, only read, and, as a shared borrow beside that
-                    // one, no part of the slice's own buffer.
+                    // SAFETY: `units` whole units from `into` on are within the segment, writable
+                    // while `destination` is borrowed mutably, and there is no Rust reference to
+                    // them; `from` is as long, only read, and, being borrowed at the same time, not
+                    // part of the slice's own buffer.
                     unsafe { session.decrypt_raw(first, from.as_ptr(), into, units)? };
                     at += from.len();
                     continue;
@@ -143,8 +143,8 @@ impl GuestSession {
                 }
                 let given = left.min(pending);
                 let from = scratch[unit_bytes - pending..].as_ptr();
-                // SAFETY: `given` bytes lie within the scratch, ours alone, and within the segment,
-                // writable as above.
+                // SAFETY: `given` bytes are within the scratch unit, which is exclusively ours, and
+                // within the segment, writable as above.
                 unsafe { ptr::copy_nonoverlapping(from, into, given) };
                 at += given;
                 pending -= given;
@@ -153,7 +153,7 @@ impl GuestSession {
         Ok(())
     }
 
-    /// Checks the lengths of a call, without which the segments would not be whole units.
+    /// Checks the lengths of a call, which ensures that the segments add up to whole units.
     fn unit_numbers(
         &self,
         first_unit: u64,
@@ -183,7 +183,7 @@ struct UnitNumbers {
 }
 
 impl UnitNumbers {
-    /// The number of the next unit, passing over `units`.
+    /// The number of the next unit; advances by `units`.
     fn next(&mut self, units: usize) -> Result<u64, CryptoError> {
         let Some(first) = self.next else {
             return Err(CryptoError::DataUnitRange {
@@ -197,7 +197,7 @@ impl UnitNumbers {
     }
 }
 
-/// Cuts the first `length` bytes off `rest`.
+/// Splits the first `length` bytes off `rest`.
 fn take_front<'a>(rest: &mut &'a mut [u8], length: usize) -> &'a mut [u8] {
     let (front, back) = std::mem::take(rest).split_at_mut(length);
     *rest = back;
@@ -237,8 +237,8 @@ mod tests {
         Arc::new(GuestMemory::new(vec![region], dirty).unwrap())
     }
 
-    /// A slice whose segments have these lengths, with gaps between them so that a byte too many
-    /// shows.
+    /// A slice whose segments have these lengths, with gaps between them that reveal writes beyond
+    /// a segment.
     fn slice(memory: &Arc<GuestMemory>, lengths: &[usize]) -> GuestSlice {
         let mut address = 100;
         let ranges = lengths.iter().map(|length| {

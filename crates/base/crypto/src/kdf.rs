@@ -1,5 +1,5 @@
-//! Keys from other secrets: HKDF-SHA256 (RFC 5869) from a good key, Argon2id (RFC 9106) from a
-//! passphrase.
+//! Derives keys from other secrets: HKDF-SHA256 (RFC 5869) from a strong key, Argon2id (RFC 9106)
+//! from a passphrase.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use crate::module;
 /// Derives `length_bytes` from `secret`, which must already be as hard to guess as a key, with
 /// HKDF-SHA256.
 ///
-/// `info` names what the result is for, so that two purposes never share a key; the caller makes it
-/// unambiguous. `salt` may be empty where there is nothing random to give.
+/// `info` names the purpose of the result, so that two purposes never share a key; the caller must
+/// make it unambiguous. `salt` may be empty if there is no random value.
 ///
 /// # Errors
-/// [`CryptoError::Limit`] for no bytes or more than a secret can have; [`CryptoError::Secret`];
-/// [`CryptoError::Library`].
+/// [`CryptoError::Limit`] for a length of zero or beyond the limit of a secret;
+/// [`CryptoError::Secret`]; [`CryptoError::Library`].
 pub fn hkdf_sha256(
     secret: &SecretBytes,
     salt: &[u8],
@@ -46,37 +46,38 @@ impl hkdf::KeyType for DerivedLength {
     }
 }
 
-/// Most memory that Argon2id may take. Parameters are read from descriptors, which an attacker may
-/// have written: without a limit one file could take a host's memory.
+/// The most memory that Argon2id may use. Parameters are read from descriptors, which an attacker
+/// may have written: without a limit one file could exhaust a host's memory.
 pub const ARGON2ID_MAX_MEMORY_KIB: u32 = 1 << 20;
-/// Most passes over the memory; with [`ARGON2ID_MAX_MEMORY_KIB`] about a minute of one processor.
+/// The most passes over the memory; with [`ARGON2ID_MAX_MEMORY_KIB`] about a minute of one
+/// processor.
 pub const ARGON2ID_MAX_PASSES: u32 = 64;
-/// Most lanes. They are computed one after the other here, so more lanes than RFC 9106's 4 gain
+/// The most lanes. They are computed sequentially here, so more lanes than RFC 9106's 4 gain
 /// nothing.
 pub const ARGON2ID_MAX_LANES: u32 = 16;
-/// Least salt: RFC 9106, 3.1 recommends 16 bytes.
+/// The shortest salt: RFC 9106, 3.1 recommends 16 bytes.
 pub const ARGON2ID_MIN_SALT_BYTES: usize = 16;
-/// Most salt; longer has no use.
+/// The longest salt; a longer one adds no security.
 pub const ARGON2ID_MAX_SALT_BYTES: usize = 64;
-/// Least memory for each lane (RFC 9106, 3.1), in KiB.
+/// The least memory per lane (RFC 9106, 3.1), in KiB.
 const MIN_MEMORY_PER_LANE_KIB: u32 = 8;
-/// Least derived length (RFC 9106, 3.1).
+/// The least derived length (RFC 9106, 3.1).
 const MIN_DERIVED_BYTES: usize = 4;
 
-/// Fewest bytes of a passphrase that is set anew. Argon2id makes a guess cost a second, which
-/// protects nothing that is found in a few guesses. What was set before this limit is opened as
-/// before.
+/// The least length of a new passphrase, in bytes. Argon2id makes a guess cost a second, which does
+/// not protect a passphrase that is found in a few guesses. Older, shorter passphrases still open.
 pub const NEW_PASSPHRASE_MIN_BYTES: usize = 12;
-/// Most memory that [`Argon2idParams::calibrated`] asks for: a host opens its volumes beside its
-/// guests.
+/// The most memory that [`Argon2idParams::calibrated`] chooses: a host opens its volumes while its
+/// guests run.
 const CALIBRATED_MAX_MEMORY_KIB: u32 = 256 << 10;
-/// What one derivation is calibrated to: what a person waits once for each volume that is opened.
+/// The calibrated time of one derivation: a person waits this long once for each volume that is
+/// opened.
 const CALIBRATED_TIME: Duration = Duration::from_secs(1);
 
 /// The cost of one Argon2id derivation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Argon2idParams {
-    /// Memory in KiB, 8 for each lane to [`ARGON2ID_MAX_MEMORY_KIB`].
+    /// Memory in KiB, from 8 per lane to [`ARGON2ID_MAX_MEMORY_KIB`].
     pub memory_kib: u32,
     /// Passes over the memory, 1 to [`ARGON2ID_MAX_PASSES`].
     pub passes: u32,
@@ -88,8 +89,8 @@ impl Argon2idParams {
     /// The second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
     pub const RECOMMENDED: Self = Self { memory_kib: 64 << 10, passes: 3, lanes: 4 };
 
-    /// The cost of a passphrase that is set on this machine: about a second of it, at least
-    /// [`Self::RECOMMENDED`], at most 256 MiB and [`ARGON2ID_MAX_PASSES`] passes. Takes one
+    /// The cost for a new passphrase on this machine: about a second, at least
+    /// [`Self::RECOMMENDED`], at most 256 MiB and [`ARGON2ID_MAX_PASSES`] passes. It measures one
     /// derivation at the least cost.
     ///
     /// # Errors
@@ -101,8 +102,8 @@ impl Argon2idParams {
         Ok(Self::for_machine(start.elapsed()))
     }
 
-    /// The cost where [`Self::RECOMMENDED`] takes `least`. Memory is raised before passes: it is
-    /// what costs an attacker's hardware most.
+    /// The cost for a machine on which [`Self::RECOMMENDED`] takes `least`. Memory is raised before
+    /// passes, because it is the most expensive for an attacker's hardware.
     fn for_machine(least: Duration) -> Self {
         let least_us = least.as_micros().max(1);
         let times = u32::try_from(CALIBRATED_TIME.as_micros() / least_us).unwrap_or(u32::MAX).max(1);
@@ -118,7 +119,7 @@ impl Argon2idParams {
     /// Checks every limit.
     ///
     /// # Errors
-    /// [`CryptoError::Limit`] naming the first value that is outside.
+    /// [`CryptoError::Limit`] names the first value that is outside.
     pub fn check(&self) -> Result<(), CryptoError> {
         let limit = |what, actual: u32, least: u32, most: u32| {
             check_limit(Algorithm::Argon2id, what, actual as usize, least as usize..=most as usize)
@@ -134,9 +135,9 @@ impl Argon2idParams {
 /// wiped.
 ///
 /// # Errors
-/// [`CryptoError::Limit`] before any memory is taken, for `params`, a salt outside
-/// [`ARGON2ID_MIN_SALT_BYTES`] to [`ARGON2ID_MAX_SALT_BYTES`], or a length under 4 or over what a
-/// secret can have; [`CryptoError::OutsideModule`] in a FIPS build, always;
+/// [`CryptoError::Limit`] before any memory is allocated, for `params`, a salt outside
+/// [`ARGON2ID_MIN_SALT_BYTES`] to [`ARGON2ID_MAX_SALT_BYTES`], or a length under 4 or beyond the
+/// limit of a secret; [`CryptoError::OutsideModule`] in a FIPS build, always;
 /// [`CryptoError::OutOfMemory`]; [`CryptoError::Secret`].
 pub fn argon2id(
     passphrase: &SecretBytes,
@@ -155,7 +156,7 @@ pub fn argon2id(
 }
 
 /// Argon2id without the limits above, and with the secret and associated data that only the
-/// published vectors have.
+/// published vectors use.
 pub(crate) fn argon2id_unlimited(
     passphrase: &SecretBytes,
     salt: &[u8],
@@ -183,8 +184,8 @@ pub(crate) fn argon2id_unlimited(
     Ok(derived)
 }
 
-/// Argon2's memory, from which the passphrase could be guessed faster than Argon2 allows; wiped on
-/// drop.
+/// Argon2's memory. The passphrase could be guessed from it faster than Argon2 allows, so it is
+/// wiped on drop.
 struct WorkingMemory {
     blocks: Vec<Block>,
 }

@@ -1,9 +1,8 @@
 //! AES-256 key wrap: KW (RFC 3394) for keys of whole 8-byte blocks and KWP (RFC 5649) for any
-//! length, both as NIST SP 800-38F has them.
+//! length, both as in NIST SP 800-38F.
 //!
 //! Key wrap is deterministic: the same key under the same KEK gives the same bytes. It
-//! authenticates the key and nothing else; a caller that must bind more to it uses
-//! [`aead`](crate::aead).
+//! authenticates only the key; a caller that must bind more data to it uses [`aead`](crate::aead).
 
 use aws_lc_rs::key_wrap::{AES_256, AesKek, KeyWrap, KeyWrapPadded};
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
@@ -37,7 +36,7 @@ pub fn wrap(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, CryptoError
     Ok(wrapped)
 }
 
-/// Unwraps what [`wrap`] made.
+/// Unwraps the result of [`wrap`].
 ///
 /// # Errors
 /// [`CryptoError::Authentication`] for another KEK or changed bytes; [`CryptoError::Limit`] and
@@ -73,7 +72,7 @@ pub fn wrap_padded(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, Cryp
     Ok(wrapped)
 }
 
-/// Unwraps what [`wrap_padded`] made.
+/// Unwraps the result of [`wrap_padded`].
 ///
 /// # Errors
 /// [`CryptoError::Authentication`] for another KEK or changed bytes; [`CryptoError::Limit`] and

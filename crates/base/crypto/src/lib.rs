@@ -1,35 +1,35 @@
-//! The room of ciphers: everything of the house that turns plain into sealed and back, and nothing
-//! else.
+//! Strongroom's cryptography: all code that encrypts, decrypts, authenticates and derives keys, and
+//! nothing else.
 //!
 //! | module | what | standard |
 //! |---|---|---|
 //! | [`xts`] | AES-256-XTS over whole data units, for the data path | IEEE 1619, NIST SP 800-38E |
-//! | [`guest`] | the same on guest memory, which lies in pieces and changes meanwhile | |
+//! | [`guest`] | the same on guest memory, which is in pieces and changes meanwhile | |
 //! | [`aead`] | AES-256-GCM, for envelopes | NIST SP 800-38D |
 //! | [`bulk`] | AES-256-GCM of long texts in place, for records of guest data | NIST SP 800-38D |
-//! | [`gcm`] | AES-GCM with others' nonces, for what clients of the key server have encrypted | NIST SP 800-38D |
+//! | [`gcm`] | AES-GCM with given nonces, for data of the key server's clients | NIST SP 800-38D |
 //! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
 //! | [`mac`] | HMAC-SHA256, SHA-256 | RFC 2104, FIPS 180-4 |
 //! | [`block_tag`] | HMAC-SHA256 of every block of a disk | FIPS 198-1, NIST SP 800-107 |
-//! | [`random`] | what new keys are made of | NIST SP 800-90A to C |
-//! | [`module`] | whose code all of this is: the validated module with the feature `fips` | FIPS 140-3 |
-//! | [`self_test`] | known answers of all of them, at start-up | |
+//! | [`random`] | new keys | NIST SP 800-90A to C |
+//! | [`module`] | the implementation: the validated module with the feature `fips` | FIPS 140-3 |
+//! | [`self_test`] | known-answer tests of all of them, at start-up | |
 //!
-//! What it promises:
-//! - Keys come in and go out as [`SecretBytes`](strongroom_memory::secret::SecretBytes) only.
-//! - No wrong input panics, and no answer is given that was not authenticated where the cipher can
-//!   (XTS cannot: it detects neither tampering nor rollback).
-//! - Whatever compares secrets or tags takes the same time for any content.
+//! Promises:
+//! - Keys are passed in and out only as [`SecretBytes`](strongroom_memory::secret::SecretBytes).
+//! - No invalid input panics, and no unauthenticated plaintext is returned if the cipher can
+//!   authenticate (XTS cannot: it detects neither tampering nor rollback).
+//! - Comparisons of secrets and tags take a time that does not depend on the content.
 //! - Every algorithm runs the published vectors of its standard in the tests, and
 //!   [`self_test::self_test`] at start-up.
 //!
-//! What may not enter: ciphers of our own design, and of our own writing any but the XTS kernels of
-//! `xts::vaes`, which are checked against the library's at each start; keys' origins and formats
-//! (room `keys`), I/O, knowledge of volumes, algorithms that no other room asks for. `unsafe` is
+//! Out of scope: ciphers of our own design; our own implementations, except the XTS kernels of
+//! `xts::vaes`, which are compared with the library's at each start; the origins and formats of
+//! keys (crate `keys`); I/O; volumes; and algorithms that no other crate needs. `unsafe` is
 //! confined to the kernels in `xts`; to thin bindings to aws-lc in `xts`, `gcm` and `block_tag`,
-//! because aws-lc-rs has no XTS, takes nonces of one length, and keeps what it computes of a MAC
-//! key on the heap; to the library's error queue in `module`; and to `guest`.
+//! because aws-lc-rs has no XTS, accepts nonces of one length, and keeps the state precomputed from
+//! a MAC key on the heap; to the library's error queue in `module`; and to `guest`.
 
 #![deny(unsafe_code)]
 

@@ -8,8 +8,8 @@ use crate::error::{Algorithm, CryptoError, check_limit};
 /// Length of a SHA-256 digest and of an HMAC-SHA256 tag.
 pub const DIGEST_BYTES: usize = 32;
 
-/// Least length of a MAC key: below half the digest, the key is the easiest thing to guess (NIST SP
-/// 800-107, 5.3.2 takes 112 bits as the floor).
+/// The least length of a MAC key: a key shorter than half the digest is the easiest target of
+/// guessing (NIST SP 800-107, 5.3.2 requires at least 112 bits).
 pub const MIN_MAC_KEY_BYTES: usize = 16;
 
 /// The SHA-256 digest of `message`. For public data: the intermediate state is not wiped.
@@ -32,8 +32,8 @@ pub fn hmac_sha256(key: &SecretBytes, message: &[u8]) -> Result<[u8; DIGEST_BYTE
 /// Checks the full-length tag of `message` in constant time.
 ///
 /// # Errors
-/// [`CryptoError::Authentication`] if `tag` is not the one that [`hmac_sha256`] gives for
-/// `message`, of any length; [`CryptoError::Limit`] for a key under [`MIN_MAC_KEY_BYTES`].
+/// [`CryptoError::Authentication`] if `tag`, of any length, is not the result of [`hmac_sha256`]
+/// for `message`; [`CryptoError::Limit`] for a key under [`MIN_MAC_KEY_BYTES`].
 pub fn verify_hmac_sha256(key: &SecretBytes, message: &[u8], tag: &[u8]) -> Result<(), CryptoError> {
     hmac::verify(&mac_key(key)?, message, tag)
         .map_err(|_| CryptoError::Authentication { algorithm: Algorithm::HmacSha256 })

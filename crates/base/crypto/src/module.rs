@@ -1,11 +1,11 @@
-//! Whose code computes: aws-lc, or, with the feature `fips`, the FIPS 140-3 validated module of the
-//! same library. One exception in builds without the feature: XTS by a [kernel](crate::xts::kernel)
-//! of our own, where the processor has what it needs.
+//! The implementation behind this crate: aws-lc, or, with the feature `fips`, the FIPS 140-3
+//! validated module of the same library. There is one exception in builds without the feature: XTS
+//! by a [kernel](crate::xts::kernel) of our own, if the processor supports it.
 //!
-//! The feature changes no format and no key: a volume made by one build opens with the other, as
-//! far as its keys do. What the module does not have is refused with [`CryptoError::OutsideModule`]
-//! and not computed elsewhere. `docs/COMPLIANCE.md` says what a validated module proves and what it
-//! does not.
+//! The feature changes no format and no key: a volume made by one build opens with the other, if
+//! its keys do. Algorithms that the module lacks are refused with [`CryptoError::OutsideModule`],
+//! and not computed elsewhere. `docs/COMPLIANCE.md` explains what a validated module proves and
+//! what it does not.
 
 use std::ffi::c_int;
 
@@ -17,11 +17,10 @@ pub(crate) use aws_lc_fips_sys as lc;
 #[cfg(not(feature = "fips"))]
 pub(crate) use aws_lc_sys as lc;
 
-/// Whether this is a build of the profile `fips`.
+/// Whether this is a build with the feature `fips`.
 pub const IS_FIPS_BUILD: bool = cfg!(feature = "fips");
 
-/// What computes, as a person may be told, with its version, and with which kernel XTS is computed
-/// on this machine.
+/// The name and version of the implementation, and of this machine's XTS kernel, for people.
 pub fn name() -> String {
     let version = aws_lc_rs::awslc_version();
     let xts = kernel::fastest().name();
@@ -34,24 +33,24 @@ pub fn name() -> String {
     }
 }
 
-/// Refuses what the validated module does not have, in a build that must take everything from it.
+/// Refuses an algorithm that the validated module lacks, in a FIPS build.
 pub(crate) fn refuse_in_fips(algorithm: Algorithm) -> Result<(), CryptoError> {
     if IS_FIPS_BUILD { Err(CryptoError::OutsideModule { algorithm }) } else { Ok(()) }
 }
 
-/// Whether the module says of itself that it is in its approved mode; always true of other builds,
-/// which claim nothing.
+/// Whether the module reports that it is in its approved mode; always true in other builds, which
+/// claim nothing.
 pub(crate) fn is_in_its_mode() -> bool {
     !IS_FIPS_BUILD || aws_lc_rs::try_fips_mode().is_ok()
 }
 
-/// What an EVP call of the library answered: 1 for success.
+/// Checks the result of an EVP call of the library: 1 for success.
 pub(crate) fn check(algorithm: Algorithm, call: &'static str, result: c_int) -> Result<(), CryptoError> {
     if result == 1 { Ok(()) } else { Err(library_error(algorithm, call)) }
 }
 
-/// Takes the first entry off this thread's error queue and empties it, so that it cannot be blamed
-/// on a later call.
+/// Takes the first entry of this thread's error queue and empties the queue, so that the error is
+/// not attributed to a later call.
 #[cold]
 #[allow(unsafe_code)]
 pub(crate) fn library_error(algorithm: Algorithm, call: &'static str) -> CryptoError {

@@ -1,4 +1,4 @@
-//! What new keys are made of.
+//! Generates new keys.
 
 use strongroom_memory::secret::SecretBytes;
 
@@ -6,10 +6,11 @@ use crate::error::CryptoError;
 
 /// A new key of `length_bytes` random bytes: from the kernel (`getrandom(2)`), or, in a FIPS build,
 /// from the validated module's own generator (CTR_DRBG with AES-256, NIST SP 800-90A), as FIPS
-/// 140-3 asks for keys (IG D.H, SP 800-133).
+/// 140-3 requires for keys (IG D.H, SP 800-133).
 ///
 /// # Errors
-/// [`CryptoError::Secret`]: no memory, too long, or no randomness; [`CryptoError::Library`].
+/// [`CryptoError::Secret`] if there is no memory or no randomness, or if the length is beyond the
+/// limit of a secret; [`CryptoError::Library`].
 pub fn secret(length_bytes: usize) -> Result<SecretBytes, CryptoError> {
     #[cfg(not(feature = "fips"))]
     let secret = SecretBytes::random(length_bytes)?;

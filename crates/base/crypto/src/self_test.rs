@@ -1,7 +1,7 @@
-//! Known answers at start-up, before any key is touched: a miscompiled build or a faulty processor
-//! must not write ciphertext that nobody can read again.
+//! Known-answer tests at start-up, before any key is used: a miscompiled build or a faulty
+//! processor must not write ciphertext that cannot be decrypted.
 //!
-//! Argon2id is left out, being slow by design; its vectors run in the tests.
+//! Argon2id is left out because it is slow by design; its vectors run in the tests.
 
 use strongroom_memory::secret::SecretBytes;
 
@@ -10,14 +10,14 @@ use crate::error::{Algorithm, CryptoError};
 use crate::xts::{UnitSize, Xts, kernel};
 use crate::{gcm, kdf, key_wrap, mac, module};
 
-/// Computes a known answer with every algorithm of the room, XTS with every kernel of this machine,
-/// and compares our own kernels with the library's.
+/// Computes a known answer with every algorithm of the crate, and XTS with every kernel of this
+/// machine, and compares our own kernels with the library's.
 ///
-/// Takes well under a millisecond; call it once when the program starts.
+/// It takes well under a millisecond; call it once when the program starts.
 ///
 /// # Errors
-/// [`CryptoError::SelfTest`] naming the first algorithm that answered wrongly, or the error with
-/// which it refused to answer. In both cases the program must stop.
+/// [`CryptoError::SelfTest`] names the first algorithm with a wrong answer; an algorithm that fails
+/// returns its own error. In both cases the program must stop.
 pub fn self_test() -> Result<(), CryptoError> {
     run(&mut CompareOnly)
 }
@@ -39,8 +39,8 @@ fn run(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
     wrapping(comparison)
 }
 
-/// How an answer is compared with what is known. Its own interface so that a test can spoil one
-/// answer at a time and see it found.
+/// Compares answers with known answers. It is an interface so that a test can corrupt one answer at
+/// a time and check that this is detected.
 trait Comparison {
     fn compare(&mut self, algorithm: Algorithm, what: &'static str, answer: &[u8], known: &[u8]) -> bool;
 }
@@ -67,7 +67,7 @@ fn expect(
     }
 }
 
-/// Changed input must be refused as not authentic; success and every other error fail the test.
+/// Changed input must fail authentication; success and every other error fail the test.
 fn expect_refusal<T>(
     comparison: &mut dyn Comparison,
     algorithm: Algorithm,
@@ -137,7 +137,7 @@ fn xts(comparison: &mut dyn Comparison, kernel: &'static dyn kernel::XtsKernel) 
     Ok(())
 }
 
-/// A kernel of our own against the library's, under a key of the moment: more units than its
+/// Compares a kernel of our own with the library's, under a fresh random key: more units than its
 /// batches have, and some left over.
 fn agreement(
     comparison: &mut dyn Comparison,
@@ -234,8 +234,7 @@ fn spoiled<const N: usize>(mut bytes: [u8; N]) -> [u8; N] {
     bytes
 }
 
-/// The bytes of a hexadecimal literal; anything but exactly `N` lower-case pairs is caught in the
-/// tests.
+/// The bytes of a hexadecimal literal; the tests catch anything but exactly `N` lower-case pairs.
 const fn hex<const N: usize>(digits: &str) -> [u8; N] {
     const fn value(digit: u8) -> u8 {
         match digit {

@@ -1,4 +1,4 @@
-//! Where a key and its round keys lie in the memory of the process.
+//! Checks where a key and its round keys are in the memory of the process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::fs::{self, File};
@@ -9,9 +9,9 @@ use strongroom_crypto::xts::kernel::{self, DataUnits};
 use strongroom_crypto::xts::{KEY_BYTES, UnitSize, Xts};
 use strongroom_memory::secret::SecretBytes;
 
-/// Any two round keys of AES-256 that follow one another give the key away: on the heap or the
-/// stack they would be a plain key in every core dump. Looks for each of them, as a kernel may keep
-/// them apart, in all writable memory, which is what dumps hold.
+/// Any two consecutive round keys of AES-256 reveal the key: on the heap or the stack they would be
+/// a plaintext key in every core dump. This searches for each of them, because a kernel may store
+/// them separately, in all writable memory, which is what dumps contain.
 #[test]
 fn round_keys_live_in_undumpable_memory_only_and_go_with_the_session() {
     for kernel in kernel::available() {
@@ -36,8 +36,8 @@ fn round_keys_live_in_undumpable_memory_only_and_go_with_the_session() {
         unsafe { other_lengths.encrypt(units, [0; 1110].as_ptr(), [0; 1110].as_mut_ptr()) }.unwrap();
         let found = round_keys.occurrences_in_own_memory();
         assert_eq!(found.dumpable, 0, "{name}: a round key in memory that dumps take");
-        // Software AES stores round keys transformed, so only hardware AES shows that the scan sees
-        // them.
+        // Software AES stores round keys transformed, so only hardware AES proves that the search
+        // finds them.
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("aes") {
             assert!(found.undumpable >= without_session.undumpable + 2 * ROUND_KEYS, "{name}: {found:?}");
@@ -48,10 +48,10 @@ fn round_keys_live_in_undumpable_memory_only_and_go_with_the_session() {
     }
 }
 
-/// Of both halves of a key, 15 each.
+/// The count of round keys of both halves of a key, 15 each.
 const ROUND_KEYS: usize = 2 * 15;
 
-/// All round keys of a key, in secret memory, worked out there byte by byte (FIPS 197, 5.2).
+/// All round keys of a key, in secret memory, computed there byte by byte (FIPS 197, 5.2).
 struct RoundKeys(SecretBytes);
 
 impl RoundKeys {
@@ -81,13 +81,13 @@ impl RoundKeys {
         Self(secret)
     }
 
-    /// How often any of them lies in writable memory of this process that core dumps leave out, and
-    /// that they take.
+    /// How often any of them occurs in writable memory of this process, counted separately for
+    /// memory that core dumps exclude and that they include.
     fn occurrences_in_own_memory(&self) -> Occurrences {
         const PAGE_BYTES: usize = 4096;
         let memory = File::open("/proc/self/mem").unwrap();
-        // Read page by page through secret memory that is left out of the scan: a buffer would hold
-        // finds again.
+        // Read page by page through secret memory that is excluded from the search: an ordinary
+        // buffer would contain matches itself.
         let mut page = SecretBytes::zeroed(PAGE_BYTES).unwrap();
         let page_address = page.expose().as_ptr().addr() as u64;
 

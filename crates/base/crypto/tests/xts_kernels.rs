@@ -1,6 +1,6 @@
-//! The kernels beyond what the data path asks of them: any unit length, 128-bit tweaks, the bounds
-//! of memory, and one another. Every kernel of this machine runs every test, whichever would be
-//! chosen.
+//! Tests of the kernels beyond the needs of the data path: any unit length, 128-bit tweaks, the
+//! bounds of memory, and comparisons of the kernels. Every kernel of this machine runs every test,
+//! not just the fastest one.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::ptr;
@@ -19,7 +19,7 @@ const PAGE_BYTES: usize = 4096;
 fn encrypt(keyed: &mut dyn KeyedXts, units: DataUnits, source: &[u8]) -> Vec<u8> {
     assert_eq!(source.len(), units.length_bytes());
     let mut destination = vec![0; source.len()];
-    // SAFETY: both buffers are apart and as long as the units.
+    // SAFETY: the buffers do not overlap, and are as long as the units.
     unsafe { keyed.encrypt(units, source.as_ptr(), destination.as_mut_ptr()) }.unwrap();
     destination
 }
@@ -27,7 +27,7 @@ fn encrypt(keyed: &mut dyn KeyedXts, units: DataUnits, source: &[u8]) -> Vec<u8>
 fn decrypt(keyed: &mut dyn KeyedXts, units: DataUnits, source: &[u8]) -> Vec<u8> {
     assert_eq!(source.len(), units.length_bytes());
     let mut destination = vec![0; source.len()];
-    // SAFETY: both buffers are apart and as long as the units.
+    // SAFETY: the buffers do not overlap, and are as long as the units.
     unsafe { keyed.decrypt(units, source.as_ptr(), destination.as_mut_ptr()) }.unwrap();
     destination
 }
@@ -36,7 +36,7 @@ fn text(length_bytes: usize, seed: u8) -> Vec<u8> {
     (0..length_bytes).map(|index| seed.wrapping_add(((index * 31) >> 3) as u8)).collect()
 }
 
-/// RustCrypto, unit by unit.
+/// Encrypts with RustCrypto, unit by unit.
 fn oracle_encrypt(key: &SecretBytes, units: DataUnits, data: &mut [u8]) {
     let (data_key, tweak_key) = key.expose().split_at(KEY_BYTES / 2);
     let oracle =
@@ -46,14 +46,14 @@ fn oracle_encrypt(key: &SecretBytes, units: DataUnits, data: &mut [u8]) {
     }
 }
 
-/// All lengths of a few blocks, whole strides of either width and lengths just beside them, and a
+/// All lengths of a few blocks, whole strides of either width and lengths close to them, and a
 /// page.
 fn unit_lengths() -> impl Strategy<Value = usize> {
     let beside_strides = (1..=12_usize, 0..=34_usize).prop_map(|(strides, more)| strides * 128 + more - 17);
     prop_oneof![MIN_UNIT_BYTES..=100, beside_strides, Just(128), Just(512), Just(1024), Just(4096)]
 }
 
-/// Tweaks whose lower half carries within a few units, those at the end of all, and any other.
+/// Tweaks whose lower half carries within a few units, the greatest tweaks, and any others.
 fn first_tweaks() -> impl Strategy<Value = u128> {
     let carrying = (any::<u64>(), 0..40_u128)
         .prop_map(|(upper, before)| ((u128::from(upper) << 64) | u128::from(u64::MAX)) - before);
@@ -112,7 +112,7 @@ fn a_mebibyte_at_random_is_the_same_to_all() {
     }
 }
 
-/// Pages between two that fault.
+/// Pages between two guard pages.
 struct Guarded {
     lower_guard: *mut u8,
     pages: usize,
@@ -121,14 +121,14 @@ struct Guarded {
 impl Guarded {
     fn new(pages: usize) -> Self {
         let length_bytes = (pages + 2) * PAGE_BYTES;
-        // SAFETY: a new mapping where the kernel chooses.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let lower_guard =
             unsafe { mmap_anonymous(ptr::null_mut(), length_bytes, ProtFlags::empty(), MapFlags::PRIVATE) }
                 .unwrap()
                 .cast::<u8>();
         let guarded = Self { lower_guard, pages };
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the pages between the guards, which nobody refers to yet.
+        // SAFETY: the pages between the guards, to which there are no references yet.
         unsafe { mprotect(guarded.start().cast(), pages * PAGE_BYTES, access) }.unwrap();
         guarded
     }
@@ -137,7 +137,7 @@ impl Guarded {
         self.lower_guard.wrapping_add(PAGE_BYTES)
     }
 
-    /// The first `length_bytes` and the last.
+    /// The addresses of the first and the last `length_bytes`.
     fn edges(&self, length_bytes: usize) -> [*mut u8; 2] {
         [self.start(), self.start().wrapping_add(self.pages * PAGE_BYTES - length_bytes)]
     }
@@ -145,12 +145,12 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: what `new` mapped.
+        // SAFETY: exactly the mapping of `new`.
         unsafe { munmap(self.lower_guard.cast(), (self.pages + 2) * PAGE_BYTES) }.unwrap();
     }
 }
 
-/// A byte read or written before or behind source or destination faults.
+/// A read or write before or after source or destination faults.
 #[test]
 fn no_kernel_leaves_the_bounds_of_source_and_destination() {
     let (source, destination) = (Guarded::new(24), Guarded::new(24));
@@ -168,7 +168,7 @@ fn no_kernel_leaves_the_bounds_of_source_and_destination() {
             for from in source.edges(length_bytes) {
                 for to in destination.edges(length_bytes) {
                     let case = format!("{}, {count} units of {unit_bytes}", kernel.name());
-                    // SAFETY: both have room for the units, and are apart.
+                    // SAFETY: both have space for the units, and do not overlap.
                     unsafe {
                         ptr::copy_nonoverlapping(plain.as_ptr(), from, length_bytes);
                         keyed.encrypt(units, from, to).unwrap();
@@ -187,7 +187,7 @@ fn no_units_touch_nothing() {
     for kernel in kernel::available() {
         let mut keyed = kernel.set_key(&SecretBytes::random(KEY_BYTES).unwrap()).unwrap();
         let units = DataUnits::new(u128::MAX, 0, 512).unwrap();
-        // SAFETY: there is no unit, so the pointers need not be good for any byte.
+        // SAFETY: there are no units, so the pointers need not be valid.
         unsafe {
             keyed.encrypt(units, ptr::dangling(), ptr::dangling_mut()).unwrap();
             keyed.decrypt(units, ptr::dangling(), ptr::dangling_mut()).unwrap();
@@ -195,8 +195,8 @@ fn no_units_touch_nothing() {
     }
 }
 
-/// Sessions of several kernels for one key are used by turns: none leaves anything behind that
-/// another, or its own next call, would take for its own.
+/// Sessions of several kernels for one key are used in turn: none leaves state behind that affects
+/// another, or its own next call.
 #[test]
 fn kernels_by_turns_do_not_disturb_one_another() {
     let key = SecretBytes::random(KEY_BYTES).unwrap();

@@ -1,4 +1,4 @@
-//! AES-256-XTS against an independent implementation (RustCrypto), and its behaviour at the edges.
+//! Compares AES-256-XTS with an independent implementation (RustCrypto), and checks edge cases.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use aes::Aes256;
@@ -16,7 +16,7 @@ fn secret(bytes: &[u8]) -> SecretBytes {
 /// More than two batches of any kernel.
 const UNITS_MAX: usize = 40;
 
-/// The slow and obvious oracle: unit by unit, with the tweak of plain64.
+/// The slow, obvious oracle: unit by unit, with the tweak of plain64.
 fn oracle_encrypt(key: &[u8], first_unit: u64, unit: UnitSize, data: &mut [u8]) {
     let (data_key, tweak_key) = key.split_at(KEY_BYTES / 2);
     let oracle =
@@ -32,7 +32,7 @@ fn unit_sizes() -> impl Strategy<Value = UnitSize> {
     prop_oneof![Just(UnitSize::Bytes512), Just(UnitSize::Bytes4096)]
 }
 
-/// Small numbers, numbers beyond 32 bits, and the last ones there are.
+/// Small numbers, numbers beyond 32 bits, and the greatest ones.
 fn first_units() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..1000_u64,
@@ -63,7 +63,7 @@ proptest! {
             let xts = Xts::with_kernel(&secret(&key), unit, kernel).unwrap();
             let mut session = xts.session().unwrap();
 
-            // Any alignment of either side, and not a byte written around the destination.
+            // Any alignment of either side; no byte around the destination is written.
             let mut source = vec![0xee; source_offset];
             source.extend_from_slice(&plain);
             let mut destination = vec![0xdd; destination_offset + length_bytes + 64];
@@ -81,8 +81,8 @@ proptest! {
     }
 }
 
-/// Guest memory changes while it is encrypted: each 16-byte block of the result must still be the
-/// encryption of one of the values that the block had, or of a mixture of their bytes.
+/// Guest memory changes while it is encrypted: each 16-byte block of the result must be the
+/// encryption of one of the block's values, or of a mixture of their bytes.
 #[test]
 fn a_source_that_changes_meanwhile_gives_ciphertext_of_what_it_held() {
     for kernel in kernel::available() {
@@ -114,14 +114,15 @@ fn only_held_values(kernel: &'static dyn XtsKernel, unit: UnitSize) -> bool {
             }
         });
         let only_held_values = (0..100).all(|_| {
-            // SAFETY: `shared` is readable for these units and only reached through atomics;
+            // SAFETY: `shared` is readable for these units and accessed only through atomics;
             // `cipher` is ours.
             let encrypted =
                 unsafe { encrypting.encrypt_raw(3, shared.as_ptr().cast(), cipher.as_mut_ptr(), units) };
             let decrypted = decrypting.decrypt(3, &cipher, &mut plain);
             encrypted.is_ok() && decrypted.is_ok() && plain.iter().all(|byte| [0x11, 0x22].contains(byte))
         });
-        // Before any assertion, which would leave the writer running and the scope waiting for it.
+        // Stop the writer before any assertion: a failed one would leave it running, and the scope
+        // would wait for it.
         stop.store(true, Ordering::Relaxed);
         only_held_values
     })

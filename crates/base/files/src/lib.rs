@@ -1,14 +1,13 @@
-//! Small files that a program keeps for itself: settings, notes, keys and certificates.
+//! Reads and writes small files of a program's own: settings, notes, keys and certificates.
 //!
-//! - **Whole or not at all.** What is written comes to its name in one step, when all of it is on
-//!   the disk; a process that is killed before leaves the old content. What a killed process leaves
-//!   beside it has a name that begins with a dot.
-//! - **Durable** when a call returns, the name too, unless it says otherwise.
-//! - **For their owner alone.** Files that are written have the mode [`PRIVATE_MODE`].
-//! - **No longer than they may be.** The caller says how long a file can be; of a longer one
-//!   nothing is kept.
+//! - **Atomic.** The content is written completely to the disk before the file gets its name in one
+//!   step; if the process is killed before, the old content remains. Leftovers of a killed process
+//!   have names that begin with a dot.
+//! - **Durable** when a call returns, including the name, unless stated otherwise.
+//! - **Private.** Written files have the mode [`PRIVATE_MODE`].
+//! - **Limited.** The caller gives the greatest length of a file; a longer one is not read.
 //!
-//! What may not enter: formats, and files that grow (volumes, stores, logs).
+//! Out of scope: formats, and files that grow (volumes, stores, logs).
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// Permission bits of what is written here.
+/// Permission bits of written files.
 pub const PRIVATE_MODE: u32 = 0o600;
 
 /// A file that something was tried with, and why it failed.
@@ -35,28 +34,28 @@ pub struct FileError {
     pub error: io::Error,
 }
 
-/// Puts `content` at `path`, in place of what is there.
+/// Writes `content` to `path`, and replaces an existing file.
 ///
 /// # Errors
-/// Of the file system; then what was there is there.
+/// Those of the file system; the existing file is then unchanged.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     put(path, content, |staged| fs::rename(staged, path))
 }
 
-/// Puts `content` at `path`, where nothing may be.
+/// Writes `content` to `path`, which must not exist.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`], and others of the file system; then nothing is changed.
+/// [`io::ErrorKind::AlreadyExists`], and those of the file system; nothing is changed then.
 pub fn create(path: &Path, content: &[u8]) -> io::Result<()> {
     put(path, content, |staged| Ok(renameat_with(CWD, staged, CWD, path, RenameFlags::NOREPLACE)?))
 }
 
-/// Writes a new file at `path` in place of one that is there, and makes its content durable; not
-/// its name, which is [`sync_directory`]'s. For files that nobody reads before something else names
+/// Writes a new file at `path`, replaces an existing one, and makes its content durable, but not
+/// its name; [`sync_directory`] does that. For files that are not read until another file names
 /// them.
 ///
 /// # Errors
-/// Of the file system; then there may be a part of the file.
+/// Those of the file system; part of the file may then exist.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -67,10 +66,10 @@ pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes a file; whether it was there.
+/// Removes a file. Returns whether it existed.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => sync_directory(directory_of(path)).map(|()| true),
@@ -79,21 +78,21 @@ pub fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// What is in a file of at most `bytes_max` bytes.
+/// Reads a file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// [`io::ErrorKind::FileTooLarge`] for a longer one, and others of the file system.
+/// [`io::ErrorKind::FileTooLarge`] for a longer one, and those of the file system.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_open(&File::open(path)?, bytes_max)
 }
 
-/// The same of a file that is open, from where it stands.
+/// Reads the rest of an open file, of at most `bytes_max` bytes.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_open(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
-    // One more than the file has, so that reading to its end leaves no copy of the content behind
-    // in a buffer that was too small.
+    // One more byte than the file has. Otherwise the buffer would grow when the end is read, and
+    // leave a copy of the content in freed memory.
     let length_bytes = file.metadata()?.len().min(bytes_max);
     let mut content = Vec::with_capacity(usize::try_from(length_bytes).unwrap_or_default().saturating_add(1));
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut content)?;
@@ -104,11 +103,11 @@ pub fn read_open(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The files of a directory whose names end like this and begin with no dot, in the order of their
-/// names; none if there is no such directory.
+/// The files of a directory whose names have this ending and do not begin with a dot, ordered by
+/// name; none if the directory does not exist.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub fn list(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -127,16 +126,16 @@ pub fn list(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Makes the names in `directory` durable; the empty path is the directory that the process is in.
+/// Makes the names in `directory` durable; the empty path is the current directory.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     File::open(directory)?.sync_all()
 }
 
-/// The directory that a file's name is in.
+/// The directory of a file.
 pub fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -155,7 +154,7 @@ fn put(path: &Path, content: &[u8], into_place: impl Fn(&Path) -> io::Result<()>
     sync_directory(directory_of(path))
 }
 
-/// Where a file is written before it has its name: every thread of the machine has its own.
+/// The path of a file before it gets its name; each thread of the machine uses its own.
 fn staged_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -181,7 +180,7 @@ mod tests {
     fn a_file_is_replaced_as_a_whole_and_for_its_owner_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cert.pem");
-        // What others keep beside it is not touched.
+        // Other files beside it are not touched.
         fs::write(path.with_extension("new"), "somebody's").unwrap();
         for content in ["first", "the second"] {
             replace(&path, content.as_bytes()).unwrap();
@@ -190,7 +189,7 @@ mod tests {
         }
         assert_eq!(names(directory.path()), ["cert.new", "cert.pem"]);
         assert_eq!(fs::read(path.with_extension("new")).unwrap(), b"somebody's");
-        // A directory cannot be replaced by a file, and nothing is left of the attempt.
+        // A file cannot replace a directory, and the attempt leaves nothing behind.
         let taken = directory.path().join("taken");
         fs::create_dir(&taken).unwrap();
         replace(&taken, b"x").unwrap_err();
@@ -216,7 +215,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
-        // Below a file there is nothing that could be looked for.
+        // A path below a file is an error, not a missing file.
         assert_eq!(remove(&file.join("note")).unwrap_err().kind(), io::ErrorKind::NotADirectory);
         assert_eq!(list(&file, ".json").unwrap_err().kind(), io::ErrorKind::NotADirectory);
         assert!(write(&file.join("note"), b"x").is_err());
@@ -236,7 +235,7 @@ mod tests {
         replace(&path, &[7; 8]).unwrap();
         assert_eq!(read(&path, 8).unwrap(), [7; 8]);
         assert_eq!(read(&path, 7).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-        // It does not say how long it is.
+        // This file does not report its length.
         assert_eq!(read(Path::new("/dev/zero"), 9).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 

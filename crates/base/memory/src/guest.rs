@@ -1,13 +1,13 @@
 //! Memory that a guest shares with us, and the part of it that one transfer uses.
 //!
-//! A guest may change its memory at any moment, also while we read it. Rust's references promise
+//! A guest may change its memory at any moment, even while we read it. Rust's references promise
 //! that this does not happen, so no reference into guest memory is ever made. A [`GuestSlice`]
-//! copies bytes out and in, and hands raw [`Segment`]s to the cipher kernels, which read each byte
-//! once and never branch on what they read. Whatever is written into guest memory is marked in the
-//! guest's [`DirtyLog`], so that a live migration sends it.
+//! copies bytes out and in, and passes raw [`Segment`]s to the cipher kernels, which read each byte
+//! once and never branch on it. All writes into guest memory are marked in the guest's
+//! [`DirtyLog`], so that a live migration sends them.
 //!
-//! A client that sends its bytes over a socket (NBD) has no shared memory: there a `GuestSlice`
-//! stands on a [`Buffer`] of our own, and the stages below cannot tell the difference.
+//! A client that sends its bytes over a socket (NBD) has no shared memory: its `GuestSlice` is a
+//! [`Buffer`] of our own, and the stages below cannot tell the difference.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ pub struct GuestAddress(pub u64);
 /// The most regions of one guest: QEMU's `VHOST_USER_MAX_RAM_SLOTS` is 512.
 pub const REGIONS_MAX: usize = 512;
 
-/// Why guest memory cannot be used as asked.
+/// The reasons why guest memory cannot be used.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum GuestError {
     /// Part of the range is not memory of the guest.
@@ -37,7 +37,7 @@ pub enum GuestError {
         /// Count of bytes.
         length: u64,
     },
-    /// Two regions hold the same address, or one wraps around.
+    /// Two regions contain the same address, or one wraps around.
     #[error("guest memory region of {length} bytes at {:#x} is empty, wraps around, or overlaps another", address.0)]
     BadRegion {
         /// First byte.
@@ -48,7 +48,8 @@ pub enum GuestError {
     /// More regions than any hypervisor sends.
     #[error("{0} guest memory regions; at most {REGIONS_MAX} are served")]
     TooManyRegions(usize),
-    /// A shared word whose place is no multiple of its size, so that no access to it is atomic.
+    /// A shared word whose address is not a multiple of its size, so that access to it is not
+    /// atomic.
     #[error("the word at guest address {:#x} is not aligned to its size", .0.0)]
     Misaligned(GuestAddress),
     /// The kernel refused the mapping.
@@ -56,9 +57,9 @@ pub enum GuestError {
     Map(rustix::io::Errno),
 }
 
-/// Where writes into guest memory are recorded.
+/// Records writes into guest memory.
 pub trait DirtyLog: Send + Sync {
-    /// Records that these bytes of the guest changed. Called after they have.
+    /// Records that these bytes of the guest have changed. Called after the change.
     fn mark(&self, address: GuestAddress, length: u64);
 }
 
@@ -69,8 +70,8 @@ pub struct GuestRegion {
     host: NonNull<u8>,
 }
 
-// SAFETY: a region is plain shared memory at a fixed place; all access to it is by raw copies that
-// allow for concurrent change, from whichever thread.
+// SAFETY: a region is plain shared memory at a fixed address; every access to it, from any thread,
+// is a raw copy that allows for concurrent changes.
 unsafe impl Send for GuestRegion {}
 // SAFETY: as above; it has no interior state of its own.
 unsafe impl Sync for GuestRegion {}
@@ -79,9 +80,9 @@ impl GuestRegion {
     /// Maps `length` bytes of the file (a memfd of the hypervisor) at `file_offset` as the guest's
     /// memory at `address`. The mapping is shared and left out of core dumps.
     ///
-    /// The other side could shrink the file and so make an access fault; the code that accepts a
-    /// file from outside requires its size to be sealed (`F_SEAL_SHRINK`) or is prepared to die
-    /// alone.
+    /// The other side could shrink the file, and an access would then fault. So the code that
+    /// accepts a file from outside requires its size to be sealed (`F_SEAL_SHRINK`), or runs in a
+    /// process that may crash alone.
     pub fn map(
         file: impl AsFd,
         file_offset: u64,
@@ -113,8 +114,8 @@ impl GuestRegion {
         Ok(Self { address, length, host })
     }
 
-    /// Asks for huge pages, as far as the file's kind and this system give them: before anything is
-    /// touched, since pages that are there stay as they are.
+    /// Requests huge pages, as far as the kind of file and this system provide them. Call it before
+    /// any page is touched, because existing pages do not change.
     pub fn wish_huge_pages(&self) -> Result<(), GuestError> {
         // SAFETY: the range is the mapping that this region owns; the advice changes no content.
         unsafe { madvise(self.host.as_ptr().cast(), self.length as usize, Advice::LinuxHugepage) }
@@ -142,13 +143,14 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// The memory made of these regions; writes into it are recorded in `dirty` where one is given.
+    /// Makes the memory of a guest from these regions; writes into it are recorded in `dirty`, if
+    /// given.
     pub fn new(regions: Vec<GuestRegion>, dirty: Option<Arc<dyn DirtyLog>>) -> Result<Self, GuestError> {
         Self::from_shared(regions.into_iter().map(Arc::new).collect(), dirty)
     }
 
-    /// As [`GuestMemory::new`], of regions that other memories hold too: a guest whose memory grows
-    /// by a region keeps the mappings that it has.
+    /// As [`GuestMemory::new`], from regions that other `GuestMemory`s share: a guest whose memory
+    /// grows by a region keeps its mappings.
     pub fn from_shared(
         mut regions: Vec<Arc<GuestRegion>>,
         dirty: Option<Arc<dyn DirtyLog>>,
@@ -163,8 +165,8 @@ impl GuestMemory {
         Ok(Self { regions, dirty })
     }
 
-    /// How many of the `length` bytes from `address` on lie in one region; an error if not even the
-    /// first does.
+    /// How many of the `length` bytes from `address` on are in one region; an error if not even the
+    /// first one is.
     pub fn run_length(&self, address: GuestAddress, length: u32) -> Result<u32, GuestError> {
         let after = self.regions.partition_point(|region| region.address <= address);
         let region = after.checked_sub(1).map(|index| &self.regions[index]);
@@ -174,14 +176,14 @@ impl GuestMemory {
         }
     }
 
-    /// Records that the guest's bytes were changed.
+    /// Records that these bytes of the guest were changed.
     pub(crate) fn mark_dirty(&self, address: GuestAddress, length: u64) {
         if let Some(log) = &self.dirty {
             log.mark(address, length);
         }
     }
 
-    /// The segment of the guest's memory at `address`, which must lie in one region.
+    /// The segment of the guest's memory at `address`, which must be within one region.
     pub fn segment(&self, address: GuestAddress, length: u32) -> Result<Segment, GuestError> {
         let not_mapped = GuestError::NotMapped { address, length: u64::from(length) };
         let after = self.regions.partition_point(|region| region.address <= address);
@@ -205,7 +207,7 @@ impl fmt::Debug for GuestMemory {
     }
 }
 
-/// A run of guest memory that is contiguous here too.
+/// A run of guest memory that is also contiguous in our address space.
 #[derive(Clone, Copy)]
 pub struct Segment {
     host: NonNull<u8>,
@@ -214,8 +216,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Where it starts in our address space. Valid for reads and writes of [`Segment::len`] bytes
-    /// while the slice or memory that it came from lives; the content may change at any time.
+    /// Its start in our address space. Valid for reads and writes of [`Segment::len`] bytes while
+    /// the slice or memory that it came from lives; the content may change at any time.
     pub fn host(&self) -> NonNull<u8> {
         self.host
     }
@@ -225,7 +227,7 @@ impl Segment {
         self.length as usize
     }
 
-    /// Whether it holds no byte.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -243,15 +245,15 @@ enum Memory {
 }
 
 impl GuestSlice {
-    /// A slice on a buffer of our own: whole, in one segment.
+    /// A slice of a whole buffer of our own, in one segment.
     pub fn from_buffer(buffer: Buffer) -> Self {
         let length = buffer.len();
         Self { memory: Memory::Own(buffer), length }
     }
 
-    /// A slice on a guest's memory: the given ranges one after another. `segments` is any vector,
-    /// whose old content goes away; a queue passes the one that [`GuestSlice::into_segments`] gave
-    /// back, so that no transfer allocates.
+    /// A slice of a guest's memory: the given ranges one after another. `segments` can be any
+    /// vector; its content is discarded. A queue passes the one that [`GuestSlice::into_segments`]
+    /// returned, so that no transfer allocates.
     pub fn from_guest(
         memory: &Arc<GuestMemory>,
         ranges: impl IntoIterator<Item = (GuestAddress, u32)>,
@@ -266,7 +268,7 @@ impl GuestSlice {
         Ok(Self { memory: Memory::Guest { memory: Arc::clone(memory), segments }, length })
     }
 
-    /// The buffer of a slice that was made of one.
+    /// The buffer of a slice from [`GuestSlice::from_buffer`].
     pub fn into_buffer(self) -> Option<Buffer> {
         match self.memory {
             Memory::Own(buffer) => Some(buffer),
@@ -274,7 +276,7 @@ impl GuestSlice {
         }
     }
 
-    /// The vector of a slice on guest memory, emptied, for the next one.
+    /// The vector of a slice of guest memory, emptied, for the next slice.
     pub fn into_segments(self) -> Vec<Segment> {
         match self.memory {
             Memory::Own(_) => Vec::new(),
@@ -290,12 +292,12 @@ impl GuestSlice {
         self.length
     }
 
-    /// Whether it holds no byte.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The segments that hold the bytes `start .. start + length`, in order. Panics beyond the
+    /// The segments that contain the bytes `start .. start + length`, in order. Panics beyond the
     /// slice's end.
     pub fn segments(&self, start: usize, length: usize) -> impl Iterator<Item = Segment> + '_ {
         assert!(
@@ -334,10 +336,10 @@ impl GuestSlice {
     pub fn copy_to(&self, start: usize, into: &mut [u8]) {
         let mut at = 0;
         for segment in self.segments(start, into.len()) {
-            // SAFETY: the segment is readable for its length while `self` lives; `into` has room,
-            // as the segments' lengths add up to its own; guest memory and our own private memory
-            // never overlap. The guest may change the source meanwhile: the copy then holds some
-            // mixture, which is a guest's right.
+            // SAFETY: the segment is readable for its length while `self` lives; `into` is long
+            // enough, as the segments' lengths add up to its own; guest memory and our own private
+            // memory never overlap. The guest may change the source meanwhile: the copy is then a
+            // mixture of old and new bytes, which only affects the guest.
             unsafe {
                 std::ptr::copy_nonoverlapping(segment.host.as_ptr(), into.as_mut_ptr().add(at), segment.len())
             };
@@ -350,8 +352,8 @@ impl GuestSlice {
     pub fn copy_from(&mut self, start: usize, from: &[u8]) {
         let mut at = 0;
         for segment in self.segments(start, from.len()) {
-            // SAFETY: as in `copy_to`, the other way round; nobody holds a reference into guest
-            // memory, and a slice of our own is borrowed mutably here.
+            // SAFETY: as in `copy_to`, in the other direction; there are no references into guest
+            // memory, and a slice of our own buffer is borrowed mutably here.
             unsafe {
                 std::ptr::copy_nonoverlapping(from.as_ptr().add(at), segment.host.as_ptr(), segment.len())
             };
@@ -370,7 +372,7 @@ impl GuestSlice {
     }
 
     /// Records that `length` bytes from `start` on were changed through [`GuestSlice::segments`].
-    /// The copying calls do so themselves.
+    /// The copying methods do this themselves.
     pub fn mark_dirty(&mut self, start: usize, length: usize) {
         let Memory::Guest { memory, .. } = &self.memory else {
             return;
@@ -382,7 +384,7 @@ impl GuestSlice {
     }
 }
 
-/// Never the content: it is a guest's.
+/// Omits the content, which is guest data.
 impl fmt::Debug for GuestSlice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GuestSlice({} bytes)", self.length)

@@ -1,19 +1,19 @@
 //! The memory of the data path, and the memory of secrets.
 //!
-//! - [`BufferPool`] and [`Buffer`]: our own memory for I/O. Aligned for O_DIRECT, on huge pages
-//!   where the system gives them, excluded from core dumps, owned by one thread. Each 4096-byte
-//!   block of a buffer carries a *seal*: the key epoch that sealed it, or nothing.
-//! - [`GuestMemory`] and [`GuestSlice`]: memory that a guest shares with us. It changes while we
-//!   look, so it never becomes a `&[u8]`; it is copied or handed to a cipher as raw segments, and
-//!   what we write into it is marked dirty.
-//! - [`policy`]: from which NUMA nodes memory comes. [`Padded`]: what shares no cache line with
-//!   others.
-//! - [`WordsWriter`] and [`WordsReader`]: words that one process counts in and another reads.
-//! - [`secret`]: the one type that plain keys live in. [`WipingAllocator`]: for what passes through
-//!   other memory.
+//! - [`BufferPool`] and [`Buffer`]: our own memory for I/O. It is aligned for O_DIRECT, on huge
+//!   pages where available, excluded from core dumps, and owned by one thread. Each 4096-byte block
+//!   of a buffer has a *seal*: the key epoch that sealed it, or none.
+//! - [`GuestMemory`] and [`GuestSlice`]: memory that a guest shares with us. It can change at any
+//!   time, so it never becomes a `&[u8]`; it is copied or passed to a cipher as raw segments, and
+//!   our writes into it are marked dirty.
+//! - [`policy`]: the NUMA nodes that memory comes from. [`Padded`]: values that share no cache line
+//!   with others.
+//! - [`WordsWriter`] and [`WordsReader`]: counters that one process writes and another reads.
+//! - [`secret`]: the only type for plaintext keys. [`WipingAllocator`]: for secrets that pass
+//!   through other memory.
 //!
-//! This room knows nothing of I/O, ciphers or files. It is one of the few that may use `unsafe`;
-//! each use says why it is sound.
+//! This crate contains no I/O, ciphers or files. It is one of the few that may use `unsafe`; each
+//! use explains why it is sound.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod guest;

@@ -2,18 +2,19 @@
 
 use std::ops::Deref;
 
-/// A value on cache lines of its own: for an atomic that several threads write often, beside which
-/// lies what they only read, or what others write. Each write takes the whole line away from every
-/// other processor, and on machines of several NUMA nodes it comes back from another node.
+/// A value on its own cache lines, for an atomic that several threads write often. Each write
+/// invalidates the whole line for every other processor, including neighbouring values that others
+/// only read or that other threads write; on machines with several NUMA nodes the line then comes
+/// from another node.
 ///
-/// 128 bytes: lines of x86-64 and most of arm64 have 64, but x86-64 fetches them in pairs, and some
-/// of arm64 have 128.
+/// The alignment is 128 bytes: x86-64 and most arm64 processors have lines of 64, but x86-64
+/// fetches them in pairs, and some arm64 processors have lines of 128.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Padded<T>(T);
 
 impl<T> Padded<T> {
-    /// With this value.
+    /// Pads this value.
     pub const fn new(value: T) -> Self {
         Self(value)
     }

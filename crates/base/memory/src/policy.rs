@@ -1,25 +1,25 @@
-//! From which NUMA nodes a thread's memory comes (set_mempolicy(2)).
+//! The NUMA nodes that a thread's memory comes from (set_mempolicy(2)).
 
 use std::ptr;
 
 use rustix::io::Errno;
 
-/// Nodes that a kernel can be built for.
+/// The most nodes that a kernel can be built for.
 const NODES_MAX: usize = 1024;
 const WORDS: usize = NODES_MAX / u64::BITS as usize;
 
 /// Several nodes, the nearest first (linux/mempolicy.h).
 const MPOL_PREFERRED_MANY: libc::c_int = 5;
 
-/// Whether nobody has chosen where the calling thread's memory comes from: then from the node that
-/// it runs on.
+/// Whether the calling thread has no memory policy of its own: its memory then comes from the node
+/// that it runs on.
 ///
 /// # Errors
-/// If neither the kernel nor the process that confines this one says.
+/// If the kernel fails the call, or a sandbox denies it.
 pub fn is_default() -> Result<bool, Errno> {
     let mut mode: libc::c_int = 0;
-    // SAFETY: the kernel writes one int at the first address, which is that of one; without flags,
-    // and with no mask, it looks at nothing else.
+    // SAFETY: the kernel writes one int at the first address, which is that of an int; without
+    // flags and without a mask, it accesses no other memory.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -33,12 +33,11 @@ pub fn is_default() -> Result<bool, Errno> {
     answer(returned).map(|()| mode == libc::MPOL_DEFAULT)
 }
 
-/// Has the memory that the calling thread, and the threads that it makes from now on, touch first
-/// come from these nodes as long as they have some, from the nearest of them first, and then from
-/// the others.
+/// Sets the nodes for memory that the calling thread, and the threads that it makes from now on,
+/// touch first: from the nearest of these nodes that has free memory, and then from the others.
 ///
 /// # Errors
-/// For a node that is not there or not allowed; for several nodes on a kernel before 5.15.
+/// For a node that does not exist or is not allowed; for several nodes on a kernel before 5.15.
 pub fn prefer(nodes: impl IntoIterator<Item = u32>) -> Result<(), Errno> {
     let (mut mask, mut count) = ([0_u64; WORDS], 0);
     for node in nodes {
@@ -46,10 +45,10 @@ pub fn prefer(nodes: impl IntoIterator<Item = u32>) -> Result<(), Errno> {
         *word |= 1 << (node % 64);
         count += 1;
     }
-    // The older mode means the same for one node, and every kernel has it.
+    // For one node the older mode is equivalent, and every kernel supports it.
     let mode = if count == 1 { libc::MPOL_PREFERRED } else { MPOL_PREFERRED_MANY };
-    // SAFETY: the kernel reads a bit less than it is told, of the mask, which is as long. What a
-    // policy changes is where memory comes from, and nothing in it.
+    // SAFETY: the kernel reads one bit less than the given count, which is the length of the mask.
+    // A policy changes where memory comes from, and not its content.
     let returned =
         unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, ptr::from_ref(&mask), NODES_MAX + 1) };
     answer(returned)

@@ -1,9 +1,9 @@
-//! Buffers for I/O, from chunks of one huge page each.
+//! Buffers for I/O, cut from chunks of one huge page each.
 //!
-//! A chunk is 2 MiB of anonymous memory, split by halves (a buddy allocator) into buffers of 4 KiB
-//! to 2 MiB. A pool belongs to one thread and takes chunks as they are needed, up to its capacity;
-//! an empty pool answers `None`, and the caller parks the request until a buffer comes back.
-//! Nothing here takes a lock, and nothing allocates once the chunks in use have been taken.
+//! A chunk is 2 MiB of anonymous memory, halved repeatedly (a buddy allocator) into buffers of 4
+//! KiB to 2 MiB. A pool belongs to one thread and takes chunks as needed, up to its capacity; an
+//! exhausted pool returns `None`, and the caller parks the request until a buffer is returned. The
+//! pool takes no locks, and allocates nothing once the chunks in use have been taken.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -19,7 +19,7 @@ use thiserror::Error;
 pub const CHUNK_BYTES: usize = 2 << 20;
 
 /// The largest buffer: a whole chunk. The largest transfer of a frontend is half of it, so that an
-/// unaligned one still fits after it has been widened to whole blocks.
+/// unaligned transfer still fits after it has been widened to whole blocks.
 pub const MAX_BUFFER_BYTES: usize = CHUNK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -27,8 +27,8 @@ const BLOCKS_PER_CHUNK: usize = CHUNK_BYTES / BLOCK;
 /// Buffer sizes are `BLOCK << order`.
 const ORDERS: usize = BLOCKS_PER_CHUNK.trailing_zeros() as usize + 1;
 
-/// Names a chunk among all that this process ever has: of memory that was given back and taken
-/// anew, the name is another.
+/// Names a chunk uniquely during this process's lifetime: memory that is freed and allocated again
+/// gets a new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkId(u64);
 
@@ -38,7 +38,7 @@ impl ChunkId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Its number. Numbers are given in sequence.
+    /// Its number. Numbers are assigned in sequence.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -47,16 +47,16 @@ impl ChunkId {
 /// A whole chunk, for registration with the kernel: [`CHUNK_BYTES`] bytes from `start` on.
 #[derive(Clone, Debug)]
 pub struct ChunkMemory {
-    /// Where it starts.
+    /// Its start.
     pub start: NonNull<u8>,
-    /// Dangles once the chunk is given back to the system.
+    /// Dangles once the chunk has been unmapped.
     pub alive: Weak<()>,
 }
 
-/// Why a pool cannot be made.
+/// The reasons why a pool cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PoolError {
-    /// A capacity of less than one chunk.
+    /// The capacity is less than one chunk.
     #[error("a buffer pool needs at least {CHUNK_BYTES} bytes, not {0}")]
     TooSmall(usize),
 }
@@ -69,7 +69,7 @@ pub struct BufferPool {
 
 impl BufferPool {
     /// A pool that takes at most `capacity_bytes` (at least [`CHUNK_BYTES`], rounded down to whole
-    /// chunks), as they are needed.
+    /// chunks), as needed.
     pub fn new(capacity_bytes: usize) -> Result<Self, PoolError> {
         let chunks_max = capacity_bytes / CHUNK_BYTES;
         if chunks_max == 0 {
@@ -79,9 +79,9 @@ impl BufferPool {
         Ok(Self { shared: Rc::new(RefCell::new(chunks)) })
     }
 
-    /// A buffer of `length` bytes (1 to [`MAX_BUFFER_BYTES`]) that starts on a 4096-byte boundary,
-    /// its content whatever was there before and every seal cleared; `None` while the pool is
-    /// exhausted, or for a length out of range.
+    /// Takes a buffer of `length` bytes (1 to [`MAX_BUFFER_BYTES`]) that starts on a 4096-byte
+    /// boundary. Its content is left over from earlier use, and every seal is cleared. Returns
+    /// `None` while the pool is exhausted, or for a length out of range.
     pub fn take(&self, length: usize) -> Option<Buffer> {
         if length == 0 || length > MAX_BUFFER_BYTES {
             return None;
@@ -104,7 +104,7 @@ impl BufferPool {
         self.shared.borrow().chunks.len() * CHUNK_BYTES
     }
 
-    /// Bytes now held by buffers.
+    /// Bytes in use by buffers.
     pub fn used_bytes(&self) -> usize {
         let chunks = self.shared.borrow();
         (chunks.chunks.len() * BLOCKS_PER_CHUNK - chunks.free_blocks) * BLOCK
@@ -124,7 +124,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Chunk and first block of a buffer of this order.
+    /// Takes a free buffer of this order; returns its chunk and first block.
     fn take(&mut self, order: usize) -> Option<(usize, usize)> {
         let found =
             self.chunks.iter_mut().enumerate().find_map(|(index, chunk)| Some((index, chunk.split(order)?)));
@@ -154,16 +154,16 @@ struct Chunk {
     alive: Rc<()>,
     memory: NonNull<u8>,
     seals: NonNull<Option<KeyEpoch>>,
-    /// For each order, a bit per buffer of that size: set while it is free and not part of a larger
-    /// free one.
+    /// For each order, one bit per buffer of that size: set while the buffer is free and not part
+    /// of a larger free one.
     free: [[u64; BLOCKS_PER_CHUNK / 64]; ORDERS],
 }
 
 impl Chunk {
     fn map() -> Option<Self> {
-        // Twice the size holds an aligned chunk wherever the mapping falls; the rest goes back at
-        // once. SAFETY: a new anonymous mapping at an address of the kernel's choice touches no
-        // existing memory.
+        // Twice the size contains an aligned chunk at any address; the rest is unmapped at once.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing
+        // memory.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -175,7 +175,7 @@ impl Chunk {
         .ok()?
         .cast::<u8>();
         let head = start.align_offset(CHUNK_BYTES);
-        // SAFETY: head < CHUNK_BYTES, so head, chunk and tail lie within the mapping just made,
+        // SAFETY: head < CHUNK_BYTES, so head, chunk and tail are within the mapping just made,
         // which no other code knows; head and tail are unmapped once and never used again.
         let memory = unsafe {
             let memory = start.add(head);
@@ -183,8 +183,8 @@ impl Chunk {
                 let _ = munmap(start.cast(), head);
             }
             let _ = munmap(memory.add(CHUNK_BYTES).cast(), CHUNK_BYTES - head);
-            // Both are wishes that an old kernel or a small machine may refuse; DONTDUMP is not,
-            // but exists since Linux 3.4.
+            // Errors are ignored: an old kernel or a small machine may refuse huge pages, and
+            // DONTDUMP exists since Linux 3.4.
             let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxHugepage);
             let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxDontDump);
             memory
@@ -196,14 +196,14 @@ impl Chunk {
         Some(Self { id, alive, memory: NonNull::new(memory)?, seals: NonNull::from(seals).cast(), free })
     }
 
-    /// Where the content and the seals of a block are.
+    /// The addresses of a block's content and seal.
     fn addresses(&self, block: usize) -> (NonNull<u8>, NonNull<Option<KeyEpoch>>) {
         assert!(block < BLOCKS_PER_CHUNK);
-        // SAFETY: just checked: both addresses lie within the chunk's two allocations.
+        // SAFETY: just checked: both addresses are within the chunk's two allocations.
         unsafe { (self.memory.add(block * BLOCK), self.seals.add(block)) }
     }
 
-    /// Takes a free buffer of this order, halving a larger one where it must; returns its first
+    /// Takes a free buffer of this order, and halves a larger one if necessary; returns its first
     /// block.
     fn split(&mut self, order: usize) -> Option<usize> {
         let (from, index) = (order..ORDERS).find_map(|from| {
@@ -220,7 +220,7 @@ impl Chunk {
         Some(index << order)
     }
 
-    /// Gives a buffer back and joins it with its free neighbours.
+    /// Returns a buffer, and merges it with its free neighbours.
     fn join(&mut self, block: usize, order: usize) {
         let mut order = order;
         let mut index = block >> order;
@@ -244,8 +244,9 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: every buffer holds the `Rc` that owns this chunk, so none is left; the memory was
-        // mapped, and the seals were leaked, in `map` with these sizes, and are given back once.
+        // SAFETY: every buffer holds the `Rc` that owns this chunk, so no buffer is left; the
+        // memory was mapped, and the seals were leaked, in `map` with these sizes, and are freed
+        // once.
         unsafe {
             let _ = munmap(self.memory.as_ptr().cast(), CHUNK_BYTES);
             drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.seals.as_ptr(), BLOCKS_PER_CHUNK)));
@@ -253,8 +254,7 @@ impl Drop for Chunk {
     }
 }
 
-/// Memory for one transfer. It belongs to its holder and goes back to its pool when it is
-/// dropped.
+/// Memory for one transfer. It belongs to its holder, and returns to its pool when it is dropped.
 pub struct Buffer {
     pool: Rc<RefCell<Chunks>>,
     address: NonNull<u8>,
@@ -272,33 +272,33 @@ impl Buffer {
         self.length
     }
 
-    /// Never: a buffer holds at least one byte.
+    /// Always false: a buffer has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
 
     /// The content.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies in a live chunk, was zeroed by the kernel and is this buffer's
+        // SAFETY: the range is in a live chunk, was zeroed by the kernel and belongs to this buffer
         // alone.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.length) }
     }
 
-    /// The content, to be changed.
+    /// The content, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` makes the reference the only one.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length) }
     }
 
-    /// Which key epoch sealed each 4096-byte block of the content; `None` says that nothing is
-    /// there.
+    /// The key epoch that sealed each 4096-byte block of the content; `None` for a block that is
+    /// absent.
     pub fn seals(&self) -> &[Option<KeyEpoch>] {
-        // SAFETY: there is a seal for each block of the chunk, and this buffer's blocks are its
-        // alone.
+        // SAFETY: there is a seal for each block of the chunk, and this buffer's blocks belong to
+        // it alone.
         unsafe { std::slice::from_raw_parts(self.seals.as_ptr(), self.length.div_ceil(BLOCK)) }
     }
 
-    /// The seals, to be set.
+    /// The seals, mutably.
     pub fn seals_mut(&mut self) -> &mut [Option<KeyEpoch>] {
         // SAFETY: as in `seals`; `&mut self` makes the reference the only one.
         unsafe { std::slice::from_raw_parts_mut(self.seals.as_ptr(), self.length.div_ceil(BLOCK)) }
@@ -315,13 +315,13 @@ impl Buffer {
         }
     }
 
-    /// The address of the content, to be handed to the kernel: valid, and the content's
-    /// place, as long as the buffer lives, wherever the buffer itself is moved.
+    /// The address of the content, for the kernel. It is valid and does not change while the buffer
+    /// lives, even if the buffer is moved.
     pub fn address(&self) -> NonNull<u8> {
         self.address
     }
 
-    /// The chunk that it is a part of.
+    /// The chunk that contains it.
     pub fn chunk(&self) -> ChunkId {
         self.id
     }
@@ -340,7 +340,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Never the content: it may be a guest's.
+/// Omits the content, which may be guest data.
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} bytes)", self.length)
@@ -425,7 +425,7 @@ mod tests {
         assert!(memory.alive.upgrade().is_some());
         drop((first, second, pool));
         assert!(memory.alive.upgrade().is_none());
-        // It may well lie where the other did.
+        // Its address may be that of the old chunk.
         let pool = BufferPool::new(CHUNK_BYTES).unwrap();
         assert_ne!(pool.take(4096).unwrap().chunk(), old);
     }

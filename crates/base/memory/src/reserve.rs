@@ -1,22 +1,21 @@
-//! Buffers for a stage that waits for them, so that it never waits in vain.
+//! Buffers for a stage that waits for them, with a guarantee that it gets them.
 
 use crate::pool::{Buffer, BufferPool, CHUNK_BYTES};
 
-/// A thread's shared pool, and behind it a reserve that belongs to one stage's channel alone.
+/// A thread's shared pool, and a reserve that belongs to one stage's channel alone.
 ///
-/// All stages of a thread take from one pool, and a request that goes down holds buffers of several
-/// of them. Were that all, the upper stages could take the last buffer while each of their requests
-/// waits for one of the stage below: nobody could go on. So every channel that waits for buffers
-/// keeps a reserve that is large enough for any one of its requests, touched only when the shared
-/// pool is exhausted. Then
-/// - a request that waits has, of its own channel, another one under way that holds the reserve or
-///   a part of it, and whose end will wake the thread; nobody has to be told of buffers that come
-///   back elsewhere;
-/// - the lowest stage that waits always goes on, therefore the one above it does, and so on up.
+/// All stages of a thread take from one pool, and a request on its way down holds buffers of
+/// several of them. With the pool alone, the upper stages could take the last buffer while each of
+/// their requests waits for a buffer in the stage below: a deadlock. So every channel that waits
+/// for buffers has a reserve that is large enough for any one of its requests, used only when the
+/// shared pool is exhausted. Then
+/// - while a request waits, another request of its channel holds the reserve or a part of it, and
+///   will wake the thread when it ends; so buffers that are returned elsewhere need no
+///   notification;
+/// - the lowest waiting stage always makes progress, therefore the one above it does, and so on up.
 ///
-/// It holds as long as a channel takes all that a request needs in one
-/// [`take_all`](Self::take_all), serves those that wait in order, and takes its locks before its
-/// buffers.
+/// This requires that a channel takes all buffers of a request in one [`take_all`](Self::take_all),
+/// serves waiting requests in order, and takes its locks before its buffers.
 #[derive(Debug)]
 pub struct ReservedPool {
     shared: BufferPool,
@@ -24,8 +23,8 @@ pub struct ReservedPool {
 }
 
 impl ReservedPool {
-    /// A reserve of `reserve_bytes`, rounded up to whole chunks, behind `shared`. No memory is
-    /// taken for it before it is needed.
+    /// Adds a reserve of `reserve_bytes`, rounded up to whole chunks, to `shared`. Its memory is
+    /// allocated when it is first needed.
     ///
     /// A buffer of up to half a chunk can share a chunk with others; count a larger one as a whole
     /// chunk.
@@ -35,12 +34,12 @@ impl ReservedPool {
         Self { shared: shared.clone(), reserve }
     }
 
-    /// As [`BufferPool::take`]: from the shared pool, else from the reserve, else `None`.
+    /// As [`BufferPool::take`], from the shared pool, or else from the reserve.
     pub fn take(&self, length: usize) -> Option<Buffer> {
         self.take_all(|pool| pool.take(length))
     }
 
-    /// All that one request needs, or nothing: `take` is called with the shared pool and, where it
+    /// Takes all buffers of one request, or none: `take` is called with the shared pool and, if it
     /// returns `None`, with the reserve.
     pub fn take_all<T>(&self, take: impl Fn(&BufferPool) -> Option<T>) -> Option<T> {
         take(&self.shared).or_else(|| take(&self.reserve))

@@ -1,18 +1,18 @@
-//! The one type of the house that holds plain keys, passphrases and whatever they are derived from.
+//! The only type that holds plaintext keys, passphrases and the secrets that they are derived from.
 //!
-//! A [`SecretBytes`] lives in pages of its own, between two guard pages, so that
+//! A [`SecretBytes`] has its own pages between two guard pages, so that
 //! - it is locked into memory and never swapped (as far as `RLIMIT_MEMLOCK` allows, see
 //!   [`SecretBytes::is_locked`]),
-//! - it is left out of core dumps, and a forked child finds zeroes in its place,
-//! - a read or write past either end of the pages faults instead of reaching it,
-//! - it is wiped before its pages go back to the kernel, or to the next secret.
+//! - it is excluded from core dumps, and a forked child finds zeroes in its place,
+//! - a read or write past either end of the pages faults,
+//! - it is wiped before its pages return to the kernel or are used for the next secret.
 //!
-//! Making such pages takes six system calls, so a few that were wiped are kept for secrets to come,
-//! guarded and locked as they are.
+//! Making such pages takes six system calls, so a few wiped ones are kept for later secrets, still
+//! guarded and locked.
 //!
-//! It cannot be printed, cloned by accident, or compared in a time that depends on its content.
-//! What it cannot promise: copies that a caller makes of [`SecretBytes::expose`] are the caller's
-//! to wipe.
+//! It cannot be printed or cloned by accident, and comparisons take a time that does not depend on
+//! its content. It cannot protect copies that a caller makes of [`SecretBytes::expose`]; the caller
+//! must wipe them.
 
 use std::fmt;
 use std::io;
@@ -24,29 +24,29 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use subtle::{Choice, ConstantTimeEq};
 use zeroize::Zeroize;
 
-/// Most bytes that one secret may have.
+/// The greatest length of a secret, in bytes.
 ///
-/// The longest secret of the house is a passphrase or a wrapped key, far below this; the limit
-/// keeps a length taken from outside from locking an arbitrary share of memory.
+/// The longest secrets are passphrases and wrapped keys, far below this; the limit prevents a
+/// length from outside from locking an arbitrary share of memory.
 pub const SECRET_MAX_BYTES: usize = 4096;
 
-/// Most pages that are kept for secrets to come: as many as a key server needs for the requests it
-/// answers at a time. They count towards `RLIMIT_MEMLOCK`.
+/// The most pages that are kept for later secrets: as many as a key server needs for the requests
+/// that it serves at once. They count towards `RLIMIT_MEMLOCK`.
 const SPARE_PAGES_MAX: usize = 64;
 
-/// Wiped pages that no secret uses, each with its guards.
+/// Wiped pages without a secret, each with its guards.
 static SPARE_PAGES: Mutex<Vec<GuardedPages>> = Mutex::new(Vec::new());
 
-/// Why a secret could not be made.
+/// The reasons why a secret cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The asked length is above [`SECRET_MAX_BYTES`].
+    /// The requested length is above [`SECRET_MAX_BYTES`].
     #[error("a secret of {length_bytes} bytes is longer than the {SECRET_MAX_BYTES} bytes that one may have")]
     TooLong {
-        /// The length asked for.
+        /// The requested length.
         length_bytes: usize,
     },
-    /// The kernel gave no memory that is private and left out of dumps.
+    /// The kernel provided no memory that is private and excluded from dumps.
     #[error("no protected memory for a secret: {0}")]
     Memory(#[source] io::Error),
     /// The kernel's random source failed.
@@ -54,10 +54,11 @@ pub enum SecretError {
     Random(#[source] io::Error),
 }
 
-/// Secret bytes in locked, undumpable, guarded memory, wiped on drop. See the [module](self).
+/// Secret bytes in locked, guarded memory that is not dumped and is wiped on drop. See the
+/// [module](self).
 ///
-/// The content starts on a page boundary. Equality takes the same time for any two contents of one
-/// length; the length itself is no secret.
+/// The content starts on a page boundary. Comparing two secrets of one length takes constant time;
+/// the length itself is not secret.
 pub struct SecretBytes {
     pages: ManuallyDrop<GuardedPages>,
     length_bytes: usize,
@@ -101,8 +102,8 @@ impl SecretBytes {
         secret
     }
 
-    /// A second copy in pages of its own. Explicit, because every copy of a key is one more to
-    /// account for.
+    /// Makes a copy in its own pages. This is explicit, because every copy of a key must be
+    /// accounted for.
     ///
     /// # Errors
     /// As [`zeroed`](Self::zeroed).
@@ -120,7 +121,7 @@ impl SecretBytes {
         unsafe { std::slice::from_raw_parts(self.pages.base.as_ptr(), self.length_bytes) }
     }
 
-    /// The secret itself, to be filled or changed in place.
+    /// The secret itself, mutably.
     pub fn expose_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `expose`, writable too, and `&mut self` makes this the only access.
         unsafe { std::slice::from_raw_parts_mut(self.pages.base.as_ptr(), self.length_bytes) }
@@ -131,18 +132,18 @@ impl SecretBytes {
         self.length_bytes
     }
 
-    /// Whether there are no bytes at all.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.length_bytes == 0
     }
 
-    /// Whether the kernel locked the pages into memory. If not, `RLIMIT_MEMLOCK` is used up and the
-    /// secret may be swapped out: the secret still works, and a program should warn once.
+    /// Whether the kernel locked the pages into memory. If not, `RLIMIT_MEMLOCK` is exhausted, and
+    /// the secret works but may be swapped out; a program should warn once.
     pub fn is_locked(&self) -> bool {
         self.pages.locked
     }
 
-    /// Overwrites the bytes with zeroes in a way that the compiler may not drop.
+    /// Overwrites the bytes with zeroes in a way that the compiler cannot remove.
     fn wipe(&mut self) {
         self.expose_mut().zeroize();
     }
@@ -151,10 +152,10 @@ impl SecretBytes {
 impl Drop for SecretBytes {
     fn drop(&mut self) {
         self.wipe();
-        // The last moment at which this secret has the pages.
+        // This secret owns the pages until here.
         #[cfg(test)]
         tests::record_content_at_release(self.expose());
-        // SAFETY: this is the end of `self`, so nobody takes or drops the field again.
+        // SAFETY: `self` ends here, so the field is not taken or dropped again.
         unsafe { ManuallyDrop::take(&mut self.pages) }.keep();
     }
 }
@@ -190,19 +191,18 @@ struct GuardedPages {
 
 // SAFETY: the pages belong to this value alone, wherever it is.
 unsafe impl Send for GuardedPages {}
-// SAFETY: the value hands out nothing but its address; `SecretBytes` reads behind `&` and writes
-// behind `&mut`.
+// SAFETY: the value exposes only its address; `SecretBytes` reads through `&` and writes through
+// `&mut`.
 unsafe impl Sync for GuardedPages {}
 
 impl GuardedPages {
-    /// Pages full of zeroes for `length_bytes`: some that were kept, or new ones.
+    /// Zeroed pages for `length_bytes`: kept ones, or new ones.
     fn spare_or_new(length_bytes: usize) -> rustix::io::Result<Self> {
         let spare = (length_bytes <= rustix::param::page_size()).then(|| SPARE_PAGES.lock().pop());
         spare.flatten().map_or_else(|| Self::map(length_bytes), Ok)
     }
 
-    /// Keeps pages that were wiped for the next secret, if they are as good as new ones; or unmaps
-    /// them.
+    /// Keeps wiped pages for the next secret if they are as good as new ones, or unmaps them.
     fn keep(self) {
         if self.locked && self.usable_bytes == rustix::param::page_size() {
             let mut spare = SPARE_PAGES.lock();
@@ -227,21 +227,21 @@ impl GuardedPages {
         }?;
         // SAFETY: one page into the mapping just made, so inside it and not null.
         let base = unsafe { NonNull::new_unchecked(lower_guard.cast::<u8>().add(page_bytes)) };
-        // From here on drop unmaps, also if a step below fails.
+        // From here on drop unmaps them, even if a step below fails.
         let mut pages = Self { base, usable_bytes, locked: false };
         pages.protect()?;
         Ok(pages)
     }
 
-    /// Makes the inner pages usable: out of dumps first, writable after, so that no secret precedes
-    /// protection.
+    /// Makes the inner pages usable: first excluded from dumps, then writable, so that no secret is
+    /// in them before they are protected.
     fn protect(&mut self) -> rustix::io::Result<()> {
         let (start, length_bytes) = (self.base.as_ptr().cast(), self.usable_bytes);
-        // SAFETY: the calls name exactly the inner pages of our own mapping, which nobody refers to
-        // yet.
+        // SAFETY: the calls name exactly the inner pages of our own mapping, to which there are no
+        // references yet.
         unsafe {
             rustix::mm::madvise(start, length_bytes, Advice::LinuxDontDump)?;
-            // Best effort: a second line behind the house's rule never to fork without exec.
+            // Best effort, in addition to the rule never to fork without exec.
             let _ = rustix::mm::madvise(start, length_bytes, Advice::LinuxWipeOnFork);
             rustix::mm::mprotect(start, length_bytes, MprotectFlags::READ | MprotectFlags::WRITE)?;
             self.locked = rustix::mm::mlock(start, length_bytes).is_ok();
@@ -253,8 +253,9 @@ impl GuardedPages {
 impl Drop for GuardedPages {
     fn drop(&mut self) {
         let page_bytes = rustix::param::page_size();
-        // SAFETY: exactly the mapping that `map` made, guard pages included, and nothing refers to
-        // it any more. munmap fails only for arguments that name no mapping, which these do.
+        // SAFETY: exactly the mapping that `map` made, including the guard pages, and there are no
+        // references to it any more. munmap fails only for arguments that name no mapping, which
+        // these do.
         let _ = unsafe {
             rustix::mm::munmap(self.base.as_ptr().sub(page_bytes).cast(), self.usable_bytes + 2 * page_bytes)
         };
@@ -341,8 +342,8 @@ mod tests {
         assert_eq!(usize::from_str_radix(end, 16).unwrap(), base.addr() + page_bytes);
         assert!(entry.split(' ').nth(1).unwrap().starts_with("rw-p"));
 
-        // A neighbouring secret's guard may have merged with ours, so look for what covers the
-        // address.
+        // A neighbouring secret's guard may have merged with ours, so look for the mapping that
+        // contains the address.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         for guarded in [base.addr() - 1, base.addr() + page_bytes] {
             let covering = maps.lines().find(|line| {

@@ -1,8 +1,8 @@
-//! Words that one process writes and another reads, in a file that neither can cut short.
+//! Words that one process writes and another reads, in a file that neither can truncate.
 //!
-//! The maker of the file seals its size, so that no access to a mapping faults, whatever the other
-//! side does. A reader holds a mapping that it cannot write, and gets values only: no reference
-//! into the memory leaves this file.
+//! The maker of the file seals its size, so that accesses to a mapping never fault, whatever the
+//! other side does. A reader's mapping is read-only, and it gets only values: no reference into the
+//! memory leaves this file.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -14,24 +14,24 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use thiserror::Error;
 
-/// What keeps the size as it is, and these seals too.
+/// The seals that fix the size, and themselves.
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
-/// Why shared words cannot be had.
+/// The reasons why shared words cannot be used.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum SharedWordsError {
-    /// The file's size is not sealed, or is another one.
+    /// The file's size is not sealed, or differs.
     #[error("the file for shared counters is not {bytes} bytes with a sealed size")]
     NotSealed {
         /// The size that was expected.
         bytes: u64,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot {action} the file for shared counters: {errno}")]
     System {
-        /// What was tried.
+        /// The call's purpose.
         action: &'static str,
-        /// Why it failed.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -40,10 +40,10 @@ fn failed(action: &'static str) -> impl Fn(Errno) -> SharedWordsError {
     move |errno| SharedWordsError::System { action, errno }
 }
 
-/// Makes a file for `count` words, all zero. Pages take memory when they are written first.
+/// Makes a file for `count` words, all zero. Pages are allocated when they are first written.
 ///
 /// # Errors
-/// If the kernel makes none.
+/// If the kernel cannot make it.
 pub fn make_shared_words(count: usize) -> Result<OwnedFd, SharedWordsError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("strongroom-statistics", flags).map_err(failed("make"))?;
@@ -62,8 +62,8 @@ struct Mapping {
     count: usize,
 }
 
-// SAFETY: the mapping is memory at a fixed place for as long as this lives, and every access to it
-// is atomic.
+// SAFETY: the mapping is memory at a fixed address while this lives, and every access to it is
+// atomic.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -88,21 +88,21 @@ impl Mapping {
 
     /// All words. Those of a reader's mapping must only be loaded.
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping holds `count` words from `start` on, is aligned to a page, and lives
-        // as long as `self`. The size of its file is sealed, so that every page of it is there.
-        // Other processes may change the words at any moment, which is what atomics allow for.
+        // SAFETY: the mapping contains `count` words from `start` on, is aligned to a page, and
+        // lives as long as `self`. The size of its file is sealed, so every page of it exists.
+        // Other processes may change the words at any moment, which atomics allow.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping made in `new`, to which no reference outlives `self`.
+        // SAFETY: the range is the mapping made in `new`, and no reference to it outlives `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), bytes_of(self.count) as usize) };
     }
 }
 
-/// Shared words that may be written.
+/// Shared words, writable.
 #[derive(Debug)]
 pub struct WordsWriter(Mapping);
 
@@ -110,7 +110,7 @@ impl WordsWriter {
     /// Maps the `count` words of a file made by [`make_shared_words`].
     ///
     /// # Errors
-    /// For another file, or if the kernel does not map it.
+    /// For another kind of file, or if the kernel cannot map it.
     pub fn map(file: impl AsFd, count: usize) -> Result<Self, SharedWordsError> {
         Mapping::new(file, count, ProtFlags::READ | ProtFlags::WRITE).map(Self)
     }
@@ -121,15 +121,15 @@ impl WordsWriter {
     }
 }
 
-/// Shared words that are only read. What is in them is whatever the writer put there.
+/// Shared words, read-only. Their content is arbitrary: the writer may be compromised.
 #[derive(Debug)]
 pub struct WordsReader(Mapping);
 
 impl WordsReader {
-    /// Maps the `count` words of a file made by [`make_shared_words`], without the right to write.
+    /// Maps the `count` words of a file made by [`make_shared_words`], read-only.
     ///
     /// # Errors
-    /// For another file, or if the kernel does not map it.
+    /// For another kind of file, or if the kernel cannot map it.
     pub fn map(file: impl AsFd, count: usize) -> Result<Self, SharedWordsError> {
         Mapping::new(file, count, ProtFlags::READ).map(Self)
     }

@@ -1,17 +1,16 @@
-//! An allocator that wipes what is given back to it.
+//! An allocator that wipes freed memory.
 //!
-//! Keys live in [`secret`](crate::secret) memory, but some pass through memory that is not ours:
-//! the plain text of a TLS record in rustls's buffers, an HTTP answer, a parser's strings. Those
-//! buffers are freed sooner or later, and what was in them would stay in the heap for anyone who
-//! reads it next: a bug, a debugger, a swapped-out page. With this allocator under the whole
-//! program it does not.
+//! Keys are kept in [`secret`](crate::secret) memory, but some pass through other memory: the
+//! plaintext of a TLS record in rustls's buffers, an HTTP response, a parser's strings. When those
+//! buffers are freed, their content would remain in the heap, within reach of a bug, a debugger, or
+//! a swapped-out page. This allocator, used for the whole program, wipes it.
 //!
-//! It costs what writing zeroes over freed memory costs. The data path allocates nothing for an
-//! I/O, so it pays nothing.
+//! It costs as much as zeroing freed memory. The data path allocates nothing for an I/O, so it
+//! costs nothing there.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The allocator `Beneath`, wiping every block before `Beneath` gets it back. The program names one
+/// Wraps the allocator `Beneath`, and wipes every block before freeing it. The program declares it
 /// as its `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WipingAllocator<Beneath = System> {
@@ -19,18 +18,18 @@ pub struct WipingAllocator<Beneath = System> {
 }
 
 impl WipingAllocator {
-    /// Over the system's allocator.
+    /// Wraps the system's allocator.
     pub const fn new() -> Self {
         Self { beneath: System }
     }
 }
 
-// SAFETY: every block comes from `beneath` and goes back to it with the layout that it was made
-// with, and what is asked of a `GlobalAlloc` is what `beneath` promises. A block is written to only
-// while it is still the caller's.
+// SAFETY: every block comes from `beneath` and is freed there with its original layout, and the
+// requirements of `GlobalAlloc` are those that `beneath` fulfils. A block is written to only while
+// it is still the caller's.
 unsafe impl<Beneath: GlobalAlloc> GlobalAlloc for WipingAllocator<Beneath> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises about `layout` are those that `beneath` asks for.
+        // SAFETY: the caller fulfils the requirements on `layout`, which are those of `beneath`.
         unsafe { self.beneath.alloc(layout) }
     }
 
@@ -41,18 +40,19 @@ unsafe impl<Beneath: GlobalAlloc> GlobalAlloc for WipingAllocator<Beneath> {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller gives up a block of this layout that `beneath` made, so all of it may
-        // be written, and is then `beneath`'s again.
+        // be written; then it belongs to `beneath` again.
         unsafe {
             wipe(block, layout.size());
             self.beneath.dealloc(block, layout);
         }
     }
 
-    /// Always moves: an allocator that grows a block by moving it leaves the old one as it was.
+    /// Always moves the block: an allocator that moves a block to grow it does not wipe the old
+    /// one.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller promises a size that is not zero and does not overflow with this
-        // alignment, and a block of this layout; the two blocks are distinct and each is at least
-        // as long as what is copied.
+        // SAFETY: the caller guarantees a size that is not zero and does not overflow with this
+        // alignment, and a block of this layout; the two blocks are distinct, and each is at least
+        // as long as the copied bytes.
         unsafe {
             let moved = self.beneath.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
             if !moved.is_null() {
@@ -64,14 +64,13 @@ unsafe impl<Beneath: GlobalAlloc> GlobalAlloc for WipingAllocator<Beneath> {
     }
 }
 
-/// Writes zeroes in a way that the compiler may not drop although nobody of this program reads
-/// them.
+/// Writes zeroes in a way that the compiler cannot remove although the program never reads them.
 ///
 /// # Safety
-/// `block` starts `length_bytes` that may be written.
+/// `block` must point to `length_bytes` writable bytes.
 unsafe fn wipe(block: *mut u8, length_bytes: usize) {
-    // SAFETY: as promised by the caller. The assembly is empty; it stands for code that might read
-    // the block.
+    // SAFETY: the caller guarantees it. The assembly is empty; to the compiler it may read the
+    // block.
     unsafe {
         block.write_bytes(0, length_bytes);
         std::arch::asm!("/* {0} */", in(reg) block, options(nostack, preserves_flags));
@@ -83,17 +82,17 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Looks at each block as it comes back.
+    /// Inspects each block when it is freed.
     #[derive(Default)]
     struct Watched {
         bytes_back: Cell<usize>,
         bytes_not_wiped: Cell<usize>,
     }
 
-    // SAFETY: the system's allocator, which only gets its blocks back a little later.
+    // SAFETY: this is the system's allocator, and inspects blocks before it frees them.
     unsafe impl GlobalAlloc for Watched {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller's guarantees are passed on.
             unsafe { System.alloc(layout) }
         }
 
@@ -103,7 +102,7 @@ mod tests {
             self.bytes_back.set(self.bytes_back.get() + bytes.len());
             let not_wiped = bytes.iter().filter(|byte| **byte != 0).count();
             self.bytes_not_wiped.set(self.bytes_not_wiped.get() + not_wiped);
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller's guarantees are passed on.
             unsafe { System.dealloc(block, layout) }
         }
     }
@@ -113,8 +112,8 @@ mod tests {
         let allocator = WipingAllocator { beneath: Watched::default() };
         for (size, new_size) in [(1, 4096), (4096, 100_000), (1 << 20, 3), (64, 64)] {
             let layout = Layout::from_size_align(size, 16).unwrap();
-            // SAFETY: sizes are not zero; each block is used within its size and given back once,
-            // with its layout.
+            // SAFETY: sizes are not zero; each block is used within its size and freed once, with
+            // its layout.
             unsafe {
                 let block = allocator.alloc(layout);
                 block.write_bytes(0xA5, size);

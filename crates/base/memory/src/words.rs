@@ -1,23 +1,23 @@
-//! Small things in guest memory that a queue and its driver share: indices, descriptors, status
+//! Small values in guest memory that a queue and its driver share: indices, descriptors, status
 //! bytes.
 //!
-//! A ring's indices are published with release and read with acquire, as the virtio standard asks
-//! of both sides; what lies under them is copied, byte by byte as far as anybody may tell, and
-//! looked at only in the copy.
+//! A ring's indices are published with release and read with acquire, as the virtio standard
+//! requires of both sides. Other data is copied, possibly byte by byte, and only the copy is used.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use crate::guest::{GuestAddress, GuestError, GuestMemory};
 
 impl GuestMemory {
-    /// The byte at `address`. What was written before it was stored is visible after this.
+    /// The byte at `address`. Writes that preceded its store are visible after this.
     pub fn load_u8(&self, address: GuestAddress) -> Result<u8, GuestError> {
         let byte = self.word::<u8>(address)?;
         // SAFETY: as in `load_u16`; every byte is aligned.
         Ok(unsafe { AtomicU8::from_ptr(byte) }.load(Ordering::Acquire))
     }
 
-    /// Stores a byte and marks it dirty. Earlier writes are visible to a thread that sees it.
+    /// Stores a byte and marks it dirty. Earlier writes are visible to a thread that reads the new
+    /// byte.
     pub fn store_u8(&self, address: GuestAddress, value: u8) -> Result<(), GuestError> {
         let byte = self.word::<u8>(address)?;
         // SAFETY: as in `load_u8`.
@@ -26,7 +26,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Sets bits of the byte at `address`, whatever others do to it meanwhile.
+    /// Sets bits of the byte at `address` atomically.
     pub fn set_bits(&self, address: GuestAddress, bits: u8) -> Result<(), GuestError> {
         let byte = self.word::<u8>(address)?;
         // SAFETY: as in `load_u8`.
@@ -51,19 +51,19 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// The 16-bit word at `address`, in the byte order of the guest's memory (little-endian). What
-    /// the guest wrote before it stored the word is visible after this.
+    /// The 16-bit word at `address`, in the byte order of the guest's memory (little-endian).
+    /// Writes that preceded its store by the guest are visible after this.
     pub fn load_u16(&self, address: GuestAddress) -> Result<u16, GuestError> {
         let word = self.word::<u16>(address)?;
-        // SAFETY: `word` checked that the place is mapped for the life of `self` and aligned. Its
+        // SAFETY: `word` checked that the address is aligned, and mapped while `self` lives. Its
         // content is only ever accessed atomically or by raw copies, never through a reference of
         // ours.
         let value = unsafe { AtomicU16::from_ptr(word) }.load(Ordering::Acquire);
         Ok(u16::from_le(value))
     }
 
-    /// Stores a 16-bit word, little-endian, and marks it dirty. What was written into the guest's
-    /// memory before is visible to a thread that sees the new word.
+    /// Stores a 16-bit word, little-endian, and marks it dirty. Earlier writes into the guest's
+    /// memory are visible to a thread that reads the new word.
     pub fn store_u16(&self, address: GuestAddress, value: u16) -> Result<(), GuestError> {
         let word = self.word::<u16>(address)?;
         // SAFETY: as in `load_u16`.
@@ -72,30 +72,30 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// A copy of the bytes at `address`, which lie in one region. Each is read once.
+    /// Copies the bytes at `address`, which must be within one region. Each is read once.
     pub fn read<const N: usize>(&self, address: GuestAddress) -> Result<[u8; N], GuestError> {
         let segment = self.segment(address, N as u32)?;
         let mut bytes = [0; N];
         // SAFETY: the segment is readable for N bytes while `self` lives, and never overlaps our
-        // own stack. The guest may change the source meanwhile: the copy then holds some mixture,
-        // which is a guest's right.
+        // own stack. The guest may change the source meanwhile: the copy is then a mixture of old
+        // and new bytes, which only affects the guest.
         unsafe { std::ptr::copy_nonoverlapping(segment.host().as_ptr(), bytes.as_mut_ptr(), N) };
         Ok(bytes)
     }
 
-    /// Copies bytes to `address`, where they lie in one region, and marks them dirty.
+    /// Copies bytes to `address`, which must be within one region, and marks them dirty.
     pub fn write(&self, address: GuestAddress, bytes: &[u8]) -> Result<(), GuestError> {
         let not_mapped = GuestError::NotMapped { address, length: bytes.len() as u64 };
         let Ok(length) = u32::try_from(bytes.len()) else { return Err(not_mapped) };
         let segment = self.segment(address, length)?;
-        // SAFETY: the segment is writable for its length while `self` lives; nobody holds a
-        // reference into it, so it does not overlap `bytes`.
+        // SAFETY: the segment is writable for its length while `self` lives; there are no
+        // references into it, so it does not overlap `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), segment.host().as_ptr(), bytes.len()) };
         self.mark_dirty(address, u64::from(length));
         Ok(())
     }
 
-    /// The place of a word: mapped and aligned.
+    /// The pointer to a word; an error if it is not mapped or not aligned.
     fn word<T>(&self, address: GuestAddress) -> Result<*mut T, GuestError> {
         let word = self.segment(address, size_of::<T>() as u32)?.host().as_ptr().cast::<T>();
         if word.is_aligned() { Ok(word) } else { Err(GuestError::Misaligned(address)) }

@@ -1,9 +1,9 @@
-//! A secret by which two processes of one host authenticate each other.
+//! A secret with which two processes of one host authenticate each other.
 //!
-//! It is random, lies in a file that only its owner can read, and makes and verifies tags over
-//! messages. It encrypts nothing and wraps no key. A [`PeerSecret`] is made by the two functions
-//! here alone and never shows its bytes. So a room that holds one depends neither on `crypto` nor
-//! on `memory`, and the secret is no way to hold a key of a volume.
+//! It is random, is stored in a file that only its owner can read, and makes and verifies tags over
+//! messages. It encrypts nothing and wraps no key. Only the two functions here make a
+//! [`PeerSecret`], and its bytes are never exposed. So a crate that holds one depends neither on
+//! `crypto` nor on `memory`, and the secret cannot be used to hold a volume's key.
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -17,24 +17,24 @@ use strongroom_memory::secret::{SecretBytes, SecretError};
 use strongroom_types::hex;
 use thiserror::Error;
 
-/// The bytes of a secret, and of a challenge.
+/// The length of a secret, and of a challenge, in bytes.
 const SECRET_BYTES: usize = 32;
 /// The length of a challenge, in hexadecimal digits.
 pub const CHALLENGE_DIGITS: usize = 2 * SECRET_BYTES;
 
-/// Why a secret cannot be made, read or used.
+/// The reasons why a secret cannot be made, read or used.
 #[derive(Debug, Error)]
 pub enum PeerSecretError {
-    /// Its file.
+    /// The secret's file failed.
     #[error("the secret that two processes share cannot be used: {0}")]
     File(#[from] io::Error),
-    /// There is no memory for it, or no random numbers.
+    /// There is no memory for the secret, or there are no random numbers.
     #[error(transparent)]
     Memory(#[from] SecretError),
-    /// The cipher library.
+    /// The cipher library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
-    /// A tag that was not made with this secret over this message.
+    /// The tag was not made with this secret over this message.
     #[error("the tag is not authentic")]
     Wrong,
 }
@@ -44,7 +44,8 @@ pub enum PeerSecretError {
 pub struct PeerSecret(SecretBytes);
 
 impl PeerSecret {
-    /// Makes one, and leaves it in a file that only its owner can read. What was there is replaced.
+    /// Makes a secret, and writes it to a file that only its owner can read. An existing file is
+    /// replaced.
     ///
     /// # Errors
     /// If there is no memory, or the file cannot be written.
@@ -59,10 +60,10 @@ impl PeerSecret {
         Ok(Self(secret))
     }
 
-    /// Reads the one that was left there.
+    /// Reads the secret of a file.
     ///
     /// # Errors
-    /// If it is not there, is another user's, or is readable by others.
+    /// If the file is missing, belongs to another user, or is readable by others.
     pub fn read(path: &Path) -> Result<Self, PeerSecretError> {
         let mut file = File::open(path)?;
         let metadata = file.metadata()?;
@@ -85,14 +86,14 @@ impl PeerSecret {
     /// Verifies a tag of [`tag`](Self::tag) in constant time.
     ///
     /// # Errors
-    /// [`PeerSecretError::Wrong`] if it is not this message's.
+    /// [`PeerSecretError::Wrong`] if the tag does not belong to this message.
     pub fn verify(&self, message: &str, tag: &str) -> Result<(), PeerSecretError> {
         let tag = hex::decode(tag).ok_or(PeerSecretError::Wrong)?;
         verify_hmac_sha256(&self.0, message.as_bytes(), &tag).map_err(|_| PeerSecretError::Wrong)
     }
 }
 
-/// A random challenge, as [`CHALLENGE_DIGITS`] of hexadecimal.
+/// A random challenge of [`CHALLENGE_DIGITS`] hexadecimal digits.
 ///
 /// # Errors
 /// If there are no random numbers.

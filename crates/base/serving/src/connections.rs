@@ -1,15 +1,15 @@
-//! Accepting connections, and ending them in order.
+//! Accepts connections, and ends them in order.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-/// The pause after the kernel refused a connection, mostly for want of file descriptors, which come
-/// back as connections end.
+/// The pause after the kernel has refused a connection, mostly for lack of file descriptors, which
+/// are freed as connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The connections of a listener, each a task. They are cut off when this is dropped.
+/// The connections of a listener, each a task. Dropping this aborts them.
 #[derive(Debug)]
 pub struct Connections {
     listener: &'static str,
@@ -17,13 +17,13 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// No connections yet. Log lines call the listener `listener`.
+    /// Starts without connections. Log lines call the listener `listener`.
     pub fn new(listener: &'static str) -> Self {
         Self { listener, open: JoinSet::new() }
     }
 
-    /// Waits for the next connection, which `next` accepts. Goes on after an error of the kernel's,
-    /// and forgets connections that have ended. Dropping the future loses no connection if dropping
+    /// Waits for the next connection, which `next` accepts. Continues after an error of the kernel,
+    /// and removes connections that have ended. Dropping the future loses no connection if dropping
     /// that of `next` loses none.
     pub async fn accept<T, Next>(&mut self, mut next: impl FnMut() -> Next) -> T
     where
@@ -31,7 +31,7 @@ impl Connections {
     {
         loop {
             let accepted = tokio::select! {
-                // With no connection open this branch is disabled.
+                // This branch is disabled while no connection is open.
                 Some(_) = self.open.join_next() => continue,
                 accepted = next() => accepted,
             };
@@ -50,7 +50,8 @@ impl Connections {
         self.open.spawn(connection);
     }
 
-    /// Waits until all connections have ended, and cuts off those that have not `within` this time.
+    /// Waits until all connections have ended, and aborts those that have not ended `within` this
+    /// time.
     pub async fn drain(mut self, within: Duration) {
         let ended = async { while self.open.join_next().await.is_some() {} };
         if tokio::time::timeout(within, ended).await.is_err() {

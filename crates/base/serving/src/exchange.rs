@@ -1,4 +1,4 @@
-//! One HTTP request over a connection, and its answer.
+//! One HTTP request over a connection, and its response.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -8,16 +8,16 @@ use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What a server may answer.
+/// Limits on a server's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeLimits {
-    /// Bytes of the answer's head.
+    /// Bytes of the response's head.
     pub head_bytes: usize,
-    /// Bytes of the answer's body.
+    /// Bytes of the response's body.
     pub body_bytes: usize,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Answered {
     /// Its status.
@@ -26,18 +26,18 @@ pub struct Answered {
     pub body: Bytes,
 }
 
-/// Why there is no answer.
+/// The reasons why there is no response.
 #[derive(Debug, Error)]
 pub enum ExchangeError {
-    /// The connection ended, or what came is no HTTP.
+    /// The connection ended, or the response is not HTTP.
     #[error(transparent)]
     Connection(#[from] hyper::Error),
-    /// The answer's body could not be read, or is too long.
+    /// The response's body could not be read, or is too long.
     #[error("{0}")]
     Body(String),
 }
 
-/// Sends a request and reads its answer. Has no deadline of its own.
+/// Sends a request and reads its response. The caller sets the deadline.
 ///
 /// # Errors
 /// [`ExchangeError`].
@@ -55,8 +55,8 @@ pub async fn exchange(
         Ok(Answered { status: head.status, body: body.to_bytes() })
     };
     tokio::pin!(talk, connection);
-    // The connection carries the talk, and ends before it only in failure, which the talk then
-    // reports.
+    // The connection drives the exchange. If it ends first, it has failed, and the exchange then
+    // returns the error.
     let mut is_open = true;
     loop {
         tokio::select! {

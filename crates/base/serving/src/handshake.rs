@@ -1,4 +1,4 @@
-//! TLS with a deadline.
+//! TLS handshakes with a deadline.
 
 use std::io;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Why there is no TLS on a connection.
+/// The reasons why a TLS handshake fails.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
     /// The peer took too long.
     #[error("the TLS handshake took too long")]
     Late,
-    /// The peer speaks no TLS, or was not let in.
+    /// The peer does not use TLS, or was refused.
     #[error(transparent)]
     Failed(#[from] io::Error),
 }
 
-/// Shakes hands as the server.
+/// Performs the handshake as the server.
 ///
 /// # Errors
 /// [`HandshakeError`].

@@ -1,4 +1,4 @@
-//! HTTP/1.1 to a router, within limits.
+//! Serves HTTP/1.1 requests with a router, within limits.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use hyper_util::service::TowerToHyperService;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What a client may send before it is answered.
+/// Limits on a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
     /// Bytes of a request's head; hyper's least buffer is 8 KiB.
     pub head_bytes: usize,
     /// Header lines of a request.
     pub head_lines: usize,
-    /// Time for a request's head, also after the request before it.
+    /// The time for a request's head, counted from the previous response on.
     pub head_within: Duration,
     /// Whether a connection serves another request after the first one.
     pub keeps_alive: bool,
 }
 
-/// Serves the requests of one connection until the client ends it, or `ending` is ready and the
-/// request under way is answered. Handlers find `peer` in the request's extensions.
+/// Serves the requests of one connection until the client ends it, or until `ending` is ready and
+/// the current request is answered. Handlers find `peer` in the request's extensions.
 ///
 /// # Errors
-/// If the connection ended otherwise.
+/// If the connection ended in another way.
 pub async fn serve_http<Peer: Clone + Send + Sync + 'static>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
@@ -60,16 +60,16 @@ pub async fn serve_http<Peer: Clone + Send + Sync + 'static>(
     }
 }
 
-/// Why a request's body is not read.
+/// The reasons why a request's body is not read.
 #[derive(Debug, Error)]
 pub enum BodyError {
-    /// It has more bytes than it may have.
+    /// It exceeds the limit, in bytes.
     #[error("the request's body has more than {0} bytes")]
     TooLong(usize),
-    /// It did not come in time.
+    /// It did not arrive in time.
     #[error("the request's body did not come in time")]
     Late,
-    /// The connection ended, or what came is no HTTP.
+    /// The connection ended, or the request is not HTTP.
     #[error("the request's body ended early")]
     CutShort,
 }

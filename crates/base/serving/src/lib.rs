@@ -1,4 +1,4 @@
-//! What every listener of Strongroom needs, and nothing of what is asked there.
+//! What all listeners of Strongroom have in common, independent of the requests that they serve.
 //!
 //! | file | holds |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | `exchange` | one HTTP request over a connection, for clients (feature `http`) |
 //!
 //! The control plane's API, the key server's enrolment and administration, its KMIP port and
-//! hostd's control socket are served by this. Each chooses its limits; none accepts, shakes hands
-//! or drains by itself.
+//! hostd's control socket use this crate. Each chooses its limits; none implements accepting,
+//! handshakes or draining itself.
 #![forbid(unsafe_code)]
 
 mod connections;

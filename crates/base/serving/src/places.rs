@@ -1,11 +1,10 @@
-//! Places for the connections of a listener, so that nobody who is unknown keeps out those who are
-//! known.
+//! Places for the connections of a listener, so that unknown peers cannot keep out known ones.
 //!
-//! A connection begins as a stranger's: nobody has been verified yet. Strangers have a number of
-//! places of their own, and a new one always gets one. If all are taken, the oldest stranger of the
-//! address that has most of them loses its place. So connections that are opened and left silent
-//! displace each other, and a client whose handshake takes milliseconds is known long before it is
-//! the oldest. Known peers have other places, and each of them a share.
+//! A connection begins as a stranger's, because its peer has not been verified yet. Strangers have
+//! their own places, and a new one always gets one. If all are taken, the oldest stranger of the
+//! address with the most places loses its own. So idle connections displace each other, and a
+//! client whose handshake takes milliseconds is known long before it is the oldest. Known peers
+//! have other places, and each of them has a share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -16,10 +15,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// How often a line of the log says that strangers were displaced.
+/// The least time between two log lines about displaced strangers.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// How many places there are.
+/// The counts of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// For strangers; at least one.
@@ -30,18 +29,18 @@ pub struct Limits {
     pub of_one: usize,
 }
 
-/// Why a known peer gets no place.
+/// The reasons why a known peer gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// The places of known peers are taken.
     #[error("all {0} places for connections are taken")]
     All(usize),
-    /// This peer's are.
+    /// This peer's share is taken.
     #[error("one client may have {0} connections")]
     OfOne(usize),
 }
 
-/// The places of one listener. `Peer` tells known peers apart.
+/// The places of one listener. `Peer` identifies known peers.
 #[derive(Debug)]
 pub struct Places<Peer> {
     shared: Arc<Shared<Peer>>,
@@ -63,7 +62,7 @@ struct Shared<Peer> {
 #[derive(Debug)]
 struct State<Peer> {
     next: u64,
-    /// In the order in which they came.
+    /// In the order of arrival.
     strangers: BTreeMap<u64, Stranger>,
     by_address: HashMap<IpAddr, usize>,
     known: usize,
@@ -79,7 +78,7 @@ struct Stranger {
 }
 
 impl<Peer: Clone + Eq + Hash> Places<Peer> {
-    /// The places of a listener, which log lines call so.
+    /// Makes the places of a listener, which log lines call `listener`.
     pub fn new(listener: &'static str, limits: Limits) -> Self {
         let state = State {
             next: 0,
@@ -93,7 +92,7 @@ impl<Peer: Clone + Eq + Hash> Places<Peer> {
         Self { shared: Arc::new(Shared { listener, limits, state: Mutex::new(state) }) }
     }
 
-    /// A place for a connection from this address.
+    /// Takes a place for a connection from this address.
     pub fn enter(&self, from: IpAddr) -> Place<Peer> {
         let address = network_of(from);
         let (displaced, watched) = watch::channel(false);
@@ -110,7 +109,7 @@ impl<Peer: Clone + Eq + Hash> Places<Peer> {
         Place { shared: Arc::clone(&self.shared), number, displaced: watched, peer: Mutex::new(None) }
     }
 
-    /// How many connections have a place.
+    /// The count of connections that have a place.
     pub fn taken(&self) -> usize {
         let state = self.shared.state.lock();
         state.strangers.len() + state.known
@@ -138,7 +137,7 @@ impl<Peer> State<Peer> {
         Some(stranger)
     }
 
-    /// A flood of connections is one line in a while.
+    /// Limits a flood of connections to one log line per [`TOLD_EVERY`].
     fn tell(&mut self, listener: &str) {
         let is_due = self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY);
         if self.displaced > 0 && is_due {
@@ -160,7 +159,7 @@ fn take_one<Key: Eq + Hash>(counts: &mut HashMap<Key, usize>, key: &Key) {
     }
 }
 
-/// One who has an IPv6 address mostly has 2^64 of them.
+/// The network of an address. The owner of an IPv6 address usually has 2^64 of them.
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -168,7 +167,7 @@ pub fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection's place. Leaving it is dropping it.
+/// A connection's place. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place<Peer: Eq + Hash> {
     shared: Arc<Shared<Peer>>,
@@ -178,20 +177,20 @@ pub struct Place<Peer: Eq + Hash> {
 }
 
 impl<Peer: Clone + Eq + Hash> Place<Peer> {
-    /// Returns when the place was given to somebody else; never for a peer that is known.
+    /// Returns when another connection has taken the place; never for a known peer.
     pub async fn displaced(&self) {
         let mut displaced = self.displaced.clone();
         if displaced.wait_for(|displaced| *displaced).await.is_err() {
-            // It is known, and nobody can displace it any more.
+            // The peer is known, and can no longer be displaced.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Says whose connection it is: verified, so that it has a place of the known ones from now on.
-    /// Who it was first stays.
+    /// Declares the verified peer of the connection, which gets a known peer's place. A later call
+    /// does not change the peer.
     ///
     /// # Errors
-    /// [`Full`]: it is still a stranger's.
+    /// [`Full`]; the connection then remains a stranger's.
     pub fn known_as(&self, peer: &Peer) -> Result<(), Full> {
         let mut known = self.peer.lock();
         if known.is_some() {
@@ -205,8 +204,8 @@ impl<Peer: Clone + Eq + Hash> Place<Peer> {
         if state.known >= all {
             return Err(Full::All(all));
         }
-        // One that was displaced a moment ago and is known now has its place all the same, if its
-        // end was not begun.
+        // A connection that was displaced a moment ago and is known now gets its place
+        // nevertheless, unless it is already being ended.
         state.forget_stranger(self.number);
         state.known += 1;
         *state.by_peer.entry(peer.clone()).or_default() += 1;
@@ -269,7 +268,7 @@ mod tests {
         assert!(!is_displaced(&known));
         assert_eq!(strangers.iter().filter(|place| !is_displaced(place)).count(), LIMITS.strangers);
         assert!(!is_displaced(&strangers[99]));
-        // Somebody else comes into the flood and is known before 4 more have come.
+        // Another client connects during the flood, and is known before 4 more have connected.
         let late = places.enter(address(1));
         let _more = [places.enter(address(1)), places.enter(address(1))];
         late.known_as(&8).unwrap();
@@ -288,7 +287,7 @@ mod tests {
         assert_eq!(of(1).unwrap_err(), Full::OfOne(2));
         let _three = of(2).unwrap();
         assert_eq!(of(3).unwrap_err(), Full::All(3));
-        // Asked again, it is who it was.
+        // A second call does not change the peer.
         one.known_as(&9).unwrap();
         drop(one);
         of(1).unwrap();

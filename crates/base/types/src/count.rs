@@ -1,5 +1,5 @@
-/// A count of things as a sentence has it: `1 VM`, `2 VMs`, `no VMs`. Of what English counts by an
-/// `s` alone; `noun` is one of them, and its first word is the one that is counted.
+/// A count of things for a sentence: `1 VM`, `2 VMs`, `no VMs`. The plural takes an `s`; in a
+/// `noun` of several words the first one is counted.
 pub fn counted(count: usize, noun: &str) -> String {
     let (first, rest) =
         noun.split_once(' ').map_or((noun, String::new()), |(first, rest)| (first, format!(" {rest}")));

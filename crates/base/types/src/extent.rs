@@ -10,15 +10,15 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// The smallest unit that a guest addresses, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// A run of bytes: `offset .. offset + length`, whose end is representable (checked when it is
-/// made).
+/// A run of bytes: `offset .. offset + length`. The end is representable, which is checked at
+/// construction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Extent {
     offset: u64,
     length: u64,
 }
 
-/// Why two numbers do not make an extent.
+/// The error of two numbers that do not make an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("extent of {length} bytes at offset {offset} ends beyond 2^64 bytes")]
 pub struct ExtentError {
@@ -37,7 +37,7 @@ impl Extent {
         }
     }
 
-    /// The bytes from `start` up to, and without, `end`; empty where `end` is not beyond `start`.
+    /// The bytes from `start` up to `end`, exclusive; empty if `end` is not beyond `start`.
     pub const fn between(start: u64, end: u64) -> Self {
         Self { offset: start, length: end.saturating_sub(start) }
     }
@@ -57,22 +57,22 @@ impl Extent {
         self.offset + self.length
     }
 
-    /// Whether it holds no byte.
+    /// Whether it is empty.
     pub const fn is_empty(self) -> bool {
         self.length == 0
     }
 
-    /// Whether both hold a byte in common.
+    /// Whether the two have a byte in common.
     pub const fn overlaps(self, other: Self) -> bool {
         self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Whether every byte of `other` is one of this extent's.
+    /// Whether every byte of `other` is in this extent.
     pub const fn contains(self, other: Self) -> bool {
         self.offset <= other.offset && other.end() <= self.end()
     }
 
-    /// The bytes that both hold.
+    /// The bytes that both contain.
     pub fn intersection(self, other: Self) -> Self {
         Self::between(self.offset.max(other.offset), self.end().min(other.end()))
     }
@@ -82,8 +82,8 @@ impl Extent {
         (self.offset | self.length) & (unit - 1) == 0
     }
 
-    /// The smallest extent on multiples of `unit` bytes (a power of two) that holds this one, cut
-    /// at 2^64.
+    /// The smallest extent on multiples of `unit` bytes (a power of two) that contains this one,
+    /// cut at 2^64.
     pub const fn widened_to(self, unit: u64) -> Self {
         let start = self.offset & !(unit - 1);
         let end = match self.end().checked_add(unit - 1) {
@@ -93,7 +93,7 @@ impl Extent {
         Self::between(start, end)
     }
 
-    /// The largest extent on multiples of `unit` bytes (a power of two) within this one; may be
+    /// The largest extent on multiples of `unit` bytes (a power of two) within this one; it may be
     /// empty.
     pub const fn narrowed_to(self, unit: u64) -> Self {
         let start = match self.offset.checked_add(unit - 1) {

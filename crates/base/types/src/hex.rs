@@ -1,12 +1,12 @@
-//! Bytes in records that people may read: lower-case hexadecimal, two digits a byte, so that the
-//! same bytes always have the same text. Never for secrets.
+//! Bytes as lower-case hexadecimal, two digits per byte, for records that people may read. The same
+//! bytes always have the same text. Not for secrets.
 //!
 //! With serde: `#[serde(with = "hex")]` for any number of bytes, `#[serde(with = "hex::array")]`
-//! for a fixed one.
+//! for a fixed number.
 
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-/// The text of some bytes.
+/// Encodes bytes.
 pub fn encode(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes
@@ -16,7 +16,7 @@ pub fn encode(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// The bytes of a text; none if it is not such a text.
+/// Decodes a text; `None` if it is not such a text.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let nibble = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -28,32 +28,32 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then_some(bytes).flatten()
 }
 
-/// The text, for serde.
+/// Serializes bytes as text.
 pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&encode(bytes))
 }
 
-/// The bytes, for serde.
+/// Deserializes bytes from text.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
     decode(&text).ok_or_else(|| D::Error::custom("not lower-case hexadecimal"))
 }
 
-/// As [`decode`], of a fixed number of bytes.
+/// As [`decode`], for a fixed number of bytes.
 pub fn decode_array<const LENGTH: usize>(text: &str) -> Option<[u8; LENGTH]> {
     decode(text)?.try_into().ok()
 }
 
-/// The same for serde, of a fixed number of bytes.
+/// For serde, with a fixed number of bytes.
 pub mod array {
     use serde::{Deserializer, Serializer, de::Error};
 
-    /// The text.
+    /// Serializes bytes as text.
     pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         super::serialize(bytes, serializer)
     }
 
-    /// The bytes.
+    /// Deserializes bytes from text.
     pub fn deserialize<'de, D: Deserializer<'de>, const N: usize>(
         deserializer: D,
     ) -> Result<[u8; N], D::Error> {

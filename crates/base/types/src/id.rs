@@ -1,4 +1,4 @@
-//! Ids. Each is its own type, so that one cannot stand where another belongs.
+//! Ids. Each kind is its own type, so that none can be used in place of another.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
 
-/// A text that is no id.
+/// The error of a text that is not an id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("'{0}' is not an id; an id has 32 hexadecimal digits, such as 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
 pub struct IdError(String);
@@ -34,7 +34,7 @@ macro_rules! uuid_id {
                 Self(Uuid::new_v4())
             }
 
-            /// The id made of these sixteen bytes.
+            /// Makes an id of these sixteen bytes.
             pub const fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
@@ -68,7 +68,7 @@ macro_rules! uuid_id {
 }
 
 uuid_id! {
-    /// Names a volume for life, wherever its files move.
+    /// Names a volume permanently, wherever its files are moved.
     VolumeId
 }
 uuid_id! {
@@ -76,7 +76,7 @@ uuid_id! {
     LayerId
 }
 uuid_id! {
-    /// Names a snapshot: the same in every volume that was part of it.
+    /// Names a snapshot; it is the same in every volume that was part of it.
     SnapshotId
 }
 uuid_id! {
@@ -88,28 +88,28 @@ uuid_id! {
     KekId
 }
 uuid_id! {
-    /// Names a virtual machine for life.
+    /// Names a virtual machine permanently.
     VmId
 }
 uuid_id! {
-    /// Names a client of the key server for life: every certificate it renews bears the same id,
-    /// and the objects it owns are filed under it.
+    /// Names a client of the key server permanently: every certificate that it renews has the same
+    /// id, and its objects are filed under it.
     ClientId
 }
 uuid_id! {
-    /// Names one grant; used once.
+    /// Names one grant, which is used once.
     GrantId
 }
 uuid_id! {
-    /// Names one wish for a new key, so that it can be repeated: the caller writes it down first,
-    /// and asks again with the same one after a crash.
+    /// Names one request for a new key, so that it can be repeated: the caller records it first,
+    /// and repeats the request with the same id after a crash.
     KeyRequestId
 }
 
-/// Which DEK sealed a block. Counted from 1 within a volume and never used twice.
+/// The number of the DEK that sealed a block, counted from 1 within a volume and never reused.
 ///
-/// `Option<KeyEpoch>` is as large as a `u32` and is `None` when all its bits are zero: a block's
-/// seal that nobody has set says "nothing here".
+/// `Option<KeyEpoch>` is as large as a `u32`, and is `None` when all its bits are zero: zeroed
+/// seals mean that the block is absent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 #[repr(transparent)]
@@ -119,7 +119,7 @@ impl KeyEpoch {
     /// The epoch of a new volume's first DEK.
     pub const FIRST: KeyEpoch = KeyEpoch(NonZeroU32::MIN);
 
-    /// The epoch with this number; zero names none.
+    /// The epoch with this number; `None` for zero.
     pub const fn new(number: u32) -> Option<Self> {
         match NonZeroU32::new(number) {
             Some(number) => Some(Self(number)),
@@ -132,7 +132,7 @@ impl KeyEpoch {
         self.0.get()
     }
 
-    /// The epoch after this one, or nothing after the last (4,294,967,295).
+    /// The epoch after this one; `None` after the last (4,294,967,295).
     pub const fn next(self) -> Option<Self> {
         match self.0.checked_add(1) {
             Some(number) => Some(Self(number)),

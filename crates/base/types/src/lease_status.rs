@@ -1,20 +1,20 @@
-//! The state of a provider's KEK that a process holds under a lease. The KEK itself is not here.
+//! The state of a provider's KEK that a process holds under a lease. It does not contain the KEK.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How a KEK stands.
+/// The state of a KEK.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
     /// Whether it is held.
     #[serde(flatten)]
     pub state: LeaseState,
-    /// Since when: seconds since 1970-01-01 00:00 UTC.
+    /// When this state began, in seconds since 1970-01-01 00:00 UTC.
     pub since_unix_seconds: u64,
-    /// Why it is not held, or not confirmed, where there is a reason.
+    /// Why it is not held or not confirmed, if there is a reason.
     pub reason: Option<String>,
-    /// Whether its time is over: it should be replaced.
+    /// Whether it has expired and should be replaced.
     pub expired: bool,
 }
 
@@ -22,26 +22,26 @@ pub struct LeaseStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum LeaseState {
-    /// Held, and its provider said so at the last renewal.
+    /// Held, and confirmed by its provider at the last renewal.
     Held,
-    /// Held while its provider cannot be reached, or refuses to say.
+    /// Held, but its provider cannot be reached or does not answer.
     Outage,
-    /// Not held: it cannot be had, and is asked for until it can.
+    /// Not held: it is unavailable, and is requested until it is available.
     Waiting,
-    /// Not to be used any more, and wiped.
+    /// Not usable any more, and wiped.
     Revoked {
-        /// How.
+        /// The reason.
         how: RevokedHow,
     },
 }
 
-/// Why a key is not to be used any more.
+/// The reasons why a key is not usable any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RevokedHow {
-    /// Somebody may know it.
+    /// It may be known to others.
     Compromised,
-    /// It is gone.
+    /// It was destroyed.
     Destroyed,
 }
 

@@ -1,9 +1,9 @@
-//! The words of the house as types: ids, names, byte sizes, extents, key epochs and the limits they
-//! obey; what keys of providers are called and how they stand; bytes and times as text; and the one
-//! way in which a room promises an answer for later. None holds a key.
+//! Strongroom's basic types: ids, names, byte sizes, extents, key epochs and their limits; the
+//! names and states of providers' keys; bytes and times as text; and the one way in which a crate
+//! promises a later answer. None holds a key.
 //!
-//! Every room may use this one; it does no I/O and depends on no other room. A bare integer or
-//! string does not cross a room's door where one of these types says what it is.
+//! Every crate may use this one; it does no I/O and depends on no other crate of the workspace.
+//! Where one of these types exists, no bare integer or string passes between crates.
 #![forbid(unsafe_code)]
 
 mod count;
@@ -20,8 +20,8 @@ mod size;
 mod utc;
 
 /// The greatest count that is read from a datastore: of a volume's descriptors, a VM's starts, a
-/// log's superblocks. No counting gets there, so a greater one was written by somebody else, and
-/// would overflow as it is counted on.
+/// log's superblocks. No real count reaches it, so a greater one was forged, and would overflow
+/// when it is incremented.
 pub const STORED_COUNT_MAX: u64 = u64::MAX / 2;
 
 /// Bytes of the tag over a volume's descriptor, or a VM's configuration: HMAC-SHA256, or SHA-256

@@ -1,6 +1,6 @@
 //! Messages for people.
 
-/// The message without the kernel's error numbers: beside their names they tell nobody anything.
+/// The message without the kernel's error numbers, which add nothing to the errors' names.
 pub fn without_numbers(message: &str) -> String {
     let mut kept = String::with_capacity(message.len());
     let mut rest = message;

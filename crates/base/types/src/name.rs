@@ -1,26 +1,26 @@
-//! What people may call a VM, a disk, a datastore or a policy: one rule, and one text for what
-//! breaks it.
+//! The names of VMs, disks, datastores and policies: one rule, and one message for violations of
+//! it.
 
 use thiserror::Error;
 use uuid::Uuid;
 
-/// The longest name, in bytes: a host name's label has as many.
+/// The longest name, in bytes: that of a label of a host name.
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// Why a text is no name.
+/// The error of a text that is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "'{name}' cannot be a name: {fault}; write 1 to {NAME_BYTES_MAX} letters (a-z, A-Z), digits, dots, dashes and underscores, \
      and begin with a letter or a digit"
 )]
 pub struct NameError {
-    /// As it was given.
+    /// The text.
     name: String,
-    /// What is wrong with it.
+    /// The violation.
     fault: NameFault,
 }
 
-/// What is wrong with a text that should be a name.
+/// The ways in which a text violates the rule for names.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 enum NameFault {
     #[error("it is empty")]
@@ -38,13 +38,13 @@ enum NameFault {
 /// Checks a name: 1 to 63 ASCII letters, digits, `.`, `_` and `-`, of which the first is a letter
 /// or a digit, and not of the form of an id.
 ///
-/// It is a directory's name in a datastore and a part of a socket's path, hence the characters and
-/// the length: it is never hidden, leaves no directory, and is nothing that a shell or a terminal
-/// takes for something else. Where an object is asked for by name or id, the form says which of
-/// them it is.
+/// A name is used as a directory in a datastore and as part of a socket's path. The rule keeps it
+/// from being hidden, from leaving its directory, and from having a meaning to a shell or a
+/// terminal. Where an object is requested by name or id, the form of the text decides which of them
+/// it is.
 ///
 /// # Errors
-/// [`NameError`] names the text, what is wrong with it, and the rule.
+/// [`NameError`] names the text, the violation, and the rule.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     let refused = |fault| Err(NameError { name: name.to_owned(), fault });
     let Some(first) = name.chars().next() else { return refused(NameFault::Empty) };
@@ -111,7 +111,7 @@ macro_rules! name_type {
 }
 
 name_type! {
-    /// What people call a snapshot of a volume or a VM ([`check_name`]).
+    /// The name of a snapshot of a volume or a VM ([`check_name`]).
     SnapshotName
 }
 
@@ -149,8 +149,7 @@ mod tests {
         }
     }
 
-    /// What is wrong is said apart from the rule: a dot that is only in the wrong place is not
-    /// called forbidden.
+    /// The violation and the rule are separate: a misplaced dot is not called forbidden.
     #[test]
     fn the_text_does_not_contradict_itself() {
         let rule = "; write 1 to 63 letters (a-z, A-Z), digits, dots, dashes and underscores, and begin with a letter or a digit";

@@ -1,8 +1,7 @@
-//! An answer that is still to come: waited for by a thread, or awaited by a task of any executor.
+//! A pending answer: a thread can wait for it, or a task of any executor can await it.
 //!
-//! Rooms whose work is done by one thread of their own (`store`, `audit`) hand these out, so that a
-//! caller inside an asynchronous program never blocks its reactor, and one outside needs no
-//! reactor.
+//! Crates that do their work on one thread of their own (`store`, `audit`) return these, so that a
+//! caller in an asynchronous program never blocks its reactor, and other callers need no reactor.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,28 +10,28 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Makes both ends of one answer.
+/// Makes the two ends of one answer.
 pub fn pending<T>() -> (Answerer<T>, Pending<T>) {
     let shared = Arc::new(Shared { slot: Mutex::new(Slot::Open(Waiter::Nobody)), settled: Condvar::new() });
     (Answerer { shared: Arc::clone(&shared) }, Pending { shared })
 }
 
-/// The end that answers, once. Dropped without an answer, it tells the other end that none will
-/// come.
+/// The end that answers, once. If it is dropped without an answer, the other end gets
+/// [`Abandoned`].
 #[derive(Debug)]
 pub struct Answerer<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The end that waits: [`wait`](Self::wait) for a thread, `.await` for a task. Dropping it gives up
-/// the answer, not the work.
+/// The end that waits: [`wait`](Self::wait) for a thread, `.await` for a task. Dropping it discards
+/// the answer, but does not cancel the work.
 #[derive(Debug)]
 #[must_use = "what was asked for is done only once the answer is there"]
 pub struct Pending<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The answering side ended without an answer. Whether the work was done is not known.
+/// The answering end was dropped without an answer. Whether the work was done is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer will not come: whoever was to give it has ended")]
 pub struct Abandoned;
@@ -45,14 +44,15 @@ struct Shared<T> {
 
 #[derive(Debug)]
 enum Slot<T> {
-    /// Nothing yet.
+    /// There is no answer yet.
     Open(Waiter),
     Answered(T),
-    /// No answer will come, or it was taken.
+    /// The answer was taken, or will never come.
     Closed,
 }
 
-/// Who waits for the answer. Waking a thread is a system call, so none is made for nobody.
+/// The waiter for the answer. Waking a thread is a system call, so it is omitted if there is no
+/// waiter.
 #[derive(Debug)]
 enum Waiter {
     Nobody,
@@ -61,7 +61,7 @@ enum Waiter {
 }
 
 impl<T> Shared<T> {
-    /// Leaves what is not [`Slot::Open`] as it is.
+    /// Settles an open slot; others stay as they are.
     fn settle(&self, outcome: Slot<T>) {
         let mut slot = self.slot.lock();
         if !matches!(*slot, Slot::Open(_)) {
@@ -80,7 +80,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Answerer<T> {
-    /// Gives the answer and wakes the thread that waits for it.
+    /// Sends the answer, and wakes the waiting thread or task.
     pub fn answer(self, answer: T) {
         self.shared.settle(Slot::Answered(answer));
     }
@@ -93,11 +93,10 @@ impl<T> Drop for Answerer<T> {
 }
 
 impl<T> Pending<T> {
-    /// Blocks the thread until the answer is there. Inside an asynchronous program use `.await`
-    /// instead.
+    /// Blocks the thread until the answer arrives. In an asynchronous program use `.await` instead.
     ///
     /// # Errors
-    /// [`Abandoned`] if none will come.
+    /// [`Abandoned`] if it will never arrive.
     pub fn wait(self) -> Result<T, Abandoned> {
         let mut slot = self.shared.slot.lock();
         loop {
@@ -123,7 +122,7 @@ impl<T> Future for Pending<T> {
     }
 }
 
-/// What has been settled, or nothing while it is open.
+/// Takes the answer; `None` while the slot is open.
 fn take<T>(slot: &mut Slot<T>) -> Option<Result<T, Abandoned>> {
     if matches!(slot, Slot::Open(_)) {
         return None;

@@ -1,6 +1,6 @@
-//! What a key that a provider keeps is called.
+//! Names of key providers and of their keys.
 //!
-//! Names only. They are here so that rooms which must hold no key can speak of one.
+//! There are only names here, so that crates which must not hold a key can refer to one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,46 +10,46 @@ use thiserror::Error;
 
 use crate::hex;
 
-/// The longest name of a provider, in bytes: it is a file's name too, with an ending.
+/// The longest name of a provider, in bytes. It is also used as a file name, with a suffix.
 pub const PROVIDER_NAME_BYTES_MAX: usize = 64;
 
-/// The longest id of a key, in bytes: KMIP sets no limit, and servers use 36 (a UUID) to some
+/// The longest id of a key, in bytes. KMIP sets no limit, and servers use 36 (a UUID) to some
 /// hundred.
 pub const PROVIDER_KEY_ID_BYTES_MAX: usize = 1024;
 
-/// The longest wrapped key, in bytes: 32 of key, and what a wrapping provider adds, with room for
-/// long names in it.
+/// The longest wrapped key, in bytes: a key of 32, and the provider's additions, which may contain
+/// long names.
 pub const WRAPPED_KEK_BYTES_MAX: usize = 4096;
 
-/// What a person calls a key provider: 1 to 64 of `a` to `z`, `0` to `9` and `-`.
+/// The name of a key provider: 1 to 64 of `a` to `z`, `0` to `9` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ProviderName(String);
 
-/// What a provider calls one of its keys: 1 to 1024 bytes of text without control characters.
-/// KMIP's unique identifiers are free text (KMIP 1.4, 3.1).
+/// A provider's id of a key: 1 to 1024 bytes of text without control characters. KMIP's unique
+/// identifiers are free text (KMIP 1.4, 3.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ProviderKeyId(String);
 
-/// A KEK as its provider returned it wrapped, of providers that keep no key but unwrap it. Not
-/// secret: only the provider can open it.
+/// A KEK as its provider wrapped it, for providers that store no keys but unwrap them. Not secret:
+/// only the provider can open it.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct WrappedKek(Vec<u8>);
 
-/// Why a text names no provider, key or wrapped key.
+/// The errors of a text that is not the name of a provider, a key or a wrapped key.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProviderNameError {
-    /// A provider's name.
+    /// Invalid as a provider's name.
     #[error("'{0}' is no name of a key provider: write 1 to {PROVIDER_NAME_BYTES_MAX} of a-z, 0-9 and -")]
     Name(String),
-    /// A key's id.
+    /// Invalid as a key's id.
     #[error(
         "a key's id has 1 to {PROVIDER_KEY_ID_BYTES_MAX} bytes and no control characters; this one has {0} bytes"
     )]
     KeyId(usize),
-    /// A wrapped key.
+    /// Invalid as a wrapped key.
     #[error("a wrapped key has 1 to {WRAPPED_KEK_BYTES_MAX} bytes in lower-case hexadecimal")]
     Wrapped,
 }
@@ -92,13 +92,13 @@ impl TryFrom<String> for ProviderKeyId {
 }
 
 impl WrappedKek {
-    /// The wrapped key of these bytes.
+    /// Makes a wrapped key of these bytes.
     pub fn new(bytes: Vec<u8>) -> Result<Self, ProviderNameError> {
         let fits = (1..=WRAPPED_KEK_BYTES_MAX).contains(&bytes.len());
         if fits { Ok(Self(bytes)) } else { Err(ProviderNameError::Wrapped) }
     }
 
-    /// What the provider is given to unwrap.
+    /// The bytes that the provider unwraps.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -150,15 +150,15 @@ macro_rules! text {
 text!(ProviderName);
 text!(ProviderKeyId);
 
-/// Where a provider has a KEK. `Display` says "key provider corp, key 4711".
+/// The location of a KEK at a provider. `Display` gives "key provider corp, key 4711".
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderKey {
     /// The provider.
     pub provider: ProviderName,
-    /// Its name for the key.
+    /// The provider's id of the key.
     pub key: ProviderKeyId,
-    /// The key itself, wrapped under that one, of providers that wrap and keep none.
+    /// The KEK wrapped under that key, for providers that wrap and store none.
     pub wrapped: Option<WrappedKek>,
 }
 

@@ -1,4 +1,4 @@
-/// The text as one word of a shell, for commands that a person is told to type.
+/// The text quoted as one word of a shell, for commands that a person is told to type.
 pub fn shell_word(text: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
     match !text.is_empty() && text.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Sizes of volumes, and their reading and writing as people do it.
+//! Sizes of volumes, and sizes as text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,9 +11,8 @@ use crate::extent::{BLOCK_BYTES, SECTOR_BYTES};
 /// The smallest volume: one block.
 pub const MIN_VOLUME_BYTES: u64 = BLOCK_BYTES;
 
-/// The largest volume: 64 TiB, the largest virtual disk of the systems that guests come from (62
-/// TB) and beyond, and half of ext4's largest volume; XFS and btrfs files can be larger, ext4's
-/// cannot exceed 16 TiB.
+/// The largest volume: 64 TiB. This exceeds the largest virtual disks of the systems that guests
+/// come from (62 TB). Files of XFS and btrfs can be larger; those of ext4 cannot exceed 16 TiB.
 pub const MAX_VOLUME_BYTES: u64 = 64 << 40;
 
 /// A volume's size in bytes: a multiple of 512 from 4096 to 64 TiB.
@@ -21,25 +20,25 @@ pub const MAX_VOLUME_BYTES: u64 = 64 << 40;
 #[serde(try_from = "u64", into = "u64")]
 pub struct VolumeSize(u64);
 
-/// Why a text or number is no size.
+/// The reasons why a text or number is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SizeError {
-    /// Not a number with an optional unit.
+    /// It is not a number with an optional unit.
     #[error("'{0}' is not a size; write a number of bytes or a number with a unit, such as 20G or 512M")]
     Syntax(String),
-    /// Not whole sectors.
+    /// It is not a multiple of a sector.
     #[error("a size of {0} bytes is not a multiple of 512; the nearest above is {above}", above = .0.div_ceil(SECTOR_BYTES) * SECTOR_BYTES)]
     Sector(u64),
-    /// Below the smallest volume.
+    /// It is below the smallest volume.
     #[error("a size of {0} bytes is too small; the smallest volume has {MIN_VOLUME_BYTES} bytes")]
     TooSmall(u64),
-    /// Above the largest volume.
+    /// It is above the largest volume.
     #[error("a size of {text} is too large; the largest volume has 64T", text = display_bytes(*.0))]
     TooLarge(u64),
 }
 
 impl VolumeSize {
-    /// The size of so many bytes.
+    /// The size of `bytes`.
     pub const fn new(bytes: u64) -> Result<Self, SizeError> {
         if bytes < MIN_VOLUME_BYTES {
             Err(SizeError::TooSmall(bytes))
@@ -57,7 +56,7 @@ impl VolumeSize {
         self.0
     }
 
-    /// Bytes of whole blocks that hold it: what a layer's file covers.
+    /// The size rounded up to whole blocks, in bytes: the range of a layer's file.
     pub const fn block_aligned_bytes(self) -> u64 {
         self.0.div_ceil(BLOCK_BYTES) * BLOCK_BYTES
     }
@@ -93,7 +92,7 @@ impl fmt::Display for VolumeSize {
 
 const UNITS: [(char, u32); 5] = [('K', 10), ('M', 20), ('G', 30), ('T', 40), ('P', 50)];
 
-/// Reads `20G`, `1.5T`, `512MiB`, `4096` or `4096B`: units are powers of 1024, letters of either
+/// Parses `20G`, `1.5T`, `512MiB`, `4096` or `4096B`: units are powers of 1024, in upper or lower
 /// case.
 pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
     let syntax = || SizeError::Syntax(text.to_owned());
@@ -109,8 +108,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    // Nine digits after the point keep the arithmetic below within 128 bits and are more than
-    // anyone writes.
+    // Nine decimals keep the arithmetic below within 128 bits, and suffice for any input.
     if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 || number.ends_with('.')
     {
         return Err(syntax());
@@ -127,7 +125,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
     u64::try_from(scaled / scale).map_err(|_| SizeError::TooLarge(u64::MAX))
 }
 
-/// Writes a count of bytes with the largest unit that keeps it exact, or to two decimals: `20G`,
+/// Formats a count of bytes with the largest unit that keeps it exact, or to two decimals: `20G`,
 /// `1.5T`, `1.21M`.
 pub fn display_bytes(bytes: u64) -> String {
     let Some((unit, shift)) = UNITS.iter().rev().find(|(_, shift)| bytes >= 1 << shift) else {

@@ -1,4 +1,4 @@
-//! Bytes with descriptors beside them.
+//! Messages of bytes with file descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,23 +10,23 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// The most descriptors beside one message: the kernel's own limit (`SCM_MAX_FD`).
+/// The most descriptors of one message: the kernel's own limit (`SCM_MAX_FD`).
 pub const FILES_MAX: usize = 253;
 
-/// What one call received.
+/// The result of one call of [`receive`].
 #[derive(Debug)]
 pub struct Received {
-    /// How many bytes; zero at the end of the connection.
+    /// The count of bytes; zero at the end of the connection.
     pub bytes: usize,
-    /// The descriptors, in their order.
+    /// The descriptors, in order.
     pub files: Vec<OwnedFd>,
 }
 
-/// Sends bytes with descriptors, in one call; returns how many bytes went. The descriptors go with
-/// the first byte. Never raises SIGPIPE.
+/// Sends bytes with descriptors, in one call; returns the count of bytes sent. The descriptors are
+/// sent with the first byte. Never raises SIGPIPE.
 ///
 /// # Errors
-/// What the kernel says; [`Errno::MSGSIZE`] for more than [`FILES_MAX`] descriptors.
+/// The kernel's error; [`Errno::MSGSIZE`] for more than [`FILES_MAX`] descriptors.
 pub fn send(
     socket: impl AsFd,
     bytes: &[u8],
@@ -38,7 +38,7 @@ pub fn send(
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
-    // An empty list would be a message of its own, without descriptors.
+    // An empty list would be an ancillary message without descriptors.
     if !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
         return Err(Errno::MSGSIZE);
     }
@@ -51,8 +51,8 @@ pub fn send(
 /// exec.
 ///
 /// # Errors
-/// What the kernel says; [`Errno::MSGSIZE`] if a packet is longer than `into`, or has more
-/// descriptors: those that came are closed.
+/// The kernel's error; [`Errno::MSGSIZE`] if a packet is longer than `into`, or has more
+/// descriptors. Descriptors that arrived are then closed.
 pub fn receive(socket: impl AsFd, into: &mut [u8], files_max: usize) -> Result<Received, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let room = rustix::cmsg_space!(ScmRights(files_max.min(FILES_MAX)));
@@ -66,7 +66,7 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], files_max: usize) -> Result<R
         _ => None,
     });
     let files: Vec<OwnedFd> = rights.flatten().collect();
-    // The room is rounded up to whole words, so that one more may fit.
+    // The space is rounded up to whole words, so that one more may fit.
     let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
     if is_cut || files.len() > files_max {
         return Err(Errno::MSGSIZE);
@@ -123,7 +123,7 @@ mod tests {
         send(&ours, b"x", &[given.as_fd(), given.as_fd()], SendFlags::empty()).unwrap();
         drop(given);
         assert_eq!(receive(&theirs, &mut [0; 8], 1).unwrap_err(), Errno::MSGSIZE);
-        // Nobody holds the other end any more.
+        // The other end is closed.
         assert_eq!(receive(&kept, &mut [0; 8], 0).unwrap().bytes, 0);
     }
 }

@@ -1,18 +1,18 @@
-//! Which formats of a message a program reads.
+//! The formats of a message that a program reads.
 
 use std::fmt;
 
 use serde::Deserialize;
 use thiserror::Error;
 
-/// The formats that a program reads, by their numbers. It writes the newest one, or that of the
-/// message it answers. A message says its format in a member `format`; members that a reader does
-/// not know are left out by it, so that only a change of meaning makes a new format.
+/// The range of format numbers that a program reads. It writes the newest one, or that of the
+/// message that it answers. A message has its format in a member `format`. Readers ignore unknown
+/// members, so only a change of meaning makes a new format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Formats {
-    /// The oldest one.
+    /// The oldest format.
     pub oldest: u32,
-    /// The newest one, which this program writes.
+    /// The newest format, which this program writes.
     pub newest: u32,
 }
 
@@ -25,18 +25,18 @@ impl fmt::Display for Formats {
     }
 }
 
-/// Why a message is not read.
+/// The reasons why a message is not read.
 #[derive(Debug, Error)]
 pub enum FormatError {
-    /// It is of a program that is too new or too old.
+    /// It comes from a program that is too new or too old.
     #[error("the other program speaks format {found}; this one reads {known}. Upgrade one release at a time")]
     Unknown {
         /// The message's format.
         found: u32,
-        /// What is read here.
+        /// The formats that this program reads.
         known: Formats,
     },
-    /// It is no JSON, or does not say its format.
+    /// It is not JSON, or does not have a format.
     #[error("a message cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
 }
@@ -47,7 +47,7 @@ struct Head {
 }
 
 impl Formats {
-    /// The format of a message of JSON, if it is one of these.
+    /// The format of a JSON message, if it is one of these.
     ///
     /// # Errors
     /// [`FormatError`].

@@ -6,10 +6,10 @@
 //! | `packets` | whole packets with descriptors, over a `SOCK_SEQPACKET` socket |
 //! | `formats` | which formats of a message a program reads |
 //!
-//! What is received is whole or refused: a descriptor that the kernel left out for want of room, or
-//! a packet longer than its buffer, is an error here and never a shorter message. What a message
-//! means, its envelope and its limits belong to the two who speak: hostd and supervisors, a
-//! supervisor and its workers, a launcher and its processes, a frontend and QEMU.
+//! A message is received completely or refused: if the kernel drops a descriptor for lack of space,
+//! or a packet is longer than its buffer, this is an error and never a shorter message. The
+//! meaning, the envelope and the limits of messages belong to the communicating programs: hostd and
+//! supervisors, a supervisor and its workers, a launcher and its processes, a frontend and QEMU.
 #![forbid(unsafe_code)]
 
 mod files;

@@ -1,4 +1,4 @@
-//! Whole packets with descriptors.
+//! Whole packets with file descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::files::{receive, retried, send};
 
-/// Why a packet did not pass.
+/// The reasons why a packet was not sent or received.
 #[derive(Debug, Error)]
 pub enum PacketError {
     /// The other process has closed its end, or has ended.
@@ -17,15 +17,15 @@ pub enum PacketError {
     /// The other process does not read, and the socket is full.
     #[error("the other process does not read what it is sent")]
     Stuck,
-    /// The packet is longer, or has more descriptors, than is allowed.
+    /// The packet is too long, or has too many descriptors.
     #[error("a packet with {files} files is longer than {bytes} bytes, or has more files than it may")]
     TooLong {
         /// Bytes of the packet, or of the buffer that it did not fit into.
         bytes: usize,
-        /// Its descriptors.
+        /// The count of its descriptors.
         files: usize,
     },
-    /// The kernel's word.
+    /// The kernel's error.
     #[error("the socket between two processes failed: {0}")]
     Socket(#[from] Errno),
 }
@@ -35,10 +35,10 @@ pub enum PacketError {
 pub struct PacketSocket<S = OwnedFd>(S);
 
 impl PacketSocket {
-    /// Both ends; the other one is to be inherited or sent.
+    /// Makes both ends; the second is to be inherited or sent.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn pair() -> Result<(Self, OwnedFd), Errno> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
@@ -46,14 +46,14 @@ impl PacketSocket {
         Ok((Self(ours), theirs))
     }
 
-    /// The socket itself, for another process to go on with.
+    /// The socket itself, to pass it to another process.
     pub fn into_socket(self) -> OwnedFd {
         self.0
     }
 }
 
 impl<S: AsFd> PacketSocket<S> {
-    /// An end that was accepted, connected or inherited. `None` if it is not a unix socket that
+    /// Wraps an accepted, connected or inherited socket. `None` if it is not a unix socket that
     /// keeps packets whole.
     pub fn adopt(socket: S) -> Option<Self> {
         let is_one = sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET)
@@ -61,7 +61,7 @@ impl<S: AsFd> PacketSocket<S> {
         is_one.then_some(Self(socket))
     }
 
-    /// Sends a packet with descriptors. Does not wait for room.
+    /// Sends a packet with descriptors, without waiting for space.
     ///
     /// # Errors
     /// [`PacketError`].
@@ -73,7 +73,7 @@ impl<S: AsFd> PacketSocket<S> {
         }
     }
 
-    /// Waits for a packet, and returns what of `into` it fills, and its descriptors.
+    /// Waits for a packet. Returns its part of `into`, and its descriptors.
     ///
     /// # Errors
     /// [`PacketError`].
@@ -93,7 +93,8 @@ impl<S: AsFd> PacketSocket<S> {
         }
     }
 
-    /// Waits for a packet without descriptors, straight into `into`; returns its length.
+    /// Waits for a packet without descriptors, and writes it directly to `into`; returns its
+    /// length.
     ///
     /// # Errors
     /// [`PacketError`].
@@ -107,10 +108,9 @@ impl<S: AsFd> PacketSocket<S> {
         }
     }
 
-    /// Ends the connection for both sides, also for a thread of this process that waits for a
-    /// packet.
+    /// Ends the connection for both sides, and for threads of this process that wait for a packet.
     pub fn hang_up(&self) {
-        // A peer that is gone already has done it.
+        // It fails if the peer has already closed the connection.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for a task, with its progress on stderr.
+//! Waits for a task, with its progress on stderr.
 
 use clap::Args;
 use serde::Serialize;
@@ -11,13 +11,13 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Meter;
 
-/// How long the control plane holds an answer back until there is news, in seconds.
+/// How long the control plane delays a response until there is news, in seconds.
 const WAIT_S: u32 = 1;
 
-/// Sends the image of a disk, and says how the task goes on that waits for it.
+/// Sends the image of a disk, and returns the state of the task that waits for it.
 pub type Bring<'bring> = dyn FnMut(&Name) -> Result<Task, CliError> + 'bring;
 
-/// Whether to wait.
+/// Whether to wait for the task.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct WaitArguments {
     /// Do not wait until it is done; `strongroom task show` says how far it is
@@ -25,7 +25,8 @@ pub struct WaitArguments {
     pub no_wait: bool,
 }
 
-/// Waits until the task has ended. Shows how far it is, and fails as it does.
+/// Waits until the task has ended, and shows its progress. If the task fails, this returns its
+/// error.
 pub fn follow(api: &Api, output: &Output, verb: &'static str, task: Task) -> Result<Task, CliError> {
     let mut bring = |disk: &Name| {
         Err(CliError::Usage(format!("the task waits for an image of {disk}, and there is none to bring")))
@@ -33,9 +34,9 @@ pub fn follow(api: &Api, output: &Output, verb: &'static str, task: Task) -> Res
     follow_with_images(api, output, verb, task, None, &mut bring)
 }
 
-/// The same. A signal cancels the task, and it is waited until that is done. Each image that the
-/// task waits for is brought: `bring` sends that of a disk, and says how the task goes on; if it
-/// cannot, the task is cancelled.
+/// As [`follow`], for a task that waits for images. `bring` sends the image of a disk, and returns
+/// the task's state; if it fails, the task is cancelled. A signal also cancels the task, and this
+/// waits until it has ended.
 pub fn follow_with_images(
     api: &Api,
     output: &Output,
@@ -47,7 +48,7 @@ pub fn follow_with_images(
     let mut task = task;
     let (mut meter, mut note) = (None, None);
     let (mut cancels, mut not_brought) = (false, None);
-    // One that has ended meanwhile is not cancelled: the next answer says how it ended.
+    // A task that has ended meanwhile is not cancelled; the next response shows how it ended.
     let cancel = |task: &Task| drop(api.delete(&format!("/v1/tasks/{}", task.id)));
     while !task.state.is_over() {
         if !cancels && signals.is_some_and(Signals::came) {
@@ -86,7 +87,7 @@ pub fn follow_with_images(
     }
 }
 
-/// What is said of a task that is not waited for.
+/// The answer for a task that is not waited for.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub struct Begun(pub Task);

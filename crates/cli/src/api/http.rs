@@ -1,4 +1,4 @@
-//! JSON over HTTPS, with one certificate that is believed and a token.
+//! JSON over HTTPS, with one trusted certificate and a token.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ use zeroize::Zeroizing;
 
 use crate::error::CliError;
 
-/// The longest answer that is read, in bytes: a page of a thousand VMs is below one.
+/// The longest response that is read, in bytes; a page of a thousand VMs is below 1 MiB.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// The longest line of a stream that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// For one answer. Whoever waits for a task is answered after half a minute.
+/// The timeout of one response. A client that waits for a task gets a response after half a minute.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(90);
-/// How long a control plane that does not listen is tried again, and how often.
+/// How long, and how often, to retry a control plane that does not listen.
 const COMES_BACK_WITHIN: Duration = Duration::from_secs(5);
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// For a connection.
+/// The timeout of a connection attempt.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A control plane.
+/// A client of a control plane.
 pub struct Http {
     agent: Agent,
     url: String,
@@ -39,11 +39,11 @@ pub struct Http {
     token_file: PathBuf,
 }
 
-/// Where what is believed and shown was read, for messages.
+/// The files that the trusted certificate and the token were read from, for messages.
 pub struct Files<'paths> {
-    /// The certificate's.
+    /// The certificate's file.
     pub ca: &'paths Path,
-    /// The token's.
+    /// The token's file.
     pub token: &'paths Path,
 }
 
@@ -69,7 +69,7 @@ impl Http {
         let agent = Agent::config_builder()
             .tls_config(tls)
             .https_only(true)
-            // A token must not follow wherever an answer points.
+            // The token must not be sent to where a redirect points.
             .max_redirects(0)
             .proxy(None)
             .http_status_as_error(false)
@@ -141,8 +141,9 @@ impl Http {
         }
     }
 
-    /// Sends the request, for some seconds again where nobody takes it: a control plane that was
-    /// killed is back in one. Nothing was asked of one that cannot be connected to.
+    /// Sends the request. If the connection is refused, it retries for some seconds, because a
+    /// control plane that was killed is back after one; without a connection nothing can have been
+    /// done.
     fn run(&self, request: &Request<Vec<u8>>) -> Result<Response<ureq::Body>, CliError> {
         let until = Instant::now() + COMES_BACK_WITHIN;
         loop {
@@ -176,7 +177,7 @@ impl Http {
         Ok((status, content))
     }
 
-    /// Nobody answered, or somebody else did.
+    /// The error for a request without a valid response.
     fn unanswered(&self, error: ureq::Error) -> CliError {
         let error = match error {
             ureq::Error::Io(error) => error,
@@ -229,7 +230,7 @@ impl Http {
     }
 }
 
-/// A query's text. Its fields are texts, numbers, and yes or no.
+/// A query as text. Its fields are texts, numbers and booleans.
 pub fn query(query: &impl Serialize) -> Result<String, CliError> {
     let fields = serde_json::to_value(query).map_err(|error| CliError::Output(error.into()))?;
     let fields = fields.as_object().cloned().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Asking the control plane: where it is, how its answers and refusals come back, and waiting for
-//! what it does.
+//! The client of the control plane: finds it, converts its responses and errors, and waits for its
+//! tasks.
 //!
 //! ```text
-//! <home>/control/api.json   where it listens
-//! <home>/control/api.crt    its certificate, which is the only one that is believed
-//! <home>/control/token      who asks, for its owner alone
+//! <home>/control/api.json   its address
+//! <home>/control/api.crt    its certificate, the only one that is trusted
+//! <home>/control/token      the token of requests, readable only by its owner
 //! ```
 
 mod follow;
@@ -27,16 +27,16 @@ use self::http::{Files, Http};
 use crate::error::CliError;
 use crate::home::HomeArguments;
 
-/// Where the control plane's own things are in the home.
+/// The control plane's directory in the home.
 pub const CONTROL_DIRECTORY: &str = "control";
-/// The file that says where it listens.
+/// The file with the address that it listens on.
 const ADDRESS_FILE: &str = "api.json";
 /// Its certificate.
 const CERTIFICATE_FILE: &str = "api.crt";
 /// The first token.
 const TOKEN_FILE: &str = "token";
 
-/// The format of the file that says where it listens.
+/// The format of the file with the address.
 const ADDRESS_FORMAT: u32 = 1;
 
 /// The longest file of these that is read, in bytes.
@@ -45,7 +45,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The environment variable with the control plane's URL.
 const URL_VARIABLE: &str = "STRONGROOM_API";
 
-/// Which control plane, and as whom.
+/// How to reach the control plane.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Control plane")]
 pub struct ApiArguments {
@@ -66,14 +66,14 @@ pub struct ApiArguments {
     home: HomeArguments,
 }
 
-/// Where a control plane listens, as it says itself.
+/// The content of a control plane's address file.
 #[derive(Serialize, Deserialize)]
 struct Listens {
     format: u32,
     url: String,
 }
 
-/// Says in its home where the control plane listens.
+/// Writes the control plane's address to its home.
 pub fn write_address(control_home: &Path, url: &str) -> Result<(), CliError> {
     let listens = Listens { format: ADDRESS_FORMAT, url: url.to_owned() };
     Ok(state_file::replace(&control_home.join(ADDRESS_FILE), &listens)?)
@@ -85,12 +85,12 @@ pub struct Api {
 }
 
 impl ApiArguments {
-    /// The one that runs on this machine, with this home.
+    /// The control plane of this machine, with this home.
     pub fn of_home(home: &HomeArguments) -> Self {
         Self { home: home.clone(), ..Self::default() }
     }
 
-    /// Reads what it takes to ask. Nothing is asked yet.
+    /// Reads the address, certificate and token. It sends no request.
     pub fn connect(&self) -> Result<Api, CliError> {
         let home = self.home.path()?.join(CONTROL_DIRECTORY);
         let given = self.api.clone().or_else(|| std::env::var(URL_VARIABLE).ok());
@@ -105,7 +105,7 @@ impl ApiArguments {
     }
 }
 
-/// Where the control plane of this home listens.
+/// The address of this home's control plane.
 pub fn address(home: &Path) -> Result<String, CliError> {
     let path = home.join(ADDRESS_FILE);
     if !path.exists() {
@@ -138,12 +138,12 @@ fn read_token(path: &Path) -> Result<SecretBytes, CliError> {
 }
 
 impl Api {
-    /// Asks for something.
+    /// Gets a resource.
     pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
         self.http.get(path)
     }
 
-    /// Asks for something, by a query.
+    /// Gets a resource with a query.
     pub fn query<Answer: DeserializeOwned>(
         &self,
         path: &str,
@@ -153,12 +153,12 @@ impl Api {
         self.http.get(&if text.is_empty() { path.to_owned() } else { format!("{path}?{text}") })
     }
 
-    /// Has something done.
+    /// Starts a task.
     pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
         self.http.send("POST", path, Some(body), Some(&Uuid::new_v4().to_string()))
     }
 
-    /// Asks for what is an answer and no task.
+    /// Posts a request whose response is not a task.
     pub fn post_for<Answer: DeserializeOwned>(
         &self,
         path: &str,
@@ -167,24 +167,23 @@ impl Api {
         self.http.send("POST", path, Some(body), None)
     }
 
-    /// Changes something.
+    /// Starts a task that changes a resource.
     pub fn patch(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
         self.http.send("PATCH", path, Some(body), Some(&Uuid::new_v4().to_string()))
     }
 
-    /// Removes or ends something.
+    /// Starts a task that removes or ends a resource.
     pub fn delete(&self, path: &str) -> Result<Task, CliError> {
         self.http.send("DELETE", path, None::<&()>, Some(&Uuid::new_v4().to_string()))
     }
 
-    /// The lines of an answer that does not end, as they come, until `heard` says that it is
-    /// enough.
+    /// Calls `heard` with each line of a streamed response, until it returns `false`.
     pub fn stream(&self, path: &str, heard: &mut dyn FnMut(&str) -> bool) -> Result<(), CliError> {
         self.http.stream(path, heard)
     }
 }
 
-/// A name or id as a part of a path.
+/// Encodes a name or id as a path segment.
 pub fn segment(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -25,7 +25,7 @@ use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, utc};
 
-/// Which key, and which step.
+/// The arguments of `destroy`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "What a destroyed key protects is gone, in every copy and backup. So it goes in steps: the key is scheduled, and taken out of use at \
@@ -112,7 +112,7 @@ impl fmt::Display for Answer {
 }
 
 impl DestroyArguments {
-    /// Takes the step.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         self.check()?;
         let home = self.server.home()?;
@@ -122,7 +122,7 @@ impl DestroyArguments {
                 output.remark(&format!("{} was not known", datastore.display()));
             }
         }
-        // Kept in mind, so that the server finds them when the time has come.
+        // Record them, so that the server finds them when the delay is over.
         for datastore in &self.datastores.datastores {
             known.note(datastore)?;
         }
@@ -150,11 +150,11 @@ impl DestroyArguments {
         }
     }
 
-    /// The embedded key server keeps the key, and to the rules.
+    /// For a key in the embedded key server, which enforces the rules.
     fn at_server(&self, inventory: &Inventory, key: &str) -> Result<Answer, CliError> {
         let id = object_id(key)?;
         if !self.cancel {
-            // The server looks too; here the list is complete.
+            // The server checks this too, but only this list is complete.
             check_unneeded(inventory.scan(), |other| other.key.as_str() == key).map_err(JobError::from)?;
         }
         let administrator = self.server.administrator()?;
@@ -170,7 +170,7 @@ impl DestroyArguments {
         Ok(Answer { key: key.to_owned(), step, waiting: (&answer).into() })
     }
 
-    /// Another provider keeps the key, and we to the delay.
+    /// For a key at another provider; this program enforces the delay.
     fn at_another(
         &self,
         inventory: &Inventory,
@@ -210,7 +210,7 @@ impl DestroyArguments {
     }
 }
 
-/// The key of the embedded server that is called so.
+/// Parses the id of a key of the embedded server.
 pub fn object_id(key: &str) -> Result<ObjectId, CliError> {
     key.parse()
         .map_err(|error| CliError::Usage(format!("'{key}' is no key of the embedded key server: {error}")))

@@ -17,7 +17,7 @@ use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, Table, utc};
 
-/// Which key.
+/// The arguments of `history`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Of a key in the embedded key server everything that its audit log has: who made it, each release, each refusal, its end. It takes \
@@ -42,7 +42,7 @@ pub struct HistoryArguments {
 #[derive(Serialize)]
 struct History {
     key: String,
-    /// Whether there is no more to be known.
+    /// Whether there are no more records.
     complete: bool,
     events: Vec<Event>,
     #[serde(skip)]
@@ -102,7 +102,7 @@ impl fmt::Display for History {
 }
 
 impl HistoryArguments {
-    /// Shows it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         if self.server.is_given() {
             output.answer(&self.on_record(&self.key.key)?)?;

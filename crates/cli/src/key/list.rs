@@ -21,7 +21,7 @@ use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, Table, utc};
 
-/// Which keys.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Volumes are looked for in every datastore in which this machine made a volume under a provider's key, and in those given \
@@ -50,9 +50,9 @@ pub struct ListArguments {
 struct Listing {
     #[serde(rename = "items")]
     keys: Vec<ListedKey>,
-    /// Providers that could not be asked.
+    /// Providers that could not be reached.
     broken: Vec<Broken>,
-    /// Where volumes may be that are not counted.
+    /// Places with volumes that may not be counted.
     unknown: Vec<UnknownNeeds>,
 }
 
@@ -61,13 +61,13 @@ struct ListedKey {
     provider: ProviderName,
     key: ProviderKeyId,
     kek_id: Option<String>,
-    /// Nothing if the provider could not say.
+    /// `None` if the provider did not return it.
     state: Option<KeyState>,
     created_unix_seconds: Option<u64>,
     expires_unix_seconds: Option<u64>,
-    /// How many volumes need it.
+    /// The count of volumes that need it.
     volumes: usize,
-    /// The VMs whose key it is, by the names of their directories.
+    /// The VMs with this key, by the names of their directories.
     vms: Vec<String>,
     destruction: Option<WaitingDestruction>,
     #[serde(skip)]
@@ -126,7 +126,7 @@ impl ListedKey {
 }
 
 impl ListArguments {
-    /// Lists them.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let home = self.server.home()?;
         let mut inventory =
@@ -161,7 +161,7 @@ impl ListArguments {
     }
 }
 
-/// The destructions that wait; the embedded server is asked once, and only if it has keys to be
+/// The pending destructions. The embedded server is asked once, and only if it has keys to be
 /// listed.
 pub struct Destructions<'a> {
     kept: KeptDestructions,
@@ -170,12 +170,13 @@ pub struct Destructions<'a> {
 }
 
 impl<'a> Destructions<'a> {
-    /// Those of a home, and of its key server.
+    /// The pending destructions of a home and of its key server.
     pub fn new(home: &Path, server: &'a AdministrationArguments) -> Self {
         Self { kept: KeptDestructions::of_home(home), server, embedded: None }
     }
 
-    /// The one of a key. An embedded server that does not answer is told of once.
+    /// The pending destruction of a key. If the embedded server does not respond, this is reported
+    /// once.
     pub fn of(&mut self, inventory: &Inventory, key: &Key) -> Result<Option<WaitingDestruction>, CliError> {
         if !inventory.is_embedded(&key.key.provider) {
             return Ok(self.kept.get(&key.key)?.as_ref().map(Into::into));

@@ -1,5 +1,5 @@
-//! `strongroom key`: the keys of all providers, one by one. One file per command; `waiting` says a
-//! destruction that waits. Inventory, rotation and kept destructions are `strongroom_jobs`'s.
+//! `strongroom key`: the keys of all providers. One file per command; `waiting` describes pending
+//! destructions. Inventory, rotation and kept destructions are in `strongroom_jobs`.
 
 mod destroy;
 mod history;
@@ -18,7 +18,7 @@ use strongroom_keys::ProviderName;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done with keys.
+/// The commands for keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
     /// List the keys, and how many volumes need each
@@ -33,7 +33,7 @@ pub enum KeyCommand {
     History(history::HistoryArguments),
 }
 
-/// Which key.
+/// The name of a key.
 #[derive(Debug, Args)]
 pub struct KeyNameArguments {
     /// The key: its id at its provider, or the KEK id that a volume is under
@@ -46,13 +46,13 @@ pub struct KeyNameArguments {
 }
 
 impl KeyNameArguments {
-    /// The key as it is named.
+    /// The name that was given.
     pub fn name(&self) -> KeyName {
         KeyName { key: self.key.clone(), provider: self.provider.clone() }
     }
 }
 
-/// Where to look for volumes beside the datastores that are known.
+/// Datastores to search for volumes in addition to the known ones.
 #[derive(Debug, Args)]
 pub struct DatastoreArguments {
     /// Look for volumes in the datastore DIR too; can be given more than once
@@ -61,7 +61,7 @@ pub struct DatastoreArguments {
 }
 
 impl KeyCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         strongroom_worker::process::prepare_for_keys()?;
         match self {

@@ -1,5 +1,5 @@
-//! `strongroom key rotate`: a new key in the place of an old one, for every volume that needs that.
-//! The job is `strongroom_jobs`'s.
+//! `strongroom key rotate`: replaces a key by a new one for every volume that needs it. The job is
+//! in `strongroom_jobs`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// One rotation, in words.
+/// One rotation, as text.
 struct Line<'a>(&'a Rotation);
 
 impl fmt::Display for Line<'_> {
@@ -118,7 +118,7 @@ impl fmt::Display for Line<'_> {
 }
 
 impl RotateArguments {
-    /// Rotates them; the exit status says whether all is done.
+    /// Rotates the keys. The exit status tells whether all is done.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let home = self.home.path()?;
         let signals = Signals::catch().map_err(CliError::Signals)?;

@@ -19,7 +19,7 @@ use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, utc};
 
-/// Which key.
+/// The arguments of `show`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  strongroom key show 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11\n  strongroom key show 4711 --provider corp --json | jq -r '.volumes[]'"
@@ -40,10 +40,10 @@ struct Shown {
     provider: ProviderName,
     kind: Option<&'static str>,
     key: ProviderKeyId,
-    /// Known if a volume needs it.
+    /// It is known if a volume needs it.
     kek_id: Option<String>,
     state: Option<KeyState>,
-    /// Why there is no state.
+    /// Why the state is unknown.
     unavailable: Option<String>,
     created_unix_seconds: Option<u64>,
     activated_unix_seconds: Option<u64>,
@@ -51,9 +51,9 @@ struct Shown {
     expires_unix_seconds: Option<u64>,
     cryptoperiod_days: Option<u32>,
     volumes: Vec<PathBuf>,
-    /// The VMs whose key it is.
+    /// The VMs with this key.
     vms: Vec<String>,
-    /// Where volumes may be that are not shown.
+    /// Places with volumes that may not be shown.
     unknown: Vec<UnknownNeeds>,
     destruction: Option<WaitingDestruction>,
 }
@@ -100,7 +100,7 @@ impl fmt::Display for Shown {
 }
 
 impl ShowArguments {
-    /// Shows it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let home = self.server.home()?;
         let inventory = Inventory::open(&home, &self.datastores.datastores, self.server.overseer().as_ref())?;

@@ -1,4 +1,4 @@
-//! Destructions that wait, whoever keeps them, as answers of the commands.
+//! Pending destructions at any provider, as answers of the commands.
 
 use serde::Serialize;
 use strongroom_jobs::destructions::Kept;
@@ -6,24 +6,24 @@ use strongroom_keyserver::management::protocol::DestructionAnswer;
 
 use crate::output::utc;
 
-/// A destruction that waits, whoever keeps it.
+/// A pending destruction, at any provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitingDestruction {
-    /// Who asked for it.
+    /// Who requested it.
     pub requested_by: String,
-    /// When.
+    /// When it was requested.
     pub requested_unix_seconds: u64,
-    /// Before this it is not done.
+    /// The earliest time of the destruction.
     pub due_unix_seconds: u64,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The second person.
+    /// The person who confirmed it.
     pub confirmed_by: Option<String>,
-    /// Whether the key server itself holds to it.
+    /// Whether the key server itself enforces the delay.
     pub enforced: bool,
 }
 
-/// As it follows "destruction".
+/// As text that follows "destruction".
 impl std::fmt::Display for WaitingDestruction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "due {}", utc(self.due_unix_seconds))?;

@@ -98,7 +98,7 @@ pub struct AddArguments {
     home: HomeArguments,
 }
 
-/// [`OnRevocation`] as it is written here.
+/// [`OnRevocation`] on the command line.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
 enum WhenRevoked {
     /// It goes on; nobody opens it anew
@@ -162,10 +162,10 @@ impl fmt::Display for Added {
 }
 
 impl AddArguments {
-    /// Checks what can be checked without a server, and keeps it.
+    /// Runs the command. It checks all that can be checked without a server.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let config = self.config()?;
-        // Opens the TLS files, so that a mistake shows now.
+        // Opens the TLS files, so that a mistake is reported now.
         open(&config)
             .map_err(|error| CliError::Provider(FailedProvider { name: self.name.clone(), error }))?;
         Registry::of_home(&self.home.path()?).add(&self.name, &config)?;
@@ -238,7 +238,7 @@ impl AddArguments {
     }
 }
 
-/// The same file for whoever reads the configuration, wherever that runs.
+/// The absolute path, because the configuration is read from other directories.
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
     std::path::absolute(path)
         .map_err(|error| CliError::File(FileError { action: "find", path: path.to_owned(), error }))

@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::output::Output;
 
-/// At which provider.
+/// The arguments of `create-key`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The key is made there and stays there: this machine does not see it. It is how a control plane makes the key of a volume that \
@@ -47,7 +47,7 @@ impl fmt::Display for Created {
 }
 
 impl CreateKeyArguments {
-    /// Has it made.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let request = self.request.unwrap_or_else(KeyRequestId::random);
         let made = ProviderKeyring::of_home(&self.home.path()?)

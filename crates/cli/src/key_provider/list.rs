@@ -12,7 +12,7 @@ use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::output::{Output, Table, utc};
 
-/// What to list.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Without --keys no server is asked.
 
@@ -47,7 +47,7 @@ struct ListedProvider {
     cryptoperiod_days: Option<u32>,
 }
 
-/// What cannot be read, or asked for its keys.
+/// A provider that cannot be read, or asked for its keys.
 #[derive(Serialize)]
 struct Broken {
     name: ProviderName,
@@ -123,7 +123,7 @@ impl ListedKey {
 }
 
 impl ListArguments {
-    /// Lists what is set up and, if asked to, the keys.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let mut listing =
             Listing { providers: Vec::new(), broken: Vec::new(), keys: self.keys.then(Vec::new) };

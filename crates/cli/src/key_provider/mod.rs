@@ -13,7 +13,7 @@ use clap::Subcommand;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done with key providers.
+/// The commands for key providers.
 #[derive(Debug, Subcommand)]
 pub enum KeyProviderCommand {
     /// Set up a key provider
@@ -29,7 +29,7 @@ pub enum KeyProviderCommand {
 }
 
 impl KeyProviderCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         strongroom_worker::process::prepare_for_keys()?;
         match self {

@@ -16,10 +16,10 @@ use crate::home::HomeArguments;
 use crate::output::Output;
 use crate::terminal::{Terminal, TerminalError};
 
-/// How many VMs and volumes a question names.
+/// The most VMs and volumes that a question names.
 const NAMED_MAX: usize = 20;
 
-/// Which provider.
+/// The arguments of `remove`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Forgets how the provider is reached. Its keys stay there, and volumes that need them are key-unavailable \
@@ -55,12 +55,12 @@ impl fmt::Display for Removed {
 }
 
 impl RemoveArguments {
-    /// Forgets it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let home = self.home.path()?;
         let registry = Registry::of_home(&home);
         if !self.yes {
-            // A name that nobody has is told before anything is asked.
+            // An unknown name is an error before any question.
             registry
                 .list()?
                 .iter()
@@ -72,7 +72,7 @@ impl RemoveArguments {
         output.answer(&Removed { name: self.name.clone(), removed: true })
     }
 
-    /// Refuses if volumes need the provider, unless a person means it.
+    /// Fails if volumes need the provider and no person confirms the removal.
     fn ask_if_needed(&self, home: &Path) -> Result<(), CliError> {
         let scan = KnownDatastores::of_home(home).scan(&[])?;
         let Some(by) = needed_by(&scan, &self.name) else { return Ok(()) };
@@ -85,7 +85,8 @@ impl RemoveArguments {
     }
 }
 
-/// What needs a provider, in words; also what cannot be looked into may.
+/// The volumes and VMs that need a provider, as text; includes unreadable datastores, which may
+/// contain some.
 fn needed_by(scan: &Scan, name: &ProviderName) -> Option<String> {
     let volumes = scan.needing(|key| key.provider == *name);
     let vms: BTreeSet<String> = volumes.iter().filter_map(|volume| vm_of(&volume.path)).collect();

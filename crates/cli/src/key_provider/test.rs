@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::output::{Output, Table};
 
-/// Which provider.
+/// The arguments of `test`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Makes a key at each server, gets it and destroys it. Exit status 1 if a server fails.
@@ -71,7 +71,7 @@ fn milliseconds(microseconds: u64) -> String {
 }
 
 impl TestArguments {
-    /// Tries every server and tells how that went.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let config = Registry::of_home(&self.home.path()?).get(&self.name)?;
         let checks = check(&config)

@@ -1,4 +1,4 @@
-//! Asking a server that runs, under an administrator's or a control plane's certificate.
+//! Requests to a running server, with an administrator's or a control plane's certificate.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use super::certificates::{ClientFiles, read_certificates};
 use super::directory::{DirectoryArguments, ServerSettings};
 use crate::error::CliError;
 
-/// Which server, and as whom.
+/// The server, and the identity of the requests.
 #[derive(Debug, Args)]
 pub struct AdministrationArguments {
     #[command(flatten)]
@@ -40,24 +40,24 @@ pub struct Administrator {
 }
 
 impl AdministrationArguments {
-    /// The home, which may not be there yet.
+    /// The home, which may not exist yet.
     pub fn home(&self) -> Result<PathBuf, CliError> {
         self.directory.home.path()
     }
 
-    /// Whether another server, or another administrator, is meant than those of the home.
+    /// Whether a server or administrator other than those of the home was given.
     pub fn is_given(&self) -> bool {
         self.server.is_some() || self.identity.is_some()
     }
 
-    /// Who may ask the home's own key server about every key; none if another server is meant, or
-    /// nobody's files are here.
+    /// The identity that may ask the home's own key server about every key; `None` if another
+    /// server was given, or if the home has no such identity.
     pub fn overseer(&self) -> Option<Overseer> {
         let directory = self.directory.path().ok().filter(|_| self.server.is_none())?;
         overseer_of(&directory, self.files().ok()?)
     }
 
-    /// Reads what it takes to ask. Nothing is asked yet.
+    /// Reads certificate and key. It sends no request.
     pub fn administrator(&self) -> Result<Administrator, CliError> {
         let files = self.files()?;
         let client = match &self.server {
@@ -70,7 +70,7 @@ impl AdministrationArguments {
         Administrator::new(client, &files)
     }
 
-    /// What signs grants: the key of a control client's certificate. Nobody is asked.
+    /// The signer of grants: the key of a control client's certificate. It sends no request.
     pub fn grant_signer(&self) -> Result<GrantSigner, CliError> {
         let files = self.files()?;
         let certificate = files.read_certificate()?;
@@ -97,7 +97,7 @@ impl AdministrationArguments {
     }
 }
 
-/// The administrator of the key server that lives in this home, who may ask about every key.
+/// The administrator of this home's key server, who may ask about every key.
 pub fn overseer_of_home(home: &Path) -> Option<Overseer> {
     let directory = home.join("keyserver");
     overseer_of(&directory, ClientFiles::in_directory(&directory.join("admin")))
@@ -111,7 +111,7 @@ fn overseer_of(directory: &Path, files: ClientFiles) -> Option<Overseer> {
 }
 
 impl Administrator {
-    /// Whoever has these files, at this server.
+    /// The owner of these files, at this server.
     pub fn new(client: enrol::Client, files: &ClientFiles) -> Result<Self, CliError> {
         Ok(Self {
             client,
@@ -121,12 +121,12 @@ impl Administrator {
         })
     }
 
-    /// Asks.
+    /// Sends a request.
     pub fn ask<Q: Ask>(&self, question: Q) -> Result<Q::Answer, CliError> {
         Ok(self.client.manage(&self.authorities, self.certificate.clone(), &self.key, question)?)
     }
 
-    /// Asks for another certificate, for the key of this request.
+    /// Requests another certificate, for the key of this signing request.
     pub fn renew(&self, signing_request: &str) -> Result<enrol::CertificateResponse, CliError> {
         Ok(self.client.renew(&self.authorities, self.certificate.clone(), &self.key, signing_request)?)
     }

@@ -1,4 +1,4 @@
-//! How large a key server's audit log becomes, and what of it may go.
+//! Rotation and retention of a key server's audit log.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use strongroom_types::{display_bytes, parse_bytes};
 use crate::duration::parse_seconds;
 use crate::error::CliError;
 
-/// Least bytes that a file may be told to have: some thousand lines.
+/// The least size of a file, in bytes: some thousand lines.
 const FILE_MIN_BYTES: u64 = 1024 * 1024;
 
-/// What is said where there is to be no limit.
+/// The word for no limit.
 const NO_LIMIT: &str = "all";
 
 /// The policy on the command line.
@@ -38,7 +38,7 @@ pub struct AuditArguments {
     audit_keep_age: Option<Limit>,
 }
 
-/// A limit that was given, of bytes or seconds, or that there is to be none.
+/// A given limit, in bytes or seconds, or no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     At(u64),
@@ -69,7 +69,7 @@ pub struct AuditSettings {
 }
 
 impl AuditArguments {
-    /// `settings` with what the command line says.
+    /// `settings`, overridden by the command line.
     pub fn over(&self, settings: AuditSettings) -> Result<AuditSettings, CliError> {
         let limit = |given: Option<Limit>, before| given.map_or(before, Limit::number);
         let settings = AuditSettings {
@@ -92,12 +92,12 @@ impl AuditArguments {
 }
 
 impl AuditSettings {
-    /// Whether it says nothing.
+    /// Whether it has only defaults.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// How the log is written.
+    /// The options for writing the log.
     pub fn options(&self) -> Options {
         let options = Options::default();
         Options {
@@ -107,7 +107,7 @@ impl AuditSettings {
         }
     }
 
-    /// Which of its files go.
+    /// The rules for removing files of the log.
     pub fn retention(&self) -> Retention {
         let keep_age = self.keep_age_seconds.map(Duration::from_secs);
         Retention { keep_bytes: self.keep_bytes, keep_age, ..Retention::default() }

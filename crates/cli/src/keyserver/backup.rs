@@ -17,10 +17,10 @@ use super::administration::{AdministrationArguments, Administrator};
 use crate::error::CliError;
 use crate::output::{Output, utc};
 
-/// Longest file of a custodian's key: a certificate with a long chain.
+/// The longest file of a custodian's key: a certificate with a long chain.
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// To where, and who can open it.
+/// The arguments of `backup`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The server makes the backup while it serves, and it is carried here encrypted. It takes M of the custodians to open it; \
@@ -71,13 +71,13 @@ struct Made {
     backup: LastBackup,
 }
 
-/// Custodians who were asked for.
+/// The custodians that were proposed.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Proposed(NamedCustody);
 
 impl BackupArguments {
-    /// Makes it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let file = std::path::absolute(&self.out).map_err(failed("find", &self.out))?;
         if file.symlink_metadata().is_ok() {
@@ -86,7 +86,7 @@ impl BackupArguments {
         let custodians =
             self.custodians.iter().map(CustodianArgument::read).collect::<Result<Vec<_>, _>>()?;
         let (threshold, texts) = (self.threshold, custodians.iter().map(as_text).collect());
-        // The server would say the same, after it has worked.
+        // The server would check this too, but only after its work.
         Custody::new(usize::from(threshold), custodians)?;
         let administrator = self.server.administrator()?;
         if self.change_custodians {
@@ -97,20 +97,20 @@ impl BackupArguments {
         let question = MakeBackup { threshold, custodians: texts };
         let answer = administrator.ask(question)?;
         fetch(&administrator, &answer, &file)?;
-        // Only now is there a backup.
+        // Only now is the backup complete.
         administrator.ask(KeepBackup { id: answer.backup.id })?;
         output.answer(&Made { file, length_bytes: answer.length_bytes, backup: answer.backup })
     }
 }
 
-/// Brings the backup that waits on the server to `path`.
+/// Downloads the backup from the server to `path`.
 fn fetch(administrator: &Administrator, answer: &BackupAnswer, path: &Path) -> Result<(), CliError> {
     let mut arrival = Arrival::at(path)?;
     let mut offset = 0;
     while offset < answer.length_bytes {
         let question = ReadBackup { id: answer.backup.id, offset };
         let BackupPart { bytes } = administrator.ask(question)?;
-        // Less than was said is told by the length that has arrived.
+        // A short download is detected by its length.
         if bytes.is_empty() {
             break;
         }

@@ -12,7 +12,7 @@ use super::administration::AdministrationArguments;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which key, to which VM.
+/// The arguments of `bind`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "No grant releases the key for another VM from then on, and nothing undoes that. The key is one that the control client owns. \
@@ -41,7 +41,7 @@ struct Bound {
 }
 
 impl BindArguments {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         self.server.administrator()?.ask(BindKey { key: self.key_id, vm: self.vm })?;
         output.answer(&Bound { key: self.key_id.to_string(), vm: self.vm.to_string() })

@@ -12,7 +12,7 @@ use super::administration::AdministrationArguments;
 use crate::error::CliError;
 use crate::output::{Output, Table};
 
-/// What can be done with keys of external providers.
+/// The commands for keys of external providers.
 #[derive(Debug, Subcommand)]
 pub enum BrokerCommand {
     /// Take in a key that an external provider has, as a client of role control
@@ -23,7 +23,7 @@ pub enum BrokerCommand {
     List(ListArguments),
 }
 
-/// Which key.
+/// The arguments of `add`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The key stays at its provider: the key server notes where it is, and asks for it each time that a host comes with a grant. \
@@ -48,7 +48,7 @@ pub struct AddArguments {
     server: AdministrationArguments,
 }
 
-/// At which provider.
+/// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nobody sees the key: neither this machine nor, until a host fetches it, the key server.
@@ -68,7 +68,7 @@ pub struct CreateArguments {
     server: AdministrationArguments,
 }
 
-/// Of which server.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver broker list")]
 pub struct ListArguments {
@@ -86,7 +86,7 @@ struct Listed {
 }
 
 impl BrokerCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::Add(AddArguments { provider, key, wrapped, server }) => {

@@ -18,7 +18,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::error::CliError;
 
-/// Where one client's files are.
+/// The files of one client.
 #[derive(Clone, Debug)]
 pub struct ClientFiles {
     /// The authorities that it trusts.
@@ -29,15 +29,15 @@ pub struct ClientFiles {
     pub key: PathBuf,
 }
 
-/// A key that has no certificate yet.
+/// A key without a certificate.
 pub struct NewKey {
     pkcs8: SecretBytes,
-    /// Asks for its certificate, PEM.
+    /// The signing request for its certificate, PEM.
     pub signing_request: String,
 }
 
 impl NewKey {
-    /// Makes one, of P-256.
+    /// Makes a P-256 key.
     pub fn generate() -> Result<Self, CliError> {
         let (key, pkcs8) = PrivateKey::generate()?;
         Ok(Self { signing_request: signing_request(&key)?, pkcs8 })
@@ -45,26 +45,26 @@ impl NewKey {
 }
 
 impl ClientFiles {
-    /// Those of a directory.
+    /// The files of a directory.
     pub fn in_directory(directory: &Path) -> Self {
         let file = |name| directory.join(name);
         Self { ca: file("ca.pem"), certificate: file("cert.pem"), key: file("key.pem") }
     }
 
-    /// Whether they are there.
+    /// Whether all of them exist.
     pub fn are_there(&self) -> bool {
         [&self.ca, &self.certificate, &self.key].into_iter().all(|path| path.is_file())
     }
 
-    /// Writes them, so that whoever is killed leaves a certificate and its key: the new key is
-    /// there before its certificate is, and takes the old one's place after. What is between,
-    /// [`settle`](Self::settle) ends.
+    /// Writes them in an order in which a crash always leaves a certificate and its key: the new
+    /// key is written before its certificate, and replaces the old key afterwards.
+    /// [`settle`](Self::settle) completes an interrupted write.
     pub fn write(&self, key: &NewKey, certificate: &str, authorities: &str) -> Result<(), CliError> {
         self.write_observed(key, certificate, authorities, &mut || Ok(()))
     }
 
-    /// The same; an error of `before`, which is called before each step, stops it there, as a crash
-    /// would.
+    /// As [`write`](Self::write); `before` is called before each step, and its error stops there,
+    /// as a crash would.
     fn write_observed(
         &self,
         key: &NewKey,
@@ -83,14 +83,14 @@ impl ClientFiles {
         self.take_next_key()
     }
 
-    /// Writes what comes with a certificate whose key is elsewhere.
+    /// Writes the files of a certificate whose key is elsewhere.
     pub fn write_without_key(&self, certificate: &str, authorities: &str) -> Result<(), CliError> {
         make_directories(strongroom_files::directory_of(&self.certificate))?;
         write_whole(&self.ca, authorities.as_bytes())?;
         write_whole(&self.certificate, certificate.as_bytes())
     }
 
-    /// Puts the new key of a writer that was killed in its place, if its certificate is there.
+    /// Installs the new key of a writer that was killed, if its certificate was written.
     pub fn settle(&self) -> Result<(), CliError> {
         let next = self.next_key();
         if !next.try_exists().unwrap_or_default() || !self.certificate.is_file() {
@@ -102,7 +102,8 @@ impl ClientFiles {
             Some(key) => CertifiedKey::new(vec![self.read_certificate()?], key).keys_match().is_ok(),
             None => false,
         };
-        // One that does not may be another's, who is about to write its certificate.
+        // A key that does not belong may be that of another process, which is about to write its
+        // certificate.
         if belongs { self.take_next_key() } else { Ok(()) }
     }
 
@@ -113,7 +114,7 @@ impl ClientFiles {
     fn take_next_key(&self) -> Result<(), CliError> {
         let failed = |error| CliError::File(FileError { action: "write", path: self.key.clone(), error });
         match std::fs::rename(self.next_key(), &self.key) {
-            // Whoever reads them may have settled it meanwhile.
+            // Another reader may have settled it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.key.is_file() => Ok(()),
             renamed => renamed.map_err(failed),
         }?;
@@ -128,7 +129,7 @@ impl ClientFiles {
         all.into_iter().next().ok_or_else(|| no_certificate(&self.certificate))
     }
 
-    /// The first moment at which the certificate is good no longer.
+    /// The time at which the certificate expires.
     pub fn not_after(&self) -> Result<OffsetDateTime, CliError> {
         let identity = claimed_identity(&self.read_certificate()?);
         identity.map(|identity| identity.not_after).ok_or_else(|| no_certificate(&self.certificate))
@@ -151,7 +152,7 @@ impl ClientFiles {
     }
 }
 
-/// The certificates in a PEM file: one at least.
+/// The certificates in a PEM file; at least one.
 pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_pem(path)?).collect();
     all.ok().filter(|all| !all.is_empty()).ok_or_else(|| no_certificate(path))
@@ -161,14 +162,13 @@ fn no_certificate(path: &Path) -> CliError {
     CliError::Usage(format!("{} holds no certificate", path.display()))
 }
 
-/// What is in a PEM file, which may be a private key.
+/// The content of a PEM file, which may be a private key.
 pub fn read_pem(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     let failed = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     strongroom_files::read(path, PEM_FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)
 }
 
-/// A PKCS#8 document as PEM (RFC 7468). What the encoder leaves behind, the program's allocator
-/// wipes.
+/// A PKCS#8 document as PEM (RFC 7468). The program's allocator wipes the encoder's buffers.
 fn private_pem(pkcs8: &SecretBytes) -> Zeroizing<String> {
     let document = pem::Pem::new("PRIVATE KEY", pkcs8.expose());
     Zeroizing::new(pem::encode_config(
@@ -177,7 +177,7 @@ fn private_pem(pkcs8: &SecretBytes) -> Zeroizing<String> {
     ))
 }
 
-/// Puts a file in its place, whole and durable, for its owner alone.
+/// Writes a file atomically and durably, with access only for its owner.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), CliError> {
     strongroom_files::replace(path, content)
         .map_err(|error| CliError::File(FileError { action: "write", path: path.to_owned(), error }))
@@ -202,13 +202,13 @@ mod tests {
         assert_eq!(pem::parse(text).unwrap().contents(), key.pkcs8.expose());
     }
 
-    /// A certificate for a key, of nobody.
+    /// A self-signed certificate for a key.
     fn certificate(key: &NewKey) -> String {
         let pair = rcgen::KeyPair::try_from(key.pkcs8.expose()).unwrap();
         rcgen::CertificateParams::new(vec!["host".to_owned()]).unwrap().self_signed(&pair).unwrap().pem()
     }
 
-    /// Whether the key in its place is the certificate's.
+    /// Whether the installed key belongs to the certificate.
     fn belong_together(files: &ClientFiles) -> bool {
         let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
         let key = aws_lc_rs::sign::any_supported_type(&key).unwrap();
@@ -236,7 +236,7 @@ mod tests {
             files.read_key().unwrap();
             assert!(belong_together(&files), "killed in step {steps}");
             renewed += u32::from(std::fs::read_to_string(&files.certificate).unwrap() == new_certificate);
-            // It is called again, and nothing is left of it.
+            // A second call completes it, and leaves no other files.
             files.write(&new, &new_certificate, "authorities").unwrap();
             assert!(belong_together(&files) && std::fs::read_dir(home.path()).unwrap().count() == 3);
             if is_done {

@@ -12,7 +12,7 @@ use super::administration::AdministrationArguments;
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
-/// What can be done with clients.
+/// The commands for clients.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// List the clients
@@ -21,7 +21,7 @@ pub enum ClientCommand {
     Revoke(RevokeArguments),
 }
 
-/// Of which server.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver client list")]
 pub struct ListArguments {
@@ -29,7 +29,7 @@ pub struct ListArguments {
     server: AdministrationArguments,
 }
 
-/// Which client, and why.
+/// The arguments of `revoke`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  strongroom keyserver client revoke 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --reason stolen"
@@ -57,7 +57,7 @@ struct Revoked {
 }
 
 impl ClientCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(ListArguments { server }) => {

@@ -1,5 +1,5 @@
-//! `strongroom keyserver custodian`: what those do who together open a backup. It runs on their own
-//! machines, without a server.
+//! `strongroom keyserver custodian`: for the people who together open a backup. It runs on their
+//! own machines, without a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
-/// What a custodian can do.
+/// The commands for custodians.
 #[derive(Debug, Subcommand)]
 pub enum CustodianCommand {
     /// Show whose shares a backup has, and how many it takes
@@ -23,7 +23,7 @@ pub enum CustodianCommand {
     OpenShare(OpenShareArguments),
 }
 
-/// Of which backup.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver custodian list kms.backup")]
 pub struct ListArguments {
@@ -31,7 +31,7 @@ pub struct ListArguments {
     backup: PathBuf,
 }
 
-/// Of which backup, and with what.
+/// The arguments of `open-share`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The share is one line of text. It is as secret as the private key, and good for this backup alone: carry it to the restore, \
@@ -49,7 +49,7 @@ pub struct OpenShareArguments {
     key: PathBuf,
 }
 
-/// What a backup says of itself.
+/// The public description of a backup.
 #[derive(Serialize)]
 struct Listed {
     id: String,
@@ -66,7 +66,7 @@ struct Holder {
     key_sha256: String,
 }
 
-/// A share, for whoever called.
+/// An opened share.
 #[derive(Serialize)]
 struct Opened {
     custodian: String,
@@ -74,7 +74,7 @@ struct Opened {
 }
 
 impl CustodianCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(ListArguments { backup }) => output.answer(&Listed::of(&read_header(backup)?)),
@@ -124,7 +124,7 @@ impl fmt::Display for Listed {
 }
 
 impl fmt::Display for Opened {
-    /// The share alone, so that it can be led into a file.
+    /// The share alone, so that it can be redirected to a file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.share)
     }

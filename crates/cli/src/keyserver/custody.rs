@@ -1,4 +1,4 @@
-//! `strongroom keyserver custody`: who opens backups, as administrators agree upon it.
+//! `strongroom keyserver custody`: the custodians of backups, on whom two administrators agree.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::administration::AdministrationArguments;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done.
+/// The commands for custodians of backups.
 #[derive(Debug, Subcommand)]
 pub enum CustodyCommand {
     /// Show who opens backups, and whom an administrator asked for
@@ -21,7 +21,7 @@ pub enum CustodyCommand {
     Confirm(ConfirmArguments),
 }
 
-/// Of which server.
+/// The arguments of `show`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver custody show")]
 pub struct ShowArguments {
@@ -29,7 +29,7 @@ pub struct ShowArguments {
     server: AdministrationArguments,
 }
 
-/// Which ones.
+/// The arguments of `confirm`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Ask the custodians for the digests of their public keys and compare them: whoever holds these keys opens the backups to come.
@@ -54,7 +54,7 @@ struct Shown(CustodyAnswer);
 struct Confirmed(NamedCustody);
 
 impl CustodyCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::Show(ShowArguments { server }) => {

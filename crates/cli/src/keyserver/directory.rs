@@ -1,10 +1,10 @@
-//! Where a key server's state lies, and what is written there for the commands.
+//! The directory of a key server's state, and its files for the commands.
 //!
 //! ```text
 //! <home>/keyserver/              the state directory (strongroom_keyserver::state)
-//!     server.json                where it listens and what it is called
+//!     server.json                its addresses and names
 //!     admin/{ca,cert,key}.pem    the first administrator's certificate
-//!     administration.sock        where a server that runs takes questions of this machine
+//!     administration.sock        the socket of a running server for this machine's requests
 //! <home>/key-providers/embedded.json, embedded/{ca,cert,key}.pem     this machine as its client
 //! ```
 
@@ -34,12 +34,12 @@ const SETTINGS_FORMAT: u32 = 1;
 
 /// KMIP's own port (IANA: kmip).
 const KMIP_PORT: u16 = 5696;
-/// The one after it, for enrolment and administration.
+/// The port for enrolment and administration: the next one.
 const ENROLMENT_PORT: u16 = 5697;
 /// The name of the socket for administration by this machine, in the state directory.
 const ADMINISTRATION_SOCKET: &str = "administration.sock";
 
-/// Which key server.
+/// The key server's state directory.
 #[derive(Debug, Args)]
 pub struct DirectoryArguments {
     /// Where the key server's state lies; by default `keyserver` in the home
@@ -62,7 +62,7 @@ impl DirectoryArguments {
     }
 }
 
-/// Where a server listens and what it is called.
+/// The addresses and names of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSettings {
@@ -73,19 +73,19 @@ pub struct ServerSettings {
     pub listen_enrolment: SocketAddr,
     /// Names and addresses by which clients reach it, for its certificate.
     pub names: Vec<String>,
-    /// Where its audit log is shipped to.
+    /// The collector of its audit log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syslog: Option<SyslogSettings>,
-    /// The external providers that it is the broker of.
+    /// The external providers for which it is the broker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub brokered: Vec<ProviderName>,
-    /// How large its audit log becomes.
+    /// Rotation and retention of its audit log.
     #[serde(default, skip_serializing_if = "AuditSettings::is_default")]
     pub audit: AuditSettings,
 }
 
-/// An address that a server listens on from now on. Its clients keep it, so the port is not one
-/// that the system chooses.
+/// Parses an address that a server will keep listening on. Its clients store it, so the port must
+/// not be chosen by the system.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text
         .parse()
@@ -96,7 +96,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// The same on the command line.
+/// The settings on the command line.
 #[derive(Debug, Args)]
 pub struct SettingsArguments {
     /// Where to serve KMIP, from now on; at first 127.0.0.1:5696
@@ -125,7 +125,7 @@ pub struct SettingsArguments {
 }
 
 impl ServerSettings {
-    /// How the server's authority works.
+    /// The settings of the server's authority.
     pub fn authority(&self) -> Settings {
         let key_types = if module::IS_FIPS_BUILD { KeyTypes::WithoutEd25519 } else { KeyTypes::All };
         Settings { key_types, ..Settings::new(self.names.clone()) }
@@ -133,7 +133,7 @@ impl ServerSettings {
 }
 
 impl SettingsArguments {
-    /// Refuses providers that this server cannot be the broker of, before anything is made.
+    /// Refuses providers for which this server cannot be the broker; called before any change.
     pub fn check(&self, home: &HomeArguments) -> Result<(), CliError> {
         if self.brokered.is_empty() {
             return Ok(());
@@ -141,7 +141,7 @@ impl SettingsArguments {
         BrokeredProviders::new(&home.path()?, self.brokered.clone()).map(drop)
     }
 
-    /// `settings` with what the command line says.
+    /// `settings`, overridden by the command line.
     pub fn over(&self, settings: ServerSettings) -> Result<ServerSettings, CliError> {
         let names = match self.names.is_empty() {
             true => settings.names,
@@ -164,7 +164,7 @@ impl SettingsArguments {
 }
 
 impl Default for ServerSettings {
-    /// For this machine alone.
+    /// The settings for this machine only.
     fn default() -> Self {
         Self {
             format: SETTINGS_FORMAT,
@@ -179,7 +179,7 @@ impl Default for ServerSettings {
 }
 
 impl ServerSettings {
-    /// Reads those of a state directory.
+    /// Reads the settings of a state directory.
     pub fn read(directory: &Path) -> Result<Self, CliError> {
         let path = directory.join(SETTINGS_FILE);
         state_file::read(&path, SETTINGS_FORMAT).map_err(|error| match error.kind() {
@@ -188,8 +188,8 @@ impl ServerSettings {
         })
     }
 
-    /// How commands of this machine ask the server whose state lies in `directory`: by its socket,
-    /// and by its port where there is none.
+    /// The client with which commands of this machine reach the server whose state is in
+    /// `directory`: by its socket, or by its port if there is none.
     pub fn administration(&self, directory: &Path) -> Result<Client, CliError> {
         let client = Client::new(&self.listen_enrolment.to_string())?;
         Ok(match self.names.first() {
@@ -198,13 +198,14 @@ impl ServerSettings {
         })
     }
 
-    /// Writes them.
+    /// Writes the settings.
     pub fn write(&self, directory: &Path) -> Result<(), CliError> {
         Ok(state_file::replace(&directory.join(SETTINGS_FILE), self)?)
     }
 }
 
-/// The socket for administration by this machine. A path that is too long for one leaves the port.
+/// Opens the socket for administration by this machine; `None` if its path is too long, which
+/// leaves the port.
 pub fn listen_for_administration(directory: &Path) -> Result<Option<Listener>, CliError> {
     match Listener::bind(&Address::Unix(directory.join(ADMINISTRATION_SOCKET))) {
         Ok(listener) => Ok(Some(listener)),

@@ -16,7 +16,7 @@ use super::certificates::{ClientFiles, NewKey};
 use crate::error::CliError;
 use crate::output::{Output, utc};
 
-/// At which server, by which token, and where to.
+/// The arguments of `enrol`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The private key is made here and stays here. The server proves to be the one that the token was made by before the \
@@ -63,7 +63,7 @@ struct Enrolled {
 }
 
 impl EnrolArguments {
-    /// Enrols.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let files = ClientFiles::in_directory(&self.into);
         let (response, key) = match (&self.csr, self.token_fd) {
@@ -116,7 +116,7 @@ impl EnrolArguments {
     }
 }
 
-/// A signing request as the server takes it: PEM.
+/// A signing request in the server's form, PEM.
 fn read_request(path: &Path) -> Result<String, CliError> {
     let unreadable = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     let bytes = strongroom_files::read(path, SIGNING_REQUEST_MAX_BYTES as u64).map_err(unreadable)?;

@@ -12,7 +12,7 @@ use super::administration::AdministrationArguments;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which VM, from which generation on.
+/// The arguments of `fence`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Whatever was granted for the VM below generation N is void from then on: grants that were not used, and the right of hosts \
@@ -42,7 +42,7 @@ struct Fenced {
 }
 
 impl FenceArguments {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let question = FenceVm { vm: self.vm, generation: VmGeneration(self.vm_generation) };
         let answer: FenceAnswer = self.server.administrator()?.ask(question)?;

@@ -22,11 +22,10 @@ use crate::error::CliError;
 use crate::grants;
 use crate::output::{Output, utc};
 
-/// How long a grant is good if nothing is said: a VM's keys are fetched within seconds of its
-/// start.
+/// The default validity of a grant: a VM's keys are fetched within seconds of its start.
 const VALID_SECONDS: u64 = 300;
 
-/// To which host, which keys, for which VM.
+/// The arguments of `grant`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A grant lets one host fetch these keys in one request, for this VM, as long as the VM has not gone on to a higher \
@@ -95,13 +94,13 @@ struct Granted {
     host_public_key: String,
     keys: Vec<String>,
     expires_unix_seconds: u64,
-    /// The grant, if it is not in a file.
+    /// The grant, unless it was written to a file.
     grant: Option<String>,
     file: Option<PathBuf>,
 }
 
 impl GrantArguments {
-    /// Signs it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let signer = self.server.grant_signer()?;
         let (host, public_key) = self.host.find(&self.server)?;
@@ -141,7 +140,7 @@ impl GrantArguments {
 }
 
 impl HostArguments {
-    /// Its name, if it is known, and the key that it proves to be itself with.
+    /// The host's name, if known, and the key with which it authenticates.
     fn find(&self, server: &AdministrationArguments) -> Result<(Option<String>, PublicKeySha256), CliError> {
         match (&self.host, self.host_key, &self.host_certificate) {
             (Some(host), _, _) => {

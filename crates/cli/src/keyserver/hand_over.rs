@@ -1,5 +1,5 @@
-//! `strongroom keyserver hand-over`: keys of one client become another's, as two administrators
-//! agree.
+//! `strongroom keyserver hand-over`: transfers keys from one client to another, with the consent of
+//! two administrators.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use super::administration::AdministrationArguments;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done.
+/// The commands for transfers.
 #[derive(Debug, Subcommand)]
 pub enum HandOverCommand {
     /// Ask that keys of one client become another's
@@ -36,7 +36,7 @@ pub enum HandOverCommand {
     Cancel(OneArguments),
 }
 
-/// Whose keys, and whose they are to be.
+/// The arguments of `ask`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nothing changes until another administrator confirms it: whoever owns a key can get it. Both clients have the same role, \
@@ -67,7 +67,7 @@ pub struct AskArguments {
     server: AdministrationArguments,
 }
 
-/// Of which server.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver hand-over list")]
 pub struct ListArguments {
@@ -75,7 +75,7 @@ pub struct ListArguments {
     server: AdministrationArguments,
 }
 
-/// Which one.
+/// The arguments of commands on one transfer.
 #[derive(Debug, Args)]
 pub struct OneArguments {
     /// The id that `ask` and `list` give
@@ -90,7 +90,7 @@ struct Listed {
     items: Vec<HandOverAnswer>,
 }
 
-/// What became of one.
+/// A transfer, and its new state.
 #[derive(Serialize)]
 struct Answered {
     #[serde(flatten)]
@@ -107,7 +107,7 @@ enum Became {
 }
 
 impl HandOverCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let (hand_over, became) = match self {
             Self::List(ListArguments { server }) => {

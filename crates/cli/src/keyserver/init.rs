@@ -22,10 +22,10 @@ use super::root::RootArguments;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Time for one request to it, as to any other server.
+/// The timeout of a request to it, as for any other server.
 const REQUEST_TIMEOUT_MS: u64 = 5_000;
 
-/// Which key server, and how its root key is protected.
+/// The arguments of `init`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The state directory holds everything the server needs, sealed under a root key. What protects the root \
@@ -47,7 +47,7 @@ pub struct InitArguments {
     settings: SettingsArguments,
 }
 
-/// What was made.
+/// The new key server.
 #[derive(Serialize)]
 pub struct Made {
     directory: PathBuf,
@@ -56,12 +56,12 @@ pub struct Made {
     authority: String,
     /// The first administrator's certificate.
     administrator: PathBuf,
-    /// The key provider by which this machine uses the server, unless there was one of that name.
+    /// The key provider with which this machine uses the server, unless there was one of that name.
     provider: Option<String>,
 }
 
 impl InitArguments {
-    /// Makes it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let made = make(&self.directory, &self.root, &self.settings)?;
         warn(output, &made.root);
@@ -69,14 +69,14 @@ impl InitArguments {
     }
 }
 
-/// Tells what is weak about a root.
+/// Prints the weaknesses of a root key's protection.
 pub fn warn(output: &Output, root: &Description) {
     for warning in &root.warnings {
         output.remark(&format!("Warning: {warning}"));
     }
 }
 
-/// The same for the server whose state lies in `directory`.
+/// As [`warn`], for the server whose state is in `directory`.
 pub fn warn_of_root(output: &Output, directory: &Path) -> Result<(), CliError> {
     warn(
         output,
@@ -85,8 +85,8 @@ pub fn warn_of_root(output: &Output, directory: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Makes the state of a key server about which nobody has said what protects its root key: the TPM
-/// where one can be used, otherwise nothing. A TPM that a person named is used or refused.
+/// Makes the state of a key server without an explicit protection of the root key: the TPM if one
+/// can be used, otherwise none. If a person named a TPM, it is used, or this fails.
 pub fn make_unasked(
     arguments: &DirectoryArguments,
     tpm_device: Option<&Path>,
@@ -106,8 +106,8 @@ pub fn make_unasked(
     }
 }
 
-/// Makes the state of a key server, and makes this machine its administrator and client. Repeated
-/// after a crash it goes on where that ended.
+/// Makes the state of a key server, and makes this machine its administrator and client. After a
+/// crash, a second call continues.
 pub fn make(
     arguments: &DirectoryArguments,
     root: &RootArguments,
@@ -133,7 +133,7 @@ pub fn make(
     })
 }
 
-/// Has a certificate issued for a key that is made here.
+/// Issues a certificate for a key that is made here.
 pub(super) fn issue(
     authority: &Authority,
     role: Role,
@@ -150,7 +150,7 @@ pub(super) fn issue(
     files.write(&key, &issued.record.pem(), &issued.roots_pem())
 }
 
-/// Makes the server a key provider of this machine.
+/// Registers the server as a key provider of this machine.
 fn register(
     authority: &Authority,
     home: &Path,
@@ -176,9 +176,8 @@ fn register(
     Ok(Some(EMBEDDED.to_owned()))
 }
 
-/// Writes down where the server listens from now on, and how large its audit log becomes: the next
-/// `run` and this machine's clients find it there. A port that the kernel chose is not for the next
-/// time.
+/// Saves the server's addresses, and its audit log's settings, for the next `run` and for this
+/// machine's clients. A port that the kernel chose is not saved.
 pub fn remember(
     home: &Path,
     directory: &Path,
@@ -201,7 +200,7 @@ pub fn remember(
     let registry = Registry::of_home(home);
     let name: ProviderName = EMBEDDED.parse().map_err(strongroom_keys_name)?;
     let Ok(mut config) = registry.get(&name) else { return Ok(()) };
-    // One that was set up for another server is left alone.
+    // A provider of another server is not changed.
     if let SourceConfig::Embedded(kmip) = &mut config.source
         && kmip.servers == [before.listen.to_string()]
     {

@@ -1,8 +1,8 @@
 //! `strongroom keyserver`: the embedded key server. One file per command.
 //!
-//! `init`, `run` and `restore` work on the state directory, as the one process that has it open.
-//! `custodian` needs no server. The others ask a server that runs, under the administrator's
-//! certificate, or that of a control plane.
+//! `init`, `run` and `restore` work on the state directory, which only one process can open.
+//! `custodian` needs no server. The others send requests to a running server, with the
+//! administrator's or a control plane's certificate.
 
 mod administration;
 mod audit_settings;
@@ -41,7 +41,7 @@ use clap::Subcommand;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done with a key server.
+/// The commands for a key server.
 #[derive(Debug, Subcommand)]
 pub enum KeyserverCommand {
     /// Make a key server's state: its root key, its authority, the first certificates
@@ -86,7 +86,7 @@ pub enum KeyserverCommand {
 }
 
 impl KeyserverCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         strongroom_worker::process::prepare_for_keys()?;
         match self {

@@ -1,10 +1,11 @@
-//! The certificates of this machine's own clients, which the server renews itself, before they end
-//! and afterwards.
+//! The certificates of this machine's own clients. The server renews them itself, before and after
+//! they expire.
 //!
-//! A client renews its own certificate while that is good. A machine that was off for longer than a
-//! certificate lasts would otherwise be locked out of its own keys, its administrator too. Who
-//! starts the server opens the root key and reads the files of its home, so that is enough; each is
-//! on record. Clients of other machines are not helped by this.
+//! A client renews its own certificate before it expires. A machine that was off for longer than a
+//! certificate's lifetime would otherwise lose access to its own keys, and so would its
+//! administrator. The user who starts the server opens the root key and reads the files of its
+//! home, which is sufficient authority; each renewal is recorded. This does not apply to clients on
+//! other machines.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use super::certificates::{ClientFiles, NewKey};
 use crate::api::CONTROL_DIRECTORY;
 use crate::error::CliError;
 
-/// How long before its end a certificate is renewed.
+/// How long before it expires a certificate is renewed.
 pub const RENEW_BEFORE: time::Duration = time::Duration::days(30);
 
-/// Who issues them, and where they are.
+/// The issuer and the files of the certificates.
 #[derive(Clone)]
 pub struct OwnCertificates {
     authority: Arc<Authority>,
@@ -31,7 +32,7 @@ pub struct OwnCertificates {
 }
 
 impl OwnCertificates {
-    /// Those of the clients of `home`, at the server whose state lies in `directory`.
+    /// The certificates of the clients of `home`, at the server whose state is in `directory`.
     pub fn new(authority: &Arc<Authority>, audit: &Arc<AuditLog>, home: &Path, directory: &Path) -> Self {
         let places = vec![
             (directory.join("admin"), Role::Admin),
@@ -43,14 +44,14 @@ impl OwnCertificates {
         Self { authority: Arc::clone(authority), audit: Arc::clone(audit), places }
     }
 
-    /// The same, but for those that `serve` renews itself while it runs.
+    /// Without those that `serve` renews itself while it runs.
     pub fn of_nobody_else(mut self) -> Self {
         self.places.retain(|(_, role)| matches!(role, Role::Admin | Role::Client));
         self
     }
 
-    /// Renews those that have ended at `now`, or will soon. What cannot be renewed is told, and is
-    /// as it was.
+    /// Renews the certificates that have expired at `now`, or will soon. If one cannot be renewed,
+    /// this is logged, and the certificate does not change.
     pub fn renew(&self, now: OffsetDateTime) {
         for (directory, role) in &self.places {
             match self.renew_one(&ClientFiles::in_directory(directory), *role, now) {
@@ -69,7 +70,7 @@ impl OwnCertificates {
         }
         files.settle()?;
         let identity = claimed_identity(&files.read_certificate()?);
-        // One of another server's, or for something else, is not this server's to renew.
+        // A certificate of another server, or for another role, is not renewed.
         let Some(identity) = identity.filter(|identity| identity.role == role) else { return Ok(false) };
         if identity.not_after >= now + RENEW_BEFORE {
             return Ok(false);
@@ -115,8 +116,8 @@ mod tests {
         let now = OffsetDateTime::now_utc();
         own.renew(now);
         assert_eq!(files[..4].iter().map(identity).collect::<Vec<_>>(), before, "they are good for long");
-        // After a quarter in a drawer. The auditor was revoked meanwhile, and another's file lies
-        // where the control plane's was.
+        // After three months without a start. The auditor was revoked meanwhile, and another
+        // client's file replaced that of the control plane.
         state.authority.revoke_client(before[3].client, "left", now).unwrap();
         std::fs::copy(&files[1].certificate, &files[2].certificate).unwrap();
         let later = now + Duration::days(120);

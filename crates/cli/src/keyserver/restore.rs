@@ -29,10 +29,10 @@ use crate::keys::ask_once;
 use crate::output::{Output, utc};
 use crate::terminal::Terminal;
 
-/// Longest file with a share: the line of text, and what an editor may have put around it.
+/// The longest file with a share: the line of text, and an editor's additions.
 const SHARE_FILE_BYTES_MAX: usize = 1024;
 
-/// From what, by whom, and into which server.
+/// The arguments of `restore`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The server must not run. On a new machine, 'keyserver init' makes one first: everything is sealed anew under its root key. It \
@@ -71,7 +71,7 @@ pub struct RestoreArguments {
     secret: SecretArguments,
 }
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Serialize)]
 struct Answer {
     directory: PathBuf,
@@ -79,12 +79,12 @@ struct Answer {
     restored: Restored,
     /// SHA-256 of the authority's certificate.
     authority: String,
-    /// Clients of this machine that have a new certificate.
+    /// Clients of this machine that got a new certificate.
     recertified: Vec<String>,
 }
 
 impl RestoreArguments {
-    /// Restores.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let directory = self.directory.path()?;
         let mut session = RestoreSession::open(&self.backup)?;
@@ -96,15 +96,14 @@ impl RestoreArguments {
         let settings = ServerSettings::read(&directory)?;
         let key = self.secret.open(&directory)?;
         let restored = session.restore(&mut ServerTarget::open(&directory, &key)?, self.replace)?;
-        // Puts it on record.
+        // Record it.
         let state = open_state(&directory, &key, settings.authority(), settings.audit.options())?;
         let recertified = self.recertify(&state, &settings)?;
         let authority = state.authority.fingerprint().to_string();
         output.answer(&Answer { directory, restored, authority, recertified })
     }
 
-    /// Takes the shares that are given, and where a person is at a terminal asks for those that are
-    /// missing.
+    /// Collects the given shares, and asks a person at the terminal for missing ones.
     fn collect_shares(&self, session: &mut RestoreSession) -> Result<(), CliError> {
         for path in &self.shares {
             let share = read_share(path)?;
@@ -121,8 +120,8 @@ impl RestoreArguments {
         Ok(())
     }
 
-    /// Has certificates issued to the administrator and the client that are this machine's own, as
-    /// far as the restored authority does not let theirs in.
+    /// Issues certificates to this machine's own administrator and client, if the restored
+    /// authority does not accept theirs.
     fn recertify(&self, state: &State, settings: &ServerSettings) -> Result<Vec<String>, CliError> {
         let mut own = vec![(Role::Admin, "admin", ClientFiles::in_directory(&state.directory.join("admin")))];
         own.extend(self.own_provider(settings)?.map(|files| (Role::Client, "local", files)));
@@ -141,8 +140,8 @@ impl RestoreArguments {
         Ok(recertified)
     }
 
-    /// The files of this machine's key provider, if it is this server's: the home may belong to
-    /// another one.
+    /// The files of this machine's key provider if it belongs to this server, and not to another
+    /// one.
     fn own_provider(&self, settings: &ServerSettings) -> Result<Option<ClientFiles>, CliError> {
         let registry = Registry::of_home(&self.directory.home.path()?);
         let name: ProviderName = EMBEDDED
@@ -158,7 +157,7 @@ impl RestoreArguments {
     }
 }
 
-/// Whether the certificate that is in the files is one of the server's.
+/// Whether the server accepts the certificate in the files.
 fn is_let_in(state: &State, files: &ClientFiles) -> bool {
     let certificate = CertificateDer::from_pem_file(&files.certificate).ok();
     let now = OffsetDateTime::now_utc();
@@ -170,11 +169,11 @@ fn add(session: &mut RestoreSession, share: &SecretBytes, from: String) -> Resul
     session.add_share(share).map(drop).map_err(|error| CliError::Share { from, error })
 }
 
-/// A share out of a file, straight into secret memory.
+/// Reads a share from a file, directly into secret memory.
 fn read_share(path: &Path) -> Result<SecretBytes, CliError> {
     let failed = |error| CliError::File(FileError { action: "read", path: path.to_owned(), error });
     let mut file = File::open(path).map_err(failed)?;
-    // It may be a pipe, whose length nobody knows. One byte more tells what is longer.
+    // It may be a pipe of unknown length. One more byte reveals a longer one.
     let mut content = SecretBytes::zeroed(SHARE_FILE_BYTES_MAX + 1)?;
     let mut length_bytes = 0;
     while length_bytes < content.len() {

@@ -1,4 +1,4 @@
-//! `strongroom keyserver root`, and what the command line says of root keys.
+//! `strongroom keyserver root`, and the options for root keys.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub struct RootArguments {
     secret: SecretArguments,
 }
 
-/// Where the passphrase of a root key or the PIN of its token comes from.
+/// The source of a root key's passphrase or of its token's PIN.
 #[derive(Debug, Default, Args)]
 pub struct SecretArguments {
     /// The root key's passphrase, or its token's PIN, is in this file now and at each start; only
@@ -80,7 +80,7 @@ pub struct SecretArguments {
 }
 
 impl RootArguments {
-    /// Makes the root of a new server; where there is one, opens it.
+    /// Makes the root key of a new server, or opens the existing one.
     pub fn create(&self, directory: &Path) -> Result<RootKey, CliError> {
         if directory.join("root.json").exists() {
             return self.secret.open(directory);
@@ -90,7 +90,7 @@ impl RootArguments {
         Ok(root::create(directory, &way, &access(given.as_ref()))?)
     }
 
-    /// A root that the TPM seals in any boot state.
+    /// A root key that the TPM seals, for any boot state.
     pub fn sealed_by_tpm(device: Option<PathBuf>) -> Self {
         Self { tpm: true, tpm_device: device, ..Self::default() }
     }
@@ -122,7 +122,7 @@ impl RootArguments {
 }
 
 impl SecretArguments {
-    /// Opens the root of a server that is there, asking a person where it takes one.
+    /// Opens the root key of an existing server, and asks a person if necessary.
     pub fn open(&self, directory: &Path) -> Result<RootKey, CliError> {
         let mut given = match self.secret_fd {
             Some(number) => Some(root::read_descriptor(number)?),
@@ -148,7 +148,7 @@ impl SecretArguments {
         })
     }
 
-    /// What a person or a descriptor gives for a way that takes something.
+    /// The secret from a person or a descriptor, if the way of protection needs one.
     fn given(&self, way: &Way, directory: &Path) -> Result<Option<SecretBytes>, CliError> {
         if let Some(number) = self.secret_fd {
             return Ok(Some(root::read_descriptor(number)?));
@@ -175,7 +175,7 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
         .map_err(|error| CliError::File(FileError { action: "find", path: path.to_owned(), error }))
 }
 
-/// A path leads to a device or to a socket.
+/// The TPM at a path, which is a device or a socket.
 fn device_at(path: &Path) -> Result<TpmDevice, CliError> {
     use std::os::unix::fs::FileTypeExt;
     let path = absolute(path)?;
@@ -184,7 +184,7 @@ fn device_at(path: &Path) -> Result<TpmDevice, CliError> {
     Ok(if metadata.file_type().is_socket() { TpmDevice::Socket { path } } else { TpmDevice::Device { path } })
 }
 
-/// What can be done with a root key.
+/// The commands for a root key.
 #[derive(Debug, Subcommand)]
 pub enum RootCommand {
     /// Show what protects it
@@ -193,7 +193,7 @@ pub enum RootCommand {
     Seal(SealArguments),
 }
 
-/// Which key server.
+/// The arguments of `show`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver root show")]
 pub struct ShowArguments {
@@ -201,7 +201,7 @@ pub struct ShowArguments {
     directory: DirectoryArguments,
 }
 
-/// Which key server, and how from now on.
+/// The arguments of `seal`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Who had the root key before, from a copy of the disk of a time when it was unprotected, has it still: \
@@ -223,7 +223,7 @@ pub struct SealArguments {
     present_fd: Option<u32>,
 }
 
-/// What is on record of a root.
+/// The description of a root key's protection.
 #[derive(Serialize)]
 struct Shown {
     directory: PathBuf,
@@ -232,7 +232,7 @@ struct Shown {
 }
 
 impl RootCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let directory = match self {
             Self::Show(arguments) => arguments.directory.path()?,

@@ -29,10 +29,10 @@ use crate::duration::parse_seconds;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// How often it is looked whether a certificate of this machine ends soon.
+/// The interval of checks whether a certificate of this machine expires soon.
 const RENEWAL_LOOKED_AT_EVERY: Duration = Duration::from_secs(3600);
 
-/// Which key server, and where.
+/// The arguments of `run`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Stays in the foreground. The first lines on stdout, printed when clients can connect, say where. SIGTERM, \
@@ -77,7 +77,7 @@ pub struct RunArguments {
     destroy_delay_min: u64,
 }
 
-/// What is off unless it is switched on.
+/// Services that are off by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Offer {
     Encrypt,
@@ -97,7 +97,7 @@ struct Serving {
 }
 
 impl RunArguments {
-    /// Serves until a signal comes.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let directory = self.directory.path()?;
         self.settings.check(&self.directory.home)?;
@@ -118,7 +118,7 @@ impl RunArguments {
         init::warn(output, &description);
         let state = open_state(&directory, &key, settings.authority(), settings.audit.options())?;
         let authority = state.authority.fingerprint().to_string();
-        // What is derived from it is all that is needed from here on.
+        // From here on only derived keys are needed.
         drop(key);
         let own = OwnCertificates::new(&state.authority, &state.audit, &home, &directory);
         own.renew(OffsetDateTime::now_utc());
@@ -129,9 +129,9 @@ impl RunArguments {
                 signal(SignalKind::terminate()).map_err(CliError::Runtime)?,
                 signal(SignalKind::hangup()).map_err(CliError::Runtime)?,
             );
-            // Whatever is noted while it serves counts.
+            // Datastores that are recorded while it serves count too.
             let dependents = Arc::new(KnownDatastores::of_home(&home));
-            // Its file goes when the server has ended.
+            // Its file is removed when the server has ended.
             let administration = listen_for_administration(&directory)?;
             let socket = administration.as_ref().map(|socket| socket.as_fd().try_clone_to_owned());
             let socket = socket.transpose().map_err(CliError::Runtime)?;

@@ -14,7 +14,7 @@ use super::administration::AdministrationArguments;
 use crate::error::CliError;
 use crate::output::{Output, utc};
 
-/// Which key server.
+/// The arguments of `status`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver status")]
 pub struct StatusArguments {
@@ -27,7 +27,7 @@ pub struct StatusArguments {
 struct Shown(StatusAnswer);
 
 impl StatusArguments {
-    /// Shows it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let status = self.server.administrator()?.ask(Status {})?;
         for warning in &status.warnings {

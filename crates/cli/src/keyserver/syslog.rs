@@ -1,4 +1,4 @@
-//! Where a key server's audit log is shipped to: syslog over TLS (RFC 5425).
+//! The collector of a key server's audit log: syslog over TLS (RFC 5425).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub struct SyslogSettings {
 }
 
 impl SyslogArguments {
-    /// What it says, if it says anything. Paths become absolute.
+    /// The settings, if any were given. Paths become absolute.
     pub fn settings(&self) -> Result<Option<SyslogSettings>, CliError> {
         let (Some(collector), Some(ca)) = (&self.syslog, &self.syslog_ca) else { return Ok(None) };
         let (host, port) = host_and_port(collector)?;
@@ -64,7 +64,7 @@ impl SyslogArguments {
 }
 
 impl SyslogSettings {
-    /// The collector, whose files can be used.
+    /// The collector; fails if its files cannot be used.
     pub fn collector(&self) -> Result<Collector, CliError> {
         Ok(Collector {
             name: cursor_name(&self.host, self.port),
@@ -118,7 +118,7 @@ fn host_and_port(text: &str) -> Result<(String, u16), CliError> {
     if host.is_empty() || port == 0 { Err(wrong()) } else { Ok((host.to_owned(), port)) }
 }
 
-/// Host and port in what a cursor may be called, cut to its length.
+/// A cursor's name from host and port, cut to its greatest length.
 fn cursor_name(host: &str, port: u16) -> String {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
     let mut name = format!("-{port}");

@@ -12,7 +12,7 @@ use super::administration::{AdministrationArguments, Administrator};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
-/// What can be done with tokens.
+/// The commands for tokens.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
     /// Make a token, by which one client gets its first certificate
@@ -25,7 +25,7 @@ pub enum TokenCommand {
     Cancel(CancelArguments),
 }
 
-/// For whom, and for how long.
+/// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The token is a secret until it is used or has expired: it is good once, for this name and role alone. Carry it to \
@@ -62,7 +62,7 @@ pub struct CreateArguments {
     server: AdministrationArguments,
 }
 
-/// For which client.
+/// The arguments of `replace`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The client stays who it is, with its name and role, and owns the keys that it owned. The certificates that it had end when the \
@@ -92,7 +92,7 @@ pub struct ReplaceArguments {
     server: AdministrationArguments,
 }
 
-/// Of which server.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver token list")]
 pub struct ListArguments {
@@ -100,7 +100,7 @@ pub struct ListArguments {
     server: AdministrationArguments,
 }
 
-/// Which token.
+/// The arguments of `cancel`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver token cancel 00112233445566778899aabbccddeeff")]
 pub struct CancelArguments {
@@ -126,7 +126,7 @@ struct Cancelled {
 }
 
 impl TokenCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::Create(wish) => {
@@ -170,12 +170,12 @@ fn create(administrator: &Administrator, wanted: CreateToken, output: &Output) -
     let created = administrator.ask(wanted)?;
     let expires = utc(seconds(created.expires_unix_seconds));
     output.answer(&Created(created))?;
-    // Not beside the token, which goes to a file as it is.
+    // Not on stdout, because the token is redirected to a file as it is.
     output.remark(&format!("good once, until {expires}"));
     Ok(())
 }
 
-/// The client that is called so, by its id or its name.
+/// The client with this id or name.
 fn the_client(clients: Vec<ClientAnswer>, called: &str) -> Result<ClientAnswer, CliError> {
     let is_meant = |client: &ClientAnswer| client.id.to_string() == called || client.name.as_str() == called;
     let mut meant: Vec<_> =

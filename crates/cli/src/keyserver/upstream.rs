@@ -1,5 +1,5 @@
-//! The external providers that a key server is the broker of: those of this machine's registry that
-//! it was started with.
+//! The external providers for which a key server is the broker: those of this machine's registry
+//! that it was started with.
 
 use std::fmt;
 use std::path::Path;
@@ -21,10 +21,10 @@ pub struct BrokeredProviders {
 }
 
 impl BrokeredProviders {
-    /// These providers of a home. Each must be set up; nothing is connected to yet.
+    /// These providers of a home. Each must be set up; this connects to none.
     ///
     /// # Errors
-    /// If one is not, or is this key server itself.
+    /// If one is not set up, or is this key server itself.
     pub fn new(home: &Path, names: Vec<ProviderName>) -> Result<Self, CliError> {
         let registry = Registry::of_home(home);
         for name in &names {

@@ -1,5 +1,4 @@
-//! The configuration file of `serve`: its options, one a line, for who does not write command
-//! lines.
+//! The configuration file of `serve`: one option per line.
 //!
 //! ```text
 //! # a comment
@@ -7,8 +6,8 @@
 //! datastore = vms=/srv/vms
 //! ```
 //!
-//! A name is that of an option of `strongroom serve` without its dashes. What is said on the
-//! command line wins; what can be said more than once is added up.
+//! The names are those of the options of `strongroom serve`, without dashes. The command line takes
+//! precedence; repeatable options are added up.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -23,13 +22,13 @@ use super::{NamedDatastore, parse_crypto_safe, parse_datastore};
 use crate::error::CliError;
 use crate::keyserver::parse_address;
 
-/// Where it is looked for when nobody says where.
+/// The default path.
 const DEFAULT_PATH: &str = "/etc/strongroom/strongroom.conf";
 
 /// The longest file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What a file says.
+/// The content of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServeConfig {
     pub listen: Option<SocketAddr>,
@@ -39,12 +38,12 @@ pub struct ServeConfig {
     pub listen_kmip: Option<SocketAddr>,
     pub listen_enrolment: Option<SocketAddr>,
     pub crypto_safe: Option<CryptoSafeRule>,
-    /// Which VM serves which key provider: what `doctor` cannot find out by itself.
+    /// Which VM provides which key provider; `doctor` cannot find this out itself.
     pub provides_keys: Vec<ProvidesKeys>,
 }
 
 impl ServeConfig {
-    /// What a file says. One that is not there is refused if a person named it.
+    /// Reads a file. A missing file is an error only if a person named it.
     pub fn read(named: Option<&Path>) -> Result<Self, CliError> {
         let path = named.unwrap_or(Path::new(DEFAULT_PATH));
         let content = match strongroom_files::read(path, BYTES_MAX) {
@@ -62,7 +61,7 @@ impl ServeConfig {
             .map_err(|(line, wrong)| CliError::Usage(format!("{}:{line}: {wrong}", path.display())))
     }
 
-    /// What a text says, or what is wrong in which of its lines, counted from 1.
+    /// Parses a text. An error has its line number, counted from 1.
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut config = Self::default();
         for (number, line) in text.lines().enumerate() {
@@ -108,7 +107,7 @@ impl ServeConfig {
     }
 }
 
-/// Takes what can be said once.
+/// Sets an option that is not repeatable.
 fn once<T>(
     place: &mut Option<T>,
     value: &str,
@@ -173,7 +172,7 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/strongroom.conf");
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(ServeConfig::parse(&text), Ok(ServeConfig::default()), "everything in it is a comment");
-        // And what the comments show would be right.
+        // The examples in the comments are valid too.
         let shown: String = text
             .lines()
             .filter_map(|line| line.strip_prefix("#"))

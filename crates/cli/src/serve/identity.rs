@@ -1,9 +1,9 @@
-//! Who the roles of this machine are at its key server: a certificate each, made when it is first
-//! needed and renewed before it ends.
+//! The identities of this machine's roles at its key server: one certificate per role, made when it
+//! is first needed and renewed before it expires.
 //!
 //! ```text
 //! <home>/control/identity/{ca,cert,key}.pem     role control: has keys made, signs grants
-//! <home>/control/auditor/{ca,cert,key}.pem      role auditor: learns whether the key server is backed up
+//! <home>/control/auditor/{ca,cert,key}.pem      role auditor: checks for backups of the key server
 //! <home>/hostd/identity/{ca,cert,key}.pem       role host: fetches keys under grants
 //! <home>/{control,hostd}/key-providers/embedded.json    the key server, as each of them reaches it
 //! ```
@@ -22,13 +22,14 @@ use time::OffsetDateTime;
 use crate::error::CliError;
 use crate::keyserver::{Administrator, ClientFiles, NewKey, RENEW_BEFORE, ServerSettings};
 
-/// For how long a token lies between the key server and this process, in seconds.
+/// How long a token between the key server and this process is valid, in seconds.
 const TOKEN_SECONDS: u32 = 300;
 
-/// How long a key server may take to answer one request, in milliseconds: it is on this machine.
+/// The timeout of a request to the key server, in milliseconds. It is short because the server is
+/// on this machine.
 const REQUEST_TIMEOUT_MS: u64 = 2000;
 
-/// Where the certificate of this machine as a client is, in its home.
+/// The directory of this machine's client certificate, in its home.
 const LOCAL_DIRECTORY: &str = "key-providers/embedded";
 
 /// One role of this machine.
@@ -47,23 +48,23 @@ impl fmt::Display for Identity {
 }
 
 impl Identity {
-    /// Of the control plane, whose home is `home`.
+    /// The identity of the control plane, whose home is `home`.
     pub fn control(home: &Path) -> Result<Self, CliError> {
         Self::new(Role::Control, "control", home, "identity")
     }
 
-    /// Of the control plane, as somebody who only reads.
+    /// The identity of the control plane as an auditor, which only reads.
     pub fn auditor(home: &Path) -> Result<Self, CliError> {
         Self::new(Role::Auditor, "control-auditor", home, "auditor")
     }
 
-    /// Of this machine as a client, whose volumes are no VM's.
+    /// The identity of this machine as a client, for volumes that do not belong to a VM.
     fn local(home: &Path) -> Result<Self, CliError> {
         Self::new(Role::Client, "local", home, LOCAL_DIRECTORY)
     }
 
-    /// Makes the key server a key provider of this machine again, if somebody removed that and the
-    /// certificate of the owner of its keys is still there.
+    /// Registers the key server as a key provider of this machine again if it was removed and the
+    /// certificate of its keys' owner still exists.
     pub fn bring_back_local(home: &Path, server: &ServerSettings) -> Result<(), CliError> {
         let (local, name) = (Self::local(home)?, embedded()?);
         let found = Registry::of_home(home).get(&name);
@@ -82,7 +83,7 @@ impl Identity {
         }
     }
 
-    /// Of this machine as a host called `name`, whose home is `home`.
+    /// The identity of this machine as a host called `name`, whose home is `home`.
     pub fn host(name: &str, home: &Path) -> Result<Self, CliError> {
         Self::new(Role::Host, name, home, "identity")
     }
@@ -97,8 +98,8 @@ impl Identity {
         ClientFiles::in_directory(&self.home.join(self.directory))
     }
 
-    /// Sees to it that it has a certificate that is good for some time, and knows the key server
-    /// whose state lies in `directory`. Whether its certificate is another one now.
+    /// Ensures that it has a certificate that is valid for some time, and that it knows the key
+    /// server whose state is in `directory`. Returns whether the certificate changed.
     pub fn ensure(&self, server: &ServerSettings, directory: &Path) -> Result<bool, CliError> {
         let mut is_new = true;
         let (files, key_server) = (self.files(), server.administration(directory)?);
@@ -132,8 +133,8 @@ impl Identity {
         Ok(is_new)
     }
 
-    /// The client that it was before its files were lost: that one owns the keys. Of hosts, others
-    /// may have the name.
+    /// The client that it was before its files were lost, which owns the keys. `None` for a host,
+    /// because other hosts may have the name.
     fn known_as(&self, clients: Vec<ClientAnswer>) -> Option<ClientId> {
         if self.role == Role::Host {
             return None;
@@ -145,7 +146,7 @@ impl Identity {
         known.next().filter(|_| known.next().is_none()).map(|client| client.id)
     }
 
-    /// The key server as its key provider.
+    /// Registers the key server as its key provider.
     fn register(&self, server: &ServerSettings) -> Result<(), CliError> {
         let registry = Registry::of_home(&self.home);
         let name = embedded()?;
@@ -162,7 +163,7 @@ impl Identity {
         let config = ProviderConfig::new(SourceConfig::Embedded(kmip));
         match registry.get(&name) {
             Ok(found) if found.source == config.source => return Ok(()),
-            // The server listens elsewhere now.
+            // The server's address has changed.
             Ok(_) => registry.remove(&name)?,
             Err(RegistryError::Unknown { .. }) => {}
             Err(error) => return Err(error.into()),

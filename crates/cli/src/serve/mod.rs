@@ -1,5 +1,5 @@
-//! `strongroom serve`: key server, hostd and control plane of this machine, each a process of its
-//! own.
+//! `strongroom serve`: runs this machine's key server, hostd and control plane, each in its own
+//! process.
 //!
 //! ```text
 //! serve -> keyserver run       keys, under certificates and grants alone
@@ -7,8 +7,9 @@
 //!       -> serve --role control   inventory, tasks, API
 //! ```
 //!
-//! This process makes the certificates that they know each other by, starts them in this order, and
-//! starts again what ends. VMs are nobody's children here: they run on while any of these is down.
+//! This process makes the certificates with which they authenticate each other, starts them in this
+//! order, and restarts those that end. It is not the parent of VMs, which keep running while any of
+//! these processes is down.
 
 mod config;
 mod identity;
@@ -42,20 +43,20 @@ use crate::keyserver::{ServerSettings, parse_address, warn_of_root};
 use crate::output::Output;
 use crate::readiness;
 
-/// Where hostd's own things are in the home.
+/// hostd's directory in the home.
 const HOSTD_DIRECTORY: &str = "hostd";
 
-/// What the key server and the control plane are called in the log.
+/// The names of the key server and the control plane in the log.
 const KEYSERVER: &str = "keyserver";
 const CONTROL: &str = "control";
 
 /// The environment variable with the run directory.
 const RUN_VARIABLE: &str = "STRONGROOM_RUN";
 
-/// Where the API is served unless somebody says otherwise: this machine alone.
+/// The default address of the API: only this machine.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5690);
 
-/// What to run, and where.
+/// The arguments of `serve`.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Stays in the foreground. The first line on stdout, printed when all of it is ready, is the address of the API. SIGTERM, \
@@ -130,7 +131,7 @@ enum RoleArgument {
     Control,
 }
 
-/// A datastore to be.
+/// A datastore to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedDatastore {
     name: Name,
@@ -177,21 +178,21 @@ impl fmt::Display for Serving {
     }
 }
 
-/// Where everything of this machine is.
+/// The directories of this machine.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// The home.
     pub home: PathBuf,
-    /// The control plane's.
+    /// The control plane's home.
     pub control: PathBuf,
-    /// hostd's.
+    /// hostd's home.
     pub hostd: PathBuf,
-    /// What lasts as long as processes.
+    /// The run directory, for files that are needed only while processes run.
     pub run: PathBuf,
 }
 
 impl Places {
-    /// Those of a home, with its run directory as told, or the usual one.
+    /// The directories of a home, with the given run directory or the default one.
     pub fn of(home: &HomeArguments, run: Option<&Path>) -> Result<Self, CliError> {
         let absolute = |path: &Path| {
             std::path::absolute(path)
@@ -209,7 +210,7 @@ impl Places {
         Ok(Self { control: home.join(CONTROL_DIRECTORY), hostd: home.join(HOSTD_DIRECTORY), home, run })
     }
 
-    /// Who this machine is at its key server; as a host it is called `name`.
+    /// The identities of this machine at its key server; as a host it is called `name`.
     pub fn identities(&self, name: &Name) -> Result<[Identity; 3], CliError> {
         Ok([
             Identity::control(&self.control)?,
@@ -220,9 +221,9 @@ impl Places {
 }
 
 impl ServeArguments {
-    /// Serves until a signal comes.
+    /// Runs the command.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
-        // A role is told all by the whole one.
+        // A role gets all options from the main process.
         let all = if self.role.is_none() { &self.completed()? } else { self };
         let (places, name) = (all.places()?, all.host_name()?);
         match self.role {
@@ -238,7 +239,7 @@ impl ServeArguments {
         self.listen.unwrap_or(LISTEN_DEFAULT)
     }
 
-    /// With what the configuration file says beside.
+    /// Adds the options of the configuration file.
     fn completed(&self) -> Result<Self, CliError> {
         let ours = self.clone();
         if self.config.is_none() && self.home.is_named() {
@@ -316,14 +317,14 @@ impl ServeArguments {
             control_pid: control.id(),
         })?;
         readiness::tell("READY=1");
-        // Who depends on another ends before it: they are dropped in this order.
+        // They are dropped in this order, so that each ends before the ones that it depends on.
         let mut roles = [control, hostd, keyserver];
         let kept = keep(&mut roles, &signals);
         readiness::tell("STOPPING=1");
         Ok(kept?)
     }
 
-    /// Makes the places, takes them, and looks whether the addresses are free.
+    /// Creates and locks the directories, and checks that the addresses are free.
     fn be_alone(&self, places: &Places, signals: &Signals, output: Output) -> Result<Alone, CliError> {
         make_directories(&places.home)?;
         HostRunDirectory::at(&places.run)
@@ -336,8 +337,8 @@ impl ServeArguments {
         Ok(Alone::take(&own, &addresses, signals, &|text| output.remark(text))?)
     }
 
-    /// Where this machine serves; what the key server's settings do not say yet is as they will be
-    /// made.
+    /// The addresses of this machine; settings that the key server does not have yet are those that
+    /// it will get.
     fn addresses(&self, home: &Path) -> [Address; 3] {
         let known = ServerSettings::read(&home.join("keyserver")).unwrap_or_default();
         let kmip = self.listen_kmip.unwrap_or(known.listen);
@@ -361,8 +362,8 @@ impl ServeArguments {
         arguments
     }
 
-    /// Refuses a datastore that is new and not there, before anything is set up. One that was used
-    /// before and is missing keeps nobody from the other VMs.
+    /// Refuses a new datastore whose directory is missing, before any change. A known datastore
+    /// that is missing must not block the VMs in others.
     fn look_for_datastores(&self, output: &Output, places: &Places) -> Result<(), CliError> {
         let used = |error| {
             CliError::File(FileError {
@@ -383,7 +384,7 @@ impl ServeArguments {
         Ok(())
     }
 
-    /// Takes the named directories into use that are not yet.
+    /// Adds the named directories that are not datastores yet.
     fn add_datastores(&self, output: &Output) -> Result<(), CliError> {
         if self.datastores.is_empty() {
             return Ok(());
@@ -404,7 +405,7 @@ impl ServeArguments {
         Ok(())
     }
 
-    /// Sees to it that control plane and hostd have certificates of the key server.
+    /// Ensures that control plane and hostd have certificates of the key server.
     fn enrol(&self, places: &Places, name: &Name) -> Result<(), CliError> {
         let directory = places.home.join("keyserver");
         let mut server = ServerSettings::read(&directory)?;

@@ -1,4 +1,4 @@
-//! hostd and the control plane, each as a process.
+//! hostd and the control plane, each in its own process.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -32,7 +32,7 @@ use crate::keyserver::ServerSettings;
 use crate::output::Output;
 use crate::vm_supervisor::SUPERVISOR_COMMAND;
 
-/// How often it is looked whether hostd answers already.
+/// The interval of checks whether hostd responds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Serialize)]
@@ -48,7 +48,7 @@ impl std::fmt::Display for HostServing {
     }
 }
 
-/// Notes in the machine's home which datastores there are, for whoever asks what needs a key.
+/// Records the datastores in the machine's home, for commands that search for the users of a key.
 #[derive(Debug)]
 struct NotedInHome(KnownDatastores);
 
@@ -58,7 +58,7 @@ impl DatastoreNotes for NotedInHome {
     }
 }
 
-/// Runs hostd until a signal comes.
+/// Runs hostd until a signal arrives.
 pub fn host(
     output: &Output,
     log: &[OsString],
@@ -96,7 +96,7 @@ pub fn host(
             while client.host().await.is_err() {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
-            // Whoever has closed stdout does not wait for it.
+            // If stdout is closed, no reader waits for it.
             let _ = output.answer(&serving);
         });
         daemon::run(options, told).await.map_err(CliError::Hostd)
@@ -116,7 +116,7 @@ impl std::fmt::Display for ControlServing {
     }
 }
 
-/// Runs the control plane until a signal comes. hostd and the key server need not be there yet.
+/// Runs the control plane until a signal arrives. hostd and the key server need not run yet.
 pub fn control(
     output: &Output,
     places: &Places,
@@ -152,8 +152,8 @@ pub fn control(
     })
 }
 
-/// Writes down what `serve` says of the other processes: a person who looks for the reason of a
-/// pause finds it among the events.
+/// Turns reports of `serve` about the other processes into events, in which a person finds the
+/// reason of a pause.
 fn hear_of_ends(control: Arc<Control>) -> io::Result<()> {
     let hear = move || {
         for line in io::stdin().lines().map_while(Result::ok) {
@@ -163,11 +163,12 @@ fn hear_of_ends(control: Arc<Control>) -> io::Result<()> {
             }
         }
     };
-    // It ends with the process, or with `serve`.
+    // It ends with the process or with `serve`.
     std::thread::Builder::new().name("news".to_owned()).spawn(hear).map(drop)
 }
 
-/// Runs `work` on a runtime of its own; what it is given is ready when a signal asks to end.
+/// Runs `work` on its own runtime; the future that `work` gets is ready when a signal requests the
+/// end.
 fn block_on<Work: Future<Output = Result<(), CliError>>>(
     work: impl FnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> Work,
 ) -> Result<(), CliError> {

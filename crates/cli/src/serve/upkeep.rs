@@ -1,8 +1,8 @@
-//! What the control plane's process does by the clock: certificates are renewed before they end,
-//! and keys whose time is over are rotated.
+//! Periodic work of the control plane's process: it renews certificates before they expire, and
+//! rotates keys that are due.
 //!
-//! Each of it can be killed at any moment and is done again: a renewal leaves a certificate and its
-//! key, a rotation goes on with the new key that it began with.
+//! All of it can be killed at any moment and is repeated: a renewal leaves a certificate and its
+//! key, and a rotation continues with its new key.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -22,34 +22,34 @@ use super::identity::Identity;
 use crate::error::CliError;
 use crate::keyserver::ServerSettings;
 
-/// Between one look at certificates and the next. They are renewed 30 days before their end, so one
-/// day without a key server is nothing.
+/// The interval of checks of certificates. They are renewed 30 days before they expire, so a day
+/// without a key server does no harm.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(3600);
-/// Between one look for keys that are due and the next. Cryptoperiods count in days.
+/// The interval of checks for due keys. Cryptoperiods are counted in days.
 const KEYS_EVERY: Duration = Duration::from_secs(86_400);
-/// After a failure.
+/// The interval after a failure.
 const AGAIN_AFTER: Duration = Duration::from_secs(300);
-/// From the start to the first look: VMs come first.
+/// The delay of the first check: VMs come first.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
 
-/// Looks after what has a time.
+/// The thread for periodic work.
 pub struct Upkeep {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What it takes.
+/// The inputs of the periodic work.
 pub struct UpkeepOf {
-    /// Told of what was done.
+    /// Gets events about the work.
     pub control: Arc<Control>,
     /// The machine's home.
     pub home: PathBuf,
-    /// Whose certificates are renewed.
+    /// The identities whose certificates are renewed.
     pub identities: Vec<Identity>,
 }
 
 impl Upkeep {
-    /// Begins.
+    /// Starts the thread.
     pub fn start(of: UpkeepOf) -> std::io::Result<Self> {
         let (end, ended) = channel();
         let thread = std::thread::Builder::new().name("upkeep".to_owned()).spawn(move || of.run(&ended))?;
@@ -85,7 +85,7 @@ impl UpkeepOf {
         }
     }
 
-    /// Renews what ends soon. Whether there is nothing left to do.
+    /// Renews certificates that expire soon. Returns whether nothing is left to do.
     fn renew(&self) -> bool {
         let directory = self.home.join("keyserver");
         let server = match ServerSettings::read(&directory) {
@@ -111,9 +111,8 @@ impl UpkeepOf {
         all
     }
 
-    /// Rotates the keys whose time is over: those of VMs by tasks; those of other volumes by a
-    /// process of its own, which does what `strongroom key rotate --all-due` does. Whether nothing
-    /// is left.
+    /// Rotates the keys that are due: those of VMs by tasks; those of other volumes by a process
+    /// that runs `strongroom key rotate --all-due`. Returns whether nothing is left to do.
     fn rotate(&self, ended: &Receiver<()>) -> bool {
         let vms = self.control.rotate_due_keys();
         if vms > 0 {
@@ -167,7 +166,7 @@ impl UpkeepOf {
                 Err(RecvTimeoutError::Disconnected) => break None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            // It goes on where it was, at our next start.
+            // It continues at our next start.
             if ended.try_recv() != Err(std::sync::mpsc::TryRecvError::Empty) {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -192,7 +191,7 @@ impl UpkeepOf {
     }
 }
 
-/// What `key rotate` says, as far as it is told on.
+/// The answer of `key rotate`, as far as it is used.
 #[derive(Deserialize)]
 struct Rotated {
     rotated: Vec<RotatedKey>,

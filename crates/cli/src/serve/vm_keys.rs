@@ -1,5 +1,5 @@
-//! The keys of VMs, as the control plane gets at them: it has them made by the key server and signs
-//! leave for hosts to fetch them. It never sees one.
+//! The keys of VMs for the control plane: it makes the key server create them, and signs grants for
+//! hosts to fetch them. It never has a key itself.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,31 +23,31 @@ use super::identity::Identity;
 use crate::error::CliError;
 use crate::keyserver::{Administrator, ClientFiles};
 
-/// For how long a grant is good, in seconds: it is used as soon as the host opens the VM's volumes.
+/// The validity of a grant, in seconds: it is used as soon as the host opens the VM's volumes.
 const GRANT_SECONDS: u64 = 300;
-/// For how long it is remembered which key a host proves itself with. A renewed certificate has
-/// another one, and the old one is good for weeks more.
+/// How long the public key of a host is cached. A renewed certificate has another key, and the old
+/// one remains valid for weeks.
 const HOST_KEY_FOR: Duration = Duration::from_secs(60);
-/// For how long it is remembered how the providers are: each is asked over the network.
+/// How long the state of the providers is cached, because each is asked over the network.
 const PROVIDERS_FOR: Duration = Duration::from_secs(10);
 
-/// The keys of VMs, by way of this machine's key server.
+/// The keys of VMs, in this machine's key server.
 pub struct KeyServerKeys {
-    /// Of the machine: its key server, its providers.
+    /// The home of the machine, with its key server and providers.
     home: PathBuf,
-    /// The control plane's own.
+    /// The control plane's own identity.
     identity: Identity,
-    /// The same, for what only readers of the log may ask.
+    /// Its identity as an auditor, for requests that only readers of the log may make.
     auditor: Identity,
     keyring: ProviderKeyring,
     hosts: Mutex<HashMap<String, (PublicKeySha256, Instant)>>,
     providers: Mutex<Option<(Vec<KeyProvider>, Instant)>>,
-    /// The key server, where it takes questions.
+    /// The client of the key server.
     key_server: Client,
 }
 
 impl KeyServerKeys {
-    /// Those of the control plane that lives in `control_home`, at this key server.
+    /// The keys for the control plane whose home is `control_home`, at this key server.
     pub fn new(home: &Path, control_home: &Path, key_server: Client) -> Result<Self, CliError> {
         Ok(Self {
             home: home.to_owned(),
@@ -60,14 +60,14 @@ impl KeyServerKeys {
         })
     }
 
-    /// Asks the key server, as the control plane.
+    /// Sends a request to the key server, as the control plane.
     fn ask<Q: Ask>(&self, question: Q) -> Result<Q::Answer, KeyProblem> {
         Administrator::new(self.key_server.clone(), &self.identity.files())
             .and_then(|client| client.ask(question))
             .map_err(|error| KeyProblem::Unavailable(error.to_string()))
     }
 
-    /// The key that a host proves itself with.
+    /// The public key with which a host authenticates.
     fn host_key(&self, host: &str) -> Result<PublicKeySha256, KeyProblem> {
         let mut hosts = self.hosts.lock();
         if let Some((key, asked)) = hosts.get(host)
@@ -165,8 +165,8 @@ impl KeyServerKeys {
             certificate_expires_unix_seconds: certificate(&self.identity.files()),
             last_backup_unix_seconds: backed_up,
         }];
-        // Those that the key server is a broker of. What cannot be read is told by
-        // `key-provider list`.
+        // Then those for which the key server is the broker. `key-provider list` reports unreadable
+        // ones.
         for registered in Registry::of_home(&self.home).list().unwrap_or_default() {
             if registered.name.as_str() == EMBEDDED {
                 continue;
@@ -192,7 +192,8 @@ impl KeyServerKeys {
 }
 
 impl KeyServerKeys {
-    /// A key that is nobody's yet. Asked again with the same request, it is the same.
+    /// Creates a key that is not bound to a VM yet. A repeated call with the same request returns
+    /// the same key.
     fn create_unbound(
         &self,
         provider: &ProviderName,
@@ -203,8 +204,7 @@ impl KeyServerKeys {
             let made = made.map_err(problem)?;
             return Ok(ProviderKey { provider: provider.clone(), key: made.key, wrapped: made.wrapped });
         }
-        // Another provider's keys come to hosts by way of the key server, which gives them out
-        // under grants.
+        // Hosts get another provider's keys from the key server, which releases them under grants.
         let brokered = self.ask(BrokerCreate { provider: provider.clone(), request })?;
         let unusable = |error: String| KeyProblem::Refused(error);
         Ok(ProviderKey {
@@ -214,7 +214,7 @@ impl KeyServerKeys {
         })
     }
 
-    /// The providers that there are, in order; who was added a moment ago is one.
+    /// The providers, in order, including those that were added just now.
     fn provider_names(&self) -> impl Iterator<Item = String> {
         let registered = Registry::of_home(&self.home).list().unwrap_or_default();
         let readable = registered.into_iter().filter(|known| known.config.is_ok());
@@ -253,7 +253,7 @@ impl VmKeys for KeyServerKeys {
 
     fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem> {
         let provider = self.keyring.provider(&key.provider).map_err(problem)?;
-        // One that was revoked already, as compromised say, is out of use.
+        // A key that was already revoked, for example as compromised, is out of use.
         let standing = provider.facts(key).map_err(problem)?;
         if !matches!(standing.state, providers::KeyState::PreActive | providers::KeyState::Active) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! `strongroom vm check`: the disks of a VM that is off, checked by the VM's host, which alone gets
-//! their keys.
+//! `strongroom vm check`: checks the disks of a VM that is off. The VM's host does it, because only
+//! the host gets their keys.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ use crate::output::Output;
 use crate::progress::Meter;
 use crate::volume::check::write_report;
 
-/// Which disks, and how thoroughly.
+/// The arguments of `check`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The VM is off or suspended. Its host fetches the key under a grant, authenticates each disk's descriptor, opens its envelopes and looks
@@ -54,7 +54,7 @@ pub struct CheckArguments {
 #[derive(Serialize)]
 struct Checked {
     vm: String,
-    /// No errors in any of them; notices are possible.
+    /// Whether there are no errors in any of them; notices are possible.
     clean: bool,
     disks: Vec<CheckedDisk>,
 }
@@ -79,7 +79,7 @@ impl fmt::Display for Checked {
 }
 
 impl CheckArguments {
-    /// Has the disks checked, one after the other; the exit status says what was found.
+    /// Checks the disks, one after the other. The exit status tells the result.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let api = self.api.connect()?;
         let mut disks = Vec::new();
@@ -92,7 +92,7 @@ impl CheckArguments {
         Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// The disk that was named, or all that keep data.
+    /// The named disk, or all disks that keep data.
     fn wanted(&self, api: &Api) -> Result<Vec<Name>, CliError> {
         if let Some(disk) = &self.disk {
             return Ok(vec![disk.clone()]);

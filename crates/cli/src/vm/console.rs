@@ -1,4 +1,4 @@
-//! `strongroom vm console`, and the guest socket that it goes over.
+//! `strongroom vm console`, and the client of the guest socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
@@ -20,16 +20,16 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::terminal::RawTerminal;
 
-/// Control-], as telnet has it.
+/// Control-], as in telnet.
 const ESCAPE: u8 = 0x1d;
 
-/// For a host's first answer.
+/// The timeout of a host's first response.
 const WELCOME_WITHIN: Duration = Duration::from_secs(30);
 
 /// The longest welcome, in bytes.
 const WELCOME_BYTES_MAX: u64 = 64 * 1024;
 
-/// Which VM's.
+/// The arguments of `console`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Control-] ends it; the VM runs on. What the guest said last is shown first. Without a terminal, stdin goes to the guest and \
@@ -65,7 +65,7 @@ pub struct GuestSocket {
 }
 
 impl GuestSocket {
-    /// Connects to where the ticket is good.
+    /// Connects to the socket of the ticket.
     pub fn connect(ticket: &Ticket) -> Result<Self, CliError> {
         let path = PathBuf::from(&ticket.socket);
         let failed = |error| CliError::File(FileError { action: "connect to", path: path.clone(), error });
@@ -74,12 +74,12 @@ impl GuestSocket {
         Ok(Self { stream, path })
     }
 
-    /// Shows the ticket with an open file beside it.
+    /// Sends the ticket with an open file.
     pub fn send_file(self, ticket: &Ticket, file: &impl AsFd) -> Result<(), CliError> {
         self.enter_with_file(ticket, file).map(drop)
     }
 
-    /// The same, for what is told of the file from then on.
+    /// As [`send_file`](Self::send_file); returns the stream of reports about the file.
     pub fn enter_with_file(
         self,
         ticket: &Ticket,
@@ -93,7 +93,7 @@ impl GuestSocket {
         self.welcomed()
     }
 
-    /// Shows the ticket; the stream is the guest's from then on.
+    /// Sends the ticket; then the stream is the guest's.
     pub fn enter(self, ticket: &Ticket) -> Result<(UnixStream, GuestWelcome), CliError> {
         (&self.stream).write_all(&hello(ticket)?).map_err(|error| self.failed(error))?;
         self.welcomed()
@@ -105,7 +105,7 @@ impl GuestSocket {
         Ok((self.stream, welcome))
     }
 
-    /// A line, read a byte at a time: what follows is the guest's.
+    /// Reads a line byte by byte, because the bytes after it are the guest's.
     fn welcome(&self) -> Result<GuestWelcome, CliError> {
         let mut line = Vec::new();
         let mut one = BufReader::with_capacity(1, (&self.stream).take(WELCOME_BYTES_MAX));
@@ -135,7 +135,7 @@ fn hello(ticket: &Ticket) -> Result<Vec<u8>, CliError> {
 }
 
 impl ConsoleArguments {
-    /// Passes on what is typed, and shows what the guest says, until one of them ends.
+    /// Runs the command: passes on input, and shows the guest's output, until either ends.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         if self.history {
@@ -218,7 +218,7 @@ fn pass_on(stream: &UnixStream, signals: &Signals, writes: bool, escapes: bool) 
                 return Ok(());
             }
             match count {
-                // The guest may have more to say to whoever looks.
+                // The guest may have more output for the reader.
                 0 if escapes => return Ok(()),
                 0 => {
                     typing = false;

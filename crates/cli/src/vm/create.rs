@@ -24,7 +24,7 @@ use crate::api::{ApiArguments, WaitArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What VM.
+/// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Everything of the VM that holds guest data is sealed under a key of its own, which its key provider keeps and only this VM's \
@@ -137,7 +137,7 @@ pub struct CreateArguments {
 struct Created {
     #[serde(flatten)]
     vm: VmView,
-    /// Its host, as far as it can be asked.
+    /// Its host, if it can be reached.
     #[serde(skip)]
     host: Option<Host>,
 }
@@ -158,16 +158,16 @@ impl fmt::Display for Created {
         for Line { name, text } in of_vm {
             write!(f, "\n  {name:8}  {text}")?;
         }
-        // Installers of most systems are seen on the screen alone.
+        // Installers of most systems use only the screen.
         let look = if self.vm.cdrom.image().is_some() { "screen" } else { "console" };
         write!(f, "\nNext:\n  strongroom vm start {name} && strongroom vm {look} {name}")
     }
 }
 
 impl CreateArguments {
-    /// Has it made, and fills its first disk.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        // An image that cannot be read is known before there is a VM.
+        // Check the image before the VM is made.
         let image = self.image.as_ref().map(|path| Upload::open(path, self.format)).transpose()?;
         let seed = self.seed.read()?;
         if (image.is_some() || seed.is_some()) && self.wait.no_wait {
@@ -189,8 +189,8 @@ impl CreateArguments {
         }
         let name = self.name.as_str();
         let vm = format!("/v1/vms/{}", segment(name));
-        // The VM is made when it has them: whatever becomes of this process, it is there with its
-        // image or not at all.
+        // The VM is made only with them: even if this process ends, the VM has its image or does
+        // not exist.
         let mut bring = |disk: &Name| match (&image, &seed) {
             (_, Some(seed)) if disk.as_str() == SEED_DISK => {
                 bring(&api, name, disk, &seed.image(&api.get(&vm)?)?)
@@ -205,7 +205,7 @@ impl CreateArguments {
     }
 
     fn wish(&self) -> Result<CreateVm, CliError> {
-        // The image is the first disk's.
+        // The image belongs to the first disk.
         let is_filled = |at: usize| at == 0 && self.image.is_some();
         let data = self.disks.iter().enumerate().map(|(at, size)| (*size, DiskKind::Data, is_filled(at)));
         let disks = data.chain(self.swaps.iter().map(|size| (*size, DiskKind::Swap, false)));

@@ -1,4 +1,4 @@
-//! `strongroom vm dump`: what a guest has in its memory, sealed; and opened, for who may.
+//! `strongroom vm dump`: makes sealed dumps of a guest's memory, and opens them.
 
 use std::fmt;
 use std::fs::File;
@@ -30,12 +30,12 @@ use crate::progress::Meter;
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// The longest last line, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// Zeroes that are written at a time where they cannot be left out.
+/// Zeroes that are written at once where they cannot be left out.
 const ZEROES_BYTES: usize = 64 << 10;
-/// A VM has fewer dumps.
+/// More dumps than a VM can have.
 const LIST_MAX: u32 = 1000;
 
-/// What can be done with dumps.
+/// The commands for dumps.
 #[derive(Debug, Subcommand)]
 pub enum DumpCommand {
     /// Dump what a VM's guest has in its memory into a sealed volume
@@ -48,7 +48,7 @@ pub enum DumpCommand {
     Delete(DeleteArguments),
 }
 
-/// Of which VM.
+/// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The dump is a core file (ELF: physical memory and the processors' registers), which gdb and crash read. It is sealed in a volume \
@@ -74,7 +74,7 @@ pub struct CreateArguments {
     api: ApiArguments,
 }
 
-/// Of which VM.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Each dump in the list is whole: one that was interrupted is none.
 
@@ -88,7 +88,7 @@ pub struct ListArguments {
     api: ApiArguments,
 }
 
-/// Which dump, and where to.
+/// The arguments of `open`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The file holds all that the guest had in its memory, its keys and passwords too, in plain text: you take it out of the \
@@ -116,7 +116,7 @@ pub struct OpenArguments {
     api: ApiArguments,
 }
 
-/// Which dump.
+/// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm dump delete web1 1")]
 pub struct DeleteArguments {
@@ -207,7 +207,7 @@ impl fmt::Display for Deleted {
 }
 
 impl DumpCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::Create(arguments) => arguments.run(output),
@@ -232,7 +232,7 @@ impl CreateArguments {
             return output.answer(&Begun(task));
         }
         follow(&api, output, "dumping", task)?;
-        // Numbers only grow.
+        // Numbers only grow, so the last dump is the new one.
         match list(&api, &self.vm)?.items.pop() {
             Some(dump) => output.answer(&Created { vm: self.vm.clone(), dump }),
             None => Err(CliError::Usage(format!("the dump of {} is gone already", self.vm))),
@@ -261,13 +261,13 @@ impl OpenArguments {
         if self.to == Path::new("-") {
             return self.run_to_stdout(output);
         }
-        // Nobody should be in the events for a file that cannot be made.
+        // Create the file first: a file that cannot be created must not cause an event.
         let file = NewFile::create(&self.to)?;
         output.remark(&format!("note: {} will hold the guest's memory in plain text", self.to.display()));
         let sink = InFile { file: file.file(), end: 0 };
         let (size_bytes, sink) = self.unpack(output, sink)?;
         let failed = |error| CliError::File(FileError { action: "write", path: self.to.clone(), error });
-        // What ends in zeroes is as long as it was.
+        // Content that ends in zeroes keeps its length.
         sink.file.set_len(sink.end).map_err(failed)?;
         file.finish()?;
         let (vm, dump, file) = (self.vm.clone(), self.number, self.to.clone());
@@ -328,7 +328,7 @@ impl OpenArguments {
     }
 }
 
-/// The next chunk's length; nothing after the last one.
+/// The next chunk's length; `None` after the last one.
 fn chunk_of(from: &mut impl Read, chunk: &mut [u8]) -> io::Result<Option<usize>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
@@ -347,7 +347,7 @@ fn end_of(from: &mut BufReader<UnixStream>) -> io::Result<GuestEnd> {
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Zeroes are where nothing was written.
+/// A file in which zeroes are holes.
 struct InFile<'a> {
     file: &'a File,
     end: u64,

@@ -1,4 +1,4 @@
-//! `strongroom vm export`: a disk of a VM that is off, as an image in the clear, for who may.
+//! `strongroom vm export`: writes a disk of a VM that is off to an unencrypted image.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ use crate::output::Output;
 use crate::progress::Meter;
 use crate::volume::image_format::NewFormatArgument;
 
-/// Which disk, and what it becomes.
+/// The arguments of `export`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The image holds the guest's data in plain text: you take it out of the strongroom. Only its owner may read it. The VM is off or \
@@ -71,10 +71,10 @@ impl fmt::Display for Exported {
 }
 
 impl ExportArguments {
-    /// Has it written by the VM's host, into a file that is opened here.
+    /// Runs the command: the VM's host writes the image, into a file that is opened here.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
-        // Nobody should be in the events for a file that cannot be made.
+        // Create the file first: a file that cannot be created must not cause an event.
         let image = NewFile::create(&self.destination)?;
         let format = match self.format {
             NewFormatArgument::Raw => ImageFormat::Raw,

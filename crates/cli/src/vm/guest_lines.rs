@@ -1,4 +1,4 @@
-//! What a host's job says to its client at the guest socket, line by line.
+//! The messages of a host's job to its client at the guest socket, line by line.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -11,11 +11,11 @@ use strongroom_processes::Signals;
 /// The longest line of a host, in bytes: the findings of a check, each with a path.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why no more lines come.
+/// The reasons why the lines end.
 pub enum Ended {
-    /// A person asked this process to end. The host stops when its client is gone.
+    /// A signal interrupted this process. The host stops when its client is gone.
     Interrupted,
-    /// The host's job is gone, or says what is no line of it.
+    /// The host's job has ended, or sent an invalid line.
     BrokeOff(io::Error),
 }
 
@@ -26,7 +26,7 @@ pub struct GuestLines {
 }
 
 impl GuestLines {
-    /// The lines that come on `stream`, until a signal comes.
+    /// The lines of `stream`, until a signal arrives.
     pub fn new(stream: UnixStream, signals: Signals) -> Self {
         Self { lines: BufReader::new(stream), signals }
     }

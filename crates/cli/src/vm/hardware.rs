@@ -1,4 +1,4 @@
-//! What a VM is made of, and what its host has for that, as people read it.
+//! A VM's hardware, and its host's support for it, for people.
 
 use strongroom_api::host::{Host, HostPrograms};
 use strongroom_api::vm::{Boot, DiskKind, Firmware, MachineType, Nic, NicBackend, VmView};
@@ -6,11 +6,11 @@ use strongroom_types::display_bytes;
 
 use crate::api::Api;
 
-/// What is said of one thing.
+/// The description of one device.
 pub struct Line {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its description.
     pub text: String,
 }
 
@@ -20,8 +20,7 @@ impl Line {
     }
 }
 
-/// The host of a VM, if it can be asked: what it has is worth knowing, and nothing fails for want
-/// of it.
+/// The host of a VM, if it can be reached; it only adds information, so an error is ignored.
 pub fn host_of(api: &Api, vm: &VmView) -> Option<Host> {
     let id = vm.host_ref.as_ref()?.id?;
     api.get(&format!("/v1/hosts/{id}")).ok()
@@ -40,7 +39,7 @@ pub fn disks(vm: &VmView) -> Vec<Line> {
     vm.disks.iter().map(line).collect()
 }
 
-/// Its network interfaces, or that it has none; with what they lack on their host.
+/// Its network interfaces, or that it has none, and what they lack on their host.
 pub fn network(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
     let name = &vm.summary.name;
     let without_passt = host.filter(|host| lacks(host, |programs| &programs.passt));
@@ -84,7 +83,7 @@ pub fn cdrom(vm: &VmView) -> Option<Line> {
     Some(Line::new("cdrom", format!("{}, {order}", path.display())))
 }
 
-/// What its next start goes by: board, firmware, QEMU, TPM, kernel, screen.
+/// The settings of its next start: board, firmware, QEMU, TPM, kernel, screen.
 pub fn start(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
     let board = match vm.board.machine {
         MachineType::Q35 => "q35",
@@ -134,7 +133,7 @@ pub fn start(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
     lines
 }
 
-/// Whether a host says what it has, and does not have this.
+/// Whether a host reports its programs, and lacks this one.
 fn lacks(host: &Host, program: impl Fn(&HostPrograms) -> &Option<String>) -> bool {
     host.programs.as_ref().is_some_and(|programs| program(programs).is_none())
 }

@@ -1,4 +1,4 @@
-//! `strongroom vm key`: how a VM's keys stand, and moving it to a new one.
+//! `strongroom vm key`: shows the state of a VM's keys, and rotates them.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
-/// What can be asked of a VM's keys, and done with them.
+/// The commands for a VM's keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
     /// Show in which state a VM's keys are at their provider
@@ -21,7 +21,7 @@ pub enum KeyCommand {
     Rotate(RotateArguments),
 }
 
-/// Whose.
+/// The arguments of `status`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm key status web1")]
 pub struct KeyStatusArguments {
@@ -32,7 +32,7 @@ pub struct KeyStatusArguments {
     api: ApiArguments,
 }
 
-/// Whose, and to where.
+/// The arguments of `rotate`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A new key is made, and every volume of the VM is moved to it: disks, firmware variables, TPM, console log, memory. No data is \
@@ -79,7 +79,7 @@ impl fmt::Display for Standing {
     }
 }
 
-/// A key's state, as the API says it.
+/// A key's state, as named in the API.
 pub fn state_word(state: KeyState) -> String {
     let state = serde_json::to_value(state).ok();
     state.as_ref().and_then(|state| state.as_str()).unwrap_or("unknown").to_owned()
@@ -100,7 +100,7 @@ impl fmt::Display for Rotated {
 }
 
 impl KeyCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::Status(KeyStatusArguments { vm, api }) => {

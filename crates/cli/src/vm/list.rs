@@ -12,10 +12,10 @@ use crate::api::{Api, ApiArguments};
 use crate::error::CliError;
 use crate::output::{Output, Table};
 
-/// How many are asked for at a time.
+/// The count of VMs per request.
 const PAGE: u32 = 500;
 
-/// Which.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   strongroom vm list
@@ -85,7 +85,7 @@ impl fmt::Display for Listing {
 }
 
 impl ListArguments {
-    /// Lists them all, page by page.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let mut query = VmListQuery {

@@ -1,7 +1,8 @@
-//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane, but
-//! for what is done to guests of libvirt.
+//! `strongroom vm`: one file per group of commands. All of them are requests to the control plane,
+//! except those for guests of libvirt.
 
 mod check;
+mod clone;
 mod console;
 mod create;
 mod disk;
@@ -29,7 +30,7 @@ use clap::Subcommand;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done with VMs.
+/// The commands for VMs.
 #[derive(Debug, Subcommand)]
 pub enum VmCommand {
     /// Make a VM and its volumes, sealed under a key of its own
@@ -64,6 +65,8 @@ pub enum VmCommand {
     /// Keep what a VM's disks contain at one instant, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
+    /// Make a VM with the content of another one
+    Clone(clone::CloneArguments),
     /// Check the disks of a VM that is off
     Check(check::CheckArguments),
     /// Copy a disk of a VM that is off into an image, in plain text
@@ -87,7 +90,7 @@ pub enum VmCommand {
 }
 
 impl VmCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         match self {
             Self::Create(arguments) => arguments.run(output),
@@ -105,6 +108,7 @@ impl VmCommand {
             Self::Screen(arguments) => arguments.run(output),
             Self::Dump(command) => command.run(output),
             Self::Snapshot(command) => command.run(output),
+            Self::Clone(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),

@@ -91,7 +91,7 @@ pub struct BootArguments {
 }
 
 impl BootArguments {
-    /// What is booted, if something was said.
+    /// The boot options, if any were given.
     pub fn boot(&self) -> Result<Option<Boot>, CliError> {
         let Some(kernel) = self.kernel.as_deref().map(absolute).transpose()? else { return Ok(None) };
         let initrd = self.initrd.as_deref().map(absolute).transpose()?;
@@ -108,17 +108,17 @@ pub struct NetworkArguments {
     networks: Vec<NetworkArgument>,
 }
 
-/// What is said of a network.
+/// A network on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkArgument {
-    /// That there is none.
+    /// No network.
     None,
-    /// What an interface is connected to.
+    /// The backend of an interface.
     Backend(NicBackend),
 }
 
 impl NetworkArguments {
-    /// All interfaces, if something was said.
+    /// All interfaces, if any were given.
     pub fn nics(&self) -> Result<Option<Vec<Nic>>, CliError> {
         if self.networks.len() > 1 && self.networks.contains(&NetworkArgument::None) {
             return Err(CliError::Usage(
@@ -133,7 +133,7 @@ impl NetworkArguments {
     }
 }
 
-/// Reads the image of a CD-ROM drive, or that there is no drive.
+/// Parses the image of a CD-ROM drive, or `none` for no drive.
 pub fn parse_cdrom(text: &str) -> Result<Cdrom, String> {
     match text {
         "" => Err("name a file, or none".to_owned()),
@@ -142,29 +142,29 @@ pub fn parse_cdrom(text: &str) -> Result<Cdrom, String> {
     }
 }
 
-/// As the host is told of a file: it has a working directory of its own.
+/// The absolute path, because the host has another working directory.
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
     std::path::absolute(path)
         .map_err(|error| CliError::File(FileError { action: "find", path: path.to_owned(), error }))
 }
 
-/// Reads so many processors.
+/// The processors for a count.
 pub fn cpus(count: u32) -> Result<Cpus, CliError> {
     let cpus = Cpus::of_cores(count);
     cpus.check().map(|()| cpus).map_err(|error| CliError::Usage(error.to_string()))
 }
 
-/// Reads a size of memory, as in 512M or 2G.
+/// Parses a size of memory, such as 512M or 2G.
 pub fn parse_memory(text: &str) -> Result<MemorySize, String> {
     text.parse().map_err(|error: strongroom_vm::MemorySizeError| error.to_string())
 }
 
-/// Reads a disk's size.
+/// Parses a disk's size.
 pub fn parse_disk(text: &str) -> Result<VolumeSize, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 
-/// Reads `none`, `user`, `tap=NAME`, `bridge=NAME` or `bridge=NAME,vlan=N`.
+/// Parses `none`, `user`, `tap=NAME`, `bridge=NAME` or `bridge=NAME,vlan=N`.
 fn parse_network(text: &str) -> Result<NetworkArgument, String> {
     let unknown =
         || format!("'{text}' is no network: write user, tap=NAME, bridge=NAME, bridge=NAME,vlan=N, or none");
@@ -205,7 +205,7 @@ mod tests {
         for bad in ["", "wifi", "bridge=br0,vlan=x", "bridge=br0,vlan=4095", "tap=a b", "user=1"] {
             assert!(parse_network(bad).is_err(), "{bad}");
         }
-        // That there is none is another word than nothing.
+        // `none` differs from no option at all.
         assert_eq!((nics(backend("none").unwrap()), nics(Vec::new())), (Some(Vec::new()), None));
         let both = ["none", "user"].map(|text| parse_network(text).unwrap()).to_vec();
         let both = NetworkArguments { networks: both };

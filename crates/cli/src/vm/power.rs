@@ -11,7 +11,7 @@ use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which VM.
+/// The VM.
 #[derive(Debug, Args)]
 struct Which {
     /// The VM, by name or id
@@ -24,7 +24,7 @@ struct Which {
     api: ApiArguments,
 }
 
-/// Start what.
+/// The arguments of `start`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A VM whose key cannot be had now waits for it, and starts by itself when it is back: `strongroom vm show` says \
@@ -50,7 +50,7 @@ pub struct StartArguments {
     paused: bool,
 }
 
-/// How gently.
+/// How to stop it.
 #[derive(Clone, Copy, Debug, Args)]
 struct Gently {
     /// Cut it off at once, as if its plug were pulled
@@ -63,7 +63,7 @@ struct Gently {
 }
 
 impl Gently {
-    /// What a person has to know who waits for a guest; nothing of one that is cut off at once.
+    /// The message for a person who waits for a guest to shut down; `None` with --force.
     fn says(self, vm: &str) -> Option<String> {
         let seconds = self.timeout.unwrap_or(STOP_TIMEOUT_DEFAULT_S);
         (!self.force).then(|| {
@@ -81,7 +81,7 @@ impl From<Gently> for StopVm {
     }
 }
 
-/// Stop what.
+/// The arguments of `stop`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  strongroom vm stop web1\n  strongroom vm stop web1 --timeout 300\n  strongroom vm stop web1 --force"
@@ -94,7 +94,7 @@ pub struct StopArguments {
     gently: Gently,
 }
 
-/// Restart what.
+/// The arguments of `restart`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm restart web1")]
 pub struct RestartArguments {
@@ -105,7 +105,7 @@ pub struct RestartArguments {
     gently: Gently,
 }
 
-/// Pause what.
+/// The arguments of `pause`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm pause web1")]
 pub struct PauseArguments {
@@ -113,7 +113,7 @@ pub struct PauseArguments {
     which: Which,
 }
 
-/// Suspend what.
+/// The arguments of `suspend`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Its memory and its devices' state are sealed in the VM's own volume `memory`, under the VM's key; the next `vm \
@@ -127,7 +127,7 @@ pub struct SuspendArguments {
     which: Which,
 }
 
-/// Resume what.
+/// The arguments of `resume`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm resume web1")]
 pub struct ResumeArguments {
@@ -135,7 +135,7 @@ pub struct ResumeArguments {
     which: Which,
 }
 
-/// Reset what.
+/// The arguments of `reset`.
 #[derive(Debug, Args)]
 #[command(after_help = "What the guest has not written is lost.
 
@@ -161,17 +161,17 @@ impl fmt::Display for Now {
     }
 }
 
-/// What is done with a VM.
+/// A change of a VM's power state.
 #[derive(Clone, Copy)]
 struct Change {
-    /// As the API's path ends.
+    /// The end of the API's path.
     action: &'static str,
-    /// As it is told while it goes on.
+    /// The verb for the progress.
     verb: &'static str,
 }
 
 impl Which {
-    /// `says` is what is told of a VM that is on while it is waited for.
+    /// Starts the task and waits for it. `says` is shown while a running VM is waited for.
     fn run(
         &self,
         output: &Output,
@@ -199,7 +199,7 @@ fn tell(api: &Api, output: &Output, vm: &str) -> Result<(), CliError> {
 }
 
 impl StartArguments {
-    /// Starts it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let how = StartVm { discard_memory: self.discard_memory, paused: self.paused };
         self.which.run(output, Change { action: "start", verb: "starting" }, &how, None)
@@ -207,7 +207,7 @@ impl StartArguments {
 }
 
 impl StopArguments {
-    /// Stops it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let says = self.gently.says(&self.which.vm);
         self.which.run(output, Change { action: "stop", verb: "stopping" }, &StopVm::from(self.gently), says)
@@ -215,7 +215,7 @@ impl StopArguments {
 }
 
 impl RestartArguments {
-    /// Stops and starts it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let says = self.gently.says(&self.which.vm);
         self.which.run(
@@ -228,14 +228,14 @@ impl RestartArguments {
 }
 
 impl PauseArguments {
-    /// Pauses it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         self.which.run(output, Change { action: "pause", verb: "pausing" }, &PowerOptions::default(), None)
     }
 }
 
 impl SuspendArguments {
-    /// Suspends it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let says =
             format!("writing the memory of {} to its datastore, sealed; then it is off", self.which.vm);
@@ -249,14 +249,14 @@ impl SuspendArguments {
 }
 
 impl ResumeArguments {
-    /// Lets it go on.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         self.which.run(output, Change { action: "resume", verb: "resuming" }, &PowerOptions::default(), None)
     }
 }
 
 impl ResetArguments {
-    /// Resets it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         self.which.run(output, Change { action: "reset", verb: "resetting" }, &PowerOptions::default(), None)
     }

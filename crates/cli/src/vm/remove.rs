@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::terminal::{Terminal, TerminalError};
 
-/// Which VM.
+/// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "What was on its disks is gone. Its key stays with its provider, and opens what backups there are; the answer names the key and \
@@ -40,7 +40,7 @@ pub struct DeleteArguments {
     api: ApiArguments,
 }
 
-/// Which directory of which datastore.
+/// The arguments of `register`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm register web1 --datastore ds1")]
 pub struct RegisterArguments {
@@ -64,7 +64,7 @@ pub struct RegisterArguments {
     api: ApiArguments,
 }
 
-/// Which VM.
+/// The arguments of `unregister`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm unregister web1")]
 pub struct UnregisterArguments {
@@ -96,7 +96,7 @@ impl fmt::Display for Done {
 struct Deleted {
     #[serde(flatten)]
     task: Task,
-    /// The keys that its volumes were under.
+    /// The keys of its volumes.
     remaining_keys: Vec<KeyStanding>,
     #[serde(skip)]
     vm: String,
@@ -105,7 +105,7 @@ struct Deleted {
 impl fmt::Display for Deleted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "deleted {}", self.vm)?;
-        // A key that was wished for and not made has no name.
+        // A key that was requested but not made has no name.
         for KeyStanding { provider, key, state, .. } in
             self.remaining_keys.iter().filter(|key| !key.key.is_empty())
         {
@@ -121,10 +121,10 @@ impl fmt::Display for Deleted {
     }
 }
 
-/// Asks whether a deletion is meant.
+/// Asks for confirmation of a deletion.
 ///
 /// # Errors
-/// If it is not, or nobody can be asked.
+/// If it is not confirmed, or if there is no terminal.
 pub fn is_meant(question: &str) -> Result<(), CliError> {
     match Terminal::open().map(|mut terminal| terminal.confirm(question)) {
         Some(Ok(true)) => Ok(()),
@@ -137,13 +137,13 @@ pub fn is_meant(question: &str) -> Result<(), CliError> {
 }
 
 impl DeleteArguments {
-    /// Deletes it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         if !self.yes {
             is_meant(&format!("Delete VM {} and everything on its disks?", self.vm))?;
         }
-        // What remains is known while the VM is.
+        // Ask for the keys while the VM exists.
         let keys = api.get::<KeyStatus>(&format!("/v1/vms/{}/key-status", segment(&self.vm)))?.keys;
         let task = api.delete(&format!("/v1/vms/{}", segment(&self.vm)))?;
         if self.wait.no_wait {
@@ -155,7 +155,7 @@ impl DeleteArguments {
 }
 
 impl RegisterArguments {
-    /// Registers it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let wish = RegisterVm {
@@ -173,7 +173,7 @@ impl RegisterArguments {
 }
 
 impl UnregisterArguments {
-    /// Unregisters it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let path = format!("/v1/vms/{}/unregister", segment(&self.vm));

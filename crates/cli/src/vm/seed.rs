@@ -1,5 +1,5 @@
-//! What cloud-init in a guest is told (NoCloud): a small disk, which is made here in memory and
-//! goes to the VM's host as images do. User data may hold passwords, so no copy of it is in a file,
+//! The seed of cloud-init in a guest (NoCloud): a small disk that is made here in memory, and sent
+//! to the VM's host as an image. User data may contain passwords, so it is never copied to a file,
 //! an argument or a message to the control plane.
 
 use std::fmt;
@@ -21,16 +21,16 @@ use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// The longest file: some times what clouds take.
+/// The longest file, in bytes: several times the limit of clouds.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The size of the disk: that of the volume `seed`.
 const DISK_BYTES: u64 = 4 << 20;
 /// The name of the disk.
 pub const SEED_DISK: &str = "seed";
-/// By which cloud-init finds it.
+/// The label by which cloud-init finds the disk.
 const LABEL: [u8; 11] = *b"cidata     ";
 
-/// What cloud-init is told.
+/// The seed of cloud-init.
 #[derive(Debug, Args)]
 pub struct SeedArguments {
     /// What cloud-init in the guest is to do, on a sealed disk that the guest can only read
@@ -46,7 +46,7 @@ pub struct SeedArguments {
     network_config: Option<PathBuf>,
 }
 
-/// The same, for a VM that is there.
+/// The arguments of `seed`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The VM is off, and was made with --user-data. cloud-init does what is new to it when the VM's instance id is another one: \
@@ -78,7 +78,7 @@ impl fmt::Display for Replaced {
 }
 
 impl SetSeedArguments {
-    /// Replaces it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let seed = self.seed.read()?;
         let seed = seed.ok_or_else(|| CliError::Usage("say what it is, with --user-data FILE".to_owned()))?;
@@ -89,7 +89,7 @@ impl SetSeedArguments {
     }
 }
 
-/// The files of a seed.
+/// The content of a seed.
 pub struct Seed {
     user_data: Zeroizing<Vec<u8>>,
     meta_data: Option<Zeroizing<Vec<u8>>>,
@@ -97,12 +97,12 @@ pub struct Seed {
 }
 
 impl SeedArguments {
-    /// Whether there is to be a seed.
+    /// Whether a seed was requested.
     pub fn is_wanted(&self) -> bool {
         self.user_data.is_some()
     }
 
-    /// Reads the files, before anything else is done.
+    /// Reads the files; called before any change.
     pub fn read(&self) -> Result<Option<Seed>, CliError> {
         let Some(user_data) = &self.user_data else { return Ok(None) };
         let optional = |path: &Option<PathBuf>| path.as_deref().map(read_file).transpose();
@@ -126,7 +126,7 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
 }
 
 impl Seed {
-    /// The disk that a VM's guest finds it on, as an image.
+    /// The disk with the seed, as an image.
     pub fn image(&self, vm: &VmView) -> Result<Upload, CliError> {
         let (name, id) = (vm.summary.name.as_str(), vm.summary.id);
         let meta_data = format!("instance-id: {id}\nlocal-hostname: {name}\n");
@@ -136,12 +136,12 @@ impl Seed {
         Ok(Upload::raw(disk, size))
     }
 
-    /// A disk with a FAT file system in memory: a file that has no name.
+    /// A disk with a FAT file system in memory, in a file without a name.
     fn disk(&self, meta_data: &[u8]) -> std::io::Result<File> {
         let disk = File::from(memfd_create("seed", MemfdFlags::CLOEXEC)?);
         disk.set_len(DISK_BYTES)?;
         format_volume(&disk, FormatVolumeOptions::new().volume_label(LABEL))?;
-        // It reads where the file stands.
+        // It reads from the file's current position.
         (&disk).rewind()?;
         let file_system = FileSystem::new(&disk, FsOptions::new())?;
         let files = [
@@ -182,7 +182,7 @@ mod tests {
         file_system.root_dir().open_file("network-config").unwrap().read_to_end(&mut content).unwrap();
         assert!(content.len() as u64 == FILE_BYTES_MAX && content.iter().all(|byte| *byte == b'n'));
         drop(file_system);
-        // Where whoever looks for a label looks first: BS_VolLab of FAT12 and FAT16.
+        // Where programs look for a label first: BS_VolLab of FAT12 and FAT16.
         let mut label = [0; 6];
         disk.read_exact_at(&mut label, 43).unwrap();
         assert_eq!(&label, b"cidata");

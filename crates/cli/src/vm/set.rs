@@ -12,7 +12,7 @@ use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which VM, and what becomes of it.
+/// The arguments of `set`.
 #[derive(Debug, Args)]
 #[command(after_help = "What is not named stays. --net names all network interfaces that it is to have.
 
@@ -70,7 +70,7 @@ impl fmt::Display for Changed {
 }
 
 impl SetArguments {
-    /// Changes it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let wish = PatchVm {
             cpus: self.cpus.map(cpus).transpose()?,

@@ -13,7 +13,7 @@ use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, utc};
 
-/// Which VM.
+/// The arguments of `show`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm show web1")]
 pub struct ShowArguments {
@@ -28,7 +28,7 @@ pub struct ShowArguments {
 struct Shown {
     #[serde(flatten)]
     vm: VmView,
-    /// Its host, as far as it can be asked.
+    /// Its host, if it can be reached.
     #[serde(skip)]
     host: Option<Host>,
 }
@@ -103,7 +103,7 @@ impl fmt::Display for Shown {
 }
 
 impl ShowArguments {
-    /// Shows it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let vm: VmView = api.get(&format!("/v1/vms/{}", segment(&self.vm)))?;

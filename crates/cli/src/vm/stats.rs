@@ -1,4 +1,4 @@
-//! `strongroom vm stats`: what a VM's guest asks of its disks, as it does.
+//! `strongroom vm stats`: live statistics of a VM's disks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table};
 
-/// Whose.
+/// The arguments of `stats`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A line for each disk every second: what was done in that second, and what was in flight at its end. Latencies are those of the \
@@ -46,42 +46,42 @@ pub struct StatsArguments {
     api: ApiArguments,
 }
 
-/// What came in some time. Latencies are in nanoseconds.
+/// The requests of an interval. Latencies are in nanoseconds.
 #[derive(Serialize)]
 struct Interval {
     /// Its end, in milliseconds since 1970.
     at_unix_ms: u64,
     /// The VM's disks.
     disks: Vec<DiskInterval>,
-    /// All of them together.
+    /// The sum of all disks.
     total: Option<DiskInterval>,
 }
 
 #[derive(Serialize)]
 struct DiskInterval {
     disk: String,
-    /// How long it was; since the VM runs, of the first one.
+    /// Its length; the first one begins at the VM's start.
     seconds: f64,
     /// Requests in flight at its end.
     in_flight: u64,
-    /// The mean of it.
+    /// The mean count of requests in flight.
     queue_depth: f64,
-    /// How long nothing was completed with requests in flight, at its end.
+    /// How long requests have been in flight without a completion, at its end.
     stalled_ms: u64,
     operations: BTreeMap<Operation, Summary>,
     #[serde(skip)]
     counters: BTreeMap<Operation, Counters>,
 }
 
-/// What a disk has in flight at the end of an interval.
+/// The requests in flight of a disk at the end of an interval.
 struct InFlight {
     requests: u64,
-    /// How long nothing was completed meanwhile.
+    /// How long no request has been completed.
     stalled_ms: u64,
 }
 
 impl DiskInterval {
-    /// From `before`, or from when the counters were zero.
+    /// The interval since `before`, or since the counters were zero.
     fn between(before: Option<&DiskStats>, now: &DiskStats) -> Self {
         let before = before.filter(|before| before.since_unix_ms == now.since_unix_ms);
         let begun = before.map_or(now.since_unix_ms, |before| before.read_unix_ms);
@@ -95,7 +95,7 @@ impl DiskInterval {
                 *counters = counters.since(before);
             }
         }
-        // Two looks in one millisecond are none.
+        // Two samples in one millisecond give no rate.
         let seconds = now.read_unix_ms.saturating_sub(begun).max(1) as f64 / 1e3;
         let in_flight = InFlight { requests: now.in_flight, stalled_ms: now.stalled_ms };
         Self::of(now.disk.clone(), seconds, in_flight, counters)
@@ -182,7 +182,7 @@ impl fmt::Display for Interval {
     }
 }
 
-/// What came between two looks at a VM; of a disk that was not there before, all of it.
+/// The interval between two samples of a VM. For a new disk, it has all requests.
 fn interval(before: &VmStats, now: &VmStats) -> Interval {
     let known = |name: &str| before.disks.iter().find(|disk| disk.disk == name);
     let disks: Vec<_> = now.disks.iter().map(|disk| DiskInterval::between(known(&disk.disk), disk)).collect();
@@ -204,7 +204,7 @@ fn operation_of(operation: DiskOperation) -> Operation {
 fn counters_of(told: &OperationStats) -> Counters {
     let mut latency = Histogram::default();
     for bucket in &told.latency {
-        // Without a bound it is the last one.
+        // A bucket without a bound is the last one.
         let of = bucket.below_ns.map_or(u64::MAX, |below_ns| below_ns.saturating_sub(1));
         latency.add(bucket_of(of), bucket.requests);
     }
@@ -219,7 +219,7 @@ fn counters_of(told: &OperationStats) -> Counters {
 }
 
 impl StatsArguments {
-    /// Shows them.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let path = format!("/v1/vms/{}/stats", segment(&self.vm));
@@ -245,8 +245,8 @@ impl StatsArguments {
     }
 }
 
-/// Gives one interval: a document on a line of its own, or a table. `false` if nobody reads on, as
-/// `head` does.
+/// Prints one interval: as JSON on one line, or as a table. Returns `false` if the reader has
+/// closed stdout, as `head` does.
 fn line(output: Output, interval: &Interval) -> Result<bool, CliError> {
     let given = match output.is_json() {
         true => {

@@ -1,8 +1,8 @@
-//! What a person pastes to attach an exposed volume to a virtual machine: QEMU's arguments, QMP
+//! Texts to paste for attaching an exposed volume to a virtual machine: QEMU's arguments, QMP
 //! commands, and the parts of a libvirt domain.
 //!
-//! Names come from people and may be odd; each text is quoted in the syntaxes that it passes
-//! through.
+//! Names come from people and may contain any character; each text is quoted for the syntaxes that
+//! it passes through.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,10 +14,10 @@ use strongroom_frontend::listen::Address;
 use strongroom_libvirt::device::{self, NBD_RECONNECT_SECONDS, SHARED_MEMORY, VHOST_USER_RECONNECT_SECONDS};
 use strongroom_types::shell_word;
 
-/// What libvirt calls the first virtio disk.
+/// libvirt's name of the first virtio disk.
 const LIBVIRT_TARGET: &str = "vda";
 
-/// For whom the lines of an answer are.
+/// The form of the texts in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Show {
     /// QEMU's command line
@@ -29,15 +29,15 @@ pub enum Show {
     Libvirt,
 }
 
-/// How one exposed volume is attached, to be pasted as it is.
+/// The texts for attaching one exposed volume, ready to paste.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Attachment {
     /// Arguments of `qemu-system-…`, quoted for a shell. The node or character device is called
     /// `disk0`.
     pub qemu_arguments: String,
-    /// QMP commands, one each, in order.
+    /// QMP commands, in order.
     pub qmp_commands: Vec<Value>,
-    /// What the libvirt domain needs as a child of `<domain>`, where it needs anything.
+    /// The element that the libvirt domain needs as a child of `<domain>`, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub libvirt_memory_backing: Option<&'static str>,
     /// A libvirt device: a child of `<devices>`, or a file for `virsh attach-device`.
@@ -45,7 +45,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Of a volume that is exposed over vhost-user.
+    /// For a volume that is exposed over vhost-user.
     pub fn vhost_user(socket: &Path, queues: u16) -> Self {
         Self {
             qemu_arguments: qemu_vhost_user(socket, queues),
@@ -55,7 +55,7 @@ impl Attachment {
         }
     }
 
-    /// Of a volume that is exposed over NBD.
+    /// For a volume that is exposed over NBD.
     pub fn nbd(address: &Address, export: &str, read_only: bool) -> Self {
         Self {
             qemu_arguments: qemu_nbd(address, export, read_only),
@@ -65,7 +65,7 @@ impl Attachment {
         }
     }
 
-    /// The lines for one reader, indented below a sentence.
+    /// The lines of one form, indented below a sentence.
     pub fn show(&self, show: Show) -> String {
         let mut text = String::new();
         match show {
@@ -99,8 +99,8 @@ pub fn qemu_vhost_user(socket: &Path, queues: u16) -> String {
     )
 }
 
-/// QEMU's arguments for an NBD export. A client that waits for a restarted server gives its guest a
-/// pause, not an error.
+/// QEMU's arguments for an NBD export. The client waits for a restarted server, so that its guest
+/// sees a pause and not an error.
 pub fn qemu_nbd(address: &Address, export: &str, read_only: bool) -> String {
     let (before, server, after) = match address {
         Address::Unix(path) => {
@@ -121,8 +121,8 @@ pub fn qemu_nbd(address: &Address, export: &str, read_only: bool) -> String {
     format!("{before}-blockdev {blockdev} -device virtio-blk-pci,drive=disk0")
 }
 
-/// The same for a guest that runs. On the machine type q35 the device also needs `"bus"`: an empty
-/// pcie-root-port.
+/// The QMP commands for a running guest. On the machine type q35 the device also needs `"bus"`: an
+/// empty pcie-root-port.
 fn qmp_vhost_user(socket: &Path, queues: u16) -> Vec<Value> {
     let address = json!({ "type": "unix", "data": { "path": socket.to_string_lossy() } });
     let data = json!({ "addr": address, "server": false, "reconnect": VHOST_USER_RECONNECT_SECONDS });
@@ -136,7 +136,7 @@ fn qmp_vhost_user(socket: &Path, queues: u16) -> Vec<Value> {
     ]
 }
 
-/// The same for a guest that runs.
+/// The QMP commands for a running guest.
 fn qmp_nbd(address: &Address, export: &str, read_only: bool) -> Vec<Value> {
     let mut commands = Vec::new();
     let mut node = json!({
@@ -164,7 +164,7 @@ fn qmp_nbd(address: &Address, export: &str, read_only: bool) -> Vec<Value> {
     commands
 }
 
-/// A value in QEMU's key=value lists, where a comma is written twice.
+/// A value in QEMU's key=value lists, where commas are doubled.
 fn qemu_value(text: &str) -> String {
     text.replace(',', ",,")
 }

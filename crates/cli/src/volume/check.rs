@@ -21,8 +21,8 @@ use crate::keys::{KeyArguments, VolumeKey};
 use crate::output::Output;
 use crate::progress::Meter;
 
-/// What whoever serves the volume has met since it does: the files show nothing of it, and most of
-/// them come from the page cache.
+/// The failures that the volume's server has seen. The files do not show them, and most of them
+/// would be read from the page cache.
 fn failures(condition: &Condition) -> Option<Finding> {
     let flush = (condition.state == State::FlushFailed).then(|| {
         "a flush failed, and what was written since the last one that succeeded may be lost".to_owned()
@@ -41,7 +41,7 @@ fn failures(condition: &Condition) -> Option<Finding> {
     })
 }
 
-/// Which volume, and how thoroughly.
+/// The arguments of `check`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "May run while the volume is in use, but for --data, which needs it alone or with other readers. It changes nothing.
@@ -80,7 +80,7 @@ pub struct CheckArguments {
 #[derive(Serialize)]
 struct Checked {
     path: PathBuf,
-    /// No errors; notices are possible.
+    /// Whether there are no errors; notices are possible.
     clean: bool,
     #[serde(flatten)]
     report: CheckReport,
@@ -92,7 +92,7 @@ impl fmt::Display for Checked {
     }
 }
 
-/// What a check of `volume` has shown, as lines for people.
+/// The findings of a check of `volume`, as lines for people.
 pub fn write_report(
     f: &mut fmt::Formatter<'_>,
     volume: &dyn fmt::Display,
@@ -105,7 +105,7 @@ pub fn write_report(
         writeln!(f, "{data}")?;
     }
     match report.errors() {
-        // Of what was not read, nothing is known.
+        // The state of unread blocks is unknown.
         0 if report.data.is_none() => write!(
             f,
             "{volume}: no errors in its descriptor and files; its blocks were not read (--data reads them)"
@@ -117,9 +117,9 @@ pub fn write_report(
 }
 
 impl CheckArguments {
-    /// Checks the volume; the exit status says what was found.
+    /// Checks the volume. The exit status tells the result.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
-        // What cannot be described is described by the check itself.
+        // If the volume cannot be described, the check itself reports it.
         let described = describe(&self.path).ok();
         let encrypted = described.as_ref().filter(|volume| volume.descriptor.encryption.is_some());
         let key = match encrypted {

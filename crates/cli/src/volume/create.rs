@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::keys::NewKeyArguments;
 use crate::output::Output;
 
-/// Which volume, how large, and under which key.
+/// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without --key-provider, --key-file, --passphrase-fd or --unencrypted you are asked for a passphrase, twice.
@@ -42,7 +42,7 @@ pub struct CreateArguments {
     key: NewKeyArguments,
 }
 
-/// How space is taken, and what is kept beside the blocks.
+/// Provisioning, and integrity tags.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ProvisioningArguments {
     /// Take all the space now, and keep it; otherwise it is taken when it is written to, and
@@ -77,9 +77,9 @@ impl fmt::Display for Created {
 }
 
 impl CreateArguments {
-    /// Makes the volume.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        // Nobody should think of a passphrase for a volume that cannot be made.
+        // Check this before a person thinks of a passphrase in vain.
         if self.path.symlink_metadata().is_ok() {
             return Err(DatastoreError::Exists { path: self.path.clone() }.into());
         }

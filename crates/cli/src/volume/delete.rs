@@ -14,7 +14,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::terminal::{Terminal, TerminalError};
 
-/// Which volume.
+/// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The keys go first, so that nothing readable is left wherever the blocks lie; copies and backups of the \
@@ -49,10 +49,10 @@ impl fmt::Display for Deleted {
 }
 
 impl DeleteArguments {
-    /// Deletes the volume, once the person has said that they mean it.
+    /// Runs the command: deletes the volume after a person has confirmed it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let described = match describe(&self.path) {
-            // What is not there, or not ours, needs no question.
+            // A missing or foreign directory needs no question.
             Err(error @ DatastoreError::System { .. }) => return Err(error.into()),
             described => described.ok(),
         };
@@ -72,7 +72,7 @@ impl DeleteArguments {
                 self.path.display()
             ))
         };
-        // A program that wants JSON does not answer questions.
+        // A program that requests JSON does not answer questions.
         let mut terminal = Terminal::open().filter(|_| !output.is_json()).ok_or_else(unasked)?;
         match terminal.confirm(&format!("Delete {}{what} and all its data for good?", self.path.display())) {
             Ok(true) => Ok(()),

@@ -1,4 +1,4 @@
-//! What a person or a program is told of a volume.
+//! The description of a volume for people and programs.
 
 use std::path::PathBuf;
 
@@ -7,30 +7,30 @@ use strongroom_datastore::file::{DescribedVolume, Descriptor, Integrity, Provisi
 use strongroom_keys::KekSource;
 use strongroom_worker::control::{Status, status_of};
 
-/// A volume in the words of `--json`; sizes are in bytes.
+/// A volume as in `--json`; sizes are in bytes.
 #[derive(Debug, Serialize)]
 pub struct VolumeFacts {
     /// Its directory.
     pub path: PathBuf,
-    /// Its id, for life.
+    /// Its permanent id.
     pub volume_id: String,
-    /// What the guest sees.
+    /// The size that the guest sees.
     pub size_bytes: u64,
-    /// What its files take.
+    /// The space that its files take.
     pub allocated_bytes: u64,
     /// `thin` or `thick`.
     pub provisioning: &'static str,
-    /// Nothing for a clear volume.
+    /// `None` for an unencrypted volume.
     pub encryption: Option<EncryptionFacts>,
-    /// How its blocks are tagged; nothing if they are not.
+    /// How its blocks are tagged; `None` if they are not.
     pub integrity: Option<Integrity>,
-    /// Counts the descriptors.
+    /// The count of its descriptors so far.
     pub generation: u64,
     /// When it was made.
     pub created_unix_seconds: u64,
-    /// How many layers it has.
+    /// The count of its layers.
     pub layers: usize,
-    /// Who exposes it; nothing if nobody does, or with --read-only, or if it cannot be told.
+    /// The process that exposes it; `None` if there is none, with --read-only, or if it is unknown.
     pub exposure: Option<Status>,
 }
 
@@ -39,18 +39,18 @@ pub struct VolumeFacts {
 pub struct EncryptionFacts {
     /// The cipher of the layer that takes writes.
     pub cipher: String,
-    /// Where its key comes from: `passphrase`, `key_file` or `key_provider`.
+    /// The source of its key: `passphrase`, `key_file` or `key_provider`.
     pub key_source: String,
-    /// Which provider keeps it.
+    /// The provider of the key.
     pub key_provider: Option<String>,
-    /// What that provider calls it.
+    /// The provider's id of the key.
     pub provider_key_id: Option<String>,
-    /// Which key-encryption key.
+    /// The id of the key-encryption key.
     pub kek_id: String,
-    /// The one that a re-wrap is bringing in, which opens the volume too; nothing if none is under
-    /// way.
+    /// The new key-encryption key of a re-wrap in progress, which opens the volume too; `None`
+    /// otherwise.
     pub next_kek_id: Option<String>,
-    /// Which data-encryption key seals what is written.
+    /// The epoch of the data-encryption key that seals writes.
     pub key_epoch: Option<u32>,
 }
 

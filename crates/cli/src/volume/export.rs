@@ -19,7 +19,7 @@ use crate::new_file::NewFile;
 use crate::output::Output;
 use crate::progress::Meter;
 
-/// Which volume, and what it becomes.
+/// The arguments of `export`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The image holds the guest's data in plain text, whatever protects the volume. Only its owner may read it. An export \
@@ -66,9 +66,9 @@ impl fmt::Display for Exported {
 }
 
 impl ExportArguments {
-    /// Writes the image.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        // Nobody should type a passphrase for an image that cannot be made.
+        // Check this before a person types a passphrase in vain.
         if self.destination.symlink_metadata().is_ok() {
             return Err(CliError::DestinationExists { path: self.destination.clone() });
         }
@@ -104,7 +104,7 @@ impl ExportArguments {
 }
 
 impl ExportArguments {
-    /// A copy says only that there was no room; it was the destination that had none.
+    /// A copy reports only that there was no space; here it was missing at the destination.
     fn name_what_failed(&self, error: ImageError) -> CliError {
         match error {
             ImageError::NoSpace => CliError::File(FileError {

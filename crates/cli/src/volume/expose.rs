@@ -33,10 +33,10 @@ use crate::output::Output;
 use crate::readiness;
 use crate::worker::{STARTER_COMMAND, this_program};
 
-/// How often a key that cannot be had is asked for.
+/// The interval of requests for an unavailable key.
 const KEY_RETRY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// Which volume, where, and to whom.
+/// The arguments of `expose`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Stays in the foreground. The first line on stdout, printed when clients can connect, is the NBD URI, or \
@@ -97,7 +97,7 @@ pub struct ExposeArguments {
     tls: TlsArguments,
 }
 
-/// A volume that is open, for two processes, and its key.
+/// An open volume, for two processes, and its key.
 type OpenedApart = (VolumeHead, OpenLayer, Deks, VolumeKey);
 
 #[derive(Serialize)]
@@ -108,7 +108,7 @@ struct Exposed {
     size_bytes: u64,
     encrypted: bool,
     read_only: bool,
-    /// The process that answers for the volume: this one.
+    /// The process that exposes the volume: this one.
     pid: u32,
     /// The process that serves it, which can die and be replaced.
     worker_pid: Option<u32>,
@@ -118,7 +118,7 @@ struct Exposed {
     show: Show,
 }
 
-/// What clients are given to find the volume.
+/// The address for clients.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Place {
@@ -151,8 +151,8 @@ impl fmt::Display for Exposed {
 }
 
 impl ExposeArguments {
-    /// Exposes the volume until a signal comes. `log` is what makes the worker log as this process
-    /// does.
+    /// Runs the command: exposes the volume until a signal arrives. `log` makes the worker log as
+    /// this process does.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
         let target = self.address.target(&self.tls, &self.path)?;
         if self.socket_group.is_some() && matches!(target, Target::Nbd(listen::Address::Tcp(_), _)) {
@@ -218,9 +218,10 @@ impl ExposeArguments {
         Ok(supervisor.run(&signals)?)
     }
 
-    /// From here on this process, which holds the key, hears workers and whoever finds the control
-    /// socket. It leaves starting workers, and removing the socket's file, to another process, and
-    /// its rights with them: but for the volume's directory, and what fetching a key takes.
+    /// From here on this process, which holds the key, parses messages of workers and of clients of
+    /// the control socket. It leaves starting workers and removing the socket's file to another
+    /// process, and gives up its own rights, except for the volume's directory and for fetching a
+    /// key.
     fn give_up_rights(
         &self,
         log: &[OsString],
@@ -240,8 +241,8 @@ impl ExposeArguments {
         Ok((starter, listener))
     }
 
-    /// The volume is key-unavailable: says so, and opens it as soon as its key is back. Nothing is
-    /// damaged by trying.
+    /// Reports that the volume is key-unavailable, and opens it as soon as its key is available.
+    /// Attempts do no damage.
     fn wait_for_key(
         &self,
         output: &Output,
@@ -260,7 +261,7 @@ impl ExposeArguments {
                 told = Some(why);
             }
             let mut signal = [PollFd::new(&signals, PollFlags::IN)];
-            // Woken early or not, it is tried again.
+            // Whether it woke early or not, it tries again.
             let _ = poll(&mut signal, Some(&KEY_RETRY));
             if signals.came() {
                 return Err(CliError::Interrupted);
@@ -275,7 +276,7 @@ impl ExposeArguments {
         }
     }
 
-    /// Listens; never in the volume's own directory, where nothing but the volume may be.
+    /// Listens on the socket, which must not be in the volume's own directory.
     fn listen(&self, address: &listen::Address, head: &VolumeHead) -> Result<Listener, CliError> {
         if let listen::Address::Unix(socket) = address
             && let (Some(Ok(parent)), Ok(volume)) = (socket.parent().map(stat), fstat(head))

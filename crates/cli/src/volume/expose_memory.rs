@@ -23,7 +23,7 @@ use crate::worker::{WORKER_COMMAND, this_program};
 /// The export's name, and the disk's serial number.
 const NAME: &str = "memory";
 
-/// How large, and where.
+/// The arguments of `expose-memory`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "For tests, and for measuring what serving and encrypting cost without a disk. The disk is empty, and its content \
@@ -50,7 +50,7 @@ pub struct ExposeMemoryArguments {
     unencrypted: bool,
 }
 
-/// Where, and by which protocol.
+/// The socket and the protocol.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct SocketArguments {
@@ -68,7 +68,7 @@ struct Exposed {
     socket: PathBuf,
     size_bytes: u64,
     encrypted: bool,
-    /// The process that answers for it: this one.
+    /// The process that exposes it: this one.
     pid: u32,
     /// The process that serves it.
     worker_pid: u32,
@@ -89,7 +89,8 @@ impl fmt::Display for Exposed {
 }
 
 impl ExposeMemoryArguments {
-    /// Exposes it until a signal comes. `log` is what makes the worker log as this process does.
+    /// Runs the command: exposes the disk until a signal arrives. `log` makes the worker log as
+    /// this process does.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let (frontend, socket) = match &self.address {

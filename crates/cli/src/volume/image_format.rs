@@ -1,4 +1,4 @@
-//! Formats of disk images on the command line, and what stops their copies.
+//! Formats of disk images on the command line, and signals that stop their copies.
 
 use std::os::fd::AsFd;
 
@@ -6,12 +6,12 @@ use clap::ValueEnum;
 use strongroom_images::{Format, FormatChoice, Stop};
 use strongroom_processes::Signals;
 
-/// The signals as whoever copies an image looks for them.
+/// The signals in the form that copies of images check.
 pub fn stop_of(signals: &Signals) -> Stop<'_> {
     Stop { flag: signals.stop_flag(), wake: signals.as_fd() }
 }
 
-/// A format, or the wish to have it found out.
+/// A format, or the request to detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FormatArgument {
     /// From the image's name and first bytes, where both agree
@@ -38,7 +38,7 @@ impl From<FormatArgument> for FormatChoice {
     }
 }
 
-/// The format of an image that is written.
+/// The format of an output image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NewFormatArgument {
     /// The disk's bytes, one after another

@@ -24,7 +24,7 @@ use crate::keys::{NewKeyArguments, VolumeKey};
 use crate::output::Output;
 use crate::progress::Meter;
 
-/// Which image, and which volume it becomes.
+/// The arguments of `import`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Images of other formats than raw are read by qemu-img in a sandbox that holds nothing else. An image that refers to \
@@ -73,11 +73,11 @@ impl fmt::Display for Imported {
 }
 
 impl ImportArguments {
-    /// Makes the volume and fills it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let file = open_image(&self.source)?;
         let image = ImageSource::examine(file, &self.source, self.format.into())?;
-        // Nobody should think of a passphrase for a volume that cannot be made.
+        // Check this before a person thinks of a passphrase in vain.
         if self.path.symlink_metadata().is_ok() {
             return Err(DatastoreError::Exists { path: self.path.clone() }.into());
         }
@@ -119,7 +119,8 @@ impl ImportArguments {
         Ok(image.copy_into(disk, stop_of(signals), &mut |bytes| meter.at(bytes))?)
     }
 
-    /// A copy says only that there was no room, or that the volume failed; which one is known here.
+    /// A copy reports only that there was no space or that the volume failed; here it is known
+    /// which one.
     fn name_what_failed(&self, error: CliError, image: &ImageSource) -> CliError {
         match error {
             CliError::Image(ImageError::NoSpace) => {
@@ -132,7 +133,7 @@ impl ImportArguments {
     }
 }
 
-/// Opens a regular file or a block device; anything else could block, or never end.
+/// Opens a regular file or a block device; another kind of file could block, or never end.
 fn open_image(path: &Path) -> Result<File, CliError> {
     let failed = |error| CliError::File(FileError { action: "open", path: path.to_owned(), error });
     let kind = path.metadata().map_err(failed)?.file_type();

@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::keys::KeyArguments;
 use crate::output::{Output, utc};
 
-/// Which volume.
+/// The arguments of `info`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without its key it shows what the descriptor says; with the key also whether that is authentic.
@@ -43,14 +43,14 @@ pub struct InfoArguments {
 struct Info {
     #[serde(flatten)]
     volume: VolumeFacts,
-    /// The layers that lie on each other, the top first.
+    /// The chain of layers, the top first.
     chain: Vec<ChainLayer>,
-    /// The first-write log; nothing for a volume without one, or one that cannot be read now.
+    /// The first-write log; `None` for a volume without one, or if it cannot be read now.
     log: Option<LogUse>,
-    /// Whether the volume's key has vouched for the descriptor.
+    /// Whether the volume's key has authenticated the descriptor.
     authenticated: bool,
     datastore: DatastoreFacts,
-    /// What its clients asked for since it is exposed; nothing for a volume that is not.
+    /// The requests of its clients since it was exposed; `None` if it is not exposed.
     statistics: Option<StatisticsFacts>,
 }
 
@@ -58,7 +58,7 @@ struct Info {
 #[derive(Serialize)]
 struct ChainLayer {
     layer_id: String,
-    /// What the guest sees or, of a lower layer, saw last.
+    /// The size that the guest sees or, for a lower layer, last saw.
     size_bytes: u64,
 }
 
@@ -152,7 +152,7 @@ impl fmt::Display for Info {
     }
 }
 
-/// How an exposed volume fares, and what to do about it.
+/// The condition of an exposed volume, and the next step.
 fn state(condition: &Condition) -> String {
     let mut text = match (condition.state, &condition.parked) {
         (State::FlushFailed, _) => {
@@ -196,7 +196,7 @@ fn state(condition: &Condition) -> String {
     text
 }
 
-/// How an exposed volume's key stands, and what that means.
+/// The state of an exposed volume's key, and its meaning.
 fn lease(key: &KeyStatus) -> String {
     let KeyStatus { provider, key, lease } = key;
     let since = utc(lease.since_unix_seconds);
@@ -224,7 +224,7 @@ fn lease(key: &KeyStatus) -> String {
 }
 
 impl InfoArguments {
-    /// Shows the volume.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let described = describe(&self.path)?;
         self.freshness.verify(&self.path, &described.descriptor)?;
@@ -243,7 +243,7 @@ impl InfoArguments {
             total_bytes: file_system.total_bytes,
             available_bytes: file_system.available_bytes,
         };
-        // What cannot be read now is for `check` to name.
+        // `check` reports a log that cannot be read.
         let log = describe_log(&self.path).unwrap_or(None);
         let descriptor = &described.descriptor;
         let chain = descriptor.chain().map(|layer| ChainLayer {

@@ -1,4 +1,4 @@
-//! What a person is told, in the log, of the key of an exposed volume.
+//! Log messages about the key of an exposed volume.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use strongroom_providers::HolderEvent;
 
 use strongroom_types::without_numbers;
 
-/// Says what happened, what it means for whoever uses the volume, and what is to be done.
+/// Logs the event, its effect on the volume's users, and the next step.
 pub fn tell(volume: &Path, event: &HolderEvent) {
     let volume = volume.display();
     match event {

@@ -12,7 +12,7 @@ use super::describe::VolumeFacts;
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
-/// Which datastore.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Needs no key: it shows what the datastore says, and nothing has vouched for that.
 
@@ -69,14 +69,14 @@ impl fmt::Display for Listing {
 }
 
 impl Listing {
-    /// What a volume is called in the datastore: a VM's with the VM's name before it.
+    /// The name of a volume in the datastore, preceded by the VM's name if it belongs to one.
     fn name(&self, path: &Path) -> String {
         path.strip_prefix(&self.datastore).unwrap_or(path).to_string_lossy().into_owned()
     }
 }
 
 impl ListArguments {
-    /// Lists the volumes, and what looks like one.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let (mut volumes, mut broken) = (Vec::new(), Vec::new());
         for listed in list(&self.datastore)? {

@@ -30,7 +30,7 @@ use clap::Subcommand;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done with volumes.
+/// The commands for volumes.
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
     /// Make a volume

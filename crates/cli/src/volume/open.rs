@@ -1,4 +1,4 @@
-//! Opening a volume from the command line.
+//! Opens a volume from the command line.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,11 +14,10 @@ use strongroom_types::{KekId, VolumeId};
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
 
-/// The longest wait: a day is for ever to whoever waits, and far from where arithmetic on times
-/// ends.
+/// The longest wait: a day exceeds any useful wait, and is far from overflows in time arithmetic.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(86_400);
 
-/// The volume's key, and what is known of it.
+/// How to open the volume: its key, and its expected identity.
 #[derive(Debug, Args)]
 pub struct OpenArguments {
     #[command(flatten)]
@@ -31,7 +30,7 @@ pub struct OpenArguments {
     pub lock: LockArguments,
 }
 
-/// How patient to be.
+/// How long to wait for the volume's lock.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LockArguments {
     /// How long to wait until another process lets go of the volume, as in 3s, 500ms or 2m. One
@@ -40,7 +39,7 @@ pub struct LockArguments {
     pub lock_wait: Duration,
 }
 
-/// What is known of the volume's age.
+/// What the volume is expected to be.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct FreshnessArguments {
     /// Refuse a volume whose descriptor is older than generation N: somebody put an old copy back
@@ -65,12 +64,12 @@ impl From<FreshnessArguments> for Freshness {
 }
 
 impl FreshnessArguments {
-    /// Whether anything is known.
+    /// Whether any expectation was given.
     pub fn are_given(&self) -> bool {
         self.least_generation > 0 || self.expect_kek.is_some() || self.expect_volume.is_some()
     }
 
-    /// That a volume which nobody opens is the one that is meant, and no older than is known.
+    /// Checks an unopened volume: that it is the expected one, and no older than known.
     pub fn verify(&self, path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
         descriptor.expect_volume(path, self.expect_volume)?;
         descriptor.expect_generation(path, self.least_generation)
@@ -86,7 +85,7 @@ impl OpenArguments {
         Ok((volume, key))
     }
 
-    /// The same, for two processes.
+    /// As [`open`](Self::open), for two processes.
     pub fn open_apart(
         &self,
         path: &Path,
@@ -104,7 +103,7 @@ impl OpenArguments {
         self.key.for_volume(path, &descriptor, self.freshness.expect_kek)
     }
 
-    /// How to open the volume with this key.
+    /// The options that open the volume with this key.
     pub fn options<'a>(&self, key: &'a VolumeKey, access: Access) -> OpenOptions<'a> {
         OpenOptions {
             protection: key.protection(),
@@ -115,7 +114,7 @@ impl OpenArguments {
     }
 }
 
-/// Reads `3s`, `500ms`, `2m` or `1h`.
+/// Parses `3s`, `500ms`, `2m` or `1h`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let number_end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(number_end);

@@ -1,5 +1,5 @@
-//! `strongroom volume rekey`: volumes move to other keys, as a job that can be killed and called
-//! again. The job is `strongroom_jobs`'s.
+//! `strongroom volume rekey`: moves volumes to other keys, as a job that can be killed and
+//! repeated. The job is in `strongroom_jobs`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::error::CliError;
 use crate::keys::{KeyArguments, ask_twice, read_passphrase};
 use crate::output::Output;
 
-/// Which volumes, and to which keys.
+/// The arguments of `rekey`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nothing is copied: the keys of the data are wrapped anew, and the data stays. Each key is replaced by one: volumes that shared a \
@@ -60,7 +60,7 @@ pub struct RekeyArguments {
     lock: LockArguments,
 }
 
-/// Where the new keys come from.
+/// The source of the new keys.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct TargetArguments {
@@ -109,7 +109,7 @@ impl fmt::Display for Answer {
 }
 
 impl RekeyArguments {
-    /// Moves the volumes; the exit status says whether all were.
+    /// Moves the volumes. The exit status tells whether all were moved.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let volumes = match &self.datastore {
             None => Volumes::these(&self.paths)?,
@@ -146,7 +146,7 @@ impl RekeyArguments {
 }
 
 impl TargetArguments {
-    /// Where the new keys come from; `ask` gives the new passphrase.
+    /// The source of the new keys; `ask` returns the new passphrase.
     fn source<'a>(&self, ask: &'a dyn Fn() -> Result<SecretBytes, KeyRefusal>) -> NewKeySource<'a> {
         match (&self.to_key_provider, &self.to_key_file) {
             (Some(provider), _) => NewKeySource::Provider(provider.clone()),
@@ -155,7 +155,7 @@ impl TargetArguments {
         }
     }
 
-    /// The new passphrase, read or asked for.
+    /// The new passphrase, from a descriptor or a person.
     fn passphrase(&self) -> Result<SecretBytes, CliError> {
         match self.to_passphrase_fd {
             Some(descriptor) => read_passphrase(descriptor),

@@ -14,10 +14,10 @@ use super::open::OpenArguments;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// For a thick volume's new space to be allocated, on a slow file system.
+/// The timeout for allocating a thick volume's new space, on a slow file system.
 const ANSWER_WITHIN: Duration = Duration::from_secs(600);
 
-/// Which volume, and its new size.
+/// The arguments of `resize`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A volume can grow, not shrink. What is new reads as zeroes; the guest's own partitions and file \
@@ -58,7 +58,7 @@ impl fmt::Display for Resized {
 }
 
 impl ResizeArguments {
-    /// Grows the volume.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         if let Some(client) = Client::connect(&self.path)? {
             return self.ask(client, output);
@@ -74,7 +74,7 @@ impl ResizeArguments {
         })
     }
 
-    /// Has the process that exposes the volume do it.
+    /// Asks the process that exposes the volume to do it.
     fn ask(&self, client: Client, output: &Output) -> Result<(), CliError> {
         let least_generation = self.open.freshness.least_generation;
         describe(&self.path)?.descriptor.expect_volume(&self.path, self.open.freshness.expect_volume)?;

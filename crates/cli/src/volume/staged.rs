@@ -1,7 +1,7 @@
-//! A volume that gets its name when it is complete.
+//! A volume that gets its name only when it is complete.
 //!
-//! A volume that is being filled stands beside its place as `NAME.importing`, so that whatever
-//! interrupts the work, a power cut included, nothing half-filled is ever called `NAME`.
+//! While a volume is being filled, it is called `NAME.importing`, so that after any interruption,
+//! including a power cut, `NAME` never has partial content.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::error::CliError;
 
 const SUFFIX: &str = ".importing";
 
-/// How long to wait, after a failure, for the kernel to end the last requests on the volume before
-/// it is deleted.
+/// How long to wait, after a failure, until the kernel has ended the last requests on the volume,
+/// before it is deleted.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
-/// A volume under construction; unless it is finished, it is deleted.
+/// A volume under construction. It is deleted unless it is finished.
 pub struct StagedVolume<'a> {
     staged: PathBuf,
     place: &'a Path,
@@ -33,12 +33,12 @@ impl<'a> StagedVolume<'a> {
         Ok(Self { staged, place, finished: false })
     }
 
-    /// Where it is until it is finished.
+    /// Its path until it is finished.
     pub fn path(&self) -> &Path {
         &self.staged
     }
 
-    /// Gives it its name, durably. What it holds was made durable before.
+    /// Gives it its name, durably. Its content must be durable already.
     pub fn finish(mut self) -> Result<(), CliError> {
         rename(&self.staged, self.place)?;
         self.finished = true;

@@ -1,4 +1,4 @@
-//! What the clients of an exposed volume asked for, in words and as JSON.
+//! The requests of an exposed volume's clients, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,14 +9,14 @@ use strongroom_types::display_bytes;
 
 use crate::output::utc;
 
-/// Since the volume is exposed. Latencies are in nanoseconds.
+/// The requests since the volume was exposed. Latencies are in nanoseconds.
 #[derive(Serialize)]
 pub struct StatisticsFacts {
-    /// Since when is counted.
+    /// When counting began.
     since_unix_ms: u64,
-    /// Requests that are being worked on.
+    /// Requests in flight.
     in_flight: u64,
-    /// For how long some queue or connection has had requests in flight and completed none.
+    /// How long some queue or connection has had requests in flight without completing any.
     stalled_ms: u64,
     /// By operation: `read`, `write`, `flush`, `discard`, `write_zeroes`.
     operations: BTreeMap<Operation, Summary>,

@@ -1,4 +1,4 @@
-//! Where a volume is exposed, and to whom.
+//! The address at which a volume is exposed, and the clients that may connect.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,23 +15,23 @@ use strongroom_worker::birth::Tls;
 
 use crate::error::CliError;
 
-/// Where the volume is exposed.
+/// The address at which the volume is exposed.
 pub enum Target {
-    /// Over NBD; over TCP with what TLS needs.
+    /// Over NBD; TCP requires TLS.
     Nbd(listen::Address, Option<ServerTls>),
     /// Over vhost-user, on this socket.
     VhostUser(PathBuf),
 }
 
-/// What TLS needs: what everybody may see, and the private key.
+/// The TLS configuration: the public part and the private key.
 pub struct ServerTls {
-    /// Certificates, and who may come.
+    /// Certificates and authorized clients.
     pub public: Tls,
     /// The private key, PEM.
     pub key: SecretBytes,
 }
 
-/// Where, and by which protocol.
+/// The address and the protocol.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub struct AddressArguments {
@@ -45,8 +45,8 @@ pub struct AddressArguments {
     vhost_user: Option<UnixAddress>,
 }
 
-/// What TCP needs and a unix socket has no use for. To be the last of a command's arguments, for
-/// those behind would come under its heading.
+/// The options for TCP. They must be the last of a command's arguments, because later ones would be
+/// shown under their heading.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Over TCP")]
 pub struct TlsArguments {
@@ -77,7 +77,7 @@ impl TlsArguments {
 const TLS_FOR_TCP: &str =
     "--tls-ca, --tls-cert, --tls-key and --authorize are for tcp: a unix socket is its owner's alone";
 
-/// An address as it was written.
+/// An address as given.
 #[derive(Clone, Debug)]
 enum NbdAddress {
     Unix(PathBuf),
@@ -96,7 +96,7 @@ impl FromStr for NbdAddress {
     }
 }
 
-/// The path of a socket, as it was written.
+/// The path of a socket, as given.
 #[derive(Clone, Debug)]
 pub struct UnixAddress(pub PathBuf);
 
@@ -112,8 +112,8 @@ impl FromStr for UnixAddress {
 }
 
 impl AddressArguments {
-    /// Where the person wants the volume at `volume`; without a word of theirs, over NBD on a
-    /// socket beside it.
+    /// The target that was chosen for the volume at `volume`; by default, NBD on a socket beside
+    /// it.
     pub fn target(&self, tls: &TlsArguments, volume: &Path) -> Result<Target, CliError> {
         match (&self.nbd, &self.vhost_user) {
             (Some(address), _) => tls.listen(address),
@@ -154,7 +154,7 @@ impl TlsArguments {
     }
 }
 
-/// Reads what TLS needs, and refuses what cannot serve.
+/// Reads the TLS files, and refuses unusable ones.
 fn read_tls(
     certificate: &Path,
     key: &Path,
@@ -171,12 +171,12 @@ fn read_tls(
     };
     let key = read_secret(key).map_err(|error| failed(key, error))?;
     let (certificates, authorities) = (public.certificates.as_bytes(), public.authorities.as_bytes());
-    // The worker does it again; a person learns here, at once, what is wrong.
+    // The worker repeats this; here a person gets the error at once.
     TlsConfig::from_pem(certificates, key.expose(), authorities, authorize.to_vec())?;
     Ok(ServerTls { public, key })
 }
 
-/// Reads a file straight into memory for secrets.
+/// Reads a file directly into secret memory.
 fn read_secret(path: &Path) -> io::Result<SecretBytes> {
     let mut file = File::open(path)?;
     let mut content = SecretBytes::zeroed(SECRET_MAX_BYTES).map_err(io::Error::other)?;

@@ -11,10 +11,10 @@ use strongroom_worker::control::{Answer, Client, ControlError, Request};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// For the new worker's start and the old one's draining; far beyond what either takes.
+/// The timeout for the new worker's start and the old one's draining; far beyond both.
 const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 
-/// Which volume.
+/// The arguments of `upgrade`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The volume stays exposed: a worker of the new program is started and given the keys, the old one drains and \

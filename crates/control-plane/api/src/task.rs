@@ -49,6 +49,8 @@ pub struct Task {
 pub enum TaskKind {
     /// Makes a VM and its volumes.
     VmCreate,
+    /// Makes a VM with the content of another one.
+    VmClone,
     /// Starts a VM.
     VmStart,
     /// Stops a VM.
@@ -111,6 +113,7 @@ impl TaskKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::VmCreate => "vm_create",
+            Self::VmClone => "vm_clone",
             Self::VmStart => "vm_start",
             Self::VmStop => "vm_stop",
             Self::VmRestart => "vm_restart",

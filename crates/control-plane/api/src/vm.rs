@@ -9,8 +9,8 @@ mod statistics;
 mod view;
 
 pub use create::{
-    AddDisk, CreateVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm,
-    ResizeDisk, RotateKey, StartVm, StopVm,
+    AddDisk, CloneVm, CreateVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions,
+    RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm,
 };
 pub use hardware::{
     Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, NicBackend,

@@ -270,6 +270,9 @@ fn the_documents_bounds_are_the_limits() {
     for place in ["CreateVm.datastore", "CreateVm.policy", "RegisterVm.datastore", "Name"] {
         bound(&format!("{place} maxLength"), text(NAME_BYTES_MAX));
     }
+    for place in ["CloneVm.snapshot", "CloneVm.datastore"] {
+        bound(&format!("{place} maxLength"), text(NAME_BYTES_MAX));
+    }
     bound("CreateVm.disks maxItems", text(DISKS_MAX));
     bound("CreateVm.nics maxItems", text(NICS_MAX));
     bound("PatchVm.nics maxItems", text(NICS_MAX));

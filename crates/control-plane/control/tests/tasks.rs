@@ -9,10 +9,10 @@ use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
-    AddDisk, Cdrom, CreateSnapshot, CreateVm, DesiredPower, DumpVm, Nic, NicBackend, PatchVm, PowerState,
-    RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm, TicketUse,
+    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DesiredPower, DumpVm, Nic, NicBackend, PatchVm,
+    PowerState, RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm, TicketUse,
 };
-use strongroom_api::{ErrorCode, Problem};
+use strongroom_api::{ErrorCode, Name, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::protocol::{
     CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
@@ -657,4 +657,37 @@ fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
     assert!(settle_down(&site, &control));
     assert_eq!(control.list_snapshots("web1").unwrap().len(), 1);
     assert_eq!(control.list_snapshots("web1").unwrap()[0].parent, None);
+}
+
+#[test]
+fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_once() {
+    let (site, control) = site(&["web1"]);
+    let wish = |name: &str, snapshot: Option<&str>| CloneVm {
+        name: Name::new(name).unwrap(),
+        snapshot: snapshot.map(ToOwned::to_owned),
+        datastore: None,
+    };
+    assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web1", None))), ErrorCode::NameTaken);
+    assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web2", Some("none")))), ErrorCode::NotFound);
+    control.clone_vm(&caller(2), "web1", &wish("web2", None)).unwrap();
+    assert!(settle_down(&site, &control));
+    let (origin, clone) = (control.show_vm("web1").unwrap(), control.show_vm("web2").unwrap());
+    assert_eq!((origin.disks.len(), origin.topology), (clone.disks.len(), clone.topology));
+    assert_ne!(origin.key, clone.key);
+    assert!(
+        origin.nics.iter().zip(&clone.nics).all(|(of, nic)| of.backend == nic.backend && of.mac != nic.mac)
+    );
+    assert_eq!(site.host.lock().violations, [""; 0]);
+
+    // One that runs has to be cloned from a snapshot.
+    control.start_vm(&caller(3), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let refused = control.clone_vm(&caller(4), "web1", &wish("web3", None)).unwrap_err();
+    assert!(refused.next_step.unwrap().contains("vm snapshot create web1"));
+    let snapshot = CreateSnapshot { name: "first".parse().unwrap() };
+    control.create_snapshot(&caller(5), "web1", &snapshot).unwrap();
+    assert!(settle_down(&site, &control));
+    control.clone_vm(&caller(6), "web1", &wish("web3", Some("first"))).unwrap();
+    assert!(settle_down(&site, &control));
+    assert!(control.show_vm("web3").unwrap().snapshots.is_empty());
 }

@@ -13,8 +13,8 @@ use strongroom_types::{ProviderKey, VolumeSize};
 
 use crate::layout::Layout;
 use crate::protocol::{
-    DiskChange, DiskName, Grant, ImageFormat, KnownVolume, ObservedVm, OperationId, Problem, Progress,
-    SnapshotChange, StartOptions, VmGeneration, VmSpec, VolumeFacts,
+    CloneSource, DiskChange, DiskName, Grant, ImageFormat, KnownVolume, ObservedVm, OperationId, Problem,
+    Progress, SnapshotChange, StartOptions, VmGeneration, VmSpec, VolumeFacts,
 };
 
 /// The first packet. With an import, the image's file comes with it.
@@ -43,7 +43,12 @@ pub enum Task {
     /// Does the privileged steps of a job (the job's *hand*). It needs no key, and gets no grant.
     Hand(HandTask),
     /// Makes a VM's directory and volumes, and exits.
-    Create(Box<VmSpec>),
+    Create {
+        /// The VM.
+        spec: Box<VmSpec>,
+        /// The VM whose content its volumes begin with.
+        from: Option<Box<CloneSource>>,
+    },
     /// Replaces the configuration of an existing VM, makes its new volumes, and exits.
     Configure(Box<VmSpec>),
     /// Fills a volume with an image, and exits.

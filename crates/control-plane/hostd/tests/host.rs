@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         trial("exchanged_volumes_are_refused", attacks::exchanged_volumes),
         trial("descriptors_of_before_are_refused", attacks::older_descriptors),
         trial("a_running_vm_accepts_no_descriptor_of_before", attacks::older_descriptors_of_a_running_vm),
+        trial("a_forged_list_of_snapshots_decides_nothing", attacks::forged_snapshots),
         trial("an_edited_configuration_is_not_what_its_supervisor_attested", attacks::edited_configuration),
         trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),

@@ -21,7 +21,7 @@ use crate::keys::VmKeys;
 use crate::own_volume::protection;
 
 /// How long the last I/O of the volume's previous holder may take.
-const LOCK_WAIT: Duration = Duration::from_secs(5);
+pub const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Returns the data disk with this name.
 ///

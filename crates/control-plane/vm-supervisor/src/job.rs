@@ -14,8 +14,8 @@ use strongroom_datastore::file::{
 use strongroom_host::attestation::Attested;
 use strongroom_host::orders::{Report, Task, Way};
 use strongroom_host::protocol::{
-    Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem, Progress,
-    ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
+    CloneSource, Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem,
+    Progress, ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
 };
 use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_host::served::fillable;
@@ -36,6 +36,7 @@ use crate::export::ExportedDisk;
 use crate::guest_client::GuestClient;
 use crate::hand::{Converter, NameGiver};
 use crate::keys::VmKeys;
+use crate::origin::{Origin, OriginVolume};
 use crate::own_volume::create_with;
 use crate::rekey::rekey;
 use crate::snapshots::{self, Serving};
@@ -72,7 +73,7 @@ pub fn run(
     files: Vec<OwnedFd>,
     wire: &Wire,
 ) -> Result<Vec<VolumeFacts>, Problem> {
-    let (Task::Create(spec)
+    let (Task::Create { spec, .. }
     | Task::Configure(spec)
     | Task::Import { spec, .. }
     | Task::Rekey(spec)
@@ -94,7 +95,7 @@ pub fn run(
     }
     let job = Job { home, grants, files, wire, lock };
     match &task {
-        Task::Create(spec) => job.create(spec),
+        Task::Create { spec, from } => job.create(spec, from.as_deref()),
         Task::Configure(spec) => job.configure(spec),
         Task::Import { spec, disk, format } => job.import(spec, disk, *format),
         Task::Rekey(spec) => job.move_to_other_key(spec),
@@ -130,7 +131,7 @@ fn needs_no_hand(task: &Task) -> bool {
         Task::Run(_)
         | Task::StartProcesses(_)
         | Task::Hand(_)
-        | Task::Create(_)
+        | Task::Create { .. }
         | Task::Import { .. }
         | Task::Export { .. } => false,
     }
@@ -141,22 +142,37 @@ impl Job<'_> {
         granted(self.home, self.grants, spec)
     }
 
-    /// Makes a VM's directory with its volumes; does nothing if it exists.
-    fn create(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+    /// Makes a VM's directory with its volumes; does nothing if it exists. They begin with the
+    /// content of another VM, or empty.
+    fn create(self, spec: &VmSpec, from: Option<&CloneSource>) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, wire, lock, .. } = self;
         let Some(staged) = StagedVm::begin(spec)? else {
             return facts(spec);
         };
         let name_giver = NameGiver::start(home, spec, &lock)?;
-        confine(home, vec![staged.path().to_owned()])?;
+        let read = from.map(|from| from.spec.directory());
+        confine(home, std::iter::once(staged.path().to_owned()).chain(read).collect())?;
         let mut makers = Makers::new(home, grants, spec)?;
+        let origin = from.map(|from| Origin::open_with_grants(home, from)).transpose()?;
         let mut spec = spec.clone();
         let total = spec.disks.len();
         for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
             tell(wire, done, total)?;
-            makers.make(&staged.path().join(disk.name.as_str()), disk)?;
+            let path = staged.path().join(disk.name.as_str());
+            let content = origin.as_ref().map(|origin| origin.volume(&disk.name)).transpose()?;
+            if let Some(content) = &content {
+                disk.size_bytes = content.size()?;
+            }
+            makers.make(&path, disk)?;
+            if let Some(content) = content {
+                makers.copy(&content, &path, &disk.key, wire)?;
+            }
         }
         makers.make_own(staged.path(), &spec)?;
+        if let Some(variables) = origin.map(|origin| origin.variables()).transpose()?.flatten() {
+            let path = staged.path().join(OwnVolume::Nvram.name());
+            makers.copy(&variables, &path, &spec.own_key().clone(), wire)?;
+        }
         let made = facts_in(staged.path(), &spec)?;
         let mut record = VmRecord::new(spec.clone(), None);
         makers.attest(&mut record, spec.with_facts(&made))?;
@@ -342,7 +358,7 @@ pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<Strin
 }
 
 /// The VM's keys, with these grants.
-fn granted(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Arc<VmKeys>, Problem> {
+pub fn granted(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Arc<VmKeys>, Problem> {
     let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
     keys.add_grants(grants);
     Ok(Arc::new(keys))
@@ -457,6 +473,27 @@ impl Makers {
                 .map_err(|error| error.problem())?;
         }
         Ok(())
+    }
+
+    /// Copies a volume of another VM into the new one at `path`.
+    fn copy(
+        &mut self,
+        content: &OriginVolume,
+        path: &Path,
+        key: &DiskKey,
+        wire: &Wire,
+    ) -> Result<(), Problem> {
+        let kek = self.kek_of(key)?;
+        let total = content.size()?.bytes();
+        let (stop, mut told) = (AtomicBool::new(false), None::<Instant>);
+        content.copy_into(path, kek, &stop, &mut |done| {
+            if told.is_none_or(|told| told.elapsed() >= TELLS_EVERY) {
+                told = Some(Instant::now());
+                if report(wire, Progress { done, total, unit: ProgressUnit::Bytes }).is_err() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+        })
     }
 
     fn fill(

@@ -30,6 +30,7 @@ mod keys;
 mod machine;
 mod memory;
 mod observe;
+mod origin;
 pub mod own_volume;
 mod pages;
 mod rekey;

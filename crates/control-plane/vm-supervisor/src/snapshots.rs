@@ -227,6 +227,10 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             };
             (record.snapshots, unfinished)
         };
+        if all.get(keep.id).is_some() && unfinished.is_none() {
+            // An earlier request has reverted it.
+            return if discard { self.delete(keep.id) } else { Ok(()) };
+        }
         let no_snapshot =
             || Problem::new("no_such_snapshot", format!("VM {} has no snapshot {to}", self.vm.name));
         let listed = all.get(to).ok_or_else(no_snapshot)?;

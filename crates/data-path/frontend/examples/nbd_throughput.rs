@@ -1,5 +1,5 @@
-//! Random 4 KiB reads and writes over NBD from memory, beside nbdkit's memory plugin, by the same
-//! fio in turns.
+//! Random 4 KiB reads and writes over NBD from memory, compared with nbdkit's memory plugin,
+//! alternating the two under the same fio.
 //!
 //! `cargo run --release -p strongroom-frontend --example nbd_throughput [SECONDS [ROUNDS]]`
 
@@ -17,7 +17,7 @@ use strongroom_ring::Lanes;
 use strongroom_types::Extent;
 
 const SIZE_BYTES: u64 = 1 << 30;
-/// One lock for so many bytes: as many as a transfer's, so that no request needs more than two.
+/// Bytes per lock: as many as a transfer has, so that no request needs more than two locks.
 const SHARD_BYTES: u64 = 1 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -86,7 +86,7 @@ impl Drop for Killed {
     }
 }
 
-/// Runs one job; says how many requests it made.
+/// Runs one job. Returns how many requests it made.
 fn fio(socket: &Path, kind: &str, block: &str, more: &[&str]) -> Result<u64> {
     let output = Command::new("fio")
         .args(["--name=job", "--ioengine=nbd", "--thread", "--iodepth=32", "--output-format=terse"])
@@ -107,8 +107,8 @@ fn fio(socket: &Path, kind: &str, block: &str, more: &[&str]) -> Result<u64> {
 /// CPU time that a process has used, in user and kernel mode, with the threads that have ended.
 fn cpu_microseconds(process: u32) -> Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name comes second, in parentheses, and may hold anything; the times are the 14th and 15th
-    // field.
+    // The name comes second, in parentheses, and may contain any character; the times are the 14th
+    // and 15th field.
     let (_, fields) = stat.rsplit_once(')').ok_or("no stat")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
     let ticks: u64 = ticks.sum::<std::result::Result<u64, _>>()?;

@@ -1,4 +1,4 @@
-//! As what a failed request is counted, and how the end of one is traced.
+//! Classifies failed requests for the statistics, and traces the end of requests.
 
 use strongroom_io::{IoError, Slot};
 use strongroom_ring::points;

@@ -7,8 +7,8 @@ use strongroom_io::{Disk, Io, IoError, Plain, Request, Thread};
 use strongroom_memory::BufferPool;
 use strongroom_ring::Ring;
 
-/// Makes everything durable that was written, on the thread of `ring`; `memory_bytes` is for the
-/// stages below.
+/// Makes all writes durable, on the thread of `ring`. `memory_bytes` is the memory for the stages
+/// below.
 pub fn flush(disk: &dyn Disk<Plain>, ring: &Ring, memory_bytes: usize) -> Result<(), IoError> {
     if disk.limits().read_only {
         return Ok(());

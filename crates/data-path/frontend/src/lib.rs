@@ -1,10 +1,10 @@
-//! What a guest or client connects to.
+//! The frontends, to which guests and clients connect.
 //!
-//! [`nbd`] serves a volume over the Network Block Device protocol, to anything that speaks it:
-//! QEMU, libnbd, the Linux kernel. [`vhost_user_blk`] serves it to a virtual machine as a virtio
-//! disk. A frontend stands above the whole stack of a volume and sees it as one
-//! [`Disk<Plain>`](strongroom_io::Disk); keys, layers and files do not enter this room, and neither
-//! does the control plane.
+//! [`nbd`] serves a volume over the Network Block Device protocol, to any client of it: QEMU,
+//! libnbd, the Linux kernel. [`vhost_user_blk`] serves it to a virtual machine as a virtio disk. A
+//! frontend is above the whole stack of a volume and sees it as one
+//! [`Disk<Plain>`](strongroom_io::Disk). This crate has no access to keys, layers, files or the
+//! control plane.
 #![forbid(unsafe_code)]
 
 mod failure;

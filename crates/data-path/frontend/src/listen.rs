@@ -15,14 +15,14 @@ use thiserror::Error;
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 64;
-/// Of a socket that a group may connect to, which takes the right to write.
+/// The mode of a socket that a group may connect to, which requires write permission.
 const MODE_FOR_GROUP: u32 = 0o660;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A unix socket, created with mode 0600, or 0660 for a group, in a directory that only trusted
-    /// users can write. What a dead server left there is replaced.
+    /// users can write. A dead server's socket is replaced.
     Unix(PathBuf),
     /// TCP. Port 0 is any free one.
     Tcp(SocketAddr),
@@ -38,19 +38,19 @@ impl Address {
     }
 }
 
-/// Why a server cannot listen.
+/// The reasons why a server cannot listen.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// Another server answers there.
+    /// Another server already listens there.
     #[error("a server already listens on {0}")]
     InUse(PathBuf),
-    /// Something that is not ours to remove.
+    /// A file that is no socket, which is not removed.
     #[error("{0} exists and is no socket; it is left alone")]
     NotASocket(PathBuf),
-    /// A path of more bytes than a socket's address has (108 with the final zero).
+    /// A path that is longer than a socket's address (108 bytes with the final zero).
     #[error("the socket's path {0} is too long; the kernel takes 107 bytes")]
     PathTooLong(PathBuf),
-    /// Anything else about a unix socket.
+    /// Any other error of a unix socket.
     #[error("cannot listen on {path}: {errno}")]
     Unix {
         /// The socket.
@@ -65,18 +65,18 @@ pub enum ListenError {
     Group {
         /// The socket.
         path: PathBuf,
-        /// The group's number.
+        /// The group's id.
         group: u32,
         /// What the kernel said.
         errno: Errno,
     },
-    /// An inherited descriptor that is no listening socket of a kind that we serve.
+    /// An inherited descriptor that is no listening socket of a supported kind.
     #[error("the inherited descriptor is no listening unix or TCP socket")]
     NotListening,
-    /// Anything else about an inherited descriptor.
+    /// Any other error of an inherited descriptor.
     #[error("the inherited socket cannot be used: {0}")]
     Inherited(#[source] Errno),
-    /// Anything else about TCP.
+    /// Any other error of TCP.
     #[error("cannot listen on {address}: {source}")]
     Tcp {
         /// The address.
@@ -100,9 +100,9 @@ impl SocketFile {
         Ok(Self { path: path.to_owned(), device: stat.st_dev, inode: stat.st_ino })
     }
 
-    /// Removes it. What another server has put in its place stays.
+    /// Removes it. A file that another server has put in its place stays.
     pub fn remove(&self) {
-        // Whatever fails here leaves a dead socket, which the next server replaces.
+        // A failure here leaves a dead socket, which the next server replaces.
         let Ok(_directory) = lock_directory(&self.path) else {
             return;
         };
@@ -112,10 +112,10 @@ impl SocketFile {
     }
 }
 
-/// Who removes a socket's file.
+/// The process that removes a socket's file.
 enum Removal {
     ThisProcess(SocketFile),
-    /// Another one, which this asks.
+    /// Another process, which the callback asks.
     Another(Box<dyn Fn() + Send + Sync>),
 }
 
@@ -130,9 +130,8 @@ impl fmt::Debug for Removal {
 
 /// A listening socket.
 ///
-/// A unix socket's file is removed when the listener that made it is dropped, and stays while that
-/// is passed on: only the process that has [bound](Self::bind) one removes it, not those that
-/// [adopt](Self::adopt) it.
+/// A unix socket's file is removed when the listener that made it is dropped. Only the process that
+/// has [bound](Self::bind) the socket removes the file, not those that [adopt](Self::adopt) it.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -146,7 +145,8 @@ impl Listener {
         Self::bind_for(address, None)
     }
 
-    /// The same; a unix socket's file is this group's, whose members may connect too.
+    /// As [`Self::bind`]. A unix socket's file belongs to this group, whose members may connect
+    /// too.
     pub fn bind_for(address: &Address, group: Option<Gid>) -> Result<Self, ListenError> {
         match address {
             Address::Unix(path) => Self::bind_unix(path, group),
@@ -156,8 +156,8 @@ impl Listener {
         }
     }
 
-    /// Takes over a socket that listens already, in another process too. It is set not to block,
-    /// for all who share it.
+    /// Takes over a listening socket, which other processes may share. It is set not to block, for
+    /// all of them.
     pub fn adopt(socket: OwnedFd) -> Result<Self, ListenError> {
         if !sockopt::socket_acceptconn(&socket).map_err(ListenError::Inherited)? {
             return Err(ListenError::NotListening);
@@ -184,7 +184,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens, with the port that was found where any would do.
+    /// Where it listens, with the actual port if any port was allowed.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -199,8 +199,8 @@ impl Listener {
     fn bind_unix(path: &Path, group: Option<Gid>) -> Result<Self, ListenError> {
         let address = SocketAddrUnix::new(path).map_err(|_| ListenError::PathTooLong(path.to_owned()))?;
         let failed = |errno| ListenError::Unix { path: path.to_owned(), errno };
-        // Held from the look at what is there until we listen, so that of two servers that find a
-        // dead one's socket, the second does not remove the first's.
+        // Held from the check for an existing socket until we listen: if two servers find a dead
+        // one's socket, the second must not remove the first's.
         let _directory = lock_directory(path).map_err(failed)?;
         match rustix::fs::lstat(path) {
             Err(Errno::NOENT) => {}
@@ -210,18 +210,18 @@ impl Listener {
             }
             Ok(_) => match rustix::net::connect(new_socket().map_err(failed)?, &address) {
                 Err(Errno::CONNREFUSED) => rustix::fs::unlink(path).map_err(failed)?,
-                // A full queue is that of a living server.
+                // A full queue belongs to a live server.
                 Ok(()) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
                 Err(errno) => return Err(failed(errno)),
             },
         }
         let socket = new_socket().map_err(failed)?;
-        // On Linux the socket's own mode, less the umask, becomes its file's, from the moment that
-        // it exists.
+        // On Linux the file gets the socket's own mode, less the umask, from the moment that it
+        // exists.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         rustix::net::bind(&socket, &address).map_err(failed)?;
         if let Some(group) = group {
-            // The group first: the mode would be for whichever group it has now.
+            // Set the group first: otherwise the mode would apply to its present group.
             let chowned = rustix::fs::chownat(CWD, path, None, Some(group), AtFlags::SYMLINK_NOFOLLOW);
             let opened = chowned.and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(MODE_FOR_GROUP)));
             if let Err(errno) = opened {
@@ -234,20 +234,20 @@ impl Listener {
         Ok(Self { socket, address: Address::Unix(path.to_owned()), removal })
     }
 
-    /// The next connection, set not to block; `None` if nobody waits.
+    /// The next connection, set not to block; `None` if there is none.
     pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         match rustix::net::accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok(socket) => Ok(Some(socket)),
-            // Nobody, or somebody who is gone again.
+            // No connection, or one that is already gone.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Refuses connections from now on, also where other processes have this socket. It never
-    /// listens again.
+    /// Refuses connections from now on, even if other processes share this socket. It never listens
+    /// again.
     pub fn refuse(&self) {
-        // It listens, so there is nothing that could fail.
+        // It listens, so this cannot fail.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }
@@ -273,7 +273,7 @@ fn new_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Locks the directory of a socket against other servers that start or end there, for a moment.
+/// Briefly locks the directory of a socket against other servers that start or end there.
 fn lock_directory(path: &Path) -> Result<OwnedFd, Errno> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -327,7 +327,7 @@ mod tests {
         assert!(path.exists());
         let listener = Listener::bind(&address).unwrap();
         assert!(matches!(Listener::bind(&address), Err(ListenError::InUse(_))));
-        // Somebody's new socket in our place is not removed with ours.
+        // Another server's new socket in our place is not removed with ours.
         fs::remove_file(&path).unwrap();
         let _other = UnixListener::bind(&path).unwrap();
         drop(listener);

@@ -1,5 +1,5 @@
-//! All that a server runs on is there before its first client: no thread, no ring, and no work
-//! while nobody asks for any.
+//! Everything that a server needs exists before its first client: it makes no thread and no ring
+//! later, and does no work while there are no requests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -20,19 +20,19 @@ use support::client::*;
 use support::memory_disk::{DEADLINE, MemoryDisk, Served};
 use support::{Local, export};
 
-/// The tests count what their process has, so they run one after another.
+/// The tests count resources of their process, so they run one after another.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock()
 }
 
-/// The numbers of this process's threads whose names begin so.
+/// The ids of this process's threads whose names begin with `name`.
 fn threads(name: &str) -> Vec<u32> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let all = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
     let mut all: Vec<u32> = all
         .filter(|task| {
-            // One that has ended meanwhile has no name any more.
+            // A thread that has ended meanwhile no longer has a name.
             let comm = fs::read_to_string(format!("/proc/self/task/{task}/comm"));
             comm.is_ok_and(|comm| comm.starts_with(name))
         })
@@ -41,8 +41,7 @@ fn threads(name: &str) -> Vec<u32> {
     all
 }
 
-/// The same, once there are so many: a thread that was joined is listed until the kernel is done
-/// with it.
+/// The same, once there are `count`: a joined thread is listed until the kernel has removed it.
 fn await_threads(name: &str, count: usize) -> Vec<u32> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -76,7 +75,7 @@ fn sleeps(thread: u32) -> Option<u64> {
     field("State:").starts_with('S').then(|| field("voluntary_ctxt_switches:").parse().unwrap())
 }
 
-/// Waits until all of them sleep, and says how often each went to.
+/// Waits until all of them sleep. Returns how often each went to sleep.
 fn asleep(threads: &[u32]) -> Vec<u64> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -99,7 +98,7 @@ fn work(client: &mut Client<UnixStream>) {
 fn connections_take_neither_threads_nor_rings() {
     let _alone = alone();
     let disk = MemoryDisk::new(1 << 20);
-    // Room for those who come while the last ones' places are still being freed.
+    // Room for clients that connect while the last ones' places are still being freed.
     let local = Local::start_with(&disk, |config| config.connections_max = 8);
     let before = (await_threads("nbd", 9), rings());
     assert_eq!(before.1.len(), 9);
@@ -126,7 +125,7 @@ fn an_idle_server_does_nothing() {
     // One accepts, one serves, and one is idle.
     let lanes = await_threads("nbd", 3);
     let pause = |pause| IdleReactor::new().unwrap().sleep(pause).unwrap();
-    // What follows the last answer is over once nobody has woken for a moment.
+    // The work after the last answer is over once no thread has woken for a moment.
     let mut before = Vec::new();
     while before != asleep(&lanes) {
         before = asleep(&lanes);
@@ -186,11 +185,11 @@ fn a_client_that_finds_all_lanes_busy_waits_for_one() {
     let early = std::io::Read::read(&mut waiting.stream, &mut [0; 1]);
     assert_eq!(early.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     waiting.stream.set_nonblocking(false).unwrap();
-    // The connection that had it gives its lane back, and the client is greeted.
+    // The connection that had it releases its lane, and the client is greeted.
     drop(finish);
     assert!(!other.join().unwrap());
     waiting.greet();
-    // And a server that is stopped while somebody waits stops.
+    // And a server that is stopped while a client waits does stop.
     drop(first);
     server.stop().unwrap();
     assert!(waiting.await_close());

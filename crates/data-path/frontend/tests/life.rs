@@ -77,7 +77,7 @@ fn one_clients_nonsense_harms_that_client_alone() {
     let mut worse = Client::connect(&local.socket);
     worse.send(&noise(4, 1000));
     assert!(worse.await_close());
-    // An old client that knows no options.
+    // An old client that does not know options.
     let mut stream = UnixStream::connect(&local.socket).unwrap();
     stream.write_all(&[0; 4]).unwrap();
     assert!(Client { stream }.await_close());
@@ -107,10 +107,10 @@ fn a_client_that_does_not_take_its_replies_is_not_read_any_more() {
         other.request(READ, 0, cookie, 0, 512);
         assert_eq!(other.error_of(cookie), 0);
     }
-    // Memory for content bounds what was read: 48 MiB, and what the sockets hold.
+    // The memory for content limits how much was read: 48 MiB, plus the sockets' buffers.
     let reads = disk.log().iter().filter(|(_, extent)| extent.length() == 1 << 20).count();
     assert!(reads <= 60, "{reads}");
-    // And it gets all of it, once it wants it.
+    // It gets all of it once it reads again.
     lazy.stream.set_nonblocking(false).unwrap();
     lazy.send(&requests[sent..]);
     let mut cookies: Vec<u64> = (0..2000).map(|_| lazy.reply().cookie).collect();
@@ -151,7 +151,7 @@ fn the_largest_requests_are_cut_and_joined() {
     assert_eq!(writes.len(), 33);
     assert!(writes[1..].iter().all(|(_, extent)| extent.offset() % (1 << 20) == 0));
     assert_eq!(log.last().unwrap().0, RequestKind::Flush, "force unit access, once for all pieces");
-    // Several at once need more memory than there is, and get it one after another.
+    // Several at once need more memory than there is, and are served one after another.
     for cookie in 10..14 {
         client.request(READ, DF, cookie, 4097, 32 << 20);
     }
@@ -170,7 +170,7 @@ fn the_largest_requests_are_cut_and_joined() {
 fn a_client_that_does_not_finish_its_negotiation_is_cut_off() {
     let disk = MemoryDisk::new(1 << 20);
     let local = Local::start_with(&disk, |config| config.handshake_timeout = Duration::from_millis(50));
-    // It says nothing at all: what it says might come after the end.
+    // It sends nothing at all: its bytes might arrive after the end.
     let stream = UnixStream::connect(&local.socket).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     assert!(Client { stream }.await_close());
@@ -275,7 +275,7 @@ fn without_structured_replies_content_follows_a_simple_one() {
     assert_eq!(client.read(512), [9; 512]);
     client.request(READ, 0, 2, 1 << 20, 512);
     assert_eq!(client.error_of(2), 22);
-    // A cookie of two requests at once is the client's own confusion, and still answered twice.
+    // Two requests with the same cookie are the client's mistake, and are still both answered.
     client.request(FLUSH, 0, 3, 0, 0);
     client.request(FLUSH, 0, 3, 0, 0);
     assert_eq!((client.error_of(3), client.error_of(3)), (0, 0));

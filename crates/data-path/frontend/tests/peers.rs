@@ -89,7 +89,7 @@ fn nbdcopy_and_qemu_img_copy_there_and_back_over_many_connections() {
     run_well("nbdcopy", &["--connections=4", "--flush", file, uri]);
     assert!(disk.content() == image);
     assert!(disk.log().iter().any(|(kind, _)| *kind == RequestKind::Flush));
-    // The largest requests that the protocol wants served.
+    // The largest requests that the protocol requires servers to support.
     run_well("nbdcopy", &["--connections=4", "--request-size=33554432", uri, back]);
     assert!(fs::read(back).unwrap() == image);
     run_well("qemu-img", &["compare", "-f", "raw", "-F", "raw", file, uri]);
@@ -134,7 +134,7 @@ fn fio_verifies_what_several_connections_write() {
     verify_with_fio(Local::start(&MemoryDisk::new(64 << 20)));
 }
 
-/// Where each of those writes is a part of a block that is read, decrypted, changed and encrypted.
+/// Each of these writes is a part of a block, which is read, decrypted, changed and encrypted.
 #[test]
 fn fio_verifies_what_several_connections_write_to_an_encrypted_volume() {
     verify_with_fio(Local::serve(encrypted_disk(64 << 20), |_| {}));
@@ -151,8 +151,8 @@ fn verify_with_fio(local: Local) {
         "--iodepth=32",
         &uri,
     ];
-    // Every block size and alignment of 512 bytes; each job checks what it wrote, in a region of
-    // its own.
+    // Every block size and alignment of 512 bytes; each job checks its own writes, in its own
+    // region.
     let mixed = [
         "--name=mixed",
         "--rw=randrw",

@@ -1,4 +1,4 @@
-//! A client that comes back: nothing of its old connection may happen after the new one has
+//! A client that reconnects: no request of its old connection may run after the new one has
 //! started.
 
 mod support;
@@ -55,7 +55,7 @@ fn what_a_dead_client_left_unread_is_never_executed() {
     let local = Local::start(&disk);
     let mut old = Client::enter(&local.socket);
     disk.hold();
-    // As many as are served at once, and more, which wait in the server's inbox and in the socket.
+    // As many as are served at once, and more that wait in the server's inbox and in the socket.
     let requests: Vec<u8> = (0..1000).flat_map(|cookie| request(TRIM, 0, cookie, 0, 4096)).collect();
     old.send(&requests);
     disk.await_held(128);

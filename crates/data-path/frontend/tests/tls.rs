@@ -1,4 +1,4 @@
-//! TCP: nothing without TLS, nobody without an admitted certificate.
+//! TCP: nothing is served without TLS, and no client without an admitted certificate.
 
 #![allow(clippy::unwrap_used)]
 
@@ -174,7 +174,7 @@ fn before_tls_a_client_learns_nothing() {
     client.option_without_reply(OPT_EXPORT_NAME, b"disk");
     assert!(client.await_close());
 
-    // What is sent in the clear after STARTTLS must not count as if it had come under TLS.
+    // Bytes that are sent in the clear after STARTTLS must not count as if they had come under TLS.
     let mut client = plain_client(&server);
     let start_tls = [&b"IHAVEOPT"[..], &OPT_START_TLS.to_be_bytes(), &[0; 4]].concat();
     let smuggled = [&b"IHAVEOPT"[..], &OPT_LIST.to_be_bytes(), &[0; 4]].concat();

@@ -1,5 +1,4 @@
-//! A disk that is full: a guest's writes wait, whatever becomes of the server and of the front end
-//! meanwhile.
+//! A full disk: a guest's writes wait, whatever happens to the server and the front end meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod vhost_user_support;
@@ -22,7 +21,7 @@ const WAITING: u16 = 8;
 /// Content of each.
 const BYTES: u32 = 8192;
 
-/// A disk that takes nothing while it is full.
+/// A disk that takes no writes while it is full.
 struct Fillable {
     below: Arc<dyn Disk<Plain>>,
     full: Arc<AtomicBool>,
@@ -145,7 +144,7 @@ struct Full {
 }
 
 impl Full {
-    /// The front end keeps an in-flight area, if it gets one.
+    /// Starts it; the front end keeps an in-flight area if it is given one.
     fn start(area: Option<&Area>) -> Self {
         let (disk, full) = Fillable::full();
         let local = Local::start(disk.clone());
@@ -163,7 +162,7 @@ impl Full {
         expect_waiting(&mut self.driver, &mut self.front_end);
     }
 
-    /// There is room, and all that waited is done.
+    /// Makes room, and checks that all waiting writes are done.
     fn make_room(mut self) {
         self.full.store(false, Ordering::SeqCst);
         expect_written(&mut self.driver);
@@ -179,7 +178,8 @@ fn a_guest_whose_disk_is_full_waits_and_goes_on() {
 #[test]
 fn a_ring_that_is_stopped_while_its_writes_wait_does_them_when_it_goes_on() {
     let mut full = Full::start(Some(&Area::new()));
-    // The guest is stopped, as by a person, and goes on, still without room and then with some.
+    // The guest is stopped, as by a person, and resumes, first still without room and then with
+    // some.
     let base = full.front_end.stop(0);
     assert_eq!(base, u64::from(WAITING) + 2);
     assert!(full.driver.try_complete().is_none());
@@ -214,7 +214,7 @@ fn a_server_that_ends_while_writes_wait_leaves_them_to_the_next() {
     full.make_room();
 }
 
-/// What would be lost otherwise is told: the guest would wait for ever.
+/// Writes that would otherwise be lost fail: the guest would wait for them forever.
 #[test]
 fn writes_that_nobody_will_find_again_fail_when_their_ring_stops() {
     // No in-flight area.
@@ -222,7 +222,7 @@ fn writes_that_nobody_will_find_again_fail_when_their_ring_stops() {
     front_end.stop(0);
     expect_failed(&mut driver);
     drop(front_end);
-    // One that stays behind when the guest moves.
+    // An area that stays behind when the guest migrates.
     let mut front_end = FrontEnd::connect(&local.socket, ALL);
     Area::new().give(&mut front_end);
     let mut driver = front_end.start(1, 0);
@@ -233,8 +233,7 @@ fn writes_that_nobody_will_find_again_fail_when_their_ring_stops() {
     expect_waiting(&mut driver, &mut front_end);
     front_end.stop(1);
     expect_failed(&mut driver);
-    // A queue whose requests of another kind failed takes new ones, and they find the room that
-    // there is by now.
+    // A queue whose requests have failed takes new ones, and they find room by now.
     full.store(false, Ordering::SeqCst);
     front_end.set_up(1, u64::from(WAITING) + 2, &driver);
     driver.submit(0, WRITE_ZEROES, 0, 0);

@@ -1,5 +1,5 @@
-//! From one server to the next, and from one front end to the next: planned upgrades, and what a
-//! live migration needs.
+//! From one server to the next, and from one front end to the next: planned upgrades and live
+//! migration.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod vhost_user_support;
@@ -20,7 +20,7 @@ use vhost_user_support::{DISK_BYTES, Local, disk, stages};
 const ALL: u64 = BASIC | FLUSH | WCE | EVENT_INDEX | INDIRECT;
 const PAGE: u64 = 4096;
 
-/// Fills every slot with a write of its own, and shows the device.
+/// Fills every slot with its own write, and publishes them to the device.
 fn write_all(driver: &mut Driver, round: u8) {
     for slot in 0..SLOTS {
         driver.set_content(slot, &[round ^ slot as u8; 8192]);
@@ -86,7 +86,7 @@ fn what_a_front_end_has_set_survives_an_upgrade() {
     (&ours).read_exact(&mut message).unwrap();
     assert_eq!(message[..4], 2_u32.to_le_bytes());
     assert_eq!(driver.run(OUT, DISK_BYTES / 512, 8192), 0);
-    // An upgrade of a server whose front ends have left, and one that nobody has connected to yet.
+    // An upgrade of a server whose front ends have left, and of one without any front end yet.
     drop(front_end);
     local = local.upgrade(highest.clone()).upgrade(highest.clone());
     let mut front_end = FrontEnd::connect(&local.socket, ALL);
@@ -116,13 +116,13 @@ fn a_destination_begins_when_its_source_has_stopped_and_the_source_never_again()
             assert!(driver.get_content(0, 8192).iter().all(|byte| *byte == 7 ^ slot as u8));
         }
     });
-    // The destination has run the device: the source's guest is older than the disk now, also when
+    // The destination has run the device: the source's guest is now older than the disk, even when
     // the destination is gone, and after an upgrade.
     let local = local.upgrade(disk.clone());
     drop(destination);
     let kick = source_driver.kick.try_clone().unwrap();
     assert_eq!(source.result(12, &[0], &[kick.as_fd()]), 1);
-    // Its ring lacks nothing but the right to run, and an upgrade gives it none.
+    // Its ring lacks only the right to run, and an upgrade does not give it that.
     let local = local.upgrade(disk);
     assert_eq!(source.result(12, &[0], &[kick.as_fd()]), 1);
     local.server.stop().unwrap();
@@ -193,7 +193,7 @@ fn every_page_that_the_device_changes_is_in_the_log_and_no_others() {
         for slot in [0, 3, 17] {
             driver.submit(slot, kind, sector, length);
         }
-        // The request's own parts are the driver's writes; what comes after is the device's.
+        // The driver writes the request itself; everything after that is written by the device.
         let before = snapshot(&driver);
         driver.publish();
         for _ in 0..3 {
@@ -240,15 +240,14 @@ fn every_page_that_the_device_changes_is_in_the_log_and_no_others() {
 
 #[test]
 fn rings_wait_for_a_log_that_comes_last() {
-    // As QEMU does it that connects again, to the successor of a killed worker, while its guest
-    // migrates.
+    // As QEMU does when it reconnects to the successor of a killed worker while its guest migrates.
     let local = Local::start(disk());
     let mut front_end = FrontEnd::connect(&local.socket, ALL);
     front_end.acknowledged(2, &[ALL | 1 << 26], &[]);
     let mut driver = front_end.start(0, 0);
     driver.submit(0, IN, 0, 8192);
     driver.publish();
-    // Every message has been heeded, and nothing was taken from the ring.
+    // Every message has been handled, and nothing was taken from the ring.
     assert_eq!(front_end.ask(17, &[]), 4);
     assert!(driver.try_complete().is_none());
     let log = Log::new();
@@ -286,7 +285,7 @@ fn a_driver_is_reset_by_a_status_of_zero() {
     assert_eq!(front_end.result(39, &[256], &[]), 1);
     driver.submit(1, DISCARD, 0, 0);
     driver.publish();
-    // The ring is stopped: nothing takes the request until it is set up anew.
+    // The ring is stopped: the request is not taken until the ring is set up again.
     assert_eq!(front_end.stop(0), 1);
     assert!(driver.try_complete().is_none());
     front_end.set_up(0, 1, &driver);

@@ -1,5 +1,4 @@
-//! Front ends and guests that do what they must not: they harm their own session, and the next one
-//! is served.
+//! Misbehaving front ends and guests: they harm only their own session, and the next one is served.
 #![allow(clippy::unwrap_used)]
 
 mod vhost_user_support;
@@ -57,7 +56,7 @@ fn a_broken_ring_stops_alone_and_tells_the_front_end() {
             driver.make_available(0);
             driver.publish();
         },
-        // An indirect table that is none.
+        // An invalid indirect table.
         &|driver| {
             driver.put_descriptor(driver.at(0), GuestAddress(4096), 17, 4, 0);
             driver.make_available(0);
@@ -212,8 +211,8 @@ fn noise_in_a_guests_rings_stops_its_queue_at_most() {
             driver.memory.store_u16(at, word).unwrap();
             driver.kick();
         }
-        // A request whose address has become the other queue's makes noise there too: that is the
-        // guest's own doing.
+        // A request whose address was changed to the other queue's may corrupt that one too: that
+        // is the guest's own doing.
         let during = whole.run_unless_hit(IN, 0, 4096);
         front_end.stop(0);
         let after = during.and_then(|_| whole.run_unless_hit(IN, 0, 4096));

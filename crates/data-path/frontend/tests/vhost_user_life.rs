@@ -1,4 +1,4 @@
-//! What happens to a session when its front end goes, comes back, or changes its mind.
+//! The life of a session whose front end leaves, returns, or changes its settings.
 #![allow(clippy::unwrap_used)]
 
 mod vhost_user_support;
@@ -124,8 +124,8 @@ fn a_front_end_that_comes_back_finds_what_it_wrote_and_goes_on() {
             driver.submit(slot, OUT, u64::from(slot) * 16, 8192);
         }
         driver.publish();
-        // Whatever was taken from the ring is done before the next session begins; the rest is in
-        // the ring.
+        // Requests that were taken from the ring are done before the next session begins; the rest
+        // is still in the ring.
         let file = front_end.file.try_clone().unwrap();
         drop(front_end);
         front_end = FrontEnd::connect_with(&local.socket, ALL, file);
@@ -236,7 +236,7 @@ fn a_disk_that_grows_under_a_running_driver_is_announced_and_served() {
     local.server.stop().unwrap();
 }
 
-/// QEMU before 9.1 never comes back once it was cut off while it set up its connection.
+/// QEMU before 9.1 never reconnects once it was cut off while it set up its connection.
 #[test]
 fn who_comes_back_to_a_server_that_ends_is_refused_and_not_cut_off() {
     let log = Log::default();
@@ -264,7 +264,7 @@ fn who_is_setting_up_a_connection_may_finish_that_before_the_server_ends() {
     let mut first = FrontEnd::connect(socket, ALL);
     let mut driver = first.start(0, 0);
     assert_eq!(driver.run(OUT, 0, 4096), 0);
-    // All it knows are the features, and the server refuses new ones by now.
+    // It has only got the features, and the server refuses new connections by now.
     let mut late = FrontEnd::connect(socket, ALL);
     std::thread::scope(|threads| {
         let ending = threads.spawn(|| local.server.retire());

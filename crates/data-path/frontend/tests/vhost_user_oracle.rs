@@ -1,6 +1,6 @@
 //! Verified load through the server, on every stage of an encrypted volume, in memory: all kinds of
 //! requests, at depth 1 to 128 on 1 to 4 queues, in chains of any shape, against an oracle that
-//! knows of every sector what it may hold.
+//! knows the possible content of every sector.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,8 +1,8 @@
-//! Files that hold a disk in a form that is not imported.
+//! Recognises files that hold a disk in a form that is not imported.
 //!
-//! Each is known by its mark, so that a person is told what the file is and how to make an image of
-//! it that is taken, instead of being asked for a format that would copy the container's own bytes
-//! into the disk.
+//! Each is recognised by its mark, so that the error explains what the file is and how to convert
+//! it to a supported image. Otherwise a person would be asked for a format, and might copy the
+//! container's own bytes into the disk.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use strongroom_types::shell_word;
 
 use super::format::read_up_to;
 
-/// A kind of file that holds disks, and is not imported.
+/// A kind of file that holds disks and is not imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Container {
     /// What a person calls it, with its article.
@@ -23,7 +23,7 @@ pub struct Container {
     on_disks: OnDisks,
 }
 
-/// Where a file is marked.
+/// The place and value of a file's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     /// At a byte from the start.
@@ -32,18 +32,18 @@ enum Mark {
     Trailer(&'static [u8]),
 }
 
-/// How an image that is taken is made of it.
+/// How the file is converted to a supported image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// By `qemu-img`, which calls the format so.
+    /// By `qemu-img`, under this name of the format.
     Convert(&'static str),
     /// By a command before the file's name, which leaves a file with an image.
     Unpack(&'static str),
-    /// By the commands that are said, `{}` being the file's name.
+    /// By these commands, in which `{}` is the file's name.
     Said(&'static str),
 }
 
-/// Whether whole disks, which guests write, begin or end so too in the ordinary course of things.
+/// Whether ordinary whole disks, which guests write, may begin or end like this too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnDisks {
     Often,
@@ -64,7 +64,7 @@ const fn of_disks(name: &'static str, mark: Mark, next: Next) -> Container {
     Container { name, mark, next, on_disks: OnDisks::Often }
 }
 
-/// All that are known. Where two would fit, the first counts.
+/// All known kinds. If two match, the first counts.
 const CONTAINERS: [Container; 23] = [
     container("a VirtualBox disk image (VDI)", Mark::At(64, b"\x7f\x10\xda\xbe"), Next::Convert("vdi")),
     container("a Virtual PC disk image (VHD)", Mark::At(0, b"conectix"), Next::Convert("vpc")),
@@ -121,7 +121,7 @@ const CONTAINERS: [Container; 23] = [
 ];
 
 impl Container {
-    /// What `file` is marked as; `None` for what cannot be read, too.
+    /// The kind that `file` is marked as; `None` also if it cannot be read.
     pub fn of(file: &File) -> Option<Self> {
         let mut start = [0; START_BYTES];
         let length = read_up_to(file, 0, &mut start).ok()?;
@@ -140,12 +140,12 @@ impl Container {
         CONTAINERS.iter().find(is_marked).copied()
     }
 
-    /// Whether a raw image of a whole disk may well bear this mark.
+    /// Whether raw images of whole disks often have this mark.
     pub fn is_often_on_disks(self) -> bool {
         self.on_disks == OnDisks::Often
     }
 
-    /// What it is, and what to do with the one at `path`.
+    /// Explains what it is, and what to do with the file at `path`.
     pub fn advice(self, path: &Path) -> String {
         let file = shell_word(&path.to_string_lossy());
         let next = match self.next {

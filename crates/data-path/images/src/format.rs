@@ -1,8 +1,8 @@
-//! Which format an image has.
+//! Determines the format of an image.
 //!
-//! A raw image has no mark of its own: its first bytes are a guest's, who may have written another
-//! format's mark there to have the next reader follow it to other files. So a guess is made only
-//! where mark and name agree, and whoever says the format is believed:
+//! A raw image has no mark: the guest controls its first bytes, and may have written another
+//! format's mark there, to make the next reader open other files. So the format is guessed only if
+//! mark and name agree; an explicit format is always accepted:
 //!
 //! | | marked as qcow2, vmdk or vhdx | marked as a [`Container`] | no mark |
 //! |---|---|---|---|
@@ -47,20 +47,20 @@ impl FromStr for Format {
 #[error("is no format of disk images; these are: raw, qcow2, vmdk, vhdx")]
 pub struct UnknownFormat;
 
-/// A format, or the wish to have it found out.
+/// A format, or the request to detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatChoice {
     /// From the image's name and first bytes, where both agree.
     Auto,
-    /// As it is said.
+    /// The given format.
     Said(Format),
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 4] = [Self::Raw, Self::Qcow2, Self::Vmdk, Self::Vhdx];
 
-    /// As `qemu-img` calls it.
+    /// Its name in `qemu-img`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -105,7 +105,7 @@ impl FormatChoice {
     }
 }
 
-/// What a file is marked as.
+/// The mark of a file.
 enum Mark {
     Image(Format),
     Container(Container),
@@ -239,11 +239,10 @@ mod tests {
                 assert!(told.contains("which is not imported") && told.contains(says), "{name}: {told}");
                 assert!(!told.contains("--format"), "{name}: {told}");
             }
-            // A caller that says that these are a disk's bytes is believed.
+            // A caller that declares these to be a disk's bytes is believed.
             assert_eq!(decided(FormatChoice::Said(Format::Raw), name, &content), Some(Format::Raw));
         }
-        // A whole disk may be encrypted with LUKS, or start a machine both from a disk and from a
-        // DVD.
+        // A whole disk may be encrypted with LUKS, or be bootable both as a disk and as a DVD.
         for content in [marked(0, b"LUKS\xba\xbe"), marked(0x8001, b"CD001")] {
             assert_eq!(decided(FormatChoice::Auto, "disk.raw", &content), Some(Format::Raw));
         }

@@ -1,15 +1,15 @@
 //! Disk images of other programs, read and written without trusting them.
 //!
-//! Raw images are ours: [`strongroom_worker::transfer`] copies them. The formats of others are
-//! large, were made for other dangers, and can name further files to read, so they are left to
-//! `qemu-img`, in a [`sandbox`] that holds nothing but the one image and a socket; guest data
-//! passes through that socket ([`socket`]) and never through a file of ours.
+//! Raw images are copied by [`strongroom_worker::transfer`]. Other formats are complex, were not
+//! designed for hostile input, and can name further files to read, so they are left to `qemu-img`,
+//! in a [`sandbox`] that contains only the one image and a socket. Guest data passes through that
+//! socket ([`socket`]) and never through a file of ours.
 //!
-//! - [`format`](mod@format): which format an image has, and when that must be said. `container`:
-//!   what else holds a disk and is not taken, and how it is made into what is.
-//! - [`references`]: what an image says about other files, read by us before anything else opens
-//!   it.
-//! - [`source`]: an image that was examined, and its content into a disk. [`qemu_img`]: the verbs
+//! - [`format`](mod@format): which format an image has, and when it must be given. `container`:
+//!   other files that hold a disk and are not imported, and how to convert them.
+//! - [`references`]: an image's references to other files, read by us before any other program
+//!   opens the image.
+//! - [`source`]: examines an image, and copies its content into a disk. [`qemu_img`]: the commands
 //!   of `qemu-img` that are used, and how its answers are read.
 #![forbid(unsafe_code)]
 
@@ -40,9 +40,9 @@ pub use source::ImageSource;
 /// How the caller of a copy cancels it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop<'a> {
-    /// Set then.
+    /// Set when the copy is cancelled.
     pub flag: &'a AtomicBool,
-    /// Readable then, from after the flag is set.
+    /// Readable when the copy is cancelled, after the flag is set.
     pub wake: BorrowedFd<'a>,
 }
 
@@ -52,20 +52,20 @@ impl Stop<'_> {
     }
 }
 
-/// Why an image is not read or written.
+/// The reasons why an image is not read or written.
 #[derive(Debug, Error)]
 pub enum ImageError {
-    /// The format is not plain.
+    /// The format is not certain.
     #[error(
         "cannot tell the format of {path} for certain: {reason}; say it with --format raw, qcow2, vmdk or vhdx"
     )]
     UnknownFormat {
         /// The image.
         path: PathBuf,
-        /// What speaks against guessing.
+        /// Why it is not guessed.
         reason: String,
     },
-    /// It holds a disk in a form that is not taken.
+    /// It holds a disk in a form that is not imported.
     #[error("{path} {advice}")]
     NotImported {
         /// The file.
@@ -73,7 +73,7 @@ pub enum ImageError {
         /// What it is, and what to do with it.
         advice: String,
     },
-    /// As [`Self::NotImported`], or a raw image whose guest has made it look so.
+    /// As [`Self::NotImported`], or a raw image that its guest has made look like that.
     #[error(
         "by its content {path} {advice}; if it is a disk's own bytes, whose guest wrote that, say --format raw"
     )]
@@ -83,19 +83,19 @@ pub enum ImageError {
         /// What it is, and what to do with it.
         advice: String,
     },
-    /// The image is not what it was said to be.
+    /// The image does not have the stated format.
     #[error(
         "{path} is not a {format} image: {reason}; name its format with --format, or get another copy of it"
     )]
     OtherFormat {
         /// The image.
         path: PathBuf,
-        /// What it was said to be.
+        /// The stated format.
         format: Format,
         /// What is wrong.
         reason: String,
     },
-    /// The image wants other files read.
+    /// The image refers to other files.
     #[error(
         "{path} refers to another file, '{name}' ({role}), which could be any file of this machine; nothing was read \
          from it. Make one that refers to none, where you trust it: qemu-img convert -O qcow2 {path} WHOLE.qcow2"
@@ -103,18 +103,18 @@ pub enum ImageError {
     Refers {
         /// The image.
         path: PathBuf,
-        /// What it names.
+        /// The name of the other file.
         name: String,
-        /// What for.
+        /// Its role.
         role: &'static str,
     },
-    /// The image has an encryption of its own.
+    /// The image itself is encrypted.
     #[error("{path} is encrypted itself; decrypt it first with the program that made it")]
     Encrypted {
         /// The image.
         path: PathBuf,
     },
-    /// The image is cut off or damaged.
+    /// The image is truncated or damaged.
     #[error("{path} is damaged or incomplete; get another copy of it. qemu-img check says: {message}")]
     Damaged {
         /// The image.
@@ -122,7 +122,7 @@ pub enum ImageError {
         /// What was found, shortened.
         message: String,
     },
-    /// A program that is needed and not there.
+    /// A required program is missing.
     #[error("{program} is missing; install it with: apt install {package}")]
     Missing {
         /// The program.
@@ -137,10 +137,10 @@ pub enum ImageError {
         action: &'static str,
         /// The image.
         path: PathBuf,
-        /// What it said, shortened.
+        /// Its message, shortened.
         message: String,
     },
-    /// There is no room for what is written.
+    /// There is no room for the output.
     #[error("no space left on device")]
     NoSpace,
     /// The sandbox cannot be set up.
@@ -151,7 +151,7 @@ pub enum ImageError {
         /// Why not.
         error: io::Error,
     },
-    /// It cannot be read.
+    /// The image cannot be read.
     #[error("cannot {action} {path}: {error}")]
     File {
         /// What was tried, as in "examine".
@@ -161,7 +161,7 @@ pub enum ImageError {
         /// Why not.
         error: io::Error,
     },
-    /// No volume has the size of its disk.
+    /// No volume can have the size of its disk.
     #[error("{path} cannot become a volume: {error}{next}")]
     Size {
         /// The image.
@@ -171,30 +171,30 @@ pub enum ImageError {
         /// What to do about it, if anything.
         next: String,
     },
-    /// The disk that is read or written fails.
+    /// The disk that is read or written failed.
     #[error("the volume failed: {0}")]
     Disk(TransferError),
     /// The disk cannot be served to `qemu-img`.
     #[error("cannot serve the volume to qemu-img: {0}")]
     Serve(#[from] ServeError),
-    /// It is not wanted any more.
+    /// It was cancelled.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Why a disk cannot be served to `qemu-img`, or did not end well.
+/// The reasons why a disk cannot be served to `qemu-img`, or is not durable afterwards.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// No socket.
+    /// There is no socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// No threads.
+    /// There are no threads.
     #[error(transparent)]
     Lanes(#[from] RingError),
-    /// It does not start.
+    /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// What was written is not durable.
+    /// The written data is not durable.
     #[error(transparent)]
     Stop(#[from] StopError),
 }

@@ -1,4 +1,5 @@
-//! `qemu-img`, in its sandbox: what an image is, and its content into a volume or out of one.
+//! Runs `qemu-img` in its sandbox: describes images, and copies their content into a volume or out
+//! of one.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,28 +19,28 @@ const QEMU_IMG: &str = "/usr/bin/qemu-img";
 const INPUT: &str = "/proc/self/fd/0";
 /// Where the socket's directory is in the sandbox.
 const SOCKET_DIRECTORY: &str = "/socket";
-/// Where the image that is written is in the sandbox.
+/// Where the output image is in the sandbox.
 const OUTPUT_DIRECTORY: &str = "/out";
 
-/// Processor time for looking at an image: it takes milliseconds.
+/// Processor time for examining an image, which takes milliseconds.
 const INFO_CPU_SECONDS: u64 = 60;
-/// Processor time for converting: ten times what decompression takes on a slow machine.
+/// Processor time for converting: ten times that of decompression on a slow machine.
 const CONVERT_CPU_SECONDS: u64 = 600;
 const CONVERT_CPU_SECONDS_PER_GIB: u64 = 60;
 
-/// Exit statuses of `qemu-img check`: nothing found; space that nothing refers to, which harms
-/// nobody; a format without such a check.
+/// Exit statuses of `qemu-img check`: nothing found; space that nothing refers to, which is
+/// harmless; a format without such a check.
 const CHECK_CLEAN: i32 = 0;
 const CHECK_LEAKS: i32 = 3;
 const CHECK_UNSUPPORTED: i32 = 63;
 
 /// The longest answer of `qemu-img info`: a thousand times an ordinary one.
 const INFO_BYTES_MAX: usize = 1 << 20;
-/// The longest complaint of `qemu-img` that is shown.
+/// The longest message of `qemu-img` that is shown.
 const MESSAGE_CHARACTERS_MAX: usize = 300;
 
-/// The size of the disk that an image holds, in bytes. Refuses what is not self-contained, or
-/// encrypted.
+/// The size of the disk that an image holds, in bytes. Refuses an image that is encrypted or not
+/// self-contained.
 pub fn virtual_size_bytes(format: Format, file: &File, path: &Path) -> Result<u64, ImageError> {
     require_qemu_img()?;
     let mut answer = Vec::new();
@@ -55,7 +56,7 @@ pub fn virtual_size_bytes(format: Format, file: &File, path: &Path) -> Result<u6
 }
 
 /// Refuses an image whose tables contradict each other or point beyond its end. Converting one
-/// would not fail: what lies beyond the end of an image that was cut off reads as zeroes.
+/// would not fail: data beyond the end of a truncated image reads as zeroes.
 pub fn refuse_damaged(format: Format, file: &File, path: &Path, size_bytes: u64) -> Result<(), ImageError> {
     let program = [QEMU_IMG, "check", "-q", "-f", format.name(), INPUT].map(OsStr::new);
     let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(file)?;
@@ -66,7 +67,8 @@ pub fn refuse_damaged(format: Format, file: &File, path: &Path, size_bytes: u64)
     }
 }
 
-/// What `qemu-img` understood must not go beyond the one file, whatever we read in it.
+/// Refuses an image that refers to other files according to `qemu-img`, whatever our own check has
+/// found.
 fn judge(answer: &Value, format: Format, path: &Path) -> Result<(), ImageError> {
     let refers = |name: &Value, role| {
         let name = name.as_str().unwrap_or("a name of another form").to_owned();
@@ -115,23 +117,23 @@ pub fn export(
     report: &mut dyn FnMut(u64),
 ) -> Result<(), ImageError> {
     let size_bytes = disk.limits().size_bytes;
-    // By its name: a VMDK notes what it is called.
+    // Use its real name: a VMDK stores its own name.
     let inside = Path::new(OUTPUT_DIRECTORY).join(path.file_name().unwrap_or_default());
     let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_output(path, &inside);
     let image = Output { name: path, inside: &inside };
     Conversion::of_disk(format, image, sandbox, size_bytes)?.with(disk, stop, report)
 }
 
-/// An image that is written.
+/// The output image.
 struct Output<'path> {
-    /// What errors call it.
+    /// Its name in errors.
     name: &'path Path,
     /// Where it is in the sandbox.
     inside: &'path Path,
 }
 
-/// A `qemu-img` that is to copy between an image and a disk, which is served to it by whoever has
-/// the disk's keys: this process needs none.
+/// A `qemu-img` that copies between an image and a disk. A process with the disk's keys serves the
+/// disk to it; this process needs no keys.
 pub struct Conversion {
     sandbox: Sandbox,
     program: Vec<OsString>,
@@ -142,22 +144,22 @@ pub struct Conversion {
 }
 
 impl Conversion {
-    /// Out of the image `file`, which is called `path` in errors, into a disk of this size that
-    /// reads as zeroes.
+    /// Prepares a copy from the image `file`, which is called `path` in errors, into a disk of this
+    /// size that reads as zeroes.
     ///
     /// # Errors
-    /// If there is no sandbox for it.
+    /// If the sandbox cannot be set up.
     pub fn of_image(format: Format, file: &File, path: &Path, size_bytes: u64) -> Result<Self, ImageError> {
         let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(file)?;
         let from = [QEMU_IMG, "convert", "-p", "-f", format.name(), "-O", "raw"];
-        // Many requests at once and in any order: the server is not a spinning disk.
+        // Send many requests at once and in any order: the server is not a spinning disk.
         let how = ["-n", "--target-is-zero", "-W", "-m", "16", INPUT, &served_disk()].map(OsString::from);
         let program = from.into_iter().map(OsString::from).chain(how).collect();
         Self::new(sandbox, program, size_bytes, "read", path)
     }
 
-    /// Out of a disk of this size into a new, empty file that is open to be read and written:
-    /// nobody needs a path to it.
+    /// Prepares a copy from a disk of this size into a new, empty file that is open for reading and
+    /// writing. No path to the file is needed.
     ///
     /// # Errors
     /// As [`of_image`](Self::of_image).
@@ -176,7 +178,7 @@ impl Conversion {
         size_bytes: u64,
     ) -> Result<Self, ImageError> {
         require_qemu_img()?;
-        // In order, each of the requests would wait for the one before it to have found its place.
+        // In order, each request would wait until the one before it has been allocated.
         let verb = [QEMU_IMG, "convert", "-p", "-f", "raw", "-O", format.name(), "-W", "-m", "16"];
         let places = [served_disk().into(), image.inside.as_os_str().to_owned()];
         let program = verb.into_iter().map(OsString::from).chain(places).collect();
@@ -195,16 +197,16 @@ impl Conversion {
         Ok(Self { sandbox, program, socket, size_bytes, action, path: path.to_owned() })
     }
 
-    /// Where the disk is to be served ([`ServedDisk::start`]).
+    /// The listener at which the disk must be served ([`ServedDisk::start`]).
     pub fn listener(&self) -> BorrowedFd<'_> {
         self.socket.listener()
     }
 
-    /// Copies, as soon as the disk is served. What is in the disk is durable when its server has
+    /// Copies, as soon as the disk is served. The disk's content is durable once its server has
     /// stopped.
     ///
     /// # Errors
-    /// [`ImageError::NoSpace`], [`ImageError::Interrupted`], and what `qemu-img` has against it.
+    /// [`ImageError::NoSpace`], [`ImageError::Interrupted`], and the errors of `qemu-img`.
     pub fn run(self, stop: Stop<'_>, report: &mut dyn FnMut(u64)) -> Result<(), ImageError> {
         let program: Vec<&OsStr> = self.program.iter().map(OsString::as_os_str).collect();
         let mut heard = Percentage::new(self.size_bytes, report).listener();
@@ -222,7 +224,7 @@ impl Conversion {
         let failed = |error| ImageError::Sandbox { action: "serve a disk to qemu-img", error };
         let served = ServedDisk::start(listener.map_err(failed)?, disk)?;
         let converted = self.run(stop, report);
-        // Also after a failure: the disk must be let go of before the volume can be deleted.
+        // Stop it even after a failure: the disk must be released before the volume can be deleted.
         let stopped = served.stop();
         converted?;
         stopped
@@ -237,7 +239,7 @@ fn convert_cpu_seconds(size_bytes: u64) -> u64 {
     CONVERT_CPU_SECONDS + (size_bytes >> 30) * CONVERT_CPU_SECONDS_PER_GIB
 }
 
-/// Outside and inside see the same `/usr`.
+/// Inside and outside the sandbox `/usr` is the same.
 fn require_qemu_img() -> Result<(), ImageError> {
     match Path::new(QEMU_IMG).exists() {
         true => Ok(()),
@@ -249,7 +251,7 @@ fn succeeded(finished: Finished, action: &'static str, path: &Path) -> Result<()
     if finished.status.success() {
         return Ok(());
     }
-    // As the C library of an empty environment words ENOSPC.
+    // The C library's message for ENOSPC in an empty environment.
     if finished.stderr.contains("No space left on device") {
         return Err(ImageError::NoSpace);
     }
@@ -260,8 +262,8 @@ fn succeeded(finished: Finished, action: &'static str, path: &Path) -> Result<()
     Err(ImageError::QemuImg { action, path: path.to_owned(), message })
 }
 
-/// What `qemu-img` said, on one line, with the image's own name, and not longer than a person
-/// reads.
+/// The message of `qemu-img` on one line, with the image's real name, cut to
+/// [`MESSAGE_CHARACTERS_MAX`].
 fn shortened(stderr: &str, path: &Path) -> String {
     let text = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = text.trim_start_matches("qemu-img: ").replace(INPUT, &path.to_string_lossy());
@@ -273,8 +275,7 @@ fn shortened(stderr: &str, path: &Path) -> String {
     printable(&shown)
 }
 
-/// The text without what would steer a terminal: it may repeat names out of an image that another
-/// wrote.
+/// The text with control characters escaped: it may repeat names from an untrusted image.
 fn printable(text: &str) -> String {
     let escape = |character: char| match character.is_control() {
         true => character.escape_default().collect::<String>(),
@@ -283,7 +284,7 @@ fn printable(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Reads `qemu-img -p`: `    (12.34/100%)` and a carriage return, again and again.
+/// Reads the progress of `qemu-img -p`: `    (12.34/100%)` and a carriage return, repeatedly.
 struct Percentage<'a> {
     size_bytes: u64,
     report: &'a mut dyn FnMut(u64),
@@ -300,7 +301,7 @@ impl<'a> Percentage<'a> {
     }
 
     fn hear(&mut self, byte: u8) {
-        // Longer than any line that we understand.
+        // Longer than any line that we parse.
         if byte != b'\r' && byte != b'\n' && self.line.len() < 64 {
             return self.line.push(byte);
         }

@@ -1,9 +1,9 @@
-//! What an image says about other files.
+//! An image's references to other files.
 //!
-//! An image that comes from outside can name any file of this machine as its backing file, data
-//! file or extent; a program that follows it copies that file into the new disk. The sandbox holds
-//! no such file, and `qemu-img` is asked afterwards what it understood; but the first look is ours,
-//! so that the refusal names what the image wanted.
+//! An image from outside can name any file of this machine as its backing file, data file or
+//! extent; a program that follows the reference copies that file into the new disk. The sandbox
+//! contains no such file, and `qemu-img` is asked afterwards which references it found. But this
+//! module checks first, so that the error names the file that the image refers to.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,12 +21,12 @@ const QCOW2_DATA_FILE: u64 = 1 << 2;
 /// The header extension with the external data file's name.
 const QCOW2_DATA_FILE_NAME: u32 = 0x4441_5441;
 
-/// How much of a VMDK's descriptor is read: its text part has a kilobyte or two, with thousands of
-/// extents a hundred.
+/// How much of a VMDK's descriptor is read: its text has a kilobyte or two, or a hundred with
+/// thousands of extents.
 const VMDK_DESCRIPTOR_BYTES_MAX: usize = 256 << 10;
 const VMDK_SECTOR_BYTES: u64 = 512;
 
-/// Refuses an image that is not self-contained, or is encrypted, as far as its header says so.
+/// Refuses an image that is encrypted or not self-contained according to its header.
 pub fn refuse_references(format: Format, file: &File, path: &Path) -> Result<(), ImageError> {
     let unreadable = |error: std::io::Error| other_format(format, path, error);
     match format {
@@ -116,8 +116,8 @@ fn vmdk(file: &File, path: &Path) -> Result<(), ImageError> {
         return refers(hint.trim_start_matches([' ', '=']).trim_matches('"'), "its parent");
     }
     let mut extents = lines().filter_map(vmdk_extent);
-    // With a capacity in its header the file is the extent, and the one line about it names the
-    // file itself.
+    // If its header has a capacity, the file itself is the extent, and the only extent line names
+    // it.
     match (extents.next(), extents.next()) {
         (Some((_, name)), None) if !embedded || capacity == 0 => refers(name, "its extent"),
         (Some((kind, name)), None) if kind != "SPARSE" => refers(name, "its extent"),
@@ -176,7 +176,7 @@ mod tests {
             refusal.starts_with("disk refers to another file, '/etc/shadow' (its backing file)"),
             "{refusal}"
         );
-        // Neither an endless name nor one that lies elsewhere breaks anything.
+        // Neither an endless name nor one outside the header causes a crash.
         header[16] = 0xFF;
         assert!(verdict(Format::Qcow2, &header).is_err());
         header[8..16].fill(0xFF);

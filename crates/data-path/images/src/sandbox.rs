@@ -1,10 +1,10 @@
-//! A place where a program can do no harm: bubblewrap with nothing in it.
+//! An environment in which a program can do no harm: an empty bubblewrap sandbox.
 //!
 //! The program gets new namespaces of every kind (so no network and no other process), no
-//! capability, an empty environment, `/usr` to read, and what is handed in: a file on its stdin, or
-//! single paths. Of system calls it gets those that an image's copy takes
-//! ([`strongroom_confine::qemu_img_filter`]). Its memory and processor time are bounded, it leaves
-//! no core file, and it dies with us.
+//! capability, an empty environment, read access to `/usr`, and the inputs: a file on its stdin, or
+//! single paths. It is limited to the system calls that copying an image needs
+//! ([`strongroom_confine::qemu_img_filter`]). Its memory and processor time are limited, it leaves
+//! no core file, and it is killed when this process dies.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,32 +21,32 @@ use rustix::io::Errno;
 
 use super::{ImageError, Stop};
 
-/// Bubblewrap; the only program that runs outside of the sandbox.
+/// Bubblewrap, the only program that runs outside the sandbox.
 const BWRAP: &str = "/usr/bin/bwrap";
-/// Sets the limits, inside. It is a part of every Debian system.
+/// Sets the limits inside. Every Debian system has it.
 const PRLIMIT: &str = "/usr/bin/prlimit";
 
-/// Address space: several times the largest tables of any format, and far from harming a host.
+/// Address space: several times the largest tables of any format, and harmless to a host.
 const ADDRESS_SPACE_BYTES: u64 = 4 << 30;
 /// Descriptors: an image, a socket, and what the event loop needs.
 const DESCRIPTORS_MAX: u32 = 64;
-/// How much of what the program says on stderr is kept.
+/// How much of the program's stderr is kept.
 const STDERR_BYTES_MAX: usize = 4096;
-/// Read from a pipe at once.
+/// Bytes that are read from a pipe at once.
 const READ_BYTES: usize = 16 << 10;
 
-/// A sandbox to be.
+/// The configuration of a sandbox.
 pub struct Sandbox {
     arguments: Vec<OsString>,
     input: Option<File>,
     cpu_seconds: u64,
     may_write_files: bool,
-    /// As whom it runs, if not as us.
+    /// The user that it runs as, if not our own.
     user: Option<(u32, u32)>,
 }
 
 impl Sandbox {
-    /// With nothing in it but `/usr`.
+    /// A sandbox that contains only `/usr`.
     pub fn new(cpu_seconds: u64) -> Self {
         let mut sandbox =
             Self { arguments: Vec::new(), input: None, cpu_seconds, may_write_files: false, user: None };
@@ -60,7 +60,7 @@ impl Sandbox {
         ]);
         sandbox.add(["--setenv", "LC_ALL", "C", "--chdir", "/", "--proc", "/proc", "--dev", "/dev"]);
         sandbox.add(["--ro-bind", "/usr", "/usr"]);
-        // Either links into /usr or, on systems that are not merged, directories with the loader
+        // These are links into /usr or, on systems without merged /usr, directories with the loader
         // and its libraries.
         for directory in ["/lib", "/lib64"] {
             match std::fs::read_link(directory) {
@@ -75,11 +75,11 @@ impl Sandbox {
         sandbox
     }
 
-    /// Hands in a file as the program's stdin, which it may open again as `/proc/self/fd/0`: there
-    /// is no path to it.
+    /// Passes a file as the program's stdin, which it may reopen as `/proc/self/fd/0`: there is no
+    /// path to it.
     ///
-    /// As root, the sandbox runs as the file's owner: without capabilities it could not read
-    /// another's file.
+    /// If we are root, the sandbox runs as the file's owner: without capabilities it could not read
+    /// another user's file.
     pub fn with_input(mut self, file: &File) -> Result<Self, ImageError> {
         let failed = |error| ImageError::Sandbox { action: "hand an image to qemu-img", error };
         let owner = file.metadata().map_err(failed)?;
@@ -90,27 +90,27 @@ impl Sandbox {
         Ok(self)
     }
 
-    /// Hands in a file to be written.
+    /// Passes a file to be written.
     pub fn with_output(mut self, outside: &Path, inside: &Path) -> Self {
         self.may_write_files = true;
         self.add(["--bind".as_ref(), outside.as_os_str(), inside.as_os_str()]);
         self
     }
 
-    /// Has the file that was handed in be written, as `inside`.
+    /// Makes the input file writable, as `inside`.
     pub fn with_input_as_output(mut self, input: &str, inside: &Path) -> Self {
         self.may_write_files = true;
         self.add(["--symlink".as_ref(), OsStr::new(input), inside.as_os_str()]);
         self
     }
 
-    /// Hands in a directory to be looked into; sockets in it can be connected to.
+    /// Passes a directory, read-only; its sockets can be connected to.
     pub fn with_directory(mut self, outside: &Path, inside: &Path) -> Self {
         self.add(["--ro-bind".as_ref(), outside.as_os_str(), inside.as_os_str()]);
         self
     }
 
-    /// As whom it runs, if not as us: user and group.
+    /// The user and group that it runs as, if not our own.
     pub fn user(&self) -> Option<(u32, u32)> {
         self.user
     }
@@ -119,8 +119,8 @@ impl Sandbox {
         self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
     }
 
-    /// Runs a program in it to the end, or until it is to `stop`.
-    /// What it says on stdout goes to `heard` as it comes.
+    /// Runs a program in it to its end, or until `stop`. Its stdout is passed to `heard` as it
+    /// arrives.
     pub fn run(
         mut self,
         program: &[&OsStr],
@@ -141,7 +141,7 @@ impl Sandbox {
         let mut command = Command::new(BWRAP);
         command.args(&self.arguments).env_clear().stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(self.input.map_or_else(Stdio::null, Stdio::from));
-        // A Control-C at the terminal is for us to pass on.
+        // Control-C at the terminal must reach only us; we pass it on.
         command.process_group(0);
         if let Some((user, group)) = self.user {
             command.gid(group).uid(user);
@@ -156,8 +156,8 @@ impl Sandbox {
     }
 }
 
-/// The filter of system calls, as a file that a child inherits. What another child would read in it
-/// is no secret.
+/// The filter of system calls, as a file that a child inherits. It has no secrets from other
+/// children.
 fn filter() -> io::Result<File> {
     let bytes = strongroom_confine::qemu_img_filter().map_err(io::Error::other)?;
     let mut file = File::from(memfd_create("filter", MemfdFlags::empty())?);
@@ -168,9 +168,9 @@ fn filter() -> io::Result<File> {
 
 /// A program that has ended.
 pub struct Finished {
-    /// How.
+    /// How it ended.
     pub status: ExitStatus,
-    /// The beginning of what it said on stderr.
+    /// The beginning of its stderr.
     pub stderr: String,
 }
 
@@ -212,14 +212,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Bubblewrap's death takes all that it holds along. Both fail only for one that has ended
-        // already.
+        // When bubblewrap dies, everything in it dies too. Both calls fail only if it has already
+        // ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Waits until one of the pipes, which may be closed already, has something or it is to stop.
+/// Waits until one of the pipes, which may be closed already, has data, or until it is asked to
+/// stop.
 fn wait_for(
     stdout: Option<&impl AsFd>,
     stderr: Option<&impl AsFd>,
@@ -239,7 +240,7 @@ fn wait_for(
     Ok([next(stdout.is_some()), next(stderr.is_some())])
 }
 
-/// Reads what there is; a pipe at its end is closed.
+/// Reads the available bytes, and closes a pipe at its end.
 fn read_some<P: Read>(
     pipe: &mut Option<P>,
     bytes: &mut [u8],
@@ -259,8 +260,8 @@ fn read_some<P: Read>(
 mod tests {
     use super::*;
 
-    /// In the place of a qemu-img that an image has taken over: each call, and whether the kernel
-    /// knows it.
+    /// Acts as a qemu-img that an image has taken over: makes each call, and reports whether the
+    /// kernel allows it.
     const DEEDS: &str = r#"
 use Errno;
 sub try { my ($name, $number, @call) = @_; $! = 0; syscall($number, @call); print $name, $! == Errno::ENOSYS ? ": refused\n" : ": done\n" }

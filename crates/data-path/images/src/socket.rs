@@ -1,4 +1,4 @@
-//! A volume's plain disk, for one program on this machine: an NBD server, on a socket in a
+//! Serves a volume's plain disk to one program on this machine: an NBD server, on a socket in a
 //! directory that no other user can enter.
 
 use std::io;
@@ -17,19 +17,19 @@ use super::{ImageError, ServeError};
 /// The socket's name in its directory.
 pub const SOCKET_NAME: &str = "nbd";
 
-/// The most names that are tried for the directory; each one that is taken was left by a process of
-/// our number that was killed.
+/// The most names that are tried for the directory; each existing one was left by a killed process
+/// with our process id.
 const ATTEMPTS_MAX: u32 = 1000;
 
-/// A socket that one program of this machine may connect to.
+/// A socket that one program on this machine may connect to.
 pub struct PrivateSocket {
-    // In this order: its file goes before the directory.
+    // The order matters: the socket's file is removed before the directory.
     listener: Listener,
     directory: PrivateDirectory,
 }
 
 impl PrivateSocket {
-    /// For processes of this user, or of `user` (user and group).
+    /// Makes a socket for processes of this user, or of `user` (user and group).
     pub fn make(user: Option<(u32, u32)>) -> Result<Self, ImageError> {
         let failed = |error| ImageError::Sandbox { action: "make a private directory", error };
         let directory = PrivateDirectory::make().map_err(failed)?;
@@ -53,15 +53,15 @@ impl PrivateSocket {
     }
 }
 
-/// A disk that is served to the program that has a [`Conversion`](super::qemu_img::Conversion)'s
-/// socket: by that one's process, or by another one, which has the disk's keys.
+/// A disk that is served on the socket of a [`Conversion`](super::qemu_img::Conversion): by the
+/// process of the conversion, or by another one that has the disk's keys.
 pub struct ServedDisk(NbdServer);
 
 impl ServedDisk {
     /// Serves `disk` to clients that connect at `listener`.
     ///
     /// # Errors
-    /// If its threads or rings cannot be had.
+    /// If its threads or rings cannot be created.
     pub fn start(listener: OwnedFd, disk: Arc<dyn Disk<Plain>>) -> Result<Self, ImageError> {
         let config = NbdConfig::new(Export { name: String::new(), description: String::new() });
         let serve = || -> Result<NbdServer, ServeError> {
@@ -71,10 +71,10 @@ impl ServedDisk {
         Ok(Self(serve()?))
     }
 
-    /// Ends the server, and makes durable what came.
+    /// Ends the server, and makes the written data durable.
     ///
     /// # Errors
-    /// If it is not durable.
+    /// If the data is not durable.
     pub fn stop(self) -> Result<(), ImageError> {
         Ok(self.0.stop().map_err(ServeError::from)?)
     }
@@ -86,7 +86,7 @@ struct PrivateDirectory {
 }
 
 impl PrivateDirectory {
-    /// In the user's run-time directory, root's, or wherever there is one for all.
+    /// Makes it in the user's runtime directory, in root's, or in the temporary directory.
     fn make() -> io::Result<Self> {
         let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
         let mut error = io::Error::from(io::ErrorKind::NotFound);
@@ -103,8 +103,8 @@ impl PrivateDirectory {
         let mut made = Err(io::Error::from(io::ErrorKind::AlreadyExists));
         for attempt in 0..ATTEMPTS_MAX {
             let path = parent.join(format!("strongroom-{}-{attempt}", std::process::id()));
-            // Making it fails for whatever is there already, links included: it is ours from the
-            // start.
+            // Creating it fails if anything exists there, even a link, so the directory is ours
+            // from the start.
             made = std::fs::DirBuilder::new().mode(0o700).create(&path).map(|()| Self { path });
             if !matches!(&made, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
                 break;
@@ -116,7 +116,7 @@ impl PrivateDirectory {
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
-        // Its socket is gone before it, as a rule.
+        // Usually its socket was removed before.
         let _ = std::fs::remove_file(self.path.join(SOCKET_NAME));
         let _ = std::fs::remove_dir(&self.path);
     }

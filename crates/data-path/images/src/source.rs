@@ -1,4 +1,4 @@
-//! An image that was examined, and its content into a disk.
+//! Examines an image, and copies its content into a disk.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -13,8 +13,7 @@ use strongroom_worker::{Progress, TransferError, import_file};
 use super::references::refuse_references;
 use super::{Format, FormatChoice, ImageError, Stop, qemu_img};
 
-/// An image whose header was read: of a known format and size, and without references to other
-/// files.
+/// An examined image: its format and size are known, and it has no references to other files.
 #[derive(Debug)]
 pub struct ImageSource {
     file: File,
@@ -24,14 +23,14 @@ pub struct ImageSource {
 }
 
 impl ImageSource {
-    /// Examines the image `file`, which is called `name` in errors and for guessing its format. It
-    /// is read and never written; nothing else is opened.
+    /// Examines the image `file`. `name` is used in errors and to guess its format. The file is
+    /// only read, and no other file is opened.
     ///
     /// # Errors
-    /// What speaks against using it.
+    /// The reasons why it cannot be used.
     pub fn examine(file: File, name: &Path, format: FormatChoice) -> Result<Self, ImageError> {
         let kind = file.metadata().map_err(|error| examining(name, error))?.file_type();
-        // Anything else could block, or never end.
+        // Any other kind of file could block, or never end.
         if !kind.is_file() && !kind.is_block_device() {
             let error = std::io::Error::other("it is neither a file nor a block device");
             return Err(examining(name, error));
@@ -60,11 +59,11 @@ impl ImageSource {
     }
 
     /// Copies its content to the beginning of a disk that reads as zeroes and is at least as large,
-    /// and makes it durable. `report` is told how many bytes are behind.
+    /// and makes it durable. `report` is called with the count of bytes that are done.
     ///
     /// # Errors
-    /// [`ImageError::NoSpace`] if the disk has none left, [`ImageError::Interrupted`], and why it
-    /// cannot be copied.
+    /// [`ImageError::NoSpace`] if the disk has no room left, [`ImageError::Interrupted`], and other
+    /// reasons why it cannot be copied.
     pub fn copy_into(
         &self,
         disk: Arc<dyn Disk<Plain>>,
@@ -95,7 +94,7 @@ fn examining(path: &Path, error: std::io::Error) -> ImageError {
     ImageError::File { action: "examine", path: path.to_owned(), error }
 }
 
-/// Of a block device, only seeking tells the size.
+/// The size of a raw image. Seeking also works for a block device.
 fn raw_size_bytes(mut file: &File) -> Result<u64, std::io::Error> {
     file.seek(SeekFrom::End(0))
 }

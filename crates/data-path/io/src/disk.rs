@@ -1,4 +1,4 @@
-//! A stage, and a queue's way into it.
+//! A stage, and a queue's channel to it.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::error::IoError;
 use crate::reactor::Thread;
 use crate::request::{Done, Io, Payload, Request};
 
-/// The largest transfer that a frontend submits, in bytes. Guests and NBD clients ask for at most
-/// this where they are told, and frontends split what is longer. Stages accept two blocks more, so
-/// that an unaligned one can be widened to whole blocks in one piece.
+/// The largest transfer that a frontend submits, in bytes. Guests and NBD clients are told this
+/// limit if the protocol allows it, and frontends split longer requests. Stages accept two blocks
+/// more, so that an unaligned transfer can be widened to whole blocks in one piece.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 
-/// What a stage takes and offers.
+/// The limits and capabilities of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The disk's size in bytes.
@@ -21,19 +21,18 @@ pub struct Limits {
     /// Offset and length of every transfer and zeroing are multiples of this, a power of two from 1
     /// to 4096; a discard of less is no error, but does nothing.
     pub block_bytes: u32,
-    /// The unit that costs no extra work, for clients to align to: a power of two, at least
-    /// `block_bytes`.
+    /// The alignment that costs no extra work, for clients: a power of two, at least `block_bytes`.
     pub preferred_bytes: u32,
     /// The most bytes of one transfer. Discards and zeroings have no such limit.
     pub transfer_bytes_max: u32,
-    /// Takes no write, discard or zeroing.
+    /// Whether writes, discards and zeroings are refused.
     pub read_only: bool,
-    /// A discard may free space.
+    /// Whether a discard may free space.
     pub discards: bool,
 }
 
 impl Limits {
-    /// Whether the request keeps to these limits.
+    /// Checks that the request is within these limits.
     pub fn check<P: Payload>(&self, request: &Request<P>) -> Result<(), IoError> {
         let extent = request.extent();
         if extent.end() > self.size_bytes {
@@ -64,7 +63,7 @@ impl Limits {
     }
 }
 
-/// What is known of a run of blocks without reading it.
+/// The allocation of a run of blocks, known without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Holds data.
@@ -75,18 +74,18 @@ pub enum Allocation {
     Hole,
 }
 
-/// A stage: a disk to whatever is above it.
+/// A stage: a disk, as the stage above sees it.
 pub trait Disk<P: Payload>: Send + Sync {
-    /// What it takes and offers now; the size can grow while channels are open.
+    /// Its present limits; the size can grow while channels are open.
     fn limits(&self) -> Limits;
 
-    /// Opens a way in for the queue that runs on the calling thread, with at most `depth` requests
+    /// Opens a channel for the queue that runs on the calling thread, with at most `depth` requests
     /// in flight.
     fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<P>>, IoError>;
 
     /// Reports runs that cover `extent` (cut to the disk), in order, until the report returns
-    /// `false`. It may wait for the file system's metadata, so it is not for the path of a
-    /// transfer; what it says may be old by the time it is heard, and errs towards
+    /// `false`. It may wait for the file system's metadata, so it must not be used in the path of a
+    /// transfer. The report may be out of date when it is read, and errs towards
     /// [`Allocation::Data`].
     fn allocation(
         &self,
@@ -95,7 +94,7 @@ pub trait Disk<P: Payload>: Send + Sync {
     ) -> Result<(), IoError>;
 }
 
-/// A stage that several own is a stage.
+/// A shared stage is a stage.
 impl<P: Payload, D: Disk<P> + ?Sized> Disk<P> for Arc<D> {
     fn limits(&self) -> Limits {
         (**self).limits()
@@ -114,16 +113,16 @@ impl<P: Payload, D: Disk<P> + ?Sized> Disk<P> for Arc<D> {
     }
 }
 
-/// A queue's way into a stage. It stays on the thread that opened it.
+/// A queue's channel to a stage. It stays on the thread that opened it.
 pub trait Channel<P: Payload> {
-    /// Takes a request. It never refuses: what cannot be done comes back as a failed [`Done`], and
-    /// what cannot be done yet (no buffer, a locked range) waits inside.
+    /// Takes a request. It never refuses: a request that cannot be done comes back as a failed
+    /// [`Done`], and one that cannot be done yet (no buffer, a locked range) waits inside.
     fn submit(&mut self, io: Io<P>);
 
-    /// Sends what was submitted on its way: at most one system call at the bottom.
+    /// Starts the submitted requests, with at most one system call at the bottom.
     fn kick(&mut self);
 
-    /// Appends what has ended since. Once it returns, everything still in flight will wake the
-    /// thread's [`crate::Reactor`].
+    /// Appends the requests that have ended since. After it returns, every request still in flight
+    /// will wake the thread's [`crate::Reactor`].
     fn poll(&mut self, done: &mut Vec<Done<P>>);
 }

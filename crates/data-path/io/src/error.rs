@@ -32,8 +32,7 @@ pub enum IoError {
         /// The disk's size.
         size_bytes: u64,
     },
-    /// Not on the boundaries that the stage's limits ask for, or memory of another length than the
-    /// extent.
+    /// Not aligned as the stage's limits require, or the memory's length differs from the extent's.
     #[error("{extent} are not aligned to {block_bytes} bytes, or their memory has another length")]
     Misaligned {
         /// What was asked for.
@@ -58,7 +57,7 @@ pub enum IoError {
     /// The device or file system failed.
     #[error("the device failed: {0}")]
     Device(Errno),
-    /// A thread's event loop holds as many files and sockets as it takes.
+    /// A thread's event loop already has the most files and sockets that it supports.
     #[error("the thread's event loop holds {files_max} files and sockets already, the most that it takes")]
     FilesFull {
         /// The most of them.
@@ -80,14 +79,14 @@ pub enum IoError {
         /// The epoch that its seal names.
         epoch: KeyEpoch,
     },
-    /// A block is not the one that was last written there: its tag does not match.
+    /// A block's content is not what was last written: its tag does not match.
     #[error("block {block} is damaged, or was put back to an earlier content: its tag does not match")]
     Integrity {
         /// The block's number.
         block: u64,
     },
-    /// An fsync failed before, and the kernel may have dropped what it could not write: nothing is
-    /// promised until the volume has been opened anew.
+    /// An earlier fsync failed, and the kernel may have dropped the data that it could not write:
+    /// no flush succeeds until the volume has been reopened.
     #[error("an earlier flush failed; the volume must be opened anew")]
     FlushFailed,
     /// A cipher refused to work.
@@ -96,7 +95,7 @@ pub enum IoError {
     /// A test asked for this failure.
     #[error("injected failure")]
     Injected,
-    /// The stage is being taken down.
+    /// The stage is being closed.
     #[error("the disk is being closed")]
     Closed,
 }
@@ -104,8 +103,8 @@ pub enum IoError {
 impl IoError {
     /// The error of a failed system call.
     pub fn from_errno(errno: i32) -> Self {
-        // ENOSPC and EDQUOT on every architecture that Linux has; no crate of errno constants is
-        // worth two numbers.
+        // ENOSPC and EDQUOT on every architecture of Linux; two numbers do not justify a crate of
+        // constants.
         const ENOSPC: i32 = 28;
         const EROFS: i32 = 30;
         const EDQUOT: i32 = 122;

@@ -1,7 +1,7 @@
-//! What a datastore needs of the leaf below it: file operations that complete later.
+//! The interface that a datastore needs from the leaf below it: asynchronous file operations.
 //!
-//! `ring` does them with io_uring. A simulated file system with power cuts does them too, which is
-//! why no datastore names io_uring.
+//! `ring` implements it with io_uring, and a simulated file system with power cuts implements it
+//! too. So datastores do not depend on io_uring.
 
 use std::any::Any;
 use std::fmt;
@@ -13,13 +13,13 @@ use strongroom_types::Extent;
 
 use crate::error::IoError;
 
-/// A file that queues of several threads do I/O on. Its lock and its life are its owner's business;
-/// a queue holds the `Arc` while an operation is in flight.
+/// A file that queues of several threads do I/O on. Its owner controls its lock and lifetime; a
+/// queue holds the `Arc` while an operation is in flight.
 pub trait DataFile: Send + Sync + fmt::Debug {
-    /// The kernel's file, where it is one.
+    /// The kernel's file, if it is one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// For a leaf that brings files of its own kind.
+    /// For a leaf with its own kind of files.
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -27,42 +27,42 @@ pub trait DataFile: Send + Sync + fmt::Debug {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileToken(pub u32);
 
-/// What is asked of a file.
+/// An operation on a file.
 #[derive(Debug)]
 pub enum FileOperation {
-    /// Fill the buffer from this byte on. The end of the file before the buffer's is an error.
+    /// Fill the buffer from this offset on. If the file ends before the buffer is full, it is an
+    /// error.
     Read {
         /// First byte.
         offset: u64,
-        /// Where to; its length says how much.
+        /// The buffer, whose length is the count of bytes.
         into: Buffer,
     },
-    /// Write the buffer from this byte on.
+    /// Write the buffer at this offset.
     Write {
         /// First byte.
         offset: u64,
-        /// Where from; its length says how much.
+        /// The buffer, whose length is the count of bytes.
         from: Buffer,
-        /// Durable, with the metadata needed to read it back, before it is done.
+        /// Whether it must be durable, with the metadata needed to read it back, before it is done.
         durable: bool,
     },
-    /// Make all writes that were done durable, with the metadata needed to read them back
-    /// (fdatasync).
+    /// Make all completed writes durable, with the metadata needed to read them back (fdatasync).
     SyncData,
     /// Free the extent's space; it reads as zeroes (`FALLOC_FL_PUNCH_HOLE`).
     Punch {
-        /// What to free.
+        /// The extent to free.
         extent: Extent,
     },
-    /// Take space for what of the extent has none, for writes to come. What it reads as stays
-    /// (`fallocate`).
+    /// Allocate the parts of the extent that have no space, for later writes. The content does not
+    /// change (`fallocate`).
     Allocate {
-        /// What to take space for.
+        /// The extent to allocate.
         extent: Extent,
     },
     /// Make the extent read as zeroes and keep its space (`FALLOC_FL_ZERO_RANGE`).
     Zero {
-        /// What to zero.
+        /// The extent to zero.
         extent: Extent,
     },
 }
@@ -72,9 +72,9 @@ pub enum FileOperation {
 pub struct FileIo {
     /// The submitter's name for it.
     pub tag: u64,
-    /// Which file.
+    /// The file.
     pub file: FileToken,
-    /// What is asked.
+    /// The operation.
     pub operation: FileOperation,
 }
 
@@ -83,8 +83,8 @@ pub struct FileIo {
 pub struct FileDone {
     /// The tag of the [`FileIo`].
     pub tag: u64,
-    /// Whether all of it was done: a short transfer was continued, and is an error where it could
-    /// not be.
+    /// Success only if all of it was done: a short transfer is continued, and is an error if it
+    /// cannot be.
     pub result: Result<(), IoError>,
     /// The buffer of a transfer.
     pub buffer: Option<Buffer>,
@@ -92,16 +92,16 @@ pub struct FileDone {
 
 /// File operations of one thread. Several queues of a thread share one ring below.
 pub trait FileQueue {
-    /// Makes a file known. The queue keeps it open until it is dropped.
+    /// Registers a file. The queue keeps it open until the queue is dropped.
     fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError>;
 
     /// Takes an operation. As with [`crate::Channel::submit`], it always comes back as a
     /// [`FileDone`].
     fn submit(&mut self, io: FileIo);
 
-    /// Sends what was submitted on its way, for all queues of the thread.
+    /// Starts the submitted operations, for all queues of the thread.
     fn kick(&mut self);
 
-    /// Appends what has ended since.
+    /// Appends the operations that have ended since.
     fn poll(&mut self, done: &mut Vec<FileDone>);
 }

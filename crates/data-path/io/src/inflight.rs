@@ -1,6 +1,6 @@
-//! The table of what a stage has sent down and waits for.
+//! The table of requests that a stage has sent down and waits for.
 
-/// The place of an entry; its number is the tag that goes down with it.
+/// The place of an entry; its number is the tag that is sent down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(u32);
 
@@ -16,8 +16,8 @@ impl Slot {
     }
 }
 
-/// What a stage remembers of each request that it sent down, found again by tag without searching.
-/// It grows to the most that were in flight at once and then allocates no more.
+/// A stage's state of each request that it sent down, found by tag without searching. It grows to
+/// the most requests that were in flight at once, and then allocates no more.
 #[derive(Debug)]
 pub struct InFlight<T> {
     entries: Vec<Option<T>>,
@@ -25,12 +25,12 @@ pub struct InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// A table with room for `depth` entries at once; more make it grow.
+    /// A table with room for `depth` entries at once; it grows if there are more.
     pub fn with_depth(depth: usize) -> Self {
         Self { entries: Vec::with_capacity(depth), free: Vec::with_capacity(depth) }
     }
 
-    /// Remembers `entry` until it is taken.
+    /// Stores `entry` until it is taken.
     pub fn insert(&mut self, entry: T) -> Slot {
         if let Some(index) = self.free.pop() {
             self.entries[index as usize] = Some(entry);
@@ -40,14 +40,14 @@ impl<T> InFlight<T> {
         Slot((self.entries.len() - 1) as u32)
     }
 
-    /// Takes the entry of a slot; `None` if it was taken before, or never was.
+    /// Takes the entry of a slot; `None` if there is none.
     pub fn take(&mut self, slot: Slot) -> Option<T> {
         let entry = self.entries.get_mut(slot.0 as usize)?.take()?;
         self.free.push(slot.0);
         Some(entry)
     }
 
-    /// Looks at the entry of a slot.
+    /// The entry of a slot.
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
         self.entries.get_mut(slot.0 as usize)?.as_mut()
     }

@@ -1,15 +1,15 @@
-//! Range locks: who may touch which bytes now, across all queues of a volume.
+//! Range locks: which requests may access which bytes now, across all queues of a volume.
 //!
 //! Reads and whole-block writes share; partial writes (read, modify, write), zeroings, discards and
-//! background copies are exclusive. Without it a partial write would put back old bytes over a
-//! whole-block write that ran beside it, and a reader could see the torn first fill of a block.
+//! background copies are exclusive. Without them a partial write would put back old bytes over a
+//! concurrent whole-block write, and a reader could see the torn first fill of a block.
 //!
-//! The path of a whole-block transfer is short: while nothing exclusive is held or waits, taking a
-//! lock writes down one entry in a table of the queue's own, and no two queues touch the same
-//! memory. Who wants to be alone first says so to all queues, and then looks through their tables:
-//! a sharer that wrote its entry down before is seen, one that comes after sees that it must ask.
-//! Waiting is first come, first served among those that overlap, so nobody starves. A waiter never
-//! blocks its thread: the lock arrives in its queue's inbox, and the thread is woken.
+//! The path of a whole-block transfer is short: while no exclusive lock is held or waits, taking a
+//! lock adds one entry to the queue's own table, and no two queues touch the same memory. An
+//! exclusive request first sets a flag for all queues, and then scans their tables: an entry that
+//! was added before is seen, and a later request sees the flag and takes the slow path. Waiting is
+//! first come, first served among overlapping requests, so none starves. A waiter never blocks its
+//! thread: the lock arrives in its queue's inbox, and the thread is woken.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,21 +22,21 @@ use strongroom_types::Extent;
 
 use crate::reactor::Waker;
 
-/// How a range is held.
+/// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// Beside others that share it.
+    /// Shared with other holders.
     Shared,
-    /// Alone.
+    /// Held alone.
     Exclusive,
 }
 
-/// The waiter's own name for a lock that it waits for.
+/// The waiter's name for a lock that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LockTicket(pub u64);
 
-/// A held range. It must go back through [`LockQueue::release`] of the queue that has it; one that
-/// is dropped stays held, because nobody can know that the I/O under it has ended.
+/// A held range. It must be released with [`LockQueue::release`] of its queue; a dropped lock stays
+/// held, because it is unknown whether the I/O under it has ended.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a lock that is not released stays held"]
 pub struct Lock(LockMode, u32);
@@ -44,13 +44,13 @@ pub struct Lock(LockMode, u32);
 /// The locks of one volume.
 #[derive(Default)]
 pub struct RangeLocks {
-    /// Whether anything exclusive is held or anybody waits. Set before the tables are looked
-    /// through, and read under a table's mutex, so that one of the two always sees the other.
+    /// Whether an exclusive lock is held or any request waits. It is set before the tables are
+    /// scanned, and read under a table's mutex, so that one of the two sides always sees the other.
     contended: AtomicBool,
     state: Mutex<State>,
 }
 
-/// What every queue's path does not touch while nothing is contended.
+/// The state that queues do not touch while nothing is contended.
 #[derive(Default)]
 struct State {
     exclusive: Ranges,
@@ -58,7 +58,7 @@ struct State {
     queues: Vec<Arc<Shared>>,
 }
 
-/// The ranges that one queue shares, on cache lines that no other queue uses.
+/// The shared ranges of one queue, on cache lines that no other queue uses.
 #[derive(Default)]
 struct Shared(Padded<Mutex<Ranges>>);
 
@@ -83,12 +83,12 @@ struct Inbox {
 }
 
 impl RangeLocks {
-    /// No range held.
+    /// Locks without any held range.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// A queue's way to take locks; `waker` is its thread's.
+    /// Makes a queue's handle to take locks; `waker` is that of its thread.
     pub fn queue(self: &Arc<Self>, waker: Arc<Waker>) -> LockQueue {
         let shared = Arc::<Shared>::default();
         self.state.lock().queues.push(Arc::clone(&shared));
@@ -96,7 +96,7 @@ impl RangeLocks {
         LockQueue { locks: Arc::clone(self), inbox: Arc::new(inbox) }
     }
 
-    /// Grants what waits and need not any more.
+    /// Grants the waiting locks that need not wait any more.
     fn serve_waiting(&self, mut state: MutexGuard<'_, State>) {
         let mut index = 0;
         while index < state.waiting.len() {
@@ -157,7 +157,7 @@ impl Shared {
 }
 
 impl State {
-    /// Whether this must wait for something held, or for one of the first `before` waiters.
+    /// Whether this must wait for a held range, or for one of the first `before` waiters.
     fn must_wait(&self, extent: Extent, mode: LockMode, before: usize) -> bool {
         let is_alone = mode == LockMode::Exclusive;
         self.exclusive.overlap(extent)
@@ -184,15 +184,16 @@ impl Inbox {
     }
 }
 
-/// One queue's way to take and release locks. What it still holds or waits for when it is dropped
-/// stays held.
+/// One queue's handle to take and release locks. Ranges that it holds or waits for when it is
+/// dropped stay held.
 pub struct LockQueue {
     locks: Arc<RangeLocks>,
     inbox: Arc<Inbox>,
 }
 
 impl LockQueue {
-    /// Takes a range: now, or (`None`) later through [`LockQueue::granted`] under this ticket.
+    /// Takes a range. Returns the lock, or `None` if it will come later through
+    /// [`LockQueue::granted`] under this ticket.
     pub fn acquire(&self, extent: Extent, mode: LockMode, ticket: LockTicket) -> Option<Lock> {
         if mode == LockMode::Shared {
             let mut ranges = self.inbox.shared.ranges();
@@ -214,7 +215,7 @@ impl LockQueue {
         Some(lock)
     }
 
-    /// Gives a range back, and grants what waited for it.
+    /// Releases a range, and grants locks that waited for it.
     pub fn release(&self, lock: Lock) {
         let Lock(mode, index) = lock;
         if mode == LockMode::Shared {
@@ -239,7 +240,7 @@ impl LockQueue {
     }
 }
 
-/// A table with nothing in it is nobody's concern any more; unless a lock is still to come to it.
+/// Removes the queue's table if it is empty, unless a lock may still be granted to it.
 impl Drop for LockQueue {
     fn drop(&mut self) {
         let mut state = self.locks.state.lock();
@@ -321,7 +322,7 @@ mod tests {
         let far = first.acquire(extent(1 << 20, 4096), Shared, LockTicket(1)).unwrap();
         let near = first.acquire(extent(0, 4096), Shared, LockTicket(2)).unwrap();
         assert_eq!(second.acquire(extent(512, 512), Exclusive, LockTicket(3)), None);
-        // What does not overlap goes on meanwhile, and does not grant anything.
+        // Locks that do not overlap are taken and released meanwhile, and grant nothing.
         let beside = second.acquire(extent(8192, 4096), Shared, LockTicket(4)).unwrap();
         second.release(beside);
         first.release(far);
@@ -345,8 +346,8 @@ mod tests {
         assert_eq!(locks.state.lock().queues.len(), 2, "the third left nothing");
     }
 
-    /// Against the rules themselves, one step after the other: what is held, what waits, and in
-    /// which order it is granted.
+    /// Compares with the rules, step by step: which ranges are held, which wait, and in which order
+    /// they are granted.
     #[test]
     fn random_histories_keep_the_rules() {
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;

@@ -14,7 +14,7 @@ use strongroom_memory::BufferPool;
 use crate::error::IoError;
 use crate::file::FileQueue;
 
-/// What a thread's stages ask of the event loop that runs them.
+/// The operations that a thread's stages need from their event loop.
 pub trait Reactor {
     /// A new queue of file operations for this thread.
     fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError>;
@@ -27,7 +27,7 @@ pub trait Reactor {
     fn waker(&self) -> Arc<Waker>;
 }
 
-/// What a channel gets from the thread that opens it.
+/// The resources of the thread that opens a channel.
 #[derive(Clone)]
 pub struct Thread {
     /// Memory for transfers.
@@ -56,21 +56,21 @@ impl Waker {
         Ok(Self { event, woken: AtomicBool::new(false) })
     }
 
-    /// Ends the sleep that is, or the next one.
+    /// Ends the present sleep, or the next one.
     pub fn wake(&self) {
         if !self.woken.swap(true, Ordering::SeqCst) {
-            // It can fail only with a full counter, which then wakes as well.
+            // It can fail only if the counter is full, which wakes the thread too.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Forgets past wake-ups. The sleeper calls it after it woke and before it looks for work.
+    /// Clears past wake-ups. The sleeper calls it after it woke and before it looks for work.
     pub fn reset(&self) {
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
         self.woken.store(false, Ordering::SeqCst);
     }
 
-    /// What becomes readable when the thread is woken.
+    /// The eventfd that becomes readable when the thread is woken.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -131,7 +131,7 @@ mod tests {
         })
         .join()
         .unwrap();
-        // Would hang for a day if the wake-up were lost.
+        // This would hang for a day if the wake-up were lost.
         reactor.sleep(Duration::from_secs(86_400)).unwrap();
     }
 

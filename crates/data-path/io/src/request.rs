@@ -1,4 +1,4 @@
-//! What travels through the stages.
+//! The requests that pass through the stages.
 
 use std::fmt;
 
@@ -11,9 +11,10 @@ mod private {
     pub trait Private {}
 }
 
-/// What a transfer carries: text that a guest may read, or text that anybody may.
+/// The kind of data in a transfer: plaintext that only the guest may read, or data that anyone may
+/// read.
 ///
-/// Sealed by a private trait: there are two, and no third can be made outside this room.
+/// A private trait seals it: there are two payloads, and other crates cannot add a third.
 pub trait Payload: private::Private + fmt::Debug + 'static {
     /// The memory of a transfer.
     type Memory: fmt::Debug + 'static;
@@ -22,13 +23,13 @@ pub trait Payload: private::Private + fmt::Debug + 'static {
     fn len(memory: &Self::Memory) -> usize;
 }
 
-/// A guest's text, in the guest's memory.
+/// A guest's plaintext, in the guest's memory.
 #[derive(Debug)]
 pub enum Plain {}
 
-/// Ciphertext, or what a person chose to keep clear, in our own memory; each 4096-byte block
-/// carries a seal that says which key epoch sealed it, or that nothing is there (it reads as
-/// zeroes).
+/// Ciphertext, or data that a person chose not to encrypt, in our own memory. Each 4096-byte block
+/// has a seal that names the key epoch that sealed it, or no seal if the block is absent (it reads
+/// as zeroes).
 #[derive(Debug)]
 pub enum Sealed {}
 
@@ -51,45 +52,45 @@ impl Payload for Sealed {
     }
 }
 
-/// What is asked of a disk. A transfer owns its memory, whose length is the extent's.
+/// A request to a disk. A transfer owns its memory, which has the extent's length.
 #[derive(Debug)]
 pub enum Request<P: Payload> {
     /// Fill the memory with the extent's content. A sealed read sets every seal.
     Read {
-        /// What to read.
+        /// The extent to read.
         extent: Extent,
-        /// Where to.
+        /// The memory to fill.
         into: P::Memory,
     },
-    /// Make the memory the extent's content. Every block of a sealed write bears a seal.
+    /// Write the memory to the extent. Every block of a sealed write has a seal.
     Write {
-        /// What to write.
+        /// The extent to write.
         extent: Extent,
-        /// Where from.
+        /// The memory with the content.
         from: P::Memory,
-        /// Durable before it is done (force unit access).
+        /// Whether it must be durable before it is done (force unit access).
         durable: bool,
     },
-    /// Make durable every write that was done, on any channel, before this was submitted.
+    /// Make every write durable that had completed, on any channel, before this was submitted.
     Flush,
     /// The content is not needed any more: the extent may read as zeroes or as before, and its
     /// space may be freed.
     Discard {
-        /// What is not needed.
+        /// The extent that is not needed.
         extent: Extent,
     },
     /// Make the extent read as zeroes.
     WriteZeroes {
-        /// What to zero.
+        /// The extent to zero.
         extent: Extent,
         /// Whether its space may be freed.
         may_unmap: bool,
-        /// Durable before it is done.
+        /// Whether it must be durable before it is done.
         durable: bool,
     },
 }
 
-/// The kinds of request, without what they carry.
+/// The kinds of request, without their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestKind {
     /// [`Request::Read`]
@@ -116,7 +117,7 @@ impl<P: Payload> Request<P> {
         }
     }
 
-    /// The bytes it is about; a flush is about none.
+    /// The extent that it applies to; empty for a flush.
     pub fn extent(&self) -> Extent {
         match self {
             Request::Read { extent, .. }
@@ -127,7 +128,7 @@ impl<P: Payload> Request<P> {
         }
     }
 
-    /// The memory that it carries, taken out.
+    /// Takes out its memory.
     pub fn into_memory(self) -> Option<P::Memory> {
         match self {
             Request::Read { into, .. } => Some(into),
@@ -142,7 +143,7 @@ impl<P: Payload> Request<P> {
 pub struct Io<P: Payload> {
     /// The submitter's name for it, unique among its requests in flight on this channel.
     pub tag: u64,
-    /// What is asked.
+    /// The request.
     pub request: Request<P>,
 }
 
@@ -152,7 +153,7 @@ pub struct Io<P: Payload> {
 pub struct Done<P: Payload> {
     /// The tag of the [`Io`].
     pub tag: u64,
-    /// Whether everything asked was done. There are no short transfers.
+    /// Success only if all of it was done. There are no short transfers.
     pub result: Result<(), IoError>,
     /// The memory of the [`Io`]. After a failed read its content is undefined; after a failed write
     /// the extent's blocks hold old or new content.
@@ -160,7 +161,7 @@ pub struct Done<P: Payload> {
 }
 
 impl<P: Payload> Io<P> {
-    /// The end of this request, with nothing done below.
+    /// The completion of this request without any work below.
     pub fn end(self, result: Result<(), IoError>) -> Done<P> {
         Done { tag: self.tag, result, memory: self.request.into_memory() }
     }

@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release -p strongroom-ring --example raw -- FILE [SECONDS]`
 //!
-//! FILE must exist and be written throughout; its content is overwritten. One line per direction:
-//! operations per second, and CPU time (user and system, of this process) and entries into the
-//! kernel per operation.
+//! FILE must exist and be fully written; its content is overwritten. Each direction prints one
+//! line: operations per second, and per operation the CPU time (user and system, of this process)
+//! and the system calls.
 #![allow(clippy::print_stdout, reason = "it is a program that prints")]
 
 use std::error::Error;
@@ -48,8 +48,8 @@ fn measure(file: File, writes: bool, duration: Duration) -> Result<(), Box<dyn E
     }
     let (mut count, mut done) = (0_u64, Vec::with_capacity(DEPTH));
     while start.elapsed() < duration {
-        // It sends, too: a stage kicks before its thread waits, but this one has nothing else to do
-        // in between.
+        // This also submits. A stage kicks before its thread waits, but this program has nothing
+        // else to do in between.
         ring.wait(None)?;
         queue.poll(&mut done);
         for ended in done.drain(..) {
@@ -94,7 +94,7 @@ impl Offsets {
     }
 }
 
-/// CPU time of this process so far, the kernel's work for it included (`/proc/self/stat`, proc(5),
+/// CPU time of this process so far, including the kernel's work for it (`/proc/self/stat`, proc(5),
 /// fields 14 and 15).
 fn cpu_time() -> Result<Duration, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;

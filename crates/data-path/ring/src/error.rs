@@ -1,19 +1,19 @@
-//! Why a thread cannot have a ring.
+//! The errors of making a ring.
 
 use rustix::io::Errno as Raw;
 use strongroom_io::{Errno, IoError};
 use thiserror::Error;
 
-/// Why a ring cannot be made.
+/// The reasons why a ring cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RingError {
-    /// The kernel was built or told not to offer io_uring to this process (ENOSYS, EPERM, EACCES).
+    /// The kernel does not offer io_uring to this process (ENOSYS, EPERM, EACCES).
     #[error(
         "io_uring is not available to this process ({0}). Usual reasons: the sysctl kernel.io_uring_disabled is not \
          0, or a container's seccomp profile forbids io_uring_setup. Allow one or the other and start again"
     )]
     Forbidden(Errno),
-    /// The kernel's io_uring lacks something that has no substitute.
+    /// The kernel's io_uring lacks a feature that has no substitute.
     #[error("the kernel's io_uring is too old: it lacks {0}. Linux 5.11 is the least, 6.1 is recommended")]
     TooOld(&'static str),
     /// Out of locked memory or file descriptors (ENOMEM, EMFILE, ENFILE).
@@ -22,24 +22,24 @@ pub enum RingError {
          LimitMEMLOCK=; all of a user's processes share it) or RLIMIT_NOFILE, or use a smaller depth"
     )]
     NoRoom {
-        /// Submission entries that were asked for.
+        /// Requested submission entries.
         entries: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The kernel refused for another reason.
     #[error("io_uring cannot be set up: {0}")]
     Refused(Errno),
-    /// No thread to run it on.
+    /// Its thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(Errno),
-    /// No waker for the thread.
+    /// The waker of the thread could not be made.
     #[error("no event for waking the thread: {0}")]
     Waker(#[source] IoError),
 }
 
 impl RingError {
-    /// The error of a failed set-up with `entries` entries.
+    /// Converts the error of a failed setup with `entries` entries.
     pub(crate) fn of_setup(entries: u32, error: &std::io::Error) -> Self {
         let raw = Raw::from_io_error(error).unwrap_or(Raw::IO);
         let errno = Errno(raw.raw_os_error());

@@ -17,8 +17,8 @@ pub struct RingFile {
 }
 
 impl RingFile {
-    /// Takes a file over. Whether it bypasses the page cache (`O_DIRECT`), and what it may do, was
-    /// decided when it was opened.
+    /// Takes ownership of a file. How it was opened decides whether it bypasses the page cache
+    /// (`O_DIRECT`), and whether it can be written.
     pub fn new(file: File) -> Self {
         Self { file: file.into() }
     }
@@ -46,21 +46,21 @@ impl DataFile for RingFile {
     }
 }
 
-/// A file that a queue has registered. Queue and operations share it; the last one to go gives its
-/// place back.
+/// A file that a queue has registered. The queue and its operations share it; the last one that
+/// drops it frees its place.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    /// Kept for its owner, to whom it may mean more than to the kernel.
+    /// Kept because the owner's type may hold more than the kernel's file, such as a lock.
     pub(crate) _file: Arc<dyn DataFile>,
-    /// Its place among the ring's registered files.
+    /// Its place in the ring's table.
     pub(crate) place: Place,
-    /// Whether its file system may know `FALLOC_FL_ZERO_RANGE`; cleared once it said that it does
-    /// not.
+    /// Whether its file system may support `FALLOC_FL_ZERO_RANGE`; cleared once a call has failed
+    /// because it does not.
     pub(crate) zero_range: Cell<bool>,
 }
 
-/// A place in the table of registered files, by which alone an entry can name a file. It saves the
-/// kernel a look-up and a reference count per operation. Given back when dropped.
+/// A place in the table of registered files. Entries can name a file only by its place, which saves
+/// the kernel a lookup and a reference count per operation. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     index: u32,
@@ -87,17 +87,17 @@ impl Drop for Place {
     }
 }
 
-/// Which places are free. A vacated one becomes free once the kernel has let go of the file in it.
+/// The free places. A vacated place becomes free once the kernel has released its file.
 #[derive(Debug)]
 pub(crate) struct Places {
     pub(crate) free: Vec<u32>,
     pub(crate) vacated: Vec<u32>,
-    /// Of all of them, taken ones too.
+    /// The count of all places, including those in use.
     count: u32,
 }
 
 impl Places {
-    /// These places, all free.
+    /// Makes these places, all of them free.
     pub(crate) fn new(all: Range<u32>) -> Self {
         let count = all.len() as u32;
         Self { free: all.rev().collect(), vacated: Vec::new(), count }

@@ -1,4 +1,4 @@
-//! Threads that are there before their work is.
+//! Threads that are started before there is work for them.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,56 +14,56 @@ use thiserror::Error;
 use crate::error::RingError;
 use crate::ring::Ring;
 
-/// Threads made before a sandbox closes, each with a ring of its own, for frontends to run their
-/// queues and connections on. Clones share them.
+/// Threads that are started before a sandbox closes, each with its own ring. Frontends run their
+/// queues and connections on them. Clones share them.
 ///
-/// After [`Self::start`] no thread and no ring is made any more. An idle lane sleeps in its ring,
-/// so that what the kernel leaves to the ring's thread, such as the end of a file's lock, is done
-/// at once; nothing else wakes it.
+/// After [`Self::start`] no more threads and rings are made. An idle lane sleeps in its ring, so
+/// that work that the kernel leaves to the ring's thread, such as releasing a file's lock, is done
+/// at once; only a job or this work wakes it.
 ///
-/// Dropping the last clone ends the idle threads, and waits for them; a busy one ends after its
+/// Dropping the last clone ends the idle threads and waits for them; a busy thread ends after its
 /// job.
 #[derive(Clone)]
 pub struct Lanes {
     crew: Arc<Crew>,
 }
 
-/// No lane is idle; here is the job back.
+/// No lane is idle. Contains the job.
 #[derive(Error)]
 #[error("no thread is free for the job")]
 pub struct Busy<J>(pub J);
 
-/// A job that runs on a lane, or has run. Dropping it lets the job go on, and forgets its result.
+/// A job that runs, or has run, on a lane. Dropping it detaches the job and discards its result.
 #[derive(Debug)]
 pub struct Job<T> {
     end: Receiver<thread::Result<T>>,
-    /// What has been received and not been asked for yet.
+    /// The result, if it has been received and not yet returned.
     ended: Option<thread::Result<T>>,
 }
 
-/// What a job is said to have panicked with that a lane took and never began.
+/// The panic message of a job that a lane took but never began.
 const LOST: &str = "the event loop of the job's thread failed";
 
-/// What the clones of a [`Lanes`] share.
+/// The state that the clones of a [`Lanes`] share.
 struct Crew {
     roster: Arc<Roster>,
     threads: Vec<Option<JoinHandle<()>>>,
 }
 
-/// Which lanes are idle.
+/// The idle lanes.
 #[derive(Default)]
 struct Roster(Mutex<Idle>);
 
 #[derive(Default)]
 struct Idle {
     seats: Vec<Seat>,
-    /// Who wants to know of the next lane that becomes idle.
+    /// The wakers to wake when the next lane becomes idle.
     waiting: Vec<Arc<Waker>>,
-    /// No lane becomes idle any more: it ends instead.
+    /// Set when the lanes end: a lane that finishes its job ends instead of becoming idle.
     closed: bool,
 }
 
-/// How a lane is reached while it sleeps.
+/// How to reach a sleeping lane.
 #[derive(Clone)]
 struct Seat {
     index: usize,
@@ -76,12 +76,12 @@ enum Order {
     End,
 }
 
-/// A job and, once it has been done, how its result reaches the thread that waits for it.
+/// A job; it returns the closure that sends its result to the waiting thread.
 type Work = Box<dyn FnOnce(&Ring) -> Box<dyn FnOnce()> + Send>;
 
 impl Lanes {
     /// Starts `count` threads, named `name-0` and so on, with rings of [depth](Ring::new) `depth`.
-    /// When it returns, all of them are idle.
+    /// All of them are idle when it returns.
     pub fn start(name: &str, count: usize, depth: usize) -> Result<Self, RingError> {
         let mut crew = Crew { roster: Arc::default(), threads: Vec::with_capacity(count) };
         let (start, started) = channel();
@@ -98,12 +98,11 @@ impl Lanes {
         Ok(Self { crew: Arc::new(crew) })
     }
 
-    /// Runs a job on an idle lane; the job comes back if there is none.
+    /// Runs a job on an idle lane. Returns the job in [`Busy`] if there is none.
     ///
-    /// The lane's ring is the job's until it ends: what it opens, registers and watches there, it
-    /// takes down again, and so it does not return before its requests have. Whatever a job that
-    /// panics leaves behind is taken down after it, and costs the lane only the time until the
-    /// kernel is done with it.
+    /// The job has the lane's ring to itself until it ends. It must remove what it opens, registers
+    /// and watches there, and return only after its requests have ended. If a job panics, the lane
+    /// cleans up after it, which takes until the kernel is done with the job's requests.
     pub fn run<T, J>(&self, job: J) -> Result<Job<T>, Busy<J>>
     where
         T: Send + 'static,
@@ -114,26 +113,27 @@ impl Lanes {
         };
         let (result, end) = channel();
         let work: Work = Box::new(move |ring| {
-            // What the job owned went down with it, and the ring is cleared of what it left there.
+            // After a panic, unwinding has dropped the job's values; the ring is cleaned up
+            // separately.
             let ended = catch_unwind(AssertUnwindSafe(|| job(ring)));
             Box::new(move || {
-                // Nobody may want to know.
+                // It fails if the job was detached.
                 let _ = result.send(ended);
             })
         });
-        // A lane takes orders for as long as it is idle; should its ring have failed just now, the
-        // job ends as one that panicked.
+        // An idle lane takes orders. If its ring has failed just now, the job ends as if it had
+        // panicked.
         let _ = seat.orders.send(Order::Work(work));
         seat.waker.wake();
         Ok(Job { end, ended: None })
     }
 
-    /// How many lanes are idle now.
+    /// The count of lanes that are idle now.
     pub fn idle(&self) -> usize {
         self.crew.roster.idle().seats.len()
     }
 
-    /// Wakes `waker` once when a lane is idle, at once if one is.
+    /// Wakes `waker` once, as soon as a lane is idle.
     pub fn wake_when_idle(&self, waker: &Arc<Waker>) {
         let mut idle = self.crew.roster.idle();
         if idle.seats.is_empty() {
@@ -145,13 +145,13 @@ impl Lanes {
 }
 
 impl<T> Job<T> {
-    /// Waits for the end of the job: what it returned, or what it panicked with. The lane is idle
-    /// again then.
+    /// Waits for the end of the job. Returns its result, or the payload of its panic. The lane is
+    /// idle again by then.
     pub fn join(self) -> thread::Result<T> {
         self.ended.unwrap_or_else(|| self.end.recv().unwrap_or_else(|_| Err(Box::new(LOST))))
     }
 
-    /// Takes up the end of the job, if it has come: [`Self::join`] does not wait then.
+    /// Returns whether the job has ended; [`Self::join`] does not wait then.
     pub fn poll_end(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = match self.end.try_recv() {
@@ -169,7 +169,7 @@ impl Roster {
         self.0.lock()
     }
 
-    /// Counts a lane among the idle ones; `false` if it is to end instead.
+    /// Marks a lane as idle. Returns `false` if the lane must end instead.
     fn rest(&self, seat: &Seat) -> bool {
         let mut idle = self.idle();
         if idle.closed {
@@ -180,18 +180,18 @@ impl Roster {
         true
     }
 
-    /// Gives a lane no more work.
+    /// Removes a lane from the idle ones, so that it gets no more work.
     fn dismiss(&self, seat: &Seat) {
         self.idle().seats.retain(|other| other.index != seat.index);
     }
 }
 
-/// A lane's thread, from its first to its last.
+/// The main function of a lane's thread.
 fn run_lane(roster: &Roster, index: usize, depth: usize, start: &Sender<Result<(), RingError>>) {
     let ring = match Ring::new(depth) {
         Ok(ring) => ring,
         Err(error) => {
-            // Nobody listens any more after another lane's failure.
+            // Another lane's failure may have closed the channel.
             let _ = start.send(Err(error));
             return;
         }
@@ -206,7 +206,7 @@ fn run_lane(roster: &Roster, index: usize, depth: usize, start: &Sender<Result<(
     }
 }
 
-/// Does what there is to do until the lane is to end.
+/// Runs jobs until the lane must end.
 fn serve(roster: &Roster, seat: &Seat, received: &Receiver<Order>, ring: &Ring) -> Result<(), IoError> {
     loop {
         let work = match received.try_recv() {
@@ -219,9 +219,10 @@ fn serve(roster: &Roster, seat: &Seat, received: &Receiver<Order>, ring: &Ring) 
         };
         let deliver = work(ring);
         let quiet = ring.quiet();
-        // First this, so that who has joined a job can run the next one.
+        // Do this before delivering the result, so that a thread that has joined a job finds an
+        // idle lane.
         let goes_on = quiet.is_ok() && roster.rest(seat);
-        // A result that nobody wants is dropped here, and must not take the lane with it.
+        // An unwanted result is dropped here; if its destructor panics, the lane must survive.
         let _ = catch_unwind(AssertUnwindSafe(deliver));
         quiet?;
         if !goes_on {
@@ -244,7 +245,7 @@ impl Drop for Crew {
             let _ = seat.orders.send(Order::End);
             seat.waker.wake();
         }
-        // Never this thread itself: it would not be idle.
+        // This is never the current thread, which would not be idle.
         for thread in seats.iter().filter_map(|seat| self.threads.get_mut(seat.index)?.take()) {
             let _ = thread.join();
         }

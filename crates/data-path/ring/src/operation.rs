@@ -1,5 +1,5 @@
-//! One file operation, from its submission to its end: what to ask of the kernel next, given what
-//! it answered.
+//! One file operation, from its submission to its end: the next call to the kernel, depending on
+//! the kernel's last answer.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,19 +12,20 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 
 use crate::file::OpenFile;
 
-/// Repetitions of an interrupted call before it counts as failed. The kernel repeats by itself what
-/// it can, so one is rare, and a file that keeps saying "again" must not spin a thread for ever.
+/// Repetitions of an interrupted call before it counts as failed. The kernel repeats most calls
+/// itself, so an interruption is rare, and a file that keeps answering EAGAIN must not spin a
+/// thread forever.
 const RETRIES_MAX: u32 = 1000;
 
-/// Where a queue finds what has ended.
+/// The place where a queue finds its ended operations.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     pub(crate) done: RefCell<Vec<FileDone>>,
-    /// Cleared when the queue is dropped: nobody will look any more.
+    /// Cleared when the queue is dropped and reads no more.
     pub(crate) open: Cell<bool>,
 }
 
-/// A file operation under way, with everything that the kernel touches for it.
+/// A file operation in progress, with everything that the kernel accesses for it.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) inbox: Rc<Inbox>,
@@ -40,7 +41,8 @@ enum Step {
     SyncData,
     Punch(Extent),
     Zero(Extent),
-    /// Zeroing where the file system cannot: first the space goes, then it is taken again.
+    /// Zeroing for file systems without such a call: first the space is freed, then it is allocated
+    /// again.
     ZeroByPunch(Extent),
     Allocate(Extent),
 }
@@ -48,12 +50,13 @@ enum Step {
 #[derive(Debug)]
 struct Transfer {
     direction: Direction,
-    /// Of the buffer's first byte in the file.
+    /// The file offset of the buffer's first byte.
     offset: u64,
     buffer: Buffer,
-    /// Where in the buffer the call under way starts: 0, or a block boundary, as O_DIRECT asks.
+    /// The position in the buffer at which the current call starts: 0, or a block boundary, as
+    /// O_DIRECT requires.
     start: usize,
-    /// How much of the buffer has been transferred; at least `start`.
+    /// How many bytes of the buffer have been transferred; at least `start`.
     reached: usize,
 }
 
@@ -63,7 +66,7 @@ enum Direction {
     Write { durable: bool },
 }
 
-/// What to ask of the kernel. Memory is named by the buffer that the operation owns.
+/// A call to the kernel. Memory is named by the buffer that the operation owns.
 #[derive(Debug)]
 pub(crate) enum Call<'a> {
     Read { into: &'a Buffer, start: usize, offset: u64 },
@@ -72,16 +75,16 @@ pub(crate) enum Call<'a> {
     Allocate { extent: Extent, mode: FallocateFlags },
 }
 
-/// How an operation goes on after an answer of the kernel.
+/// How an operation continues after an answer of the kernel.
 pub(crate) enum Next {
-    /// Send it again; [`Operation::call`] says what.
+    /// Submit it again; [`Operation::call`] returns the next call.
     Again(Operation),
-    /// It is over.
+    /// The operation has ended.
     End(Rc<Inbox>, FileDone),
 }
 
 impl Operation {
-    /// An operation to be sent, or its end where there is nothing to send.
+    /// Begins an operation. Returns its end at once if there is nothing to submit.
     pub(crate) fn begin(
         inbox: &Rc<Inbox>,
         file: Option<&Rc<OpenFile>>,
@@ -98,8 +101,7 @@ impl Operation {
         };
         let nothing_to_do =
             !matches!(operation, FileOperation::SyncData) && reach.is_ok_and(|extent| extent.is_empty());
-        // Linux file offsets are signed, and io_uring takes -1 for "wherever the file's position
-        // is".
+        // Linux file offsets are signed, and io_uring interprets -1 as the file's current position.
         let in_reach = reach.is_ok_and(|extent| i64::try_from(extent.end()).is_ok());
         let mut step = Step::from(operation);
         if let (Step::Zero(extent), Some(false)) = (&step, file.map(|file| file.zero_range.get())) {
@@ -113,7 +115,7 @@ impl Operation {
         }
     }
 
-    /// What to ask of the kernel now.
+    /// The next call to the kernel.
     pub(crate) fn call(&self) -> Call<'_> {
         match &self.step {
             Step::Transfer(transfer) => transfer.call(),
@@ -130,7 +132,7 @@ impl Operation {
         }
     }
 
-    /// Goes on after the kernel answered: a count of bytes, or a negative error number.
+    /// Continues after the kernel's answer: a count of bytes, or a negative error number.
     pub(crate) fn advance(mut self, answer: i32) -> Next {
         let outcome = match u32::try_from(answer) {
             Ok(count) => self.step.succeeded(count as usize),
@@ -142,7 +144,7 @@ impl Operation {
         }
     }
 
-    /// The result after a failed call, or `None` to try again.
+    /// The result after a failed call, or `None` to repeat it.
     fn failed(&mut self, errno: Errno) -> Option<Result<(), IoError>> {
         match (&self.step, errno) {
             (_, Errno::INTR | Errno::AGAIN) if self.retries < RETRIES_MAX => {
@@ -210,8 +212,8 @@ impl Transfer {
         }
     }
 
-    /// Counts bytes from `start` on as transferred: the result if that was the last of them, or if
-    /// nothing new was.
+    /// Counts bytes from `start` on as transferred. Returns the result if those were the last
+    /// bytes, or if there was no progress.
     fn moved(&mut self, count: usize) -> Option<Result<(), IoError>> {
         let reached = self.start + count;
         if reached >= self.buffer.len() {
@@ -223,8 +225,8 @@ impl Transfer {
                 wanted_bytes: self.buffer.len() as u64,
             }));
         }
-        // A file ends where it likes, a direct transfer starts on a block: what was read of a part
-        // of one is read again.
+        // A file may end anywhere, but a direct transfer starts at a block boundary. So a partly
+        // read block is read again.
         self.reached = reached;
         self.start = reached - reached % BLOCK_BYTES as usize;
         None
@@ -292,8 +294,8 @@ mod tests {
 
     #[test]
     fn the_end_of_the_file_is_an_error_that_counts_what_was_read() {
-        // The file ends 6000 bytes on: the second call reads the last 1904 of them once more, and
-        // gets no further.
+        // The file ends after 6000 bytes: the second call reads the last 1904 of them again, and
+        // makes no progress.
         let done = end(again(read(8192).advance(6000)).advance(1904));
         assert_eq!(done.result, Err(IoError::Short { done_bytes: 6000, wanted_bytes: 8192 }));
         assert!(done.buffer.is_some());
@@ -333,7 +335,7 @@ mod tests {
         let third = again(second.advance(0));
         assert_eq!(mode(&third), FallocateFlags::KEEP_SIZE);
         assert_eq!(end(third.advance(0)).result, Ok(()));
-        // The next one does not ask again.
+        // The next operation does not try it again.
         let next = Operation::begin(&inbox, Some(&file), 8, FileOperation::Zero { extent }).unwrap();
         assert_eq!(mode(&next), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE);
     }

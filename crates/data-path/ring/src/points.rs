@@ -1,20 +1,20 @@
 //! Static tracing points of the data path (USDT), for bpftrace, perf, SystemTap and gdb.
 //!
-//! A point is one `nop`, and a note in the program's file that says where it is and in which
-//! registers its arguments are. A tracer puts a trap in its place; otherwise it costs no more than
-//! that. They are here because the macro needs `unsafe`, and rooms above forbid it. docs/METRICS.md
-//! lists them with an example.
+//! A point is one `nop`, and a note in the executable with its address and the registers of its
+//! arguments. A tracer replaces the `nop` by a trap; without a tracer there is no other cost. The
+//! points are in this crate because the macro needs `unsafe`, which the crates above forbid.
+//! docs/METRICS.md lists them with an example.
 //!
 //! No argument is guest data, a key, or an address.
 
 use probe::probe;
 
-/// What a worker has come to.
+/// A worker's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerState {
-    /// It is confined, and has its threads.
+    /// It is confined, and its threads run.
     Ready = 1,
-    /// Clients are served.
+    /// It serves clients.
     Serving = 2,
     /// It has handed its sessions over.
     Suspended = 3,
@@ -48,7 +48,7 @@ pub fn flush_completed(latency_ns: u64, failed: bool) {
     probe!(strongroom, flush_completed, latency_ns, failed);
 }
 
-/// The worker has come to another state.
+/// The worker's state has changed.
 #[inline]
 pub fn worker_state(state: WorkerState) {
     probe!(strongroom, worker_state, state);

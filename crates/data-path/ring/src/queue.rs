@@ -1,4 +1,4 @@
-//! A stage's way to its files.
+//! A stage's queue of file operations.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,14 +10,14 @@ use crate::file::OpenFile;
 use crate::operation::{Inbox, Operation};
 use crate::ring::Core;
 
-/// File operations of one stage, done by the thread's ring.
+/// File operations of one stage, executed by the thread's ring.
 ///
-/// Dropping it forgets what has not been polled. Operations that were submitted may be done or not,
-/// and the ring keeps their buffers and files until the kernel has let go of them. A file that
-/// nothing uses any more is let go of with the queue; its `flock` can be free some milliseconds
-/// later (12 seen), so the next owner waits for it. Not on this thread while its ring stands
-/// still: an operation that a worker of the kernel did is freed, and its file with it, by work that
-/// the kernel leaves to the ring's thread, which does it in its next [`crate::Ring::wait`].
+/// Dropping it discards results that were not polled. Submitted operations may be done or not, and
+/// the ring keeps their buffers and files until the kernel has released them. A file without other
+/// users is released with the queue; its `flock` can be free some milliseconds later (12 seen), so
+/// the next owner waits for it. The next owner must not wait on this thread while its ring is idle:
+/// if a kernel worker did an operation, the operation and its file are freed by work that the
+/// kernel leaves to the ring's thread, which does it in its next [`crate::Ring::wait`].
 pub struct RingFileQueue {
     core: Rc<RefCell<Core>>,
     inbox: Rc<Inbox>,

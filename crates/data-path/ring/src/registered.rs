@@ -1,14 +1,14 @@
-//! Which memory the kernel keeps at hand.
+//! Registers memory with the kernel.
 //!
-//! Of memory that it is told of beforehand the kernel need not look up the pages for each transfer,
-//! nor take and drop a count of them: some 0.35 microseconds of each (`docs/PERFORMANCE.md`). So a
-//! pool's chunks are registered with the ring whole, when first a buffer of theirs is transferred,
-//! and stay so until they are gone.
+//! For registered memory the kernel need not look up and reference the pages for each transfer,
+//! which takes some 0.35 microseconds (`docs/PERFORMANCE.md`). So a pool's chunks are registered as
+//! a whole when one of their buffers is first transferred, and stay registered until they are
+//! freed.
 //!
-//! It is a wish. A kernel that knows no such table, a process that may lock no more memory, a full
-//! table: the transfer names its memory by the address then, as any other does. What a user may
-//! lock is shared by all of his processes, and since Linux 6.14 the rings themselves count too:
-//! where that is little, it is left to them.
+//! Registration is optional. If the kernel has no such table, if the process may lock no more
+//! memory, or if the table is full, the transfer names its memory by address. The limit on locked
+//! memory is shared by all processes of a user, and since Linux 6.14 the rings themselves count
+//! too: if the limit is low, it is left to them.
 
 use std::rc::Weak;
 
@@ -16,19 +16,19 @@ use io_uring::IoUring;
 use rustix::process::{Resource, geteuid, getrlimit};
 use strongroom_memory::{Buffer, CHUNK_BYTES, ChunkId};
 
-/// Chunks that a ring knows at most, 128 MiB of them. A queue at a depth of 128 with pieces of 1
-/// MiB has as many in use.
+/// The most chunks that a ring registers, 128 MiB of them. A queue at a depth of 128 with pieces of
+/// 1 MiB uses that many.
 const CHUNKS_MAX: usize = 64;
 
-/// The least that a user may lock for a ring to register chunks: two full tables, in bytes.
+/// The lowest limit of locked memory at which a ring registers chunks: two full tables, in bytes.
 const LOCKED_BYTES_MIN: u64 = 2 * (CHUNKS_MAX * CHUNK_BYTES) as u64;
 
-/// A ring's table of registered chunks. A chunk has one place in it that is found by its name,
-/// which is never another's.
+/// A ring's table of registered chunks. A chunk has one place, found by the chunk's name, which is
+/// never reused.
 #[derive(Debug)]
 pub(crate) struct RegisteredChunks {
     places: Vec<Option<Registered>>,
-    /// Whether the kernel takes any.
+    /// Whether the kernel accepts chunks.
     enabled: bool,
 }
 
@@ -39,7 +39,7 @@ struct Registered {
 }
 
 impl RegisteredChunks {
-    /// Makes an empty table in a ring that is not enabled yet, where the kernel has such (5.19).
+    /// Makes an empty table in a ring that is not enabled yet, if the kernel supports it (5.19).
     pub(crate) fn new(ring: &IoUring) -> Self {
         let places = || (0..CHUNKS_MAX).map(|_| None).collect();
         if !may_lock_much() {
@@ -50,8 +50,8 @@ impl RegisteredChunks {
         Self { places: places(), enabled }
     }
 
-    /// The place of the buffer's chunk, which is registered now if it was not; `None` where it
-    /// cannot be.
+    /// The place of the buffer's chunk, which is registered now if necessary; `None` if it cannot
+    /// be.
     pub(crate) fn place_of(&mut self, ring: &IoUring, buffer: &Buffer) -> Option<u16> {
         let chunk = buffer.chunk();
         let index = (chunk.number() % CHUNKS_MAX as u64) as usize;
@@ -66,11 +66,11 @@ impl RegisteredChunks {
     fn register(&mut self, ring: &IoUring, buffer: &Buffer, index: usize) -> Option<u16> {
         let memory = buffer.chunk_memory();
         let vector = libc::iovec { iov_base: memory.start.as_ptr().cast(), iov_len: CHUNK_BYTES };
-        // SAFETY: the range is a live chunk's, mapped and writable, which the buffer keeps so
-        // during the call; the kernel takes its own hold of the pages. It reads or writes them only
-        // for an entry that names this place, and `place_of` names it only for a buffer of this
-        // very chunk, which the entry's job keeps: never after the chunk was unmapped, also where a
-        // new one has its address.
+        // SAFETY: the range is that of a live chunk, mapped and writable, and the buffer keeps it
+        // so during the call; the kernel takes its own references to the pages. It reads or writes
+        // them only for an entry that names this place, and `place_of` names it only for a buffer
+        // of this very chunk, which the entry's job keeps. So they are never accessed after the
+        // chunk was unmapped, even if a new chunk has its address.
         let done = unsafe { ring.submitter().register_buffers_update(index as u32, &[vector], None) };
         match done {
             Ok(()) => {
@@ -85,7 +85,8 @@ impl RegisteredChunks {
         }
     }
 
-    /// Has the kernel let go of chunks that are gone, whose memory it would otherwise keep.
+    /// Makes the kernel release the chunks that have been freed, whose memory it would otherwise
+    /// keep.
     pub(crate) fn release(&mut self, ring: &IoUring) {
         for (index, place) in self.places.iter_mut().enumerate() {
             let gone = place.take_if(|registered| registered.alive.strong_count() == 0);
@@ -100,15 +101,14 @@ impl RegisteredChunks {
         }
     }
 
-    /// How many chunks the kernel holds.
+    /// The count of chunks that the kernel holds.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.places.iter().flatten().count()
     }
 }
 
-/// Whether this process may lock so much memory that rings need not go short. Root's is not
-/// counted.
+/// Whether this process may lock enough memory that rings do not run short. Root has no limit.
 fn may_lock_much() -> bool {
     let limit = getrlimit(Resource::Memlock).current;
     limit.is_none_or(|bytes| bytes >= LOCKED_BYTES_MIN) || geteuid().is_root()

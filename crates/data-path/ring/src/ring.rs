@@ -1,4 +1,4 @@
-//! The event loop: what a thread submits to, polls and sleeps on.
+//! The event loop with which a thread submits, polls and sleeps.
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;
@@ -15,24 +15,24 @@ use crate::queue::RingFileQueue;
 use crate::uring::{Job, Uring};
 use crate::watch::{Interest, Ready, WatchToken, Watches};
 
-/// The most ends that one poll of a queue hands over. What has ended is worked on in pieces of this
-/// size, so that who waits for the first does not wait until the last is decrypted, and can send
-/// the next meanwhile. A disk that ends its requests in batches would otherwise stand still between
-/// them: at depth 32 this is worth 11 % of reads and 23 % of writes.
+/// The most completions that one poll of a queue returns. Completions are processed in batches of
+/// this size, so that the client of the first need not wait until the last is decrypted, and can
+/// send its next request meanwhile. Otherwise a disk that completes its requests in batches would
+/// idle between them: at depth 32 this is worth 11 % of reads and 23 % of writes.
 pub const ENDS_POLLED_MAX: usize = 8;
 
-/// After how many bytes such a piece ends: large transfers take longer to decrypt than many small
+/// The bytes after which such a batch ends: large transfers take longer to decrypt than many small
 /// ones.
 pub const ENDS_POLLED_BYTES_MAX: usize = 128 << 10;
 
-/// The most submission entries of a ring. More depth than this waits in the backlog and costs a
-/// system call per so many.
+/// The most submission entries of a ring. Operations beyond this wait in the backlog, and each
+/// further batch of this size costs a system call.
 const ENTRIES_MAX: usize = 4096;
 
-/// A thread's io_uring and event loop. Clones share it; it stays on the thread that made it.
+/// A thread's io_uring and event loop. Clones share it, and it stays on the thread that made it.
 ///
-/// When the last clone and the last queue are dropped, it waits until the kernel has let go of all
-/// buffers and files, which for a transfer that a device works on takes as long as the device.
+/// When the last clone and the last queue are dropped, it waits until the kernel has released all
+/// buffers and files. For a transfer that a device works on, this takes as long as the device.
 #[derive(Clone)]
 pub struct Ring {
     core: Rc<RefCell<Core>>,
@@ -40,9 +40,9 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread, restricted for good to what this room does with it. `depth`
-    /// is how many operations all its queues will usually have in flight together; more are never
-    /// refused, but cost more system calls.
+    /// Makes a ring for the calling thread, permanently restricted to the operations of this crate.
+    /// `depth` is the usual count of operations in flight in all its queues together; more are
+    /// never refused, but cost more system calls.
     pub fn new(depth: usize) -> Result<Self, RingError> {
         let waker = Arc::new(Waker::new().map_err(RingError::Waker)?);
         let entries = depth.clamp(1, ENTRIES_MAX).next_power_of_two() as u32;
@@ -58,38 +58,37 @@ impl Ring {
         Ok(Self { core: Rc::new(RefCell::new(core)), waker })
     }
 
-    /// Sends what was submitted, and sleeps until there is something to do: a completion to poll, a
-    /// socket to take, a [`Waker::wake`], a deadline of [`Reactor::wake_at`], or the end of
-    /// `at_most`. It may end early, and does not sleep at all while something is there already, so
-    /// look at everything after it. One system call as a rule: more where more was submitted than
-    /// the ring has entries, or where the kernel says that it holds completions back.
+    /// Submits what is queued, and sleeps until there is a completion to poll, a socket to take, a
+    /// [`Waker::wake`], a deadline of [`Reactor::wake_at`], or until `at_most` has passed. It may
+    /// end early, and does not sleep at all if something is there already, so check everything
+    /// after it. It usually takes one system call. It takes more if more was queued than the ring
+    /// has entries, or if the kernel signals that it holds completions back.
     pub fn wait(&self, at_most: Option<Duration>) -> Result<(), IoError> {
         self.core.borrow_mut().wait(at_most)
     }
 
-    /// Watches a socket, pipe or eventfd, and asks for its next readiness. The ring keeps it open,
-    /// whatever becomes of its descriptor.
+    /// Watches a socket, pipe or eventfd, and requests its next readiness. The ring keeps it open
+    /// even if its descriptor is closed.
     ///
-    /// Readiness is told once in each direction that was asked for, by [`Self::take_ready`]; to be
-    /// told again, ask again with [`Self::rearm`]. The kernel looks at the socket's state when it
-    /// is asked, so nothing is lost whether or not everything was read before, and a frontend that
-    /// cannot take more just does not ask. Asking travels with the next system call and costs none
-    /// of its own.
+    /// [`Self::take_ready`] reports readiness once in each requested direction; [`Self::rearm`]
+    /// requests the next report. The kernel checks the socket's state at each request, so no data
+    /// is missed even if not everything was read, and a frontend that cannot take more makes no
+    /// request. Requests are sent with the next system call, and need none of their own.
     pub fn watch(&self, socket: &impl AsFd, interest: Interest) -> Result<WatchToken, IoError> {
         let core = &mut *self.core.borrow_mut();
         let socket = core.uring.place(socket.as_fd())?;
         Ok(core.watches.insert(&mut core.uring, socket, interest))
     }
 
-    /// Asks for the next readiness in the directions of `interest`. What was asked for before and
-    /// has not come yet stays asked for.
+    /// Requests the next readiness in the directions of `interest`. Earlier requests without a
+    /// report remain.
     pub fn rearm(&self, token: WatchToken, interest: Interest) {
         let core = &mut *self.core.borrow_mut();
         core.watches.rearm(&mut core.uring, token, interest);
     }
 
-    /// Ends a watch: no more is told of it. The ring lets go of the socket at a later
-    /// [`Self::wait`], so shut a socket down whose peer should notice at once.
+    /// Ends a watch: nothing more is reported. The ring releases the socket in a later
+    /// [`Self::wait`], so shut the socket down if its peer must notice at once.
     pub fn unwatch(&self, token: WatchToken) {
         let core = &mut *self.core.borrow_mut();
         core.watches.remove(&mut core.uring, token);
@@ -102,19 +101,20 @@ impl Ring {
         core.watches.take_ready(ready);
     }
 
-    /// Brings the ring to where the next job can have it as if it were new: ends all watches,
-    /// forgets the deadline, and waits until the kernel has let go of every buffer and file.
+    /// Resets the ring, so that the next job finds it like new: ends all watches, clears the
+    /// deadline, and waits until the kernel has released every buffer and file.
     pub(crate) fn quiet(&self) -> Result<(), IoError> {
         self.core.borrow_mut().quiet()
     }
 
-    /// Whether the kernel has something to tell, or has told it: a look at memory, no system call.
+    /// Whether the kernel has reported something or is ready to. Reads memory only, without a
+    /// system call.
     pub fn has_arrived(&self) -> bool {
         let core = &mut *self.core.borrow_mut();
         core.unpolled > 0 || core.watches.has_ready() || core.uring.has_arrived()
     }
 
-    /// How often this ring has entered the kernel to submit or wait.
+    /// The count of system calls in which this ring has submitted or waited.
     pub fn enters(&self) -> u64 {
         self.core.borrow().uring.enters()
     }
@@ -136,7 +136,7 @@ impl Reactor for Ring {
     }
 }
 
-/// The suite's threads sleep as the data path's do.
+/// Lets the suite's threads sleep as the data path's do.
 #[cfg(feature = "conformance")]
 impl strongroom_io::conformance::EventLoop for Ring {
     fn reactor(&self) -> Rc<dyn Reactor> {
@@ -148,18 +148,18 @@ impl strongroom_io::conformance::EventLoop for Ring {
     }
 }
 
-/// What the clones of a ring and its queues share.
+/// The state that the clones of a ring and its queues share.
 pub(crate) struct Core {
     pub(crate) uring: Uring,
     watches: Watches,
-    /// Ended operations in the inboxes of open queues. One queue's poll reaps for all, so another's
-    /// may lie here when the thread goes to sleep, which it then must not.
+    /// Ended operations in the inboxes of open queues. One queue's poll reaps for all, so another
+    /// queue's may be here when the thread is about to sleep, which it then must not.
     unpolled: usize,
     waker: Arc<Waker>,
-    /// Whether the ring will say when the waker is used.
+    /// Whether the ring polls the waker's event.
     waker_armed: bool,
-    /// The waker was used and not reset. Reset only in `wait`, because the thread looks for work
-    /// after that.
+    /// The waker was used and not reset. It is reset only in `wait`, because the thread looks for
+    /// work after that.
     woken: bool,
     deadline: Option<Instant>,
 }
@@ -170,11 +170,11 @@ impl Core {
     }
 
     pub(crate) fn kick(&mut self) {
-        // What fails here is still unsent, and fails again in `wait`, which can say so.
+        // If this fails, the entries remain, and `wait` fails too and returns the error.
         let _ = self.uring.submit();
     }
 
-    /// Puts an ended operation where its queue finds it.
+    /// Puts an ended operation into its queue's inbox.
     pub(crate) fn deliver(&mut self, inbox: &Inbox, done: FileDone) {
         if inbox.open.get() {
             inbox.done.borrow_mut().push(done);
@@ -198,14 +198,14 @@ impl Core {
         done.extend(ended.drain(..count));
     }
 
-    /// Forgets a queue's ended operations, and those to come.
+    /// Discards a queue's ended operations, and later ones.
     pub(crate) fn close(&mut self, inbox: &Inbox) {
         inbox.open.set(false);
         let ended = inbox.done.take();
         self.unpolled -= ended.len();
     }
 
-    /// Takes every completion there is to where it belongs.
+    /// Dispatches all available completions.
     fn reap(&mut self) {
         self.uring.collect();
         while let Some((job, answer)) = self.uring.next_completed() {
@@ -228,7 +228,7 @@ impl Core {
         self.watches.clear(&mut self.uring);
         self.deadline = None;
         self.reap();
-        // The one that stays asks for wake-ups.
+        // The remaining job is the poll for wake-ups.
         while self.uring.jobs() > usize::from(self.waker_armed) {
             self.uring.sleep(None)?;
             self.reap();

@@ -1,9 +1,9 @@
-//! How a ring is made: disabled, narrowed down to what this room does with it, and only then
+//! Makes a ring: disabled at first, then restricted to the operations of this crate, and only then
 //! enabled.
 //!
-//! A thread that was taken over by its guest can write any entry into its ring. So the kernel is
-//! told beforehand what this ring is for: eight operations, on files that were put into its table,
-//! and nothing else, for as long as the ring lives.
+//! A thread that its guest has compromised can write any entry into its ring. So the kernel
+//! restricts the ring beforehand to eight operations, on files in its table, for the ring's
+//! lifetime.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
@@ -15,15 +15,15 @@ use rustix::process::{Resource, getrlimit};
 use crate::error::RingError;
 use crate::registered::RegisteredChunks;
 
-/// Files that a ring knows: a volume's chain of 256 layers, each with two files beside it, and a
-/// thread's sockets. A place takes 8 bytes of the kernel's. The kernel makes no table larger than
-/// the limit of open files, which is often this.
+/// The files that a ring can register: a volume's chain of 256 layers, each with two files beside
+/// it, and a thread's sockets. A place takes 8 bytes in the kernel. The kernel makes no table
+/// larger than the limit of open files, which is often this number.
 const PLACES_MAX: u32 = 1024;
 
-/// The place of the event that wakes the thread, for as long as the ring lives.
+/// The place of the event that wakes the thread, for the ring's lifetime.
 pub(crate) const WAKER_PLACE: u32 = 0;
 
-/// What a ring can do: what `uring` makes entries of, and no more.
+/// The operations of a ring: exactly those for which `uring` makes entries.
 const OPERATIONS: [u8; 8] = [
     opcode::Read::CODE,
     opcode::Write::CODE,
@@ -35,15 +35,15 @@ const OPERATIONS: [u8; 8] = [
     opcode::AsyncCancel::CODE,
 ];
 
-/// What can be changed of a ring that is enabled, as `linux/io_uring.h` numbers it:
+/// The changes that an enabled ring allows, as numbered in `linux/io_uring.h`:
 /// `IORING_UNREGISTER_FILES`, `IORING_REGISTER_FILES_UPDATE`, which takes descriptors that the
-/// process has already, and `IORING_REGISTER_BUFFERS_UPDATE`, which takes memory that the process
-/// has already.
+/// process already has, and `IORING_REGISTER_BUFFERS_UPDATE`, which takes memory that the process
+/// already has.
 const REGISTRATIONS: [u8; 3] = [3, 6, 16];
 
-/// A ring with `entries` submission entries for the calling thread; the count of places in its
-/// table of files, of which the first is `waker`'s and all others are empty; and its table of
-/// memory, which is empty.
+/// Makes a ring with `entries` submission entries for the calling thread. Returns also the count of
+/// places in its table of files, of which the first is `waker`'s and the others are empty, and its
+/// empty table of memory.
 pub(crate) fn set_up(
     entries: u32,
     waker: BorrowedFd<'_>,
@@ -62,15 +62,15 @@ pub(crate) fn set_up(
     files[WAKER_PLACE as usize] = waker.as_raw_fd();
     ring.submitter().register_files(&files).map_err(failed)?;
     let chunks = RegisteredChunks::new(&ring);
-    // Every kernel with the features above has these (5.10).
+    // Every kernel with the features above supports these (5.10).
     ring.submitter().register_restrictions(&mut restrictions()).map_err(failed)?;
     ring.submitter().register_enable_rings().map_err(failed)?;
     Ok((ring, places, chunks))
 }
 
-/// A ring with what the kernel has of: completions that run only when this thread asks (6.1), or at
-/// least without interrupting it (5.19), and submission that goes on after an entry that fails
-/// (5.18). It takes nothing yet.
+/// Makes a ring with those of these features that the kernel has: completions that run only when
+/// this thread asks (6.1), or at least without interrupting it (5.19), and submission that
+/// continues after an entry that fails (5.18). The ring accepts no entries yet.
 fn make_disabled(entries: u32) -> Result<IoUring, RingError> {
     let of_6_1 = |builder: &mut io_uring::Builder| {
         builder
@@ -104,8 +104,8 @@ fn make_disabled(entries: u32) -> Result<IoUring, RingError> {
     Err(refused)
 }
 
-/// All that is allowed. No flag but the required one is: no links, no drains, no buffers of the
-/// kernel's choice.
+/// The allowed operations, changes and flags. Only the required flag is allowed, so links, drains
+/// and buffers chosen by the kernel are not.
 fn restrictions() -> Vec<Restriction> {
     let operations = OPERATIONS.into_iter().map(Restriction::sqe_op);
     let registrations = REGISTRATIONS.into_iter().map(Restriction::register_op);

@@ -1,8 +1,8 @@
-//! The kernel's queues, and the memory and files that the kernel works on.
+//! The kernel's queues, and the memory and files that the kernel accesses.
 //!
-//! A [`Job`] is handed over whole: its buffer, file or socket belongs to [`Uring`] from
-//! [`Uring::send`] until [`Uring::next_completed`] gives it back with the kernel's answer. Nothing
-//! else in this room holds a pointer.
+//! A [`Job`] is handed over as a whole: its buffer, file or socket belongs to [`Uring`] from
+//! [`Uring::send`] until [`Uring::next_completed`] returns it with the kernel's answer. No other
+//! code in this crate holds a pointer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,24 +24,24 @@ use crate::registered::RegisteredChunks;
 use crate::setup::{WAKER_PLACE, set_up};
 use crate::watch::{Direction, WatchToken};
 
-/// Names the answer to a cancellation, which nobody waits for. No slot has this tag.
+/// The tag of cancellations, whose answers are ignored. No slot has this tag.
 const CANCELLATION: u64 = u64::MAX;
 
-/// What the kernel is asked to do, with everything that it touches meanwhile.
+/// A request to the kernel, with everything that it accesses meanwhile.
 pub(crate) enum Job {
     /// A step of a file operation.
     File(Operation),
-    /// Answer once when another thread wakes this one.
+    /// Completes once, when another thread wakes this one.
     PollWaker,
-    /// Answer once when the socket is ready.
+    /// Completes once, when the socket is ready.
     PollSocket { socket: Rc<Place>, events: PollFlags, watch: WatchToken, direction: Direction },
 }
 
-/// A ring of the kernel, what is under way in it, and what waits for room in it.
+/// A ring of the kernel, the jobs in it, and the entries that wait for room in it.
 pub(crate) struct Uring {
     ring: IoUring,
     jobs: InFlight<Job>,
-    /// Above the tag of every job so far.
+    /// A bound above the tags of all jobs so far.
     tags_end: u64,
     /// Entries in order of submission that found the submission queue full.
     backlog: VecDeque<squeue::Entry>,
@@ -52,8 +52,8 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// A ring with `entries` submission entries and twice as many completion entries, for the
-    /// calling thread, which another one wakes by the event `waker`.
+    /// Makes a ring with `entries` submission entries and twice as many completion entries, for the
+    /// calling thread, which other threads wake by the event `waker`.
     pub(crate) fn new(entries: u32, waker: BorrowedFd<'_>) -> Result<Self, RingError> {
         let (ring, places, chunks) = set_up(entries, waker)?;
         Ok(Self {
@@ -85,9 +85,9 @@ impl Uring {
         Ok(place)
     }
 
-    /// Lets go of registered files that nobody uses any more, whose locks (`flock`) would last
-    /// until then. The kernel may take a moment longer than this call; it never takes less than the
-    /// file's last operation.
+    /// Releases registered files without users, whose locks (`flock`) would last until then. The
+    /// kernel may take a moment longer than this call, and at least until the file's last operation
+    /// ends.
     pub(crate) fn release_places(&mut self) {
         let mut places = self.places.borrow_mut();
         while let Some(index) = places.vacated.pop() {
@@ -97,12 +97,12 @@ impl Uring {
         }
     }
 
-    /// Lets go of memory that is registered and gone.
+    /// Releases registered memory that has been freed.
     pub(crate) fn release_chunks(&mut self) {
         self.chunks.release(&self.ring);
     }
 
-    /// Takes a job, to be sent with the next [`Self::submit`] or [`Self::sleep`].
+    /// Queues a job, to be submitted by the next [`Self::submit`] or [`Self::sleep`].
     pub(crate) fn send(&mut self, job: Job) -> Slot {
         let entry = self.entry_of(&job);
         let slot = self.jobs.insert(job);
@@ -111,19 +111,19 @@ impl Uring {
         slot
     }
 
-    /// Asks the kernel to end a job soon; it comes back through [`Self::next_completed`] as every
-    /// job does.
+    /// Asks the kernel to end a job soon; the job comes back through [`Self::next_completed`] as
+    /// usual.
     ///
-    /// The slot may be used anew before the kernel sees this, but never by a job that the kernel
-    /// sees earlier: entries keep their order, so only the job that is meant can be hit.
+    /// The slot may be reused before the kernel sees this, but never by a job that the kernel sees
+    /// earlier: entries keep their order, so only the intended job can be cancelled.
     pub(crate) fn cancel(&mut self, slot: Slot) {
-        // It names no file; but no entry passes without the flag.
+        // It names no file, but the ring accepts no entry without the flag.
         let entry = opcode::AsyncCancel::new(slot.tag()).build().flags(squeue::Flags::FIXED_FILE);
         self.push(entry.user_data(CANCELLATION));
     }
 
-    /// Sends everything that was taken; no system call if there is nothing. What the kernel has no
-    /// memory for now stays.
+    /// Submits all queued entries; no system call if there are none. Entries for which the kernel
+    /// has no memory now remain.
     pub(crate) fn submit(&mut self) -> Result<(), Errno> {
         while self.has_unsent() {
             let unsent = self.fill();
@@ -140,13 +140,13 @@ impl Uring {
         !self.completed.is_empty() || self.ring.submission().taskrun() || !self.ring.completion().is_empty()
     }
 
-    /// Sends everything that was taken, and waits for a completion, a signal, or the end of
-    /// `at_most`. It may end early.
+    /// Submits all queued entries, and waits for a completion, a signal, or until `at_most` has
+    /// passed. It may end early.
     pub(crate) fn sleep(&mut self, at_most: Option<Duration>) -> Result<(), Errno> {
         if !self.backlog.is_empty() {
             self.submit()?;
-            // The kernel took not all, or completions had to be read to make it: nothing to sleep
-            // over.
+            // The kernel did not take all entries, or completions had to be read to make room: do
+            // not sleep.
             if !self.backlog.is_empty() || !self.completed.is_empty() {
                 return Ok(());
             }
@@ -154,13 +154,14 @@ impl Uring {
         self.enter(1, at_most)
     }
 
-    /// Looks for completions; a system call only where the kernel says that it holds some back.
+    /// Collects completions; it takes a system call only if the kernel signals that it holds some
+    /// back.
     pub(crate) fn collect(&mut self) {
         self.drain();
-        // Asked once: the kernel can leave this flag set with nothing behind it, when it marks work
-        // that this thread has run meanwhile, and clears it only with the next work there is.
+        // Do this once: the kernel can leave this flag set without any work if it marks work that
+        // this thread has run meanwhile, and clears it only with the next work.
         if self.completed.is_empty() && self.ring.submission().taskrun() {
-            // An error here, and below, shows again when the loop sleeps.
+            // An error here, and below, recurs when the loop sleeps.
             let _ = self.enter(0, None);
             self.drain();
         }
@@ -192,12 +193,12 @@ impl Uring {
         self.jobs.len()
     }
 
-    /// Whether anything waits to be sent.
+    /// Whether any entry is not submitted yet.
     pub(crate) fn has_unsent(&mut self) -> bool {
         !self.backlog.is_empty() || !self.ring.submission().is_empty()
     }
 
-    /// How often the kernel was entered.
+    /// The count of system calls so far.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
     }
@@ -214,10 +215,10 @@ impl Uring {
         while let Some(entry) = self.backlog.front() {
             // SAFETY: an entry names memory only inside the `Buffer` of its job (`entry_of`), and a
             // file only by the place that its job holds. The job was put into `jobs` before its
-            // entry got here and leaves it only in `next_completed`, after the kernel's last word
-            // on it; `Drop` waits for that word, or leaks the jobs. A buffer's memory does not
-            // move, and nothing reads or writes it while its job is in `jobs`, which is private to
-            // this file.
+            // entry got here. It leaves `jobs` only in `next_completed`, after the kernel's last
+            // answer to it; `Drop` waits for that answer, or leaks the jobs. A buffer's memory does
+            // not move, and no code reads or writes it while its job is in `jobs`, which is private
+            // to this file.
             if unsafe { submission.push(entry) }.is_err() {
                 break;
             }
@@ -234,8 +235,8 @@ impl Uring {
         }
     }
 
-    /// The entry that asks for a job. Its pointers point into the job's buffer, and are good as
-    /// long as the job is kept.
+    /// The entry of a job. Its pointers point into the job's buffer, and are valid as long as the
+    /// job is kept.
     fn entry_of(&mut self, job: &Job) -> squeue::Entry {
         match job {
             Job::File(operation) => self.file_entry(operation),
@@ -281,8 +282,7 @@ impl Uring {
         }
     }
 
-    /// The one system call: sends what is in the submission queue, and waits for `want`
-    /// completions.
+    /// The one system call: submits the submission queue, and waits for `want` completions.
     fn enter(&mut self, want: usize, at_most: Option<Duration>) -> Result<(), Errno> {
         self.enters += 1;
         let timeout = at_most.map(Timespec::from);
@@ -294,10 +294,10 @@ impl Uring {
             return Ok(());
         };
         match Errno::from_io_error(&error) {
-            // The time is over, or a signal came.
+            // The time has passed, or a signal arrived.
             Some(Errno::TIME | Errno::INTR) => Ok(()),
-            // No memory for more now, or too many completions unread: read them, and the caller
-            // comes again.
+            // No memory for more entries now, or too many unread completions: read them, and the
+            // caller tries again.
             Some(Errno::AGAIN | Errno::BUSY) => {
                 self.drain();
                 Ok(())
@@ -307,11 +307,11 @@ impl Uring {
     }
 }
 
-/// Waits until the kernel has let go of everything.
+/// Waits until the kernel has released everything.
 ///
-/// What was sent is asked to end soon: polls and queued work do, while a transfer that a device
-/// works on takes its time. If the kernel cannot be asked any more, what it may still touch is
-/// leaked.
+/// All submitted jobs are cancelled first. Polls and queued work end at once; a transfer that a
+/// device works on takes its time. If the kernel cannot be called any more, the memory that it may
+/// still access is leaked.
 impl Drop for Uring {
     fn drop(&mut self) {
         for tag in 0..self.tags_end {
@@ -334,8 +334,8 @@ impl Drop for Uring {
                 break;
             }
         }
-        // Closing a ring lets go of registered files some time later; this does it now, so that who
-        // waits for a file's lock waits no longer than it must.
+        // Closing a ring releases registered files some time later. This does it now, so that the
+        // next owner of a file's lock does not wait longer than necessary.
         let _ = self.ring.submitter().unregister_files();
     }
 }

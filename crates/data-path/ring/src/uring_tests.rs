@@ -1,4 +1,4 @@
-//! What the kernel refuses a ring, whatever its thread was made to ask.
+//! The kernel refuses a ring's forbidden operations, whatever its thread asks.
 
 use std::os::fd::AsFd;
 
@@ -7,13 +7,13 @@ use rustix::net::{AddressFamily, SocketType};
 
 use super::*;
 
-/// A ring, and what its waker's place holds.
+/// A ring, and the event in its waker's place.
 fn uring() -> (Uring, rustix::fd::OwnedFd) {
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     (Uring::new(8, event.as_fd()).unwrap(), event)
 }
 
-/// What the kernel answers to an entry that no job stands behind.
+/// The kernel's answer to an entry without a job.
 fn answer(uring: &mut Uring, entry: squeue::Entry) -> Result<i32, Errno> {
     uring.push(entry.user_data(0));
     uring.sleep(None).unwrap();
@@ -22,7 +22,7 @@ fn answer(uring: &mut Uring, entry: squeue::Entry) -> Result<i32, Errno> {
     if answer < 0 { Err(Errno::from_raw_os_error(-answer)) } else { Ok(answer) }
 }
 
-/// The error of a call that takes more of the kernel's register operations.
+/// The error of a call that uses another of the kernel's register operations.
 fn refusal<T>(result: std::io::Result<T>) -> Option<Errno> {
     result.err().and_then(|error| Errno::from_io_error(&error))
 }
@@ -133,7 +133,7 @@ fn memory_is_registered_by_the_chunk_and_let_go_of_with_it() {
     let Uring { ring, chunks, .. } = &mut uring;
     let place = chunks.place_of(ring, &first);
     if place.is_none() {
-        // An ordinary user's limit is left to the rings.
+        // An ordinary user's low limit is left to the rings.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
         assert!(
             limit.is_some() && !rustix::process::geteuid().is_root(),
@@ -151,7 +151,7 @@ fn memory_is_registered_by_the_chunk_and_let_go_of_with_it() {
     drop(third);
     chunks.release(ring);
     assert_eq!(chunks.count(), 0);
-    // The next chunk may lie where one of them did.
+    // The next chunk may have the address of one of them.
     let next = BufferPool::new(CHUNK_BYTES).unwrap().take(4096).unwrap();
     assert!(chunks.place_of(ring, &next).is_some());
 }
@@ -164,8 +164,8 @@ fn a_place_that_is_taken_is_nobody_elses() {
     let Uring { ring, chunks, .. } = &mut uring;
     let pools: Vec<_> = (0..66).map(|_| BufferPool::new(CHUNK_BYTES).unwrap().take(4096).unwrap()).collect();
     let places: Vec<_> = pools.iter().map(|buffer| chunks.place_of(ring, buffer)).collect();
-    // Two are too many for the table, and go by their addresses. (Other tests make chunks too, so
-    // more may fall on one place.)
+    // Two exceed the table, and are named by address. (Other tests make chunks too, so more may
+    // share one place.)
     assert!(places.iter().filter(|place| place.is_none()).count() >= 2);
     let mut taken: Vec<_> = places.iter().flatten().collect();
     taken.sort_unstable();

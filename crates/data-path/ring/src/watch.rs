@@ -8,7 +8,7 @@ use strongroom_io::Slot;
 use crate::file::Place;
 use crate::uring::{Job, Uring};
 
-/// Names a watched socket; it is never given to another one, also after the watch has ended.
+/// Names a watched socket. It is never reused, even after the watch has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WatchToken {
     index: u32,
@@ -29,25 +29,25 @@ impl Interest {
     pub const READABLE: Self = Self { readable: true, writable: false };
     /// Writable only.
     pub const WRITABLE: Self = Self { readable: false, writable: true };
-    /// Both.
+    /// Readable and writable.
     pub const BOTH: Self = Self { readable: true, writable: true };
 }
 
-/// What became of a watched socket.
+/// The readiness of a watched socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// Which.
+    /// The socket's token.
     pub token: WatchToken,
     /// A read will not block: there are bytes, or an end, or an error.
     pub readable: bool,
     /// A write will not block: there is room, or an error.
     pub writable: bool,
-    /// The peer has closed at least its sending side, or the socket has failed. Bytes may still be
-    /// there to read before the end.
+    /// The peer has closed at least its sending side, or the socket has failed. There may still be
+    /// bytes to read before the end.
     pub hangup: bool,
 }
 
-/// What one poll asks for.
+/// The direction of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Readable,
@@ -65,9 +65,9 @@ impl Direction {
 
 /// The watched sockets of a ring.
 ///
-/// Each direction of a socket has a poll of its own in the ring, which answers once. So asking for
-/// more never has to change what is already asked for, and what was reported is not reported again
-/// until it is asked for.
+/// Each direction of a socket has its own poll in the ring, which completes once. So a new request
+/// never has to change an existing one, and readiness that was reported is not reported again until
+/// it is requested.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     entries: Vec<Entry>,
@@ -86,8 +86,7 @@ struct Watch {
     socket: Rc<Place>,
     read_poll: Option<Slot>,
     write_poll: Option<Slot>,
-    /// What happened since it was last taken; the token is in `Watches::ready` while there is
-    /// something.
+    /// The events since they were last taken; the token is in `Watches::ready` while there are any.
     happened: Option<Ready>,
 }
 
@@ -112,7 +111,7 @@ impl Watches {
         token
     }
 
-    /// Asks for the next readiness in each direction of `interest` that is not asked for already.
+    /// Requests the next readiness in each direction of `interest` that has no request yet.
     pub(crate) fn rearm(&mut self, uring: &mut Uring, token: WatchToken, interest: Interest) {
         let Some(watch) = self.get_mut(token) else { return };
         let socket = &watch.socket;
@@ -132,7 +131,7 @@ impl Watches {
         }
     }
 
-    /// Ends a watch. The ring lets go of the socket when the kernel has.
+    /// Ends a watch. The ring releases the socket when the kernel has.
     pub(crate) fn remove(&mut self, uring: &mut Uring, token: WatchToken) {
         let Some(entry) = self.entries.get_mut(token.index as usize) else {
             return;
@@ -144,7 +143,7 @@ impl Watches {
             uring.cancel(poll);
         }
         self.ready.retain(|ready| *ready != token);
-        // A place whose generations are used up is not used again.
+        // A place whose generations are exhausted is not reused.
         if let Some(next) = entry.generation.checked_add(1) {
             entry.generation = next;
             self.free.push(token.index);
@@ -164,7 +163,7 @@ impl Watches {
 
     /// Records the answer of a poll: its events, or a negative error number.
     pub(crate) fn answered(&mut self, token: WatchToken, direction: Direction, answer: i32) {
-        // The last answers of a watch that has ended find nothing.
+        // The last answers of an ended watch find no entry.
         let Some(entry) = self.entries.get_mut(token.index as usize) else {
             return;
         };
@@ -189,12 +188,12 @@ impl Watches {
         ready.hangup |= broken || events.contains(PollFlags::RDHUP);
     }
 
-    /// Whether there is something to take.
+    /// Whether there are events to take.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Appends what happened since the last time.
+    /// Appends the events since the last call.
     pub(crate) fn take_ready(&mut self, into: &mut Vec<Ready>) {
         for token in self.ready.drain(..) {
             let entry = self.entries.get_mut(token.index as usize);

@@ -1,4 +1,4 @@
-//! What ends a sleep, and what does not.
+//! Events that end a sleep, and events that do not.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -14,7 +14,7 @@ use strongroom_io::{FileOperation, Reactor};
 use strongroom_ring::{Interest, Ready, Ring, WatchToken};
 use support::{Bench, PATIENCE, TMPFS, new_file};
 
-/// Waits until a socket is ready, and takes what there is.
+/// Waits until a socket is ready, and takes the events.
 #[track_caller]
 fn ready(ring: &Ring) -> Vec<Ready> {
     let deadline = Instant::now() + PATIENCE;
@@ -27,7 +27,7 @@ fn ready(ring: &Ring) -> Vec<Ready> {
     ready
 }
 
-/// Whether nothing is ready, now that the kernel has seen everything asked for.
+/// Whether no socket is ready, now that the kernel has seen all requests.
 fn nothing_ready(ring: &Ring) -> bool {
     let mut ready = Vec::new();
     ring.wait(Some(Duration::ZERO)).unwrap();
@@ -51,7 +51,8 @@ fn another_thread_ends_the_wait_and_no_wake_up_is_lost() {
         for round in 1..=ROUNDS {
             posted.store(round, Ordering::SeqCst);
             waker.wake();
-            // Half of the time it waits to be heard; else wake-ups come as fast as they can.
+            // In every second round it waits for an answer; otherwise wake-ups follow each other at
+            // once.
             if round % 2 == 0 {
                 while seen.recv().unwrap() < round {}
             }
@@ -64,7 +65,7 @@ fn another_thread_ends_the_wait_and_no_wake_up_is_lost() {
         let now = work.load(Ordering::SeqCst);
         if now != heard {
             heard = now;
-            // The poster has gone once it was heard for the last time.
+            // The other thread has ended after the last answer.
             let _ = seen_by.send(heard);
         }
     }
@@ -95,7 +96,7 @@ fn a_deadline_ends_the_wait_once() {
     while Instant::now() < deadline {
         ring.wait(None).unwrap();
     }
-    // It is over: this sleep lasts as long as it may.
+    // The deadline has passed: this sleep lasts the full time.
     let (start, at_most) = (Instant::now(), Duration::from_millis(5));
     while start.elapsed() < at_most {
         ring.wait(Some(at_most)).unwrap();
@@ -107,13 +108,14 @@ fn an_idle_thread_enters_the_kernel_once_and_stays_there() {
     let mut bench = Bench::new(8);
     let (near, _far) = UnixStream::pair().unwrap();
     bench.ring.watch(&near, Interest::READABLE).unwrap();
-    // A wake-up that is over must not keep it awake.
+    // A past wake-up must not keep it awake.
     bench.ring.waker().wake();
     bench.ring.wait(None).unwrap();
     let enters = bench.ring.enters();
     bench.ring.wait(Some(Duration::from_millis(300))).unwrap();
     assert_eq!(bench.ring.enters(), enters + 1);
-    // What is left of a wake-up would cut every sleep short, and this would enter without end.
+    // A leftover of a wake-up would cut every sleep short, and this would enter the kernel
+    // endlessly.
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(100) {
         bench.ring.wait(Some(Duration::from_millis(100))).unwrap();
@@ -167,14 +169,14 @@ fn sockets_tell_each_readiness_once_until_asked_again() {
     far.write_all(b"ab").unwrap();
     assert_eq!(ready(&ring), event(token, true, false, false));
     assert!(nothing_ready(&ring), "told once");
-    // Not everything is read, and it is told again: the state counts, not the change.
+    // Not everything was read, so it is reported again: the state counts, not the change.
     near.read_exact(&mut [0]).unwrap();
     ring.rearm(token, Interest::READABLE);
     assert_eq!(ready(&ring), event(token, true, false, false));
     near.read_exact(&mut [0]).unwrap();
     ring.rearm(token, Interest::READABLE);
     assert!(nothing_ready(&ring));
-    // Asking for more leaves what is asked for.
+    // A further request keeps the earlier one.
     ring.rearm(token, Interest::BOTH);
     assert_eq!(ready(&ring), event(token, false, true, false));
     far.write_all(b"c").unwrap();
@@ -223,7 +225,7 @@ fn an_ended_watch_tells_nothing_and_lets_go_of_its_socket() {
     ring.wait(Some(PATIENCE)).unwrap();
     ring.unwatch(token);
     assert!(nothing_ready(&ring));
-    // Its place is used again, under another name.
+    // Its place is reused, under another name.
     let (other_near, _other_far) = UnixStream::pair().unwrap();
     let other = ring.watch(&other_near, Interest::WRITABLE).unwrap();
     assert_ne!(token, other);
@@ -231,7 +233,8 @@ fn an_ended_watch_tells_nothing_and_lets_go_of_its_socket() {
     ring.unwatch(token);
     assert_eq!(ready(&ring), event(other, false, true, false));
 
-    // Armed, and ended before anything happened: once the kernel has let go, the peer sees the end.
+    // A watch that is armed, and ended before any event: once the kernel has released the socket,
+    // the peer sees the end.
     let (near, mut far) = UnixStream::pair().unwrap();
     let token = ring.watch(&near, Interest::READABLE).unwrap();
     assert!(nothing_ready(&ring));

@@ -101,12 +101,12 @@ fn punching_frees_space_and_zeroing_keeps_it() {
         assert!(space_bytes() <= full - MIB / 4, "punching frees space in {directory}");
         assert_holds(&bench.read(file, MIB / 2, (MIB / 4) as usize), 0);
 
-        // Zeroing what was punched takes its space again, before the file system is full.
+        // Zeroing a punched extent allocates it again, before the file system is full.
         let zero = FileOperation::Zero { extent: extent(MIB / 2, MIB / 4) };
         assert_eq!(bench.run(file, zero).result, Ok(()));
         assert!(space_bytes() >= full, "zeroing takes space in {directory}");
 
-        // Neither touches its neighbours, nor the file's length.
+        // Neither operation changes its neighbours or the file's length.
         assert_holds(&bench.read(file, MIB / 4, (MIB / 4) as usize), 0x55);
         assert_holds(&bench.read(file, MIB * 3 / 4, (MIB / 4) as usize), 0x55);
         let beyond = FileOperation::Zero { extent: extent(MIB, MIB) };
@@ -167,7 +167,7 @@ fn more_operations_than_the_ring_has_entries_all_end() {
         bench.submit(tag, file, FileOperation::Read { offset: tag * 4096, into });
         bench.queue.kick();
     }
-    // Nor does it take a sleep to get at what overflowed.
+    // Overflowed completions can be reached without a sleep.
     let (deadline, mut done) = (Instant::now() + PATIENCE, Vec::new());
     while done.len() < COUNT as usize {
         assert!(Instant::now() < deadline, "{} of {COUNT} ended", done.len());
@@ -179,13 +179,13 @@ fn more_operations_than_the_ring_has_entries_all_end() {
     }
 }
 
-/// Who waits for the first end does not wait until the last one is decrypted.
+/// The client of the first completion does not wait until the last one is decrypted.
 #[test]
 fn ends_are_handed_over_in_pieces_of_so_many_and_so_many_bytes() {
     let mut bench = Bench::new(32);
     let (named, _direct) = new_file(DISK);
     std::fs::write(named.path(), vec![7; 1 << 20]).unwrap();
-    // From the page cache, so that all of them have ended when they are sent.
+    // Read from the page cache, so that all of them end as soon as they are submitted.
     let file = bench.register(File::open(named.path()).unwrap());
     for length in [4096, 48 << 10, 512 << 10] {
         for tag in 0..20 {
@@ -206,7 +206,7 @@ fn ends_are_handed_over_in_pieces_of_so_many_and_so_many_bytes() {
             );
             left -= piece.len();
             piece.drain(..).for_each(|done| assert_holds(&done, 7));
-            // It does not sleep while there are more.
+            // It does not sleep while there are more completions.
             bench.ring.wait(Some(Duration::from_millis(10))).unwrap();
         }
     }
@@ -227,7 +227,8 @@ fn each_queue_gets_its_own() {
         let operation = FileOperation::Write { offset: tag * 8192, from, durable: false };
         other.submit(FileIo { tag, file: second, operation });
     }
-    // The first queue's polls reap for both; the loop must not sleep over what they put aside.
+    // The first queue's polls reap for both; the loop must not sleep while the other queue's
+    // completions wait.
     assert!(bench.finish(16).iter().all(|done| done.buffer.as_ref().unwrap().len() == 4096));
     let done = poll_until(&bench.ring, other.as_mut(), 16);
     assert!(done.iter().all(|done| done.buffer.as_ref().unwrap().len() == 8192));
@@ -241,7 +242,7 @@ fn the_loop_does_not_sleep_over_what_another_queue_reaped() {
     let file = other.register(Arc::new(RingFile::new(file))).unwrap();
     other.submit(FileIo { tag: 5, file, operation: FileOperation::SyncData });
     other.kick();
-    // Ends on the completion, which this poll of the wrong queue reaps.
+    // This ends at the completion, which a poll of the wrong queue then reaps.
     bench.ring.wait(None).unwrap();
     let mut done = Vec::new();
     bench.queue.poll(&mut done);
@@ -307,7 +308,7 @@ fn a_dropped_queue_lets_go_of_its_files_and_their_locks() {
         assert_eq!(held, Err(Errno::WOULDBLOCK));
         drop(queue);
         wait_for_lock(named.reopen().unwrap(), Some(&bench.ring));
-        // And the place is used again.
+        // The place is reused.
         let file = bench.register(named.reopen().unwrap());
         assert_holds(&bench.write(file, 0, 4096, round), round);
     }
@@ -340,7 +341,7 @@ fn dropping_with_operations_in_flight_frees_no_memory_under_the_kernel() {
         if drops_ring {
             assert_eq!(pool.used_bytes(), 0, "the ring waited for the kernel");
         }
-        // What is free now must stay as it is filled, whatever still runs.
+        // Free memory must keep its content, whatever operations still run.
         let held: Vec<_> = std::iter::from_fn(|| pool.take(LENGTH))
             .map(|mut buffer| {
                 buffer.bytes_mut().fill(0xA5);
@@ -375,8 +376,7 @@ fn a_dropped_ring_lets_go_of_its_files_and_their_locks() {
 }
 
 /// Waits until the file's lock is free, which can be some milliseconds after the last answer about
-/// the file (12 seen). The ring that used the file, if it is still there, goes on turning
-/// meanwhile.
+/// the file (12 seen). The ring that used the file, if it still exists, keeps running meanwhile.
 #[track_caller]
 fn wait_for_lock(file: File, ring: Option<&Ring>) {
     let (taken_by, taken) = mpsc::channel();

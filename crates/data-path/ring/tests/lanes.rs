@@ -1,4 +1,4 @@
-//! Threads that run one job after another on the ring that each was made with.
+//! Threads that run one job after another, each on its own ring.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -33,7 +33,7 @@ fn each_job_has_a_lane_of_its_own_while_there_are_any() {
         jobs.push((job.unwrap(), finish));
     }
     assert!(jobs.iter_mut().all(|(job, _)| !job.poll_end()));
-    // The fourth comes back as it was, and fits once there is a lane.
+    // The fourth job comes back unchanged, and runs once a lane is idle.
     let ran = Arc::new(Mutex::new(false));
     let Err(Busy(job)) = lanes.run({
         let ran = Arc::clone(&ran);
@@ -62,7 +62,7 @@ fn a_lane_that_becomes_idle_is_told_of() {
     let lanes = Lanes::start("lane", 1, 8).unwrap();
     let reactor = IdleReactor::new().unwrap();
     lanes.wake_when_idle(&reactor.waker());
-    // One is, and each of these would hang for a day.
+    // A lane is idle, so these return at once; otherwise each would hang for a day.
     reactor.sleep(Duration::from_secs(86_400)).unwrap();
     for _ in 0..100 {
         let (finish, finished) = channel::<()>();
@@ -100,7 +100,7 @@ fn a_panicking_job_does_not_cost_its_lane() {
         });
         let panic = job.unwrap().join().unwrap_err();
         assert_eq!(panic.downcast_ref(), Some(&"as it should in this test"));
-        // What it left in the ring is gone.
+        // The job's leftovers in the ring are gone.
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
     }
     assert_eq!(lanes.run(|_| 7).unwrap().join().unwrap(), 7);
@@ -130,7 +130,7 @@ fn a_panic_of_a_result_that_nobody_wants_is_not_the_lanes() {
     assert_eq!(lanes.run(|_| 7).unwrap().join().unwrap(), 7);
 }
 
-/// File I/O, and a socket that is heard of and one that is not.
+/// File I/O, a socket with an event and one without.
 fn a_turn(ring: &Ring, file: Arc<RingFile>, fill: u8) {
     let pool = BufferPool::new(2 << 20).unwrap();
     let (near, mut far) = UnixStream::pair().unwrap();
@@ -167,7 +167,7 @@ fn a_turn(ring: &Ring, file: Arc<RingFile>, fill: u8) {
 #[test]
 fn a_lane_is_as_good_as_new_after_a_thousand_jobs() {
     let lanes = Lanes::start("lane", 1, 8).unwrap();
-    // Each job takes three places among the ring's files: were one kept, the ring would be full.
+    // Each job takes three places of the ring's table: if one were kept, the table would fill up.
     for round in 0..1000_u32 {
         let (named, file) = new_file(TMPFS);
         flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -178,8 +178,8 @@ fn a_lane_is_as_good_as_new_after_a_thousand_jobs() {
             ring.enters() - enters
         });
         assert!(job.unwrap().join().unwrap() < 100);
-        // The lock is free although the lane has nothing more to do, hence it waits for it without
-        // giving the ring a turn.
+        // The lock must become free although the lane is idle, so this waits without running the
+        // ring.
         let (taken_by, taken) = sync_channel(1);
         let file = named.reopen().unwrap();
         let waiter = thread::spawn(move || taken_by.send(flock(&file, FlockOperation::LockExclusive)));
@@ -198,7 +198,7 @@ fn a_file_lock_ends_with_the_job_whoever_of_the_kernel_worked_on_the_file() {
             let pool = BufferPool::new(16 << 20).unwrap();
             let mut queue = ring.file_queue().unwrap();
             let file = queue.register(Arc::new(RingFile::new(file))).unwrap();
-            // Writes that allocate, and syncs, are done by threads of the kernel's.
+            // Writes that allocate, and syncs, are done by threads of the kernel.
             for tag in 0..8 {
                 let from = pool.take(1 << 20).unwrap();
                 let operation = FileOperation::Write { offset: tag << 20, from, durable: true };
@@ -237,7 +237,7 @@ fn the_last_drop_ends_the_threads() {
         let ended = Arc::clone(&ended);
         move |_: &Ring| COUNTED.set(Some(Counted(ended)))
     };
-    // All four at once, so that each has one; the last holds on.
+    // All four run at once, so that each lane has one; the last one waits.
     let (finish, finished) = channel::<()>();
     let (began_by, began) = sync_channel(4);
     let barrier = Arc::new(std::sync::Barrier::new(4));
@@ -299,7 +299,7 @@ fn an_idle_lane_does_nothing() {
     let (thread, _) = lanes
         .run(move |ring| {
             a_turn(ring, file, 1);
-            // Wake-ups and deadlines of a job that has gone are nothing to the lane.
+            // Wake-ups and deadlines of an ended job do not affect the lane.
             ring.waker().wake();
             ring.wake_at(Instant::now() + Duration::from_millis(1));
             pass(ring)
@@ -317,9 +317,9 @@ fn an_idle_lane_does_nothing() {
         thread::yield_now();
     }
     let (_, before) = lanes.run(pass).unwrap().join().unwrap();
-    // Something else takes its time.
+    // Let some time pass.
     IdleReactor::new().unwrap().sleep(Duration::from_millis(300)).unwrap();
     let (_, after) = lanes.run(pass).unwrap().join().unwrap();
-    // Once to fall asleep, and once to look whether there is more, after the order had come.
+    // One entry to fall asleep, and one to check for more after the order.
     assert!(after - before <= 3, "{} entries into the kernel while idle", after - before);
 }

@@ -1,5 +1,5 @@
-//! What counting one request costs, with one request in a batch and with eight: the processor time
-//! of the calling thread.
+//! Measures the cost of counting one request, in batches of one and of eight: the processor time of
+//! the calling thread.
 
 #![allow(clippy::print_stdout, reason = "its figures are for people to read")]
 

@@ -1,14 +1,13 @@
-//! Latencies, counted in buckets whose bounds grow: four to each power of two.
+//! Counts latencies in buckets with growing bounds: four per power of two.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Below 2^10 ns (1.024 us) everything is one bucket: no request is that fast for a reason that
-/// anybody looks into.
+/// Latencies below 2^10 ns (1.024 us) share one bucket: differences between such fast requests are
+/// of no interest.
 const FIRST_EXPONENT: u32 = 10;
-/// From 2^36 ns (68.7 s) on everything is one bucket: a client has given up by then.
+/// Latencies from 2^36 ns (68.7 s) on share one bucket: a client has given up by then.
 const LAST_EXPONENT: u32 = 36;
-/// Four buckets to each power of two: a bucket's upper bound is at most a quarter above its lower
-/// one.
+/// Four buckets per power of two: a bucket's upper bound is at most a quarter above its lower one.
 const STEP_BITS: u32 = 2;
 
 /// How many buckets there are: those between the two powers, the one below and the one above.
@@ -27,8 +26,8 @@ pub fn bucket_of(latency_ns: u64) -> usize {
     (1 + ((exponent - FIRST_EXPONENT) << STEP_BITS) + step) as usize
 }
 
-/// The latency that all of a bucket's are below, in nanoseconds; `None` for the last bucket, and
-/// beyond it.
+/// The upper bound of a bucket's latencies, exclusive, in nanoseconds; `None` for the last bucket
+/// and beyond it.
 pub fn upper_bound_ns(bucket: usize) -> Option<u64> {
     match bucket {
         0 => Some(1 << FIRST_EXPONENT),
@@ -41,7 +40,7 @@ pub fn upper_bound_ns(bucket: usize) -> Option<u64> {
     }
 }
 
-/// How many requests took how long.
+/// The distribution of requests' latencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram([u64; BUCKETS]);
 
@@ -52,7 +51,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Adds requests to a bucket; those of no bucket are left out.
+    /// Adds requests to a bucket. An invalid bucket is ignored.
     pub fn add(&mut self, bucket: usize, count: u64) {
         if let Some(counted) = self.0.get_mut(bucket) {
             *counted = counted.saturating_add(count);
@@ -64,12 +63,12 @@ impl Histogram {
         self.add(bucket_of(latency_ns), 1);
     }
 
-    /// Adds all of another.
+    /// Adds all requests of another histogram.
     pub fn merge(&mut self, other: &Self) {
         other.counts().for_each(|(bucket, count)| self.add(bucket, count));
     }
 
-    /// What came since `before`.
+    /// The requests since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -84,24 +83,24 @@ impl Histogram {
         self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The buckets that hold something, with their counts.
+    /// The buckets that are not empty, with their counts.
     pub fn counts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.0.iter().copied().enumerate().filter(|(_, count)| *count > 0)
     }
 
-    /// How many requests took less than `bound_ns`, which is to be the bound of a bucket.
+    /// How many requests took less than `bound_ns`, which must be the bound of a bucket.
     pub fn total_below(&self, bound_ns: u64) -> u64 {
         let below =
             |(bucket, _): &(usize, u64)| upper_bound_ns(*bucket).is_some_and(|upper| upper <= bound_ns);
         self.counts().filter(below).fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
-    /// A latency in nanoseconds that this part (0 to 1) of the requests did not reach: the upper
-    /// bound of their bucket, so at most a quarter too much. `None` if there are no requests. Of
-    /// the last bucket it is the lower bound.
+    /// The latency in nanoseconds below which this part (0 to 1) of the requests stayed: the upper
+    /// bound of their bucket, so at most a quarter too high. For the last bucket it is the lower
+    /// bound. `None` if there are no requests.
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let total = self.total();
-        // Of few requests, the one that is meant; never none.
+        // The number of the request in question, counted from the fastest; at least 1.
         let rank = ((total as f64 * part).ceil() as u64).clamp(1, total.max(1));
         let mut seen = 0_u64;
         let bucket = self.counts().find_map(|(bucket, count)| {
@@ -117,7 +116,7 @@ impl Histogram {
     }
 }
 
-/// As the buckets that hold something: `[[17,4],[18,1]]`.
+/// As the buckets that are not empty: `[[17,4],[18,1]]`.
 impl Serialize for Histogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.counts())

@@ -1,13 +1,13 @@
-//! What a volume's clients ask of it, counted.
+//! Counts the requests of a volume's clients.
 //!
-//! A worker counts in a [page](Page) of shared memory that its supervisor made: each lane has a
-//! block of its own and is its only writer, so that counting takes no lock and no locked
-//! instruction. The supervisor reads the page whenever it likes, into a [`Snapshot`], without a
-//! word to the worker. It believes nothing in it: every word is a number and no more, no index is
-//! taken from it, and a worker that was taken over can lie about its own volume alone.
+//! A worker counts in a [page](Page) of shared memory that its supervisor made: each lane is the
+//! only writer of its own block, so that counting takes no lock and no locked instruction. The
+//! supervisor reads the page at any time into a [`Snapshot`], without contacting the worker. It
+//! does not trust the content: every word is only a number, none is used as an index, and a
+//! compromised worker can falsify only its own volume's statistics.
 //!
 //! The page outlives a worker's death and an upgrade, so its counters only ever grow;
-//! [`Snapshot::since_unix_ms`] says when it was made, and they were zero.
+//! [`Snapshot::since_unix_ms`] is the time when it was made with all counters at zero.
 #![forbid(unsafe_code)]
 
 mod histogram;

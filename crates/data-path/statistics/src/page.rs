@@ -1,10 +1,11 @@
-//! The page: shared memory in which the lanes of a volume's worker count, as its supervisor holds
-//! it.
+//! The page: shared memory in which the lanes of a volume's worker count, from its supervisor's
+//! side.
 //!
 //! ```text
 //! page   = block of lane 0 | ... | block of lane LANES_MAX - 1
 //! block  = gauges (16 words) | read | write | flush | discard | write_zeroes (128 words each)
-//! gauges = in flight | progress: CLOCK_MONOTONIC of the last completion, or of when something came in flight, in ns
+//! gauges = in flight | progress, in ns of CLOCK_MONOTONIC: the last completion, or the time at
+//!          which the first request came in flight
 //! each   = bytes | time, in ns | errors of each kind (5) | the histogram's buckets (106) | unused
 //! ```
 //!
@@ -19,7 +20,7 @@ use crate::histogram::BUCKETS;
 use crate::recorder::Clock;
 use crate::snapshot::{ErrorKind, Operation, Snapshot};
 
-/// The number of this layout. A worker that knows another one does not count.
+/// The number of this layout. A worker that uses another layout does not count.
 pub const LAYOUT: u32 = 1;
 
 /// Blocks of a page: the most queues of a vhost-user disk, and the most connections of an NBD
@@ -46,10 +47,10 @@ pub(crate) const fn operation_words(operation: Operation) -> usize {
     GAUGE_WORDS + operation as usize * OPERATION_WORDS
 }
 
-/// Why there is no page.
+/// The reasons why there is no page.
 pub type PageError = SharedWordsError;
 
-/// The page of a volume, as its supervisor reads it.
+/// The page of a volume, from the side of its supervisor, which reads it.
 #[derive(Debug)]
 pub struct Page {
     file: OwnedFd,
@@ -59,7 +60,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes a page in which nothing was counted yet.
+    /// Makes a page with all counters at zero.
     ///
     /// # Errors
     /// If the kernel has no memory for it.
@@ -69,8 +70,8 @@ impl Page {
         Ok(Self { file, words, clock: Clock::new(), since_unix_ms: unix_ms() })
     }
 
-    /// What was counted. Whatever the worker has written, this is numbers, and takes as long as
-    /// ever.
+    /// Reads the counters. Whatever the worker has written is treated as numbers, and does not
+    /// affect the time that this takes.
     pub fn read(&self) -> Snapshot {
         let mut snapshot =
             Snapshot { since_unix_ms: self.since_unix_ms, read_unix_ms: unix_ms(), ..Snapshot::default() };
@@ -103,7 +104,7 @@ impl Page {
     }
 }
 
-/// For the worker, which gets it at its birth.
+/// The page's file, which the worker gets at its start.
 impl AsFd for Page {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

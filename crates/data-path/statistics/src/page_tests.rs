@@ -38,7 +38,7 @@ fn what_lanes_count_is_added_up() {
     drop(second);
     let snapshot = page.read();
     assert_eq!((snapshot.in_flight, snapshot.stalled_ms), (0, 0));
-    // The next lane in that block goes on counting.
+    // The next lane in that block continues counting.
     let mut third = recorders.claim();
     third.taken(now);
     third.answered(Operation::Read, Ok(1), now, now);
@@ -58,7 +58,7 @@ fn a_successor_counts_on_and_forgets_what_a_dead_one_had_in_flight() {
     std::mem::forget(lane);
     assert_eq!(page.read().in_flight, 1);
     let successor = Recorders::of_page(&page).unwrap();
-    // It is confined while the other one still serves.
+    // The successor is confined while the other one still serves.
     assert_eq!(page.read().in_flight, 1);
     successor.begin();
     assert_eq!((page.read().in_flight, page.read().flush.requests()), (0, 1));
@@ -70,7 +70,7 @@ fn a_lane_without_a_completion_is_seen_beside_one_that_has_some() {
     let recorders = Recorders::of_page(&page).unwrap();
     let (mut stuck, mut busy) = (recorders.claim(), recorders.claim());
     let Some(long_ago) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
-    // A page's clock begins with it, so the block is written as it would stand.
+    // A page's clock begins with the page, so the block is written directly.
     stuck.taken(long_ago);
     busy.taken(Instant::now());
     let words = WordsWriter::map(&page, PAGE_WORDS).unwrap();
@@ -98,7 +98,7 @@ fn lanes_beyond_the_last_block_count_nothing() {
     none.refused(Operation::Read);
 }
 
-/// A worker that was taken over writes what it likes, where it likes.
+/// A compromised worker writes arbitrary words anywhere.
 #[test]
 fn whatever_is_in_the_page_is_numbers() {
     let page = Page::make().unwrap();
@@ -114,7 +114,7 @@ fn whatever_is_in_the_page_is_numbers() {
     for value in written {
         words.words().iter().for_each(|word| word.store(value(), Ordering::Relaxed));
         let snapshot = page.read();
-        // Sums stop at the most that there is.
+        // Sums saturate.
         assert_eq!((snapshot.in_flight, snapshot.read.latency.total()), (u64::MAX, u64::MAX));
         for operation in Operation::ALL {
             let counters = snapshot.of(operation);

@@ -1,4 +1,4 @@
-//! The writing side: what a lane counts with.
+//! The writing side: the recorders with which lanes count.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::page::{
 };
 use crate::snapshot::{ErrorKind, Operation};
 
-/// Moments of this process as nanoseconds of CLOCK_MONOTONIC, which all processes share.
+/// Converts this process's instants to nanoseconds of CLOCK_MONOTONIC, which all processes share.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     instant: Instant,
@@ -32,7 +32,7 @@ impl Clock {
         Self { instant: Instant::now(), monotonic_ns: nanoseconds(now) }
     }
 
-    /// A moment that was read already.
+    /// Converts an instant.
     pub fn ns_of(&self, moment: Instant) -> u64 {
         self.monotonic_ns.saturating_add(nanoseconds(moment.saturating_duration_since(self.instant)))
     }
@@ -44,7 +44,7 @@ impl Clock {
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
-    // 584 years fit.
+    // 584 years fit into it.
     duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into())
 }
 
@@ -61,7 +61,7 @@ struct Shared {
 }
 
 impl Recorders {
-    /// Recorders that count nothing, for who has no page.
+    /// Recorders that count nothing, without a page.
     pub fn none() -> Self {
         Self::default()
     }
@@ -76,8 +76,8 @@ impl Recorders {
         Ok(Self(Some(Arc::new(Shared { words, clock: Clock::new(), free }))))
     }
 
-    /// Says that nothing is in flight: a predecessor that was killed left what it had so, and a
-    /// lane that goes on with it counts it anew. Called before any lane serves, and when no
+    /// Resets the gauges to nothing in flight: a killed predecessor left its requests counted, and
+    /// a lane that resumes them counts them again. Called before any lane serves, and when no
     /// predecessor writes any more.
     pub fn begin(&self) {
         let Some(shared) = &self.0 else { return };
@@ -86,7 +86,7 @@ impl Recorders {
         }
     }
 
-    /// A recorder for a lane, which is its only writer until it is dropped. One beyond
+    /// A recorder for a lane, the only writer of its block until it is dropped. A recorder beyond
     /// [`LANES_MAX`] counts nothing.
     pub fn claim(&self) -> Recorder {
         let claimed = self.0.as_ref().and_then(|shared| {
@@ -124,7 +124,7 @@ fn add(word: &AtomicU64, count: u64) {
 }
 
 impl Recorder {
-    /// A request was taken from the client at `now`.
+    /// Counts a request that was taken from the client at `now`.
     pub fn taken(&mut self, now: Instant) {
         self.in_flight += 1;
         let Some(lane) = &self.lane else { return };
@@ -135,8 +135,8 @@ impl Recorder {
         block[IN_FLIGHT].store(self.in_flight, Ordering::Relaxed);
     }
 
-    /// A request that was taken at `taken` is answered at `now`, having moved so many bytes or
-    /// failed: how long it took, in nanoseconds.
+    /// Counts a request that was taken at `taken` and answered at `now`, with its bytes or its
+    /// failure. Returns its latency in nanoseconds.
     pub fn answered(
         &mut self,
         operation: Operation,
@@ -161,13 +161,13 @@ impl Recorder {
         latency_ns
     }
 
-    /// A request was refused at once: it was never in flight.
+    /// Counts a request that was refused at once, and so was never in flight.
     pub fn refused(&mut self, operation: Operation) {
         let Some(lane) = &self.lane else { return };
         add(&lane.block()[operation_words(operation) + ERRORS + ErrorKind::Refused as usize], 1);
     }
 
-    /// A request that was taken is left unanswered, for a successor to do again.
+    /// Notes that a request is left unanswered, for a successor to repeat.
     pub fn left(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if let Some(lane) = &self.lane {

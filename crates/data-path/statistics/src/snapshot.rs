@@ -1,10 +1,10 @@
-//! What was counted, at one moment.
+//! The statistics at one moment.
 
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 
-/// What clients ask for.
+/// The operations that clients request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -36,7 +36,7 @@ impl Operation {
     }
 }
 
-/// Why requests fail.
+/// The reasons why requests fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -46,8 +46,7 @@ pub enum ErrorKind {
     Device,
     /// A block is damaged, or sealed under a key that the volume does not have.
     Integrity,
-    /// What the client asked for cannot be done: beyond the end, not aligned, a write to what is
-    /// read-only.
+    /// The request is invalid: beyond the end, not aligned, or a write to a read-only disk.
     Refused,
     /// Anything else.
     Other,
@@ -86,7 +85,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// How many of a kind.
+    /// The count of a kind.
     pub fn of(&self, kind: ErrorKind) -> u64 {
         match kind {
             ErrorKind::NoSpace => self.no_space,
@@ -108,7 +107,7 @@ impl Errors {
         *counted = counted.saturating_add(count);
     }
 
-    /// All of them.
+    /// The count of all failed requests.
     pub fn total(&self) -> u64 {
         ErrorKind::ALL.iter().fold(0, |sum, kind| sum.saturating_add(self.of(*kind)))
     }
@@ -118,23 +117,24 @@ impl Errors {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// Bytes of those that succeeded.
+    /// Bytes of the requests that succeeded.
     pub bytes: u64,
     /// The sum of all latencies, in nanoseconds. Its growth over time is the mean queue depth.
     pub time_ns: u64,
-    /// Those that failed.
+    /// The requests that failed.
     pub errors: Errors,
-    /// The latencies of all that were answered, well or not; not of what was refused at once.
+    /// The latencies of all answered requests, including failed ones, but not those refused at
+    /// once.
     pub latency: Histogram,
 }
 
 impl Counters {
-    /// How many were answered, well or not, but for those that were refused at once.
+    /// How many requests were answered, including failed ones, but not those refused at once.
     pub fn requests(&self) -> u64 {
         self.latency.total()
     }
 
-    /// What came since `before`.
+    /// The requests since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut errors = Errors::default();
@@ -149,7 +149,7 @@ impl Counters {
         }
     }
 
-    /// Adds all of another.
+    /// Adds all requests of another.
     pub fn merge(&mut self, other: &Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.time_ns = self.time_ns.saturating_add(other.time_ns);
@@ -158,18 +158,18 @@ impl Counters {
     }
 }
 
-/// All that was counted of a volume since its page was made.
+/// The statistics of a volume since its page was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
     /// When all counters were zero: milliseconds since 1970-01-01 00:00 UTC. Another value means
-    /// that they began anew.
+    /// that they were reset.
     pub since_unix_ms: u64,
-    /// When this was read, in the same.
+    /// When this was read, in the same unit.
     pub read_unix_ms: u64,
     /// Requests that are being worked on now.
     pub in_flight: u64,
-    /// For how long some queue or connection has had requests in flight and completed none, in
+    /// How long some queue or connection has had requests in flight without completing any, in
     /// milliseconds; 0 while nothing is in flight.
     pub stalled_ms: u64,
     /// Reads.
@@ -185,7 +185,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Those of an operation.
+    /// The counters of an operation.
     pub fn of(&self, operation: Operation) -> &Counters {
         match operation {
             Operation::Read => &self.read,
@@ -206,7 +206,7 @@ impl Snapshot {
         }
     }
 
-    /// What came since `before`, which is all of it if the counters began anew meanwhile.
+    /// The requests since `before`; all of them if the counters were reset meanwhile.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();

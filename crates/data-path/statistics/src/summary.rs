@@ -1,18 +1,18 @@
-//! What was counted, in the few numbers that a person looks at.
+//! A summary of the statistics for people.
 
 use serde::Serialize;
 
 use crate::snapshot::{Counters, Errors};
 
-/// The requests of one operation, in few numbers. Latencies are in nanoseconds, and at most a
-/// quarter too high: they are the bounds of buckets.
+/// A summary of the requests of one operation. Latencies are in nanoseconds and at most a quarter
+/// too high, because they are the bounds of buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// How many were answered, well or not, but for those that were refused at once.
+    /// How many were answered, including failed ones, but not those refused at once.
     pub requests: u64,
-    /// Bytes of those that succeeded.
+    /// Bytes of the requests that succeeded.
     pub bytes: u64,
-    /// Those that failed.
+    /// The requests that failed.
     pub errors: Errors,
     /// The mean latency; exact.
     pub mean_ns: u64,

@@ -1,4 +1,4 @@
-//! Why a stream is not what it should be.
+//! The errors of streams.
 
 use std::io;
 
@@ -7,79 +7,79 @@ use thiserror::Error;
 
 use crate::header::StreamKind;
 
-/// Why a stream cannot be written, or is not given out.
+/// The reasons why a stream cannot be written, or is not read out.
 #[derive(Debug, Error)]
 pub enum StreamError {
-    /// Nothing was written here, or what was is gone.
+    /// There is no stream: nothing was written here, or it was erased.
     #[error("there is no stream in it")]
     NotThere,
-    /// Somebody else's, or damaged where it says what it is.
+    /// The first block does not identify a stream: another program wrote it, or it is damaged.
     #[error("it is no stream of this program, or its first block is damaged")]
     NoStream,
-    /// A later program's.
+    /// A newer program wrote it.
     #[error("its stream is of format {found}, and this program reads {known}: a newer program wrote it")]
     Newer {
-        /// Its format.
+        /// The stream's format.
         found: u32,
-        /// Ours.
+        /// The newest format that this program reads.
         known: u32,
     },
-    /// What the first block says is not what was written.
+    /// The first block does not verify.
     #[error("the first block of its stream is damaged, or is from another stream")]
     HeaderDamaged,
-    /// Not what is wanted.
+    /// The stream is of another kind than requested.
     #[error("its stream is {found}, and should be {wanted}")]
     AnotherKind {
-        /// What it is.
+        /// The kind that was found.
         found: StreamKind,
-        /// What it should be.
+        /// The kind that was requested.
         wanted: StreamKind,
     },
-    /// It was made in another volume.
+    /// It was written in another volume.
     #[error("its stream was written in another volume, and copied here")]
     AnotherVolume,
     /// A record does not verify.
     #[error("record {number} of its stream is damaged, or is from another stream")]
     Damaged {
-        /// Which, from 0.
+        /// The record's number, from 0.
         number: u64,
     },
     /// A record lies where another one belongs.
     #[error("record {found} of its stream lies where record {number} belongs: it was moved, or put back")]
     Misplaced {
-        /// Which should be there, from 0.
+        /// The number of the record that belongs there, from 0.
         number: u64,
-        /// Which is.
+        /// The number of the record that was found.
         found: u64,
     },
     /// It has no end: its writer was interrupted, or its end was cut off.
     #[error("its stream breaks off at record {records}: it was never finished, or its end was cut off")]
     Unfinished {
-        /// Records before that.
+        /// The count of complete records.
         records: u64,
     },
-    /// More than the volume, or a format's field, has room for.
+    /// The content is larger than the volume, or than a field of the format can express.
     #[error("its stream is larger than its volume, which has {size_bytes} bytes")]
     NoRoom {
         /// The volume's size.
         size_bytes: u64,
     },
-    /// A size that the format does not have.
+    /// A size is outside the limits of the format.
     #[error("{what} of {actual} is not possible: {least} to {most}")]
     Limit {
-        /// Of what.
+        /// The name of the size.
         what: &'static str,
-        /// What it is.
+        /// The kind that was found.
         actual: u64,
-        /// The least that it may be.
+        /// The lower limit.
         least: u64,
-        /// The most.
+        /// The upper limit.
         most: u64,
     },
-    /// The volume, or who gives or takes the content.
+    /// The volume, the source or the sink failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The cipher.
+    /// The cipher failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }

@@ -1,4 +1,4 @@
-//! The first block of a stream: what it is, and its secret.
+//! The first block of a stream: its identity and its secret.
 
 use std::fmt;
 
@@ -15,27 +15,27 @@ use crate::medium::Medium;
 
 /// Bytes of the first block.
 pub const HEADER_BYTES: usize = 4096;
-/// The smallest place of a record, in bytes: a block of a volume.
+/// The smallest slot of a record, in bytes: a block of a volume.
 pub const SLOT_BYTES_MIN: u32 = 4096;
-/// The largest, in bytes: what a reader may be made to take memory for.
+/// The largest slot of a record, in bytes. It limits the memory that a reader allocates.
 pub const SLOT_BYTES_MAX: u32 = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"STRSTRM1";
 const VERSION: u32 = 1;
 const SECRET_BYTES: usize = 32;
-/// What says which stream it is; all of it is bound into the keys.
+/// Bytes of the fields that identify the stream; all of them are bound into the key.
 const FIELDS_BYTES: usize = 64;
 const SECRET_AT: std::ops::Range<usize> = FIELDS_BYTES..FIELDS_BYTES + SECRET_BYTES;
 const MAC_AT: usize = HEADER_BYTES - mac::DIGEST_BYTES;
 
-/// What a stream holds.
+/// The kind of content in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
-    /// The memory and the devices' state of a VM that was suspended.
+    /// The memory and device state of a suspended VM.
     Memory,
     /// A guest's memory as a core file, for debuggers.
     Dump,
-    /// What a guest said on its console.
+    /// A guest's console output.
     Console,
 }
 
@@ -66,9 +66,9 @@ impl fmt::Display for StreamKind {
 /// How a stream's volume is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of a record.
+    /// Bytes of a record's slot.
     pub slot_bytes: u32,
-    /// Of a log: how many records its ring has; 0 for a stream with an end.
+    /// The count of records in a log's ring; 0 for a stream with an end.
     pub ring_slots: u32,
 }
 
@@ -76,13 +76,13 @@ pub struct Shape {
 #[derive(Debug)]
 pub struct Header {
     pub slot_bytes: u32,
-    /// Of a log: how many records its ring has; 0 for a stream with an end.
+    /// The count of records in a log's ring; 0 for a stream with an end.
     pub ring_slots: u32,
     pub key: BulkKey,
 }
 
 impl Header {
-    /// Makes a new stream with a secret of its own, and writes its first block.
+    /// Makes a new stream with its own secret, and writes its first block.
     pub fn write(
         medium: &mut impl Medium,
         kind: StreamKind,
@@ -128,7 +128,7 @@ impl Header {
         if &block[..8] != MAGIC {
             return Err(StreamError::NoStream);
         }
-        // Before the rest is understood at all: a later format may have its secret elsewhere.
+        // Check this before parsing the rest: a later format may have its secret elsewhere.
         let version = number(block, 8);
         if version > VERSION {
             return Err(StreamError::Newer { found: version, known: VERSION });
@@ -168,8 +168,8 @@ fn header_key(secret: &SecretBytes, block: &[u8; HEADER_BYTES]) -> Result<Secret
     Ok(hkdf_sha256(secret, &block[16..32], b"strongroom stream header v1", aead::KEY_BYTES)?)
 }
 
-/// Bound to all that the first block says of the stream, so that no record verifies under another
-/// word about it.
+/// Derives the key of the records. It is bound to all fields of the first block, so that no record
+/// verifies if one of them changes.
 fn record_key(secret: &SecretBytes, block: &[u8; HEADER_BYTES]) -> Result<BulkKey, StreamError> {
     let info = [b"strongroom stream records v1", &block[..FIELDS_BYTES]].concat();
     Ok(BulkKey::new(&hkdf_sha256(secret, &block[16..32], &info, aead::KEY_BYTES)?)?)

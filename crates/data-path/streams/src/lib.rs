@@ -1,26 +1,26 @@
 //! Streams of guest data inside volumes: a suspended VM's memory, a guest's dump, a console's log.
 //!
-//! A volume is sealed by XTS, which hides and does not authenticate: who can write to its files can
-//! damage blocks, cut them off and put old ones back. A disk's guest lives with that, or has tags.
-//! What is fed to QEMU, or is given to a person as what the guest was, must not: so a stream is
-//! numbered records, each sealed by AES-256-GCM under a key of this stream alone, with its number
-//! and whether it is the last one bound in.
+//! XTS encrypts a volume but does not authenticate it: anyone who can write to its files can damage
+//! blocks, truncate them and restore old ones. A disk's guest has to tolerate that, or its volume
+//! has tags. Data that is fed to QEMU, or shown to a person as the guest's output, needs more. So a
+//! stream consists of numbered records, each sealed by AES-256-GCM under a key of this stream
+//! alone. The record's number, and whether it is the last one, are bound into the seal.
 //!
 //! - [`StreamWriter`] and [`StreamReader`]: a stream that is written once and has an end.
-//! - [`StreamWriter::pack_from`] and [`Unpacker`]: content of such a stream without its zeroes.
-//! - [`Log`]: a ring of the last of what was said, which never ends.
+//! - [`StreamWriter::pack_from`] and [`Unpacker`]: the content of such a stream without its zeroes.
+//! - [`Log`]: a ring with the latest output, which never ends.
 //!
-//! What it promises:
-//! - Nothing is given out that was not verified; [`StreamReader::verify`] verifies all of a stream
-//!   before any of it is used.
-//! - Whatever is cut off, reordered, mixed, put back or damaged inside a stream is noticed, and the
-//!   record is named. A whole volume that is put back is another matter: its descriptor's
-//!   generation and id tell, to who remembers them.
-//! - Lengths that are read are held against limits before memory is taken.
+//! Promises:
+//! - Only verified content is passed on; [`StreamReader::verify`] verifies a whole stream before
+//!   any of it is used.
+//! - Truncated, reordered, mixed, replayed and damaged records inside a stream are detected, and
+//!   the error names the record. If a whole volume is replaced by an older copy, only its
+//!   descriptor's generation and id show it, to a person who has recorded them.
+//! - Lengths that are read are checked against limits before memory is allocated.
 //!
-//! What may not enter: volumes' formats and keys' hierarchy (the key of a stream lies in its first
-//! block, so that the volume's own encryption covers it; `docs/decisions/0014-sealed-records.md`),
-//! files, QEMU. Bytes: `docs/ON_DISK.md`.
+//! Out of scope: volume formats and the key hierarchy (the key of a stream is in its first block,
+//! so that the volume's own encryption covers it; `docs/decisions/0014-sealed-records.md`), files,
+//! and QEMU. The bytes are described in `docs/ON_DISK.md`.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -42,8 +42,8 @@ pub use reader::StreamReader;
 pub use sparse::{Unpacked, Unpacker};
 pub use writer::StreamWriter;
 
-/// Bytes of the volume that a stream of so much content takes at most, its description in a record
-/// of its own.
+/// The most bytes of the volume that a stream with this much content takes. Its description has its
+/// own record.
 pub fn stream_bytes(content_bytes: u64, slot_bytes: u32) -> u64 {
     let records = content_bytes.div_ceil(record::content_bytes_max(slot_bytes) as u64).saturating_add(2);
     records.saturating_mul(u64::from(slot_bytes)).saturating_add(header::HEADER_BYTES as u64)

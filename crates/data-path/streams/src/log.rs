@@ -1,7 +1,8 @@
-//! A log in a ring: the last of what was said, for as long as it is said.
+//! A log in a ring: it keeps the latest output and overwrites the oldest.
 //!
-//! Whole records go round the ring. What was said since the last whole one is the *tail*, written
-//! again and again, in turn to two places, so that one of them is whole whenever power is cut.
+//! Whole records fill the ring in turn. The output since the last whole record is the *tail*. It is
+//! written again each time, alternately to two slots, so that one of them is intact whenever power
+//! is cut.
 
 use strongroom_types::VolumeId;
 use zeroize::Zeroizing;
@@ -11,44 +12,44 @@ use crate::header::{HEADER_BYTES, Header, Shape, StreamKind};
 use crate::medium::Medium;
 use crate::record::{self, Found, HEAD_BYTES, Place, TAIL, content_bytes_max};
 
-/// Whole records that a ring may have: what a reader may be made to look at.
+/// The most whole records of a ring. It limits the work of a reader.
 pub const RING_SLOTS_MAX: u32 = 4096;
-/// Places of the tail.
+/// Slots of the tail.
 const TAILS: u64 = 2;
 
-/// A log that is written, or read.
+/// A log that is open for writing or reading.
 #[derive(Debug)]
 pub struct Log<M> {
     medium: M,
     header: Header,
     slot: Zeroizing<Vec<u8>>,
-    /// What was said since the last whole record.
+    /// The output since the last whole record.
     tail: Zeroizing<Vec<u8>>,
-    /// The number that the tail's record will have.
+    /// The number of the tail's record.
     number: u64,
     step: u64,
-    /// Whether some of the tail is not durable.
+    /// Whether part of the tail is not durable.
     behind: bool,
 }
 
-/// A piece of a log, in the order in which it was said.
+/// A piece of a log, in the order of writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogPiece<'a> {
-    /// What was said.
+    /// Output.
     Said(&'a [u8]),
-    /// A record that should be here does not verify.
+    /// A record that does not verify.
     Damaged {
-        /// Which, from 0.
+        /// The record's number, from 0.
         number: u64,
     },
 }
 
 impl<M: Medium> Log<M> {
-    /// Begins a log in a volume; whatever it held is lost.
+    /// Begins a log in a volume and overwrites the previous content.
     ///
     /// # Errors
-    /// [`StreamError::Limit`] for sizes that the format does not have; [`StreamError::NoRoom`]; the
-    /// volume's.
+    /// [`StreamError::Limit`] for sizes outside the limits of the format; [`StreamError::NoRoom`];
+    /// and if the volume fails.
     pub fn begin(
         mut medium: M,
         kind: StreamKind,
@@ -66,11 +67,11 @@ impl<M: Medium> Log<M> {
         Ok(Self::of(medium, header))
     }
 
-    /// Opens a log, to read it or to go on with it.
+    /// Opens a log, to read it or to append to it.
     ///
     /// # Errors
-    /// If there is none, its first block does not verify, or the volume fails. Damaged records are
-    /// no error here.
+    /// If there is none, if its first block does not verify, or if the volume fails. Damaged
+    /// records cause no error here.
     pub fn open(mut medium: M, kind: StreamKind, volume: VolumeId) -> Result<Self, StreamError> {
         let header = Header::read(&mut medium, kind, volume)?;
         check_ring(header.ring_slots)?;
@@ -104,11 +105,11 @@ impl<M: Medium> Log<M> {
         Self { medium, header, slot, tail, number: 0, step: 0, behind: false }
     }
 
-    /// Adds what was said. Whole records are written at once; the rest is by
+    /// Appends output. Whole records are written at once, and the rest by
     /// [`persist`](Self::persist).
     ///
     /// # Errors
-    /// The volume's.
+    /// If the volume fails.
     pub fn say(&mut self, mut said: &[u8]) -> Result<(), StreamError> {
         while !said.is_empty() {
             let room = content_bytes_max(self.header.slot_bytes).saturating_sub(self.tail.len());
@@ -123,10 +124,10 @@ impl<M: Medium> Log<M> {
         Ok(())
     }
 
-    /// Makes durable what was said.
+    /// Makes all output durable.
     ///
     /// # Errors
-    /// The volume's.
+    /// If the volume fails.
     pub fn persist(&mut self) -> Result<(), StreamError> {
         if !self.behind {
             return Ok(());
@@ -139,10 +140,10 @@ impl<M: Medium> Log<M> {
         Ok(())
     }
 
-    /// Gives all that is left of what was said to `hear`, from the oldest on.
+    /// Calls `hear` with all output that the ring still has, the oldest first.
     ///
     /// # Errors
-    /// The volume's. Damaged records are given as such.
+    /// If the volume fails. Damaged records are passed to `hear` as such.
     pub fn read(&mut self, mut hear: impl FnMut(LogPiece<'_>)) -> Result<(), StreamError> {
         let oldest = self.number.saturating_sub(self.header.ring_slots.into());
         for number in oldest..self.number {
@@ -150,7 +151,7 @@ impl<M: Medium> Log<M> {
                 Some((place, length_bytes)) if place == (Place { number, flags: 0, step: 0 }) => {
                     hear(LogPiece::Said(&self.slot[HEAD_BYTES..][..length_bytes]));
                 }
-                // Its place is that of the record that was being written when power was cut.
+                // Its slot is that of the record that was being written when power was cut.
                 _ if number + u64::from(self.header.ring_slots) == self.number => {}
                 _ => hear(LogPiece::Damaged { number }),
             }
@@ -159,18 +160,18 @@ impl<M: Medium> Log<M> {
         Ok(())
     }
 
-    /// The volume again. What was not [persisted](Self::persist) is lost.
+    /// Returns the volume. Output that was not [persisted](Self::persist) is lost.
     pub fn into_medium(self) -> M {
         self.medium
     }
 
-    /// Where it lies.
+    /// The volume.
     #[cfg(test)]
     pub(crate) fn medium(&mut self) -> &mut M {
         &mut self.medium
     }
 
-    /// The tail becomes a whole record. Should power be cut meanwhile, it still is the tail.
+    /// Writes the tail as a whole record. If power is cut meanwhile, it still is the tail.
     fn put_whole(&mut self) -> Result<(), StreamError> {
         self.persist()?;
         self.put(self.slot_of(self.number), Place { number: self.number, flags: 0, step: 0 })?;

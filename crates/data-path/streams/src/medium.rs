@@ -1,4 +1,4 @@
-//! Where a stream lies.
+//! The volume of a stream, as the stream sees it.
 
 use std::io;
 
@@ -7,22 +7,22 @@ pub trait Medium {
     /// Its size, in bytes.
     fn size_bytes(&self) -> u64;
 
-    /// Reads what is at byte `offset`; what was never written is zeroes.
+    /// Reads from byte `offset` on; content that was never written is zeroes.
     ///
     /// # Errors
-    /// Also if that reaches beyond the end.
+    /// Includes an extent beyond the end.
     fn read_at(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Writes at byte `offset`, to be durable after the next [`flush`](Self::flush).
+    /// Writes at byte `offset`. The data is durable after the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// Also if that reaches beyond the end.
+    /// Includes an extent beyond the end.
     fn write_at(&mut self, offset: u64, from: &[u8]) -> io::Result<()>;
 
-    /// Makes durable what was written.
+    /// Makes all written data durable.
     ///
     /// # Errors
-    /// If the volume cannot say so.
+    /// If the data may not be durable.
     fn flush(&mut self) -> io::Result<()>;
 }
 
@@ -44,7 +44,7 @@ impl<M: Medium + ?Sized> Medium for &mut M {
     }
 }
 
-/// Memory, for what examines the format apart from volumes.
+/// Memory, to examine the format without volumes.
 impl Medium for Vec<u8> {
     fn size_bytes(&self) -> u64 {
         self.len() as u64

@@ -1,4 +1,4 @@
-//! Reading a stream that has an end.
+//! Reads a stream that has an end.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::medium::Medium;
 use crate::record::{self, FINAL, Found, HEAD_BYTES};
 use crate::writer::slot_at;
 
-/// Reads a stream. Each record is verified before anything of it is given out.
+/// Reads a stream. Each record is verified before any of its content is passed on.
 #[derive(Debug)]
 pub struct StreamReader<M> {
     medium: M,
@@ -21,10 +21,10 @@ pub struct StreamReader<M> {
 }
 
 impl<M: Medium> StreamReader<M> {
-    /// Opens the stream of this kind that was written in this volume.
+    /// Opens the stream of this kind, written in this volume.
     ///
     /// # Errors
-    /// If there is none, or its first block or first record does not verify.
+    /// If there is none, or if its first block or first record does not verify.
     pub fn open(mut medium: M, kind: StreamKind, volume: VolumeId) -> Result<Self, StreamError> {
         let header = Header::read(&mut medium, kind, volume)?;
         let slot = Zeroizing::new(vec![0; header.slot_bytes as usize]);
@@ -34,26 +34,28 @@ impl<M: Medium> StreamReader<M> {
         Ok(reader)
     }
 
-    /// What it was begun with.
+    /// The description that it was begun with.
     pub fn description(&self) -> &[u8] {
         &self.description
     }
 
-    /// Verifies all of it, and gives the length of its content in bytes. `wanted` is told after
-    /// each record how much is verified, and ends it early by failing.
+    /// Verifies all of it, and returns the length of its content in bytes. After each record
+    /// `wanted` is called with the length of the content verified so far; an error of `wanted` ends
+    /// the verification.
     ///
     /// # Errors
-    /// The first record that does not verify; [`StreamError::Unfinished`]; the volume's.
+    /// For the first record that does not verify; [`StreamError::Unfinished`]; and if the volume
+    /// fails.
     pub fn verify(&mut self, wanted: impl FnMut(u64) -> io::Result<()>) -> Result<u64, StreamError> {
         self.copy_to(io::sink(), wanted)
     }
 
-    /// Gives its content to `sink`, each record after it has been verified (again, should all of it
-    /// have been before), and gives its length in bytes. Of a stream that is damaged further on,
-    /// what is before has been given out then.
+    /// Writes its content to `sink`, and returns the length in bytes. Each record is verified
+    /// first, even after [`verify`](Self::verify). If a later record is damaged, `sink` has
+    /// received the content before it. `wanted` is called as by [`verify`](Self::verify).
     ///
     /// # Errors
-    /// As [`verify`](Self::verify); what `sink` says.
+    /// As [`verify`](Self::verify), and those of `sink`.
     pub fn copy_to(
         &mut self,
         mut sink: impl Write,
@@ -72,12 +74,13 @@ impl<M: Medium> StreamReader<M> {
         Ok(content_bytes)
     }
 
-    /// The volume again.
+    /// Returns the volume.
     pub fn into_medium(self) -> M {
         self.medium
     }
 
-    /// Reads a record into the slot: how long its content is, and whether it is the last one.
+    /// Reads a record into the slot. Returns the length of its content, and whether it is the last
+    /// one.
     fn read_record(&mut self, number: u64) -> Result<(usize, bool), StreamError> {
         let slot_bytes = u64::from(self.header.slot_bytes);
         let inside = |at: &u64| at.saturating_add(slot_bytes) <= self.medium.size_bytes();

@@ -1,4 +1,4 @@
-//! One record: its head in the clear (of the volume's content), and its content sealed.
+//! One record: its head in plaintext (as content of the volume), and its sealed content.
 
 use strongroom_crypto::aead::{NONCE_BYTES, TAG_BYTES};
 use strongroom_crypto::bulk::{BulkKey, Seal};
@@ -8,32 +8,33 @@ use crate::error::StreamError;
 
 /// Bytes of a record's head.
 pub const HEAD_BYTES: usize = 64;
-/// What records are written in whole multiples of, in bytes: a volume's blocks.
+/// Records are written in whole multiples of this, in bytes: a volume's block.
 const BLOCK_BYTES: usize = 4096;
 
-/// It is the last one of its stream.
+/// The flag of a stream's last record.
 pub const FINAL: u32 = 1;
-/// It is what a log has said since its last whole record, and is replaced when there is more.
+/// The flag of a log's tail: the output since the last whole record, which is replaced when there
+/// is more.
 pub const TAIL: u32 = 2;
 
-/// What a record is, bound into its seal.
+/// The identity of a record, bound into its seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// From 0.
+    /// The record's number, from 0.
     pub number: u64,
     /// [`FINAL`] or [`TAIL`].
     pub flags: u32,
-    /// Of a tail: the later one counts.
+    /// The count of writes of a tail; the tail with the higher step is valid.
     pub step: u64,
 }
 
-/// Content that a record has room for, in bytes.
+/// The most content of a record, in bytes.
 pub fn content_bytes_max(slot_bytes: u32) -> usize {
     slot_bytes as usize - HEAD_BYTES
 }
 
-/// Seals the content that lies in `slot` behind the head's place, and gives what of the slot is to
-/// be written: whole blocks.
+/// Seals the content that follows the head in `slot`, and returns the part of the slot that must be
+/// written: whole blocks.
 pub fn seal<'a>(
     key: &BulkKey,
     place: Place,
@@ -55,23 +56,23 @@ pub fn seal<'a>(
     Ok(&slot[..written])
 }
 
-/// What a slot turned out to hold.
+/// The content of a slot.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A record that verifies; its content is `slot[HEAD_BYTES..][..length_bytes]`, opened.
+    /// A record that verifies; its decrypted content is `slot[HEAD_BYTES..][..length_bytes]`.
     Record {
-        /// What it is.
+        /// Its identity.
         place: Place,
-        /// Its content.
+        /// The length of its content.
         length_bytes: usize,
     },
-    /// Zeroes, where its head should be.
+    /// Zeroes in place of a head.
     Nothing,
-    /// Neither.
+    /// Neither of these.
     Damaged,
 }
 
-/// Opens the record in `slot`, whichever it is. Unless it verifies, nothing of it is left.
+/// Opens the record in `slot`. If it does not verify, the slot is wiped.
 pub fn open(key: &BulkKey, slot: &mut [u8]) -> Found {
     let found = try_open(key, slot);
     if !matches!(found, Found::Record { .. }) {

@@ -1,7 +1,7 @@
-//! Content in which there is much of nothing, such as a guest's memory, written without its zeroes.
+//! Packs content with many zeroes, such as a guest's memory, without them.
 //!
-//! It is a sequence of frames: how many bytes of zeroes, how many bytes of data after them, and
-//! these. What it is packed in, a stream, says where it ends and that all of it is there.
+//! The packed form is a sequence of frames: the count of zeroes, the count of data bytes after
+//! them, and the data. The stream around it marks the end and guarantees completeness.
 
 use std::io::{self, Read, Write};
 
@@ -11,20 +11,20 @@ use crate::error::StreamError;
 use crate::medium::Medium;
 use crate::writer::StreamWriter;
 
-/// Zeroes (8 bytes) and data (4 bytes), little-endian.
+/// A frame's head: the count of zeroes (8 bytes) and of data bytes (4 bytes), little-endian.
 const FRAME_BYTES: usize = 12;
-/// What is left out if all of it is zeroes, in bytes: a page of most guests.
+/// The unit that is left out if it is all zeroes, in bytes: a page of most guests.
 const BLOCK_BYTES: usize = 4096;
-/// What is looked at at a time, in bytes, and the most data of a frame that is written. A reader
-/// needs no bound: it keeps none.
+/// The bytes that are examined at once, and the most data of a written frame. A reader needs no
+/// limit, because it stores no frame.
 const PIECE_BYTES: usize = 1 << 20;
 
 impl<M: Medium> StreamWriter<M> {
-    /// Adds all that `source` gives, packed, and gives its length in bytes. After each read
-    /// `wanted` is told how much it was, and ends it early by failing.
+    /// Appends all of `source`, packed, and returns its length in bytes. After each read `wanted`
+    /// is called with the count of bytes read so far; an error of `wanted` ends the copy.
     ///
     /// # Errors
-    /// As [`write`](Self::write); what `source` or `wanted` says.
+    /// As [`write`](Self::write), and those of `source` and `wanted`.
     pub fn pack_from(
         &mut self,
         mut source: impl Read,
@@ -65,7 +65,7 @@ impl<M: Medium> StreamWriter<M> {
     }
 }
 
-/// Fills `into`, but where `source` ends before.
+/// Fills `into`, less if `source` ends before. Returns the count of bytes.
 fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < into.len() {
@@ -79,53 +79,53 @@ fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// How many bytes of whole blocks, the last of which may be shorter, `content` begins with that are
-/// `so`.
+/// The length in bytes of the leading blocks of `content` for which `so` is true; the last block
+/// may be shorter.
 fn run_bytes(content: &[u8], so: impl Fn(&[u8]) -> bool) -> usize {
     content.chunks(BLOCK_BYTES).take_while(|block| so(block)).map(<[u8]>::len).sum()
 }
 
 fn is_zeroes(block: &[u8]) -> bool {
-    // Folded a line at a time, for the compiler to do it in wide words.
+    // Folded by cache lines, so that the compiler uses wide registers.
     block.chunks(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
-/// Where what was packed goes.
+/// The sink of unpacked content.
 pub trait Unpacked {
-    /// This comes next.
+    /// Receives the next data.
     ///
     /// # Errors
-    /// Whatever ends it.
+    /// An error ends the unpacking.
     fn data(&mut self, data: &[u8]) -> io::Result<()>;
 
-    /// So many zeroes come next.
+    /// Receives `count` zeroes, which come next.
     ///
     /// # Errors
-    /// Whatever ends it.
+    /// An error ends the unpacking.
     fn zeroes(&mut self, count: u64) -> io::Result<()>;
 }
 
-/// Unpacks what is written to it, in pieces as they come.
+/// Unpacks the data that is written to it, in pieces of any length.
 #[derive(Debug)]
 pub struct Unpacker<Sink> {
     sink: Sink,
     head: [u8; FRAME_BYTES],
     head_filled: usize,
-    /// Data of the frame that has not come yet.
+    /// Bytes of the frame's data that have not arrived yet.
     awaited_bytes: usize,
     content_bytes: u64,
 }
 
 impl<Sink: Unpacked> Unpacker<Sink> {
-    /// Into this.
+    /// Makes an unpacker into `sink`.
     pub fn new(sink: Sink) -> Self {
         Self { sink, head: [0; FRAME_BYTES], head_filled: 0, awaited_bytes: 0, content_bytes: 0 }
     }
 
-    /// All has come: its length in bytes, and where it went.
+    /// Ends the unpacking. Returns the length of the content in bytes, and the sink.
     ///
     /// # Errors
-    /// If it ends within a frame.
+    /// If the input ends within a frame.
     pub fn finish(self) -> io::Result<(u64, Sink)> {
         match (self.head_filled, self.awaited_bytes) {
             (0, 0) => Ok((self.content_bytes, self.sink)),
@@ -205,7 +205,8 @@ mod tests {
         }
     }
 
-    /// How much of it is left when it is packed, and what comes of unpacking it, written in pieces.
+    /// Packs the content, and unpacks it in this many pieces. Returns the packed length and the
+    /// result.
     fn round_trip(content: &[u8], pieces: usize) -> (u64, Content) {
         let medium = vec![0; stream_bytes(2 * content.len() as u64 + 64, 4096) as usize];
         let mut writer = StreamWriter::begin(medium, StreamKind::Dump, VOLUME, 4096, b"").unwrap();

@@ -1,4 +1,4 @@
-//! What is done to a stream, and that it is noticed.
+//! Damages streams in many ways, and checks that each is detected.
 
 use proptest::prelude::*;
 
@@ -55,10 +55,10 @@ fn what_was_written_is_read_whatever_its_length() {
 #[test]
 fn every_bit_that_is_flipped_is_noticed() {
     let mut medium = written(&guest(CONTENT_MAX + 9));
-    // First block, description, a whole record, the last one; what lies behind was never written.
+    // First block, description, a whole record and the last one; the rest was never written.
     for byte in 0..slot(2).end {
-        // Every bit where fields are. Of contents and paddings one of each byte: what covers them
-        // knows no bits.
+        // Flip every bit of the fields, but only one per byte of contents and paddings, whose seal
+        // treats all bits alike.
         let bits =
             if byte % 4096 < 128 || (4064..4096).contains(&byte) { 0..8 } else { byte % 8..byte % 8 + 1 };
         for bit in bits {
@@ -94,7 +94,7 @@ fn what_is_wrong_is_named() {
     let cut = "its stream breaks off at record 3: it was never finished, or its end was cut off";
     assert_eq!(damaged(&|m| m[slot(3).start..].fill(0)), cut);
     assert_eq!(damaged(&|m| m.truncate(slot(3).start)), cut);
-    // That the last record is taken for the end of a shorter stream needs its number.
+    // A last record that replaces an earlier one is detected by its number.
     assert_eq!(
         damaged(&|m| m.copy_within(slot(4), slot(2).start)),
         "record 4 of its stream lies where record 2 belongs: it was moved, or put back"
@@ -182,7 +182,7 @@ proptest! {
         let mut all = Vec::new();
         let cut = cut.index(said.len());
         for (index, said) in said.iter().enumerate() {
-            // Each piece by another process, as if each had been killed.
+            // Each piece is written by another process, as if each had been killed.
             let mut log = Log::open(&mut cuts, StreamKind::Console, VOLUME).unwrap();
             if index == cut {
                 log.medium().left = Some(torn.index(3 * 4096));
@@ -214,13 +214,13 @@ fn damage_to_a_log_is_named_and_the_rest_is_read() {
     log.say(&said).unwrap();
     log.persist().unwrap();
     assert_eq!(kept(&mut medium), (said[5 * CONTENT_MAX..].to_vec(), 0));
-    // Records 5 to 8 lie in places 1, 2, 3 and 0, behind two tails.
+    // Records 5 to 8 are in slots 1, 2, 3 and 0, after two tails.
     let place = |number: usize| slot(2 + number % 4);
     let mut damaged = medium.clone();
     damaged[place(6).start + 99] ^= 1;
     let (rest, missing) = kept(&mut damaged);
     assert_eq!((rest.len(), missing), (3 * CONTENT_MAX + 10, 1));
-    // An old record, put back.
+    // An old record, restored.
     let mut back = medium.clone();
     back.copy_within(place(5), place(6).start);
     assert_eq!(kept(&mut back).1, 1);
@@ -255,7 +255,7 @@ fn kept(medium: &mut impl Medium) -> (Vec<u8>, usize) {
     (kept, damaged)
 }
 
-/// Memory whose power is cut after so many bytes.
+/// Memory whose power is cut after a number of bytes.
 struct Cuts {
     medium: Vec<u8>,
     left: Option<usize>,

@@ -1,4 +1,4 @@
-//! Writing a stream that has an end.
+//! Writes a stream that has an end.
 
 use std::io::{self, Read};
 
@@ -10,13 +10,13 @@ use crate::header::{HEADER_BYTES, Header, Shape, StreamKind};
 use crate::medium::Medium;
 use crate::record::{self, FINAL, HEAD_BYTES, Place, content_bytes_max};
 
-/// Writes a stream, record by record. Until it is [finished](Self::finish), a reader says that it
-/// is not.
+/// Writes a stream, record by record. Until it is [finished](Self::finish), a reader reports it as
+/// unfinished.
 #[derive(Debug)]
 pub struct StreamWriter<M> {
     medium: M,
     header: Header,
-    /// The record that is being filled.
+    /// The slot of the record that is being filled.
     slot: Zeroizing<Vec<u8>>,
     filled_bytes: usize,
     number: u64,
@@ -24,12 +24,12 @@ pub struct StreamWriter<M> {
 }
 
 impl<M: Medium> StreamWriter<M> {
-    /// Begins a stream in a volume that holds none. `description` is what a reader gets before the
-    /// content, and is at most a record long; records lie every `slot_bytes`.
+    /// Begins a stream in an empty volume. A reader gets `description` before the content; it must
+    /// fit into one record. Records start every `slot_bytes`.
     ///
     /// # Errors
-    /// [`StreamError::Limit`] for a size that the format does not have; [`StreamError::NoRoom`];
-    /// the volume's.
+    /// [`StreamError::Limit`] for a size outside the limits of the format; [`StreamError::NoRoom`];
+    /// and if the volume fails.
     pub fn begin(
         mut medium: M,
         kind: StreamKind,
@@ -50,10 +50,10 @@ impl<M: Medium> StreamWriter<M> {
         Ok(writer)
     }
 
-    /// Adds content.
+    /// Appends content.
     ///
     /// # Errors
-    /// [`StreamError::NoRoom`]; the volume's.
+    /// [`StreamError::NoRoom`], and if the volume fails.
     pub fn write(&mut self, mut content: &[u8]) -> Result<(), StreamError> {
         while !content.is_empty() {
             self.make_room()?;
@@ -65,11 +65,11 @@ impl<M: Medium> StreamWriter<M> {
         Ok(())
     }
 
-    /// Adds all that `source` gives, and says to `wanted` after each read how much that is; it ends
-    /// early if that says no.
+    /// Appends all of `source`. After each read `wanted` is called with the length of the content
+    /// so far, in bytes; an error of `wanted` ends the copy.
     ///
     /// # Errors
-    /// As [`write`](Self::write); what `source` or `wanted` says.
+    /// As [`write`](Self::write), and those of `source` and `wanted`.
     pub fn copy_from(
         &mut self,
         mut source: impl Read,
@@ -91,11 +91,11 @@ impl<M: Medium> StreamWriter<M> {
         }
     }
 
-    /// Makes all of it durable, then marks its end, durably. Gives how much content it has, in
-    /// bytes, and the volume.
+    /// Makes the content durable, then writes the end mark and makes it durable. Returns the length
+    /// of the content in bytes, and the volume.
     ///
     /// # Errors
-    /// The volume's; then it has no end.
+    /// If the volume fails; the stream is then unfinished.
     pub fn finish(mut self) -> Result<(u64, M), StreamError> {
         self.medium.flush()?;
         self.put(FINAL)?;
@@ -103,7 +103,7 @@ impl<M: Medium> StreamWriter<M> {
         Ok((self.content_bytes, self.medium))
     }
 
-    /// The content so far, in bytes.
+    /// The length of the content so far, in bytes.
     pub fn content_bytes(&self) -> u64 {
         self.content_bytes
     }
@@ -134,7 +134,7 @@ impl<M: Medium> StreamWriter<M> {
     }
 }
 
-/// Where a record lies.
+/// The offset of a record's slot, in bytes; `None` if it overflows.
 pub fn slot_at(header: &Header, number: u64) -> Option<u64> {
     number.checked_mul(header.slot_bytes.into())?.checked_add(HEADER_BYTES as u64)
 }

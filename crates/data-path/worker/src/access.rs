@@ -1,7 +1,7 @@
-//! A disk as a file is used: any bytes, one call after the other, on the calling thread.
+//! Access to a disk as to a file: any bytes, one call after the other, on the calling thread.
 //!
-//! For volumes that no guest reaches, and that are small or go in one direction. Within a call
-//! several transfers are in flight, so large calls run at the disk's speed.
+//! It is for volumes that no guest uses, and that are small or are read or written sequentially.
+//! Within a call several transfers are in flight, so large calls run at the disk's speed.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use strongroom_types::Extent;
 use crate::client::{Client, pieces};
 use crate::transfer::TransferError;
 
-/// A way into a disk for one thread. After an error it must not be used again: what had been begun
-/// may still be under way.
+/// Access to a disk for one thread. After an error it must not be used again: transfers may still
+/// be under way.
 pub struct DiskAccess {
     client: Client,
     size_bytes: u64,
 }
 
 impl DiskAccess {
-    /// Opens one. The disk stays open as long as it is there.
+    /// Opens a disk, which stays open as long as this exists.
     ///
     /// # Errors
     /// If there is no event loop, or no memory.
@@ -33,10 +33,10 @@ impl DiskAccess {
         self.size_bytes
     }
 
-    /// Reads what is at byte `offset`.
+    /// Reads at byte `offset`.
     ///
     /// # Errors
-    /// Also if that reaches beyond the end.
+    /// Also if the range reaches beyond the end.
     pub fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
         let extent = self.extent(offset, into.len())?;
         let mut sink = |piece: Extent, read: Buffer| {
@@ -50,11 +50,11 @@ impl DiskAccess {
         self.client.settle(0, &mut sink)
     }
 
-    /// Writes at byte `offset`; durable after the next [`flush`](Self::flush), of which any part
-    /// may be before.
+    /// Writes at byte `offset`. The write is durable after the next [`flush`](Self::flush); any
+    /// part of it may be earlier.
     ///
     /// # Errors
-    /// Also if that reaches beyond the end.
+    /// Also if the range reaches beyond the end.
     pub fn write_at(&mut self, offset: u64, from: &[u8]) -> Result<(), TransferError> {
         let extent = self.extent(offset, from.len())?;
         for piece in pieces(extent) {
@@ -64,10 +64,10 @@ impl DiskAccess {
         self.client.settle(0, &mut |_, _| Ok(()))
     }
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     ///
     /// # Errors
-    /// If the disk cannot say so; then it is not known what of it is.
+    /// If the flush fails; then it is unknown which writes are durable.
     pub fn flush(&mut self) -> Result<(), TransferError> {
         self.client.flush()
     }
@@ -118,7 +118,7 @@ mod tests {
         let (provisioning, protection) = (Provisioning::Thin, Protection::Unencrypted);
         create(&path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false })
             .unwrap();
-        // More pieces than are in flight at once, from and to places that no block begins at.
+        // More pieces than are in flight at once, at offsets that are not block-aligned.
         let long: Vec<u8> = (0..20_000_003_u32).map(|at| (at % 251) as u8).collect();
         let offset = (3 << 20) + 7;
         let mut disk = access(&path);

@@ -11,23 +11,23 @@ use crate::layers::{StackError, plain_blocks_over};
 use crate::read_through::{FailedBlocks, ReadThrough, read_through};
 use crate::transfer::{Progress, TransferError};
 
-/// Runs of blocks that are named in one answer; how many more there are is said.
+/// The most runs of blocks that one finding names; further ones are only counted.
 const RUNS_NAMED: usize = 16;
 
-/// Reading the blocks could not begin, or was stopped. That blocks are wrong or unreadable is a
-/// finding, and no such error.
+/// Reading the blocks could not begin, or was stopped. Wrong or unreadable blocks are findings, not
+/// errors.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// No disk can be made of the volume's files.
+    /// The volume's files cannot be assembled into a disk.
     #[error(transparent)]
     Stack(#[from] StackError),
-    /// There is no memory or event loop to read with, or it was stopped.
+    /// There is no memory or event loop to read with, or the check was stopped.
     #[error(transparent)]
     Transfer(#[from] TransferError),
 }
 
-/// Reads all blocks of a volume as a guest does. What they show beside the numbers is added to
-/// `findings`.
+/// Reads all blocks of a volume as a guest does. Adds to `findings` what the returned counts do not
+/// show.
 ///
 /// # Errors
 /// [`CheckError`].
@@ -44,7 +44,7 @@ pub fn check_blocks(
     Ok(facts)
 }
 
-/// What was read, and what the tags say.
+/// The results of reading and of comparing with tags.
 fn facts_of(read: &ReadThrough, tags: Option<TagCounts>) -> DataFacts {
     let seen = tags.unwrap_or_default();
     DataFacts {
@@ -62,7 +62,7 @@ fn failed_run((run, error): &(Extent, IoError)) -> FailedRun {
     FailedRun { offset_bytes: run.offset(), length_bytes: run.length(), error: error.to_string() }
 }
 
-/// What is worth saying beside the numbers.
+/// The findings that the counts do not show.
 fn findings_of(facts: &DataFacts, read: &ReadThrough) -> Vec<Finding> {
     let finding = |severity, message: String| Finding { severity, message };
     let mut findings = Vec::new();
@@ -98,7 +98,7 @@ fn findings_of(facts: &DataFacts, read: &ReadThrough) -> Vec<Finding> {
     findings
 }
 
-/// The blocks, by number: as many runs as a person reads.
+/// The failed blocks by number, at most [`RUNS_NAMED`] runs.
 fn named(failed: &FailedBlocks) -> String {
     let mut named_count = 0;
     let runs = failed.runs.iter().take(RUNS_NAMED).map(|(run, _)| {

@@ -1,4 +1,4 @@
-//! One thread's way into a disk: transfers of our own memory, several in flight.
+//! A client of a disk for one thread: transfers of its own memory, several in flight.
 
 use std::rc::Rc;
 
@@ -14,27 +14,27 @@ use crate::transfer::TransferError;
 /// Transfers in flight: enough that a disk, or the cipher, never waits for the next one.
 const DEPTH: usize = 16;
 
-/// Bytes of one transfer: the largest.
+/// Bytes of one transfer: the most that a disk takes.
 const PIECE_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
 
 /// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each.
-/// What was read may be as much again until a file has taken it, and a third time where runs of it
-/// were copied.
+/// Data that was read may take as much again until it is written to a file, and as much a third
+/// time where runs of it were copied.
 const OWN_MEMORY_BYTES: usize = (DEPTH + 2 + 2 * WRITES_MAX) * PIECE_BYTES as usize;
 
-/// Memory for the stages below, apart from ours so that what waits here cannot starve what must end
-/// there.
+/// Memory for the stages below, separate from ours, so that transfers that wait here cannot starve
+/// operations that must end there.
 const STAGE_MEMORY_BYTES: usize = 32 << 20;
 
-/// Takes what a read has brought, and where that is on the disk.
+/// Takes the content of a read, and its extent on the disk.
 pub type Sink<'a> = &'a mut dyn FnMut(Extent, Buffer) -> Result<(), TransferError>;
 
-/// One thread's way into a disk.
+/// A client of a disk for one thread.
 pub struct Client {
     ring: Ring,
     pool: BufferPool,
     channel: Box<dyn Channel<Plain>>,
-    /// Where each transfer in flight is; empty for a flush.
+    /// The extent of each transfer in flight; empty for a flush.
     in_flight: InFlight<Extent>,
 }
 
@@ -47,8 +47,8 @@ impl Client {
         Ok(Self { ring, pool, channel, in_flight: InFlight::with_depth(DEPTH) })
     }
 
-    /// A buffer of a piece. At most [`DEPTH`] are in flight, and one is being filled, so there is
-    /// always one.
+    /// A buffer for one piece. At most [`DEPTH`] are in flight and one is being filled, so there is
+    /// always a free one.
     pub fn take_buffer(&self) -> Result<Buffer, TransferError> {
         self.take(PIECE_BYTES as usize)
     }
@@ -57,12 +57,12 @@ impl Client {
         take(&self.pool, bytes)
     }
 
-    /// The thread's event loop, and memory that what was read is in.
+    /// The thread's event loop, and the pool that read buffers come from.
     pub fn ring_and_pool(&self) -> (&Ring, &BufferPool) {
         (&self.ring, &self.pool)
     }
 
-    /// Sends a write of a piece on its way.
+    /// Starts a write of a piece.
     pub fn write(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), TransferError> {
         self.settle(DEPTH - 1, &mut nothing_read)?;
         let mut buffer = self.take(bytes.len())?;
@@ -71,14 +71,14 @@ impl Client {
         Ok(())
     }
 
-    /// Makes an extent read as zeroes, and gives its space back where that can be.
+    /// Makes an extent read as zeroes, and frees its space if possible.
     pub fn write_zeroes(&mut self, extent: Extent) -> Result<(), TransferError> {
         self.settle(DEPTH - 1, &mut nothing_read)?;
         self.submit(extent, Request::WriteZeroes { extent, may_unmap: true, durable: false });
         Ok(())
     }
 
-    /// Sends a read of a piece on its way; `sink` gets what this one, or an earlier one, brings.
+    /// Starts a read of a piece; `sink` gets the content of this read or of earlier ones.
     pub fn read(&mut self, extent: Extent, sink: Sink<'_>) -> Result<(), TransferError> {
         self.settle(DEPTH - 1, sink)?;
         let into = GuestSlice::from_buffer(self.take(extent.length() as usize)?);
@@ -99,7 +99,7 @@ impl Client {
         self.channel.kick();
     }
 
-    /// Waits until at most `left` are in flight, or one has failed.
+    /// Waits until at most `left` transfers are in flight, or one has failed.
     pub fn settle(&mut self, left: usize, sink: Sink<'_>) -> Result<(), TransferError> {
         let mut ended = Vec::with_capacity(DEPTH);
         let mut settled = Ok(());
@@ -114,7 +114,7 @@ impl Client {
                     (Ok(_), Some(buffer)) => sink(extent, buffer),
                     (Ok(_), None) => Ok(()),
                 };
-                // What else has ended is not left behind for the next to find.
+                // Take all other completions too, so that no later call finds them.
                 settled = settled.and(now);
             }
             if settled.is_err() || self.in_flight.len() <= left {
@@ -125,17 +125,17 @@ impl Client {
     }
 }
 
-/// A buffer of so many bytes.
+/// A buffer of `bytes` bytes.
 pub fn take(pool: &BufferPool, bytes: usize) -> Result<Buffer, TransferError> {
     pool.take(bytes).ok_or(TransferError::Volume(IoError::from(Errno::NOMEM)))
 }
 
-/// The sink of who only writes.
+/// The sink of a caller that only writes.
 fn nothing_read(_: Extent, _: Buffer) -> Result<(), TransferError> {
     Ok(())
 }
 
-/// An extent in pieces that one transfer takes, split where multiples of the piece are.
+/// Splits an extent into pieces for one transfer each, at multiples of the piece size.
 pub fn pieces(extent: Extent) -> impl Iterator<Item = Extent> {
     let first = extent.offset() / PIECE_BYTES;
     let last = extent.end().div_ceil(PIECE_BYTES);

@@ -1,8 +1,8 @@
-//! Completing the layer below the top, which took writes until a snapshot was made.
+//! Completes the layer below the top, which took writes until a snapshot was made.
 //!
-//! Beside the clients, on a thread of its own: what is in its first-write log is brought to the
-//! layer, what a crash has left of its tags is settled, and everything is made durable. Then the
-//! layer is one that never changes again, and the supervisor notes that.
+//! This runs concurrently with the clients, on a separate thread: it brings the first-write log to
+//! the layer, settles tags after a crash, and makes everything durable. Then the layer never
+//! changes again, and the supervisor records that.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use strongroom_ring::{Job, Lanes, Ring};
 use crate::condition::Completion;
 use crate::destaging::destage;
 
-/// Memory for reading what a crash has left of the tags.
+/// Memory for reading blocks whose tags must be settled.
 const POOL_BYTES: usize = 4 * CHUNK_BYTES;
 
-/// How often it is looked whether the tags are settled, which no event tells.
+/// The polling interval until the tags are settled, for which there is no event.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The layer below the top, which is not complete.
+/// The layer below the top, while it is not complete.
 pub struct ClosingLayer {
     /// Its own blocks, with its log.
     pub layer: FileDisk,
@@ -52,35 +52,35 @@ struct Shared {
 }
 
 impl Closing {
-    /// Begins, on a lane. `told` is woken when the layer is complete, or cannot be completed.
+    /// Begins on a lane. `told` is called when the layer is complete or cannot be completed.
     pub fn begin(layer: ClosingLayer, lanes: &Lanes, told: Arc<Waker>) -> Result<Self, IoError> {
         let stop = AtomicBool::new(false);
         let shared = Arc::new(Shared { layer, stop, outcome: Mutex::new(Completion::UnderWay), told });
         let work = Arc::clone(&shared);
         shared.layer.layer.expect_destager(true);
-        // Asked before the work begins, so that it cannot undo a later wish to end at once.
+        // Request this before the work begins, so that it cannot override a later request to end at
+        // once.
         shared.layer.layer.end_destaging(End::Empty);
         let job = lanes.run(move |ring: &Ring| work.run(ring));
         let job = job.map_err(|_| IoError::Device(Errno(rustix::io::Errno::BUSY.raw_os_error())))?;
         Ok(Self { shared, job: Mutex::new(Some(job)) })
     }
 
-    /// A look at how far it has come, for another thread.
+    /// A view of the progress, for another thread.
     pub fn watch(&self) -> ClosingWatch {
         ClosingWatch(Arc::clone(&self.shared))
     }
 
     /// Whether a flush of the layer has failed, which a successor would not know.
     pub fn has_failed_flush(&self) -> bool {
-        // Of a layer that is complete nothing is left to be flushed, and its tags take no flushes
-        // any more.
+        // A complete layer has nothing left to flush, and its tags no longer take flushes.
         let is_complete = *self.shared.outcome.lock() == Completion::Complete;
         let ClosingLayer { layer, tags, .. } = &self.shared.layer;
         !is_complete && (layer.has_failed_flush() || tags.as_ref().is_some_and(TagsDisk::has_failed_flush))
     }
 
-    /// Ends the work where it is, and leaves the rest to a successor. Returns what that has to
-    /// know.
+    /// Stops the work, and leaves the rest to a successor. Returns the state that the successor
+    /// must know.
     pub fn end(&self) -> ClosingEnd {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.layer.layer.end_destaging(End::Now);
@@ -95,11 +95,11 @@ impl Closing {
     }
 }
 
-/// A look at how far the work has come.
+/// A view of the progress of the work.
 pub struct ClosingWatch(Arc<Shared>);
 
 impl ClosingWatch {
-    /// How far it has come.
+    /// The progress.
     pub fn outcome(&self) -> Completion {
         self.0.outcome.lock().clone()
     }
@@ -116,12 +116,12 @@ impl std::fmt::Debug for ClosingWatch {
     }
 }
 
-/// How the work was left.
+/// The state in which the work was stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct ClosingEnd {
-    /// Whether nothing is left to be done.
+    /// Whether the layer is complete.
     pub is_complete: bool,
-    /// Whether what is in the log is known to be durable.
+    /// Whether the log's records are known to be durable.
     pub log_in_order: bool,
     /// Whether the tags were closed in order.
     pub tags_in_order: bool,
@@ -141,7 +141,7 @@ impl Shared {
         self.told.wake();
     }
 
-    /// Returns `false` if it was ended before.
+    /// Returns `false` if it was stopped before it was done.
     fn complete(&self, ring: &Ring) -> Result<bool, IoError> {
         let ClosingLayer { layer, blocks, tags, flushes } = &self.layer;
         destage(layer, ring)?;

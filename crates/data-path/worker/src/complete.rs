@@ -1,5 +1,5 @@
-//! Completing a volume that nobody serves: what its last user left in the first-write log is
-//! brought to its layer.
+//! Completes a volume that is not served: brings the records that its last user left in the
+//! first-write log to the layer.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use crate::client::Client;
 use crate::merge::MergeError;
 use crate::stack::assemble_destaged;
 
-/// Leaves the volume at `path` as an orderly end of its exposure does: its log is empty, and
-/// everything is durable. Another layer can be put on it then.
+/// Brings the volume at `path` into the state after an orderly end of its exposure: its log is
+/// empty, and everything is durable. Then another layer can be put on it.
 ///
 /// # Errors
-/// While the volume is in use; if it cannot be written.
+/// If the volume is in use or cannot be written.
 pub fn complete(path: &Path, options: &OpenOptions<'_>) -> Result<(), MergeError> {
     let volume = open(path, &OpenOptions { access: Access::ReadWrite, ..*options })?;
     let disk = assemble_destaged(volume)?;
     Client::open(&*disk)?.flush()?;
-    // The log is emptied when the last of the disk is gone, which this is.
+    // The log is emptied when the last reference to the disk is dropped, which is here.
     drop(disk);
     Ok(())
 }

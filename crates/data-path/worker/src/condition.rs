@@ -1,4 +1,4 @@
-//! How a volume fares: what its worker tells, and its supervisor shows.
+//! The condition of a volume: its worker reports it, and its supervisor shows it.
 
 use std::io::Stdin;
 use std::os::fd::AsFd;
@@ -17,13 +17,14 @@ use crate::birth::{BirthError, BirthSocket, Report};
 use crate::closing::ClosingWatch;
 use crate::supervise::timespec;
 
-/// Between two reports: a guest whose disk fills up and empties again and again is not worth more.
+/// The least interval between two reports. A guest whose disk keeps filling up and emptying does
+/// not warrant more.
 const TELLS_EVERY: Duration = Duration::from_secs(1);
 
-/// The first format in which a supervisor understands a report that it did not ask for.
+/// The first format in which a supervisor understands an unsolicited report.
 const FORMAT_TELLING: u32 = 2;
 
-/// What is most important about a volume.
+/// The most important fact about a volume's condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -32,57 +33,57 @@ pub enum State {
     Running,
     /// Requests of its guest wait for room in the datastore.
     Parked,
-    /// A flush failed, and none succeeds until the volume is exposed anew.
+    /// A flush failed, and none succeeds until the volume is exposed again.
     FlushFailed,
-    /// Nobody serves it: its worker has died, and the KEK that opens the DEKs for another cannot be
-    /// had now.
+    /// It is not served: its worker has died, and the KEK that opens the DEKs for another worker is
+    /// not available now.
     KeyUnavailable,
 }
 
-/// How a volume fares, since its worker began to serve it.
+/// A volume's condition since its worker began to serve it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Condition {
-    /// What is most important.
+    /// The most important fact.
     pub state: State,
-    /// What waits for room.
+    /// The requests that wait for room.
     pub parked: Option<Parked>,
-    /// How many requests of clients were answered that there is no room.
+    /// How many client requests failed for lack of room.
     pub refused_for_room: u64,
     /// How many requests the device failed.
     pub device_errors: u64,
-    /// How it failed the last of them.
+    /// The error of the last of those.
     pub last_device_error: Option<String>,
-    /// How many blocks did not match their tags and were taken as they are, because they may have
-    /// been in flight when power or process failed. After an orderly end of whoever had the volume
-    /// before, any is an alarm.
+    /// How many blocks did not match their tags and were accepted as they are, because they may
+    /// have been in flight when power or the process failed. If the volume's last user closed it in
+    /// order, any such block is an alarm.
     #[serde(skip_serializing_if = "is_none")]
     pub adopted_blocks: u64,
     /// How many reads of blocks failed because their tags do not match.
     #[serde(skip_serializing_if = "is_none")]
     pub wrong_blocks: u64,
-    /// How far the layer below the top is completed, since the worker began to serve with one that
-    /// was not complete.
+    /// The progress of completing the layer below the top, if it was not complete when the worker
+    /// began to serve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion: Option<Completion>,
 }
 
-/// How far a layer is completed that took writes until a snapshot was made.
+/// The progress of completing a layer that took writes until a snapshot was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Completion {
-    /// What was written last is on its way to it.
+    /// Its last writes are being brought to it.
     UnderWay,
-    /// It has everything, durably, and does not change any more.
+    /// Everything is durably in it, and it no longer changes.
     Complete,
-    /// It cannot be completed before the volume is opened anew.
+    /// It cannot be completed until the volume is reopened.
     Failed {
         /// Why not.
         reason: String,
     },
 }
 
-/// Of blocks: what a former supervisor does not know is not told it while there are none.
+/// Omits a count that an older supervisor does not know, as long as it is zero.
 fn is_none(blocks: &u64) -> bool {
     *blocks == 0
 }
@@ -92,7 +93,7 @@ fn is_none(blocks: &u64) -> bool {
 pub struct Parked {
     /// When the first of them began to wait: seconds since 1970-01-01 00:00 UTC.
     pub since_unix_seconds: u64,
-    /// How many.
+    /// How many there are.
     pub requests: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -130,23 +131,24 @@ impl Condition {
     }
 }
 
-/// What the volume's tags have shown.
+/// The counts of blocks that did not match their tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct TagTrouble {
     adopted: u64,
     mismatched: u64,
 }
 
-/// Tells the supervisor how the volume fares, while the worker's first thread waits for orders.
+/// Reports the volume's condition to the supervisor, while the worker's first thread waits for
+/// orders.
 #[derive(Debug)]
 pub(crate) struct Teller {
     waker: Arc<Waker>,
     book: Arc<TroubleBook>,
-    /// Of the layers that take writes, or have taken them until now.
+    /// The tags of the layers that take writes, or took them until a snapshot was made.
     tags: Vec<TagsWatch>,
     closing: Option<ClosingWatch>,
     told: (Trouble, TagTrouble, Option<Completion>),
-    /// When something may be told again.
+    /// The earliest time of the next report.
     next: Instant,
     parked_since: Option<SystemTime>,
 }
@@ -166,24 +168,25 @@ impl Teller {
         })
     }
 
-    /// What the stages of the volume write into.
+    /// The book in which the volume's stages record trouble.
     pub(crate) fn book(&self) -> &Arc<TroubleBook> {
         &self.book
     }
 
-    /// Tells from now on what these tags show, and how far the layer below the top is completed.
+    /// Includes in reports the counts of these tags, and the progress of completing the layer below
+    /// the top.
     pub(crate) fn watch(&mut self, tags: Option<&TagsDisk>, closing: Option<ClosingWatch>) {
         let all = tags.into_iter().chain(closing.as_ref().and_then(ClosingWatch::tags));
         self.tags = all.map(|tags| tags.watch(Arc::clone(&self.waker))).collect();
         self.closing = closing;
     }
 
-    /// Wakes the thread that tells.
+    /// The waker of the thread that reports.
     pub(crate) fn waker(&self) -> &Arc<Waker> {
         &self.waker
     }
 
-    /// Returns when an order is there, or the supervisor gone.
+    /// Returns when an order has arrived or the supervisor is gone. Sends reports meanwhile.
     pub(crate) fn await_order(&mut self, socket: &BirthSocket<Stdin>) -> Result<(), BirthError> {
         loop {
             let pending = self.tell(socket);
@@ -207,7 +210,7 @@ impl Teller {
         }
     }
 
-    /// Tells what is new; when it is to be tried again, if something is left to tell.
+    /// Reports changes. Returns when to try again, if something is left to report.
     fn tell(&mut self, socket: &BirthSocket<Stdin>) -> Option<Instant> {
         let trouble = self.book.read();
         let mut tags = TagTrouble::default();
@@ -224,7 +227,7 @@ impl Teller {
         if news == self.told || socket.format() < FORMAT_TELLING {
             return None;
         }
-        // A snapshot waits for it, and it comes once.
+        // A snapshot waits for this report, and there is only one.
         let is_urgent = completion != self.told.2;
         let parked_since = match trouble.waiting.requests {
             0 => SystemTime::now(),
@@ -240,7 +243,7 @@ impl Teller {
                 self.told = news;
                 None
             }
-            // The supervisor is busy for a while. It gets the report later.
+            // The supervisor is busy with a long operation. Try again later.
             Err(_) => Some(self.next),
         }
     }

@@ -1,9 +1,9 @@
-//! How other commands speak to the supervisor of an exposed volume: over a socket in the volume's
-//! directory, which its owner and root can use.
+//! The protocol between other commands and the supervisor of an exposed volume: over a socket in
+//! the volume's directory, which its owner and root can use.
 //!
-//! A client sends one line of JSON, gets one back, and is done. No line holds a key: the supervisor
-//! has the volume's, and a new one is named, for it to be fetched, or is in a pipe whose reading
-//! end comes beside the line.
+//! A client sends one line of JSON and gets one back. No line has a key: the supervisor has the
+//! volume's key; a new one is named, to be fetched by the supervisor, or comes in a pipe whose
+//! reading end is sent with the line.
 
 mod group;
 
@@ -27,30 +27,32 @@ use thiserror::Error;
 pub use self::group::{GroupError, GroupVolume, GroupedSnapshot, SnapshotGroup};
 use crate::condition::Condition;
 
-/// The format of requests and answers; another one is refused with both numbers.
+/// The format of requests and answers. Another format is refused with an error that has both
+/// numbers.
 const FORMATS: Formats = Formats { oldest: 1, newest: 1 };
 
 /// The longest line, far above any request or answer.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// An answer about the volume comes at once, unless it is being resized or upgraded just now.
+/// The deadline of an answer about the volume. It comes at once, unless the volume is being resized
+/// or upgraded just now.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
-/// The longest that a volume is held still for a snapshot, whatever lease is asked for. Guests give
-/// up a request after 30 s at the earliest.
+/// The longest that a volume is frozen for a snapshot, whatever lease is requested. Guests give up
+/// a request after 30 s at the earliest.
 pub const FREEZE_LEASE_MAX: Duration = Duration::from_secs(10);
 
 /// How long the answer to a snapshot, or to its deletion, may take: what was written before is made
 /// durable, on a slow disk.
 pub const SNAPSHOT_WITHIN: Duration = Duration::from_secs(600);
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Who serves the volume?
+    /// Get the status.
     Status,
-    /// What have its clients asked for?
+    /// Get the statistics of client requests.
     Statistics,
     /// Make the volume larger.
     Resize {
@@ -59,9 +61,9 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
-    /// Go on with the program that is installed now.
+    /// Replace the worker by one of the program that is installed now.
     Upgrade,
-    /// Make a snapshot. It is answered when that is durable.
+    /// Create a snapshot. It is answered when the snapshot is durable.
     Snapshot {
         /// Its id.
         id: SnapshotId,
@@ -70,7 +72,8 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
-    /// Prepare a snapshot that is made together with those of other volumes. Clients are served on.
+    /// Prepare a snapshot that is made together with those of other volumes. Clients are still
+    /// served.
     PrepareSnapshot {
         /// Its id, the same in each of the volumes.
         id: SnapshotId,
@@ -79,43 +82,43 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
-    /// Hold the volume still for a prepared snapshot: no write is done from the answer on, until
-    /// the snapshot is committed or abandoned, or the lease is over.
+    /// Freeze the volume for a prepared snapshot: from the answer on no write is done, until the
+    /// snapshot is committed or abandoned, or the lease is over.
     FreezeForSnapshot {
         /// The snapshot.
         id: SnapshotId,
         /// The lease in milliseconds, at most [`FREEZE_LEASE_MAX`].
         lease_ms: u64,
     },
-    /// Make the snapshot for which the volume is frozen. It is answered when that is durable, and
-    /// refused with `not_frozen` when the lease is over.
+    /// Make the snapshot for which the volume is frozen. It is answered when the snapshot is
+    /// durable, and refused with `not_frozen` when the lease is over.
     CommitSnapshot {
         /// The snapshot.
         id: SnapshotId,
     },
-    /// Give a prepared snapshot up. Clients are served on.
+    /// Abandon a prepared snapshot. Clients are served again.
     AbandonSnapshot {
         /// The snapshot.
         id: SnapshotId,
     },
     /// Delete a snapshot.
     DeleteSnapshot {
-        /// What it is called.
+        /// Its name.
         name: SnapshotName,
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
-    /// Move the volume to another KEK. It is in a pipe, whose reading end comes with the line;
-    /// without one, its provider is asked for it.
+    /// Move the volume to another KEK. It comes in a pipe, whose reading end is sent with the line;
+    /// without a pipe it is fetched from its provider.
     Rewrap {
-        /// Which.
+        /// The new KEK.
         to: NewKek,
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
 }
 
-/// A KEK to come, and where it comes from. Nothing here is secret.
+/// The id and source of a new KEK. Nothing here is secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewKek {
     /// Its id: another key is refused.
@@ -124,19 +127,19 @@ pub struct NewKek {
     pub source: KekSource,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// To a request for the status.
+    /// The answer to a request for the status.
     Status(Status),
-    /// To a request for the statistics.
+    /// The answer to a request for the statistics.
     Statistics(Box<Snapshot>),
-    /// The volume has the size.
+    /// The volume has the new size.
     Resized {
-        /// What it had before.
+        /// The old size.
         old_size_bytes: VolumeSize,
-        /// What it has now.
+        /// The new size.
         size_bytes: VolumeSize,
         /// The descriptor's generation now.
         generation: u64,
@@ -149,29 +152,29 @@ pub enum Answer {
         worker_pid: u32,
         /// The version of its program.
         program: String,
-        /// For how long nobody served, in microseconds.
+        /// How long the volume was not served, in microseconds.
         stall_microseconds: u64,
     },
-    /// The snapshot is there, and durable.
+    /// The snapshot exists and is durable.
     Snapshotted {
         /// Its id.
         snapshot: SnapshotId,
         /// The descriptor's generation now.
         generation: u64,
-        /// For how long nobody served, in microseconds.
+        /// How long the volume was not served, in microseconds.
         stall_microseconds: u64,
     },
     /// The snapshot is prepared.
     SnapshotPrepared,
-    /// The volume is held still.
+    /// The volume is frozen.
     Frozen,
     /// The snapshot is not, or no longer, prepared.
     SnapshotAbandoned,
-    /// The snapshot is gone.
+    /// The snapshot was deleted.
     SnapshotDeleted {
         /// The descriptor's generation now.
         generation: u64,
-        /// Whether layers are to be merged when nobody exposes the volume.
+        /// Whether layers can be merged once the volume is no longer exposed.
         layers_to_merge: bool,
     },
     /// The volume is under another KEK.
@@ -183,7 +186,7 @@ pub enum Answer {
         /// The descriptor's generation now.
         generation: u64,
     },
-    /// It was not done.
+    /// The request was refused or failed.
     Refused {
         /// A stable name for programs.
         code: String,
@@ -192,12 +195,12 @@ pub enum Answer {
     },
 }
 
-/// Who serves a volume.
+/// The status of an exposed volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The process that answers for the volume.
+    /// The process that owns the volume.
     pub supervisor_pid: u32,
-    /// The process that serves it; none while one is being started again.
+    /// The process that serves it; `None` while another is being started.
     pub worker_pid: Option<u32>,
     /// The version of the worker's program.
     pub program: Option<String>,
@@ -205,20 +208,20 @@ pub struct Status {
     pub frontend: String,
     /// Where they connect: a socket's path, or an address.
     pub address: String,
-    /// How often a worker died and was started again.
+    /// How often a worker died and was replaced.
     pub restarts: u64,
     /// How the last worker that died ended, as in `was killed by signal 9`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_end: Option<String>,
-    /// How the volume fares.
+    /// The volume's condition.
     #[serde(default)]
     pub condition: Condition,
-    /// How its KEK stands; none where no provider keeps it.
+    /// The status of its KEK; `None` if no provider keeps it.
     #[serde(default)]
     pub key: Option<Box<KeyStatus>>,
 }
 
-/// How the KEK of an exposed volume stands, which a provider keeps.
+/// The status of a provider's KEK of an exposed volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyStatus {
     /// The provider.
@@ -247,10 +250,10 @@ struct Answered {
     answer: Answer,
 }
 
-/// Why a supervisor cannot be asked.
+/// The reasons why a request to a supervisor fails.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// The socket.
+    /// The socket cannot be used.
     #[error("cannot reach the process that exposes {path}: {error}")]
     Socket {
         /// The volume.
@@ -266,7 +269,7 @@ pub enum ControlError {
         /// The process.
         found: String,
     },
-    /// No answer, or one that makes no sense.
+    /// There is no answer, or an invalid one.
     #[error("the process that exposes {path} does not answer as it should: {reason}")]
     Answer {
         /// The volume.
@@ -274,7 +277,7 @@ pub enum ControlError {
         /// What is wrong.
         reason: String,
     },
-    /// The supervisor says no.
+    /// The supervisor refuses.
     #[error("{message}")]
     Refused {
         /// A stable name for programs.
@@ -285,7 +288,7 @@ pub enum ControlError {
 }
 
 impl ControlError {
-    /// What an answer says that is not the one that was hoped for.
+    /// The error for an answer that is not the expected one.
     pub fn of_answer(path: &Path, answer: Answer) -> Self {
         match answer {
             Answer::Refused { code, message } => Self::Refused { code, message },
@@ -320,8 +323,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the process that exposes the volume at `path`; `None` if none does. A socket
-    /// that a dead process left is nobody.
+    /// Connects to the process that exposes the volume at `path`; `None` if none does. The socket
+    /// of a dead process does not count.
     ///
     /// # Errors
     /// [`ControlError::Stranger`] if it runs as a user other than this process's and root.
@@ -340,7 +343,7 @@ impl Client {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };
-        // The process that began to listen: the directory's owner can put a socket of his own there.
+        // The process that listens: the directory's owner can put a socket of his own there.
         let peer = sockopt::socket_peercred(&stream).map_err(failed)?;
         let is_meant = match wanted {
             Peer::Trusted => peer.uid.is_root() || peer.uid == rustix::process::geteuid(),
@@ -355,12 +358,12 @@ impl Client {
         }
     }
 
-    /// Asks, and waits for the answer for at most `deadline`.
+    /// Sends a request, and waits at most `deadline` for the answer.
     pub fn ask(self, request: Request, deadline: Duration) -> Result<Answer, ControlError> {
         self.ask_with(request, None, deadline)
     }
 
-    /// The same, with a file beside the request.
+    /// As [`Self::ask`], with a file attached to the request.
     pub fn ask_with(
         self,
         request: Request,
@@ -394,8 +397,8 @@ pub fn status_of(path: &Path) -> Option<Status> {
     }
 }
 
-/// Asks whoever exposes the volume what its clients asked for; `None` from a program that does not
-/// count.
+/// Asks the process that exposes the volume for the statistics of its clients; `None` from a
+/// program that does not count.
 pub fn statistics_of(path: &Path) -> Option<Snapshot> {
     match Client::connect(path).ok()??.ask(Request::Statistics, TOLD_WITHIN) {
         Ok(Answer::Statistics(snapshot)) => Some(*snapshot),
@@ -422,19 +425,19 @@ fn write_request(request: &Request) -> Vec<u8> {
     to_line(&Line { format: FORMATS.newest, content: Requested { request: request.clone() } })
 }
 
-/// The line that answers.
+/// Encodes the line of an answer.
 pub(crate) fn write_answer(answer: Answer) -> Vec<u8> {
     to_line(&Line { format: FORMATS.newest, content: Answered { answer } })
 }
 
 fn to_line(content: &impl Serialize) -> Vec<u8> {
-    // Numbers, strings and lists of them: there is nothing in them that JSON cannot say.
+    // Numbers, strings and lists of them: JSON can express all of them.
     let mut line = serde_json::to_vec(content).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// The request of a line, or why it is none.
+/// Decodes the request of a line, or explains why it is invalid.
 pub(crate) fn read_request(line: &[u8]) -> Result<Request, String> {
     FORMATS.of(line).map_err(|error| error.to_string())?;
     let line: Line<Requested> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
@@ -482,6 +485,44 @@ mod tests {
         // Sizes that no volume has are refused by their type.
         let line = br#"{"format":1,"request":{"resize":{"size_bytes":1,"least_generation":0}}}"#;
         assert!(read_request(line).is_err());
+    }
+
+    const LISTENS_IN: &str = "STRONGROOM_TEST_LISTENS_IN";
+
+    /// The other process of the next test: listens in a directory until its stdin is closed.
+    #[test]
+    #[ignore = "another test starts it"]
+    fn listens() {
+        let Some(directory) = std::env::var_os(LISTENS_IN) else { return };
+        let _listener =
+            std::os::unix::net::UnixListener::bind(Path::new(&directory).join(CONTROL_SOCKET)).unwrap();
+        println!("listens");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
+
+    #[test]
+    fn another_process_is_no_supervisor_within_this_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = std::os::unix::net::UnixListener::bind(directory.path().join(CONTROL_SOCKET)).unwrap();
+        assert!(Client::connect_to(directory.path(), Peer::ThisProcess).unwrap().is_some());
+        drop(own);
+        std::fs::remove_file(directory.path().join(CONTROL_SOCKET)).unwrap();
+        let mut other = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "control::tests::listens", "--ignored", "--nocapture"])
+            .env(LISTENS_IN, directory.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(other.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().ends_with("listens")));
+        assert!(Client::connect_to(directory.path(), Peer::Trusted).unwrap().is_some());
+        let refused = Client::connect_to(directory.path(), Peer::ThisProcess).unwrap_err();
+        assert!(
+            matches!(&refused, ControlError::Stranger { found, .. } if found.contains(&other.id().to_string()))
+        );
+        drop(other.stdin.take());
+        other.wait().unwrap();
     }
 
     #[test]

@@ -14,13 +14,13 @@ use thiserror::Error;
 /// Operations of a destager in flight.
 const DEPTH: usize = 64;
 
-/// Why first writes cannot be brought to the layer.
+/// The reasons why first writes cannot be brought to the layer.
 #[derive(Debug, Error)]
 pub enum DestagingError {
-    /// No thread, or no event loop for it.
+    /// There is no thread, or no event loop for it.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// The layer cannot be worked on.
+    /// The layer cannot be opened for destaging.
     #[error("the volume's first-write log cannot be emptied: {0}")]
     Open(#[from] IoError),
 }
@@ -28,7 +28,7 @@ pub enum DestagingError {
 /// One thread for the top, and one for the layer below it while that is completed.
 const LANES: usize = 2;
 
-/// Threads for this, made before a sandbox closes.
+/// Starts the threads for this, before the sandbox is closed.
 pub fn lanes() -> Result<Lanes, RingError> {
     Lanes::start("destage", LANES, DEPTH)
 }
@@ -36,7 +36,7 @@ pub fn lanes() -> Result<Lanes, RingError> {
 /// The destaging of one layer.
 pub struct Destaging {
     disk: FileDisk,
-    /// Only the thread that ends it asks for this.
+    /// The running work, taken by the call that ends it.
     job: Mutex<Option<Work>>,
 }
 
@@ -46,7 +46,7 @@ enum Work {
 }
 
 impl Destaging {
-    /// Begins, on a lane of [`lanes`]; nothing is done where the layer has no log.
+    /// Begins on a lane of [`lanes`]. Does nothing if the layer has no log.
     pub fn on(disk: &FileDisk, lanes: &Lanes) -> Result<Self, DestagingError> {
         let shared = disk.clone();
         let job = match disk.log_size_and_use() {
@@ -54,8 +54,8 @@ impl Destaging {
             Some(_) => {
                 disk.expect_destager(true);
                 let job = lanes.run(move |ring: &Ring| destage(&shared, ring)).map_err(|_| {
-                    // There is a lane for each layer that takes writes, or has taken them until
-                    // now.
+                    // There is a lane for each layer that takes writes, or took them until a
+                    // snapshot was made.
                     IoError::Device(Errno(rustix::io::Errno::BUSY.raw_os_error()))
                 })?;
                 Some(Work::Lane(job))
@@ -64,7 +64,7 @@ impl Destaging {
         Ok(Self { disk: disk.clone(), job: Mutex::new(job) })
     }
 
-    /// Begins, on a thread of its own, for the first destaging of an open layer.
+    /// Begins on a separate thread, for the first destaging of an open layer.
     pub fn on_own_thread(disk: &FileDisk) -> Result<Self, DestagingError> {
         let shared = disk.clone();
         let job = match disk.log_size_and_use() {
@@ -88,8 +88,9 @@ impl Destaging {
         Ok(Self { disk: disk.clone(), job: Mutex::new(job) })
     }
 
-    /// Ends it. [`End::Empty`] takes until all that was written is in the layer; nobody may write
-    /// any more. What fails stays in the log, where the next one to open the volume finds it.
+    /// Ends it. [`End::Empty`] waits until all writes are in the layer; no writes may be submitted
+    /// any more. After an error the records stay in the log, where the next process to open the
+    /// volume finds them.
     pub fn end(self, end: End) -> Result<(), IoError> {
         self.end_job(end)
     }
@@ -107,12 +108,12 @@ impl Destaging {
 
 impl Drop for Destaging {
     fn drop(&mut self) {
-        // What could not be done is in the log, and a warning has said why.
+        // After an error the records stay in the log, and a warning was logged.
         let _ = self.end_job(End::Empty);
     }
 }
 
-/// Destages until that is to end; nothing is done where the layer has no log.
+/// Destages until it is asked to end. Does nothing if the layer has no log.
 pub(crate) fn destage(disk: &FileDisk, ring: &Ring) -> Result<(), IoError> {
     let open = || -> Result<Option<Destager>, IoError> {
         let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::NoSpace)?;

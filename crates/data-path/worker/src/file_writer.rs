@@ -1,4 +1,4 @@
-//! Writing a file past the page cache, several writes in flight.
+//! Writes a file without the page cache, several writes in flight.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,10 +18,10 @@ use crate::transfer::TransferError;
 /// Writes in flight: enough that the disk never waits for the next one.
 pub const WRITES_MAX: usize = 16;
 
-/// A file that is written to. A page cache would cost a copy of every byte, and would be written
-/// out only in the end.
+/// A file that is written to. The page cache would cost a copy of every byte, and would be written
+/// out only at the end.
 pub struct FileWriter<'a> {
-    /// For what is not whole blocks.
+    /// For writes that are not whole blocks.
     file: &'a File,
     queue: Box<dyn FileQueue>,
     token: FileToken,
@@ -31,10 +31,11 @@ pub struct FileWriter<'a> {
 }
 
 impl<'a> FileWriter<'a> {
-    /// Writes on the thread of `ring`. Where the file system has no way past the page cache
-    /// (`O_DIRECT`), it goes through it.
+    /// Opens a file for writing on the thread of `ring`. Without support for `O_DIRECT`, writes go
+    /// through the page cache.
     pub fn open(file: &'a File, ring: &Ring) -> Result<Self, TransferError> {
-        // An open file of its own, so that the flag is not set for other holders of the caller's.
+        // Reopen the file, so that the flag does not affect other holders of the caller's open
+        // file.
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
         let direct = OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(name);
         let opened = direct.or_else(|_| file.try_clone()).map_err(TransferError::File)?;
@@ -43,7 +44,7 @@ impl<'a> FileWriter<'a> {
         Ok(Self { file, queue, token, ring: ring.clone(), in_flight: 0, done: Vec::new() })
     }
 
-    /// Sends a write. Returns the error of an earlier one, if one failed meanwhile.
+    /// Starts a write. Returns the error of an earlier one, if one has failed.
     pub fn write(&mut self, extent: Extent, from: Buffer) -> Result<(), TransferError> {
         self.settle(WRITES_MAX - 1)?;
         if !extent.offset().is_multiple_of(BLOCK_BYTES) || !extent.length().is_multiple_of(BLOCK_BYTES) {
@@ -56,7 +57,7 @@ impl<'a> FileWriter<'a> {
         Ok(())
     }
 
-    /// Waits until at most `left` are in flight, or one has failed.
+    /// Waits until at most `left` writes are in flight, or one has failed.
     pub fn settle(&mut self, left: usize) -> Result<(), TransferError> {
         loop {
             self.queue.poll(&mut self.done);
@@ -71,7 +72,7 @@ impl<'a> FileWriter<'a> {
     }
 }
 
-/// The file's failure, as the kernel says it where it did.
+/// The file's error, with the kernel's error number if there is one.
 fn failed(error: IoError) -> TransferError {
     TransferError::File(match error {
         IoError::NoSpace => Errno::NOSPC.into(),

@@ -1,4 +1,4 @@
-//! The layers of a volume as one disk of plain blocks: whole ones, and without range locks.
+//! The layers of a volume as one disk of plain blocks: only whole blocks, and without range locks.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::destaging::DestagingError;
 /// The least memory for the tags of a layer, in pages: enough for a few requests at a time.
 const TAG_PAGES_MIN: usize = 64;
 
-/// Why a volume's stages do not fit together.
+/// The reasons why a volume's stages cannot be assembled.
 #[derive(Debug, Error)]
 pub enum StackError {
     /// An encrypted volume without a key.
@@ -31,7 +31,7 @@ pub enum StackError {
     /// A data key that no cipher takes.
     #[error("the data key of epoch {epoch} cannot be used: {error}")]
     Cipher {
-        /// Which key.
+        /// The key's epoch.
         epoch: KeyEpoch,
         /// Why not.
         error: CryptoError,
@@ -45,16 +45,16 @@ pub enum StackError {
     /// Data keys that contradict each other.
     #[error(transparent)]
     Epochs(#[from] EpochKeysError),
-    /// No keys for the record of discards can be derived from the data keys.
+    /// Data keys that no key for the record of discards can be derived from.
     #[error("the keys of the volume's record of discards cannot be derived: {0}")]
     DiscardKeys(#[source] CryptoError),
     /// The record of discards cannot be read.
     #[error("the record of what a layer of the volume hides of those below cannot be read: {0}")]
     Discards(#[source] IoError),
-    /// A layer on another one without a record of discards.
+    /// A layer on another one, without a record of discards.
     #[error("a layer of the volume has layers below it, and no record of discards")]
     NoDiscards,
-    /// The files cannot be kept open for a successor.
+    /// The volume's files cannot be kept open for a successor.
     #[error("the volume's files cannot be kept for a successor: {0}")]
     Files(#[source] rustix::io::Errno),
     /// The layer's first-write log cannot be used.
@@ -63,20 +63,20 @@ pub enum StackError {
     /// First writes cannot be brought to the layer.
     #[error(transparent)]
     Destaging(#[from] DestagingError),
-    /// A size that the stages cannot have.
+    /// A size that the stages do not support.
     #[error(transparent)]
     Size(#[from] BlocksizeError),
 }
 
-/// What seals a volume's blocks, and opens them.
+/// The ciphers that seal and open a volume's blocks.
 pub enum Ciphers {
-    /// What a volume's keys give.
+    /// Those of a volume's keys.
     Of(Box<Keyed>),
-    /// None: a person chose that.
+    /// None, because a person chose an unencrypted volume.
     Unencrypted,
 }
 
-/// What is derived from the keys of a volume.
+/// The ciphers and keys derived from a volume's data keys.
 pub struct Keyed {
     blocks: EpochKeys,
     tags: TagKeys,
@@ -84,7 +84,7 @@ pub struct Keyed {
 }
 
 impl Ciphers {
-    /// Those of these keys, which are wiped.
+    /// Sets up the ciphers of these keys, and wipes the keys.
     pub fn of(deks: Deks) -> Result<Self, StackError> {
         let tags = TagKeys::derive(&deks).map_err(StackError::TagKeys)?.ok_or(StackError::NoKey)?;
         let discards = DiscardKeys::derive(&deks).map_err(StackError::DiscardKeys)?;
@@ -92,20 +92,20 @@ impl Ciphers {
     }
 }
 
-/// A volume's plain blocks, and the stages below that can be asked how they fare.
+/// A volume's plain blocks, and the stages below whose state can be queried.
 pub struct PlainBlocks {
     /// The blocks.
     pub disk: Arc<dyn Disk<Plain>>,
-    /// The top's stage of tags, of a volume that has them.
+    /// The top's stage of tags, if the volume has tags.
     pub tags: Option<TagsDisk>,
-    /// The stage that reads through the layers, where there are several.
+    /// The stage that reads through the layers, if there are several.
     pub chain: Option<ChainDisk>,
     /// The layer below the top, if it is not complete.
     pub closing: Option<ClosingLayer>,
 }
 
-/// Puts the stages together that make plain blocks of `blocks`: the volume's own, perhaps with
-/// instruments in between.
+/// Assembles the stages that turn `blocks` into plain blocks. `blocks` are the volume's own,
+/// perhaps with instruments in between.
 pub fn plain_blocks_over(
     blocks: Arc<dyn Disk<Sealed>>,
     volume: &mut OpenVolume,
@@ -122,8 +122,8 @@ pub fn plain_blocks_over(
     plain_over(blocks, top, std::mem::take(&mut volume.lower), ciphers)
 }
 
-/// Puts the stages of all layers together. `blocks` are those of the top, perhaps with instruments
-/// in between.
+/// Assembles the stages of all layers. `blocks` are those of the top, perhaps with instruments in
+/// between.
 pub(crate) fn plain_over(
     blocks: Arc<dyn Disk<Sealed>>,
     top: LayerBlocks,
@@ -134,8 +134,7 @@ pub(crate) fn plain_over(
     assembly.plain(blocks, top, lower, keys)
 }
 
-/// The plain blocks of a disk that is no layer of a volume: nothing of it is in files, and it has
-/// no tags.
+/// The plain blocks of a disk that is no layer of a volume: it has no files and no tags.
 pub(crate) fn plain_over_alone(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) -> Arc<dyn Disk<Plain>> {
     match ciphers {
         Ciphers::Of(keyed) => Arc::new(CryptDisk::new(blocks, Arc::new(keyed.blocks))),
@@ -143,20 +142,20 @@ pub(crate) fn plain_over_alone(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) 
     }
 }
 
-/// The stages between which the blocks of a layer are merged into the one below it.
+/// The stages for merging a layer into the one below it.
 pub(crate) struct MergePlan {
     /// The upper layer's sealed blocks.
     pub from_sealed: Arc<dyn Disk<Sealed>>,
-    /// The upper layer alone: what it does not have reads as zeroes.
+    /// The upper layer alone: absent blocks read as zeroes.
     pub from: Arc<dyn Disk<Plain>>,
-    /// The lower layer, on those below it.
+    /// The lower layer, on top of those below it.
     pub into: Arc<dyn Disk<Plain>>,
-    /// What the upper layer hides of those below it.
+    /// The upper layer's record of the blocks that it hides.
     pub hidden: Option<Arc<Discards>>,
 }
 
-/// Puts the stages for a merge together. What is written is sealed by the last of the keys. `watch`
-/// is put on the upper layer's sealed blocks.
+/// Assembles the stages for a merge. Writes are sealed by the last of the keys. `watch` is put on
+/// the upper layer's sealed blocks.
 pub(crate) fn merge_plan(
     layers: MergeLayers,
     ciphers: Ciphers,
@@ -181,22 +180,22 @@ fn over(sealed: Arc<dyn Disk<Sealed>>, keys: Option<Arc<EpochKeys>>) -> Arc<dyn 
     }
 }
 
-/// What the stages of all layers have in common.
+/// The parameters that the stages of all layers share.
 struct Assembly {
-    /// None in a clear volume, which has no tags.
+    /// `None` in a clear volume, which has no tags.
     tag_keys: Option<TagKeys>,
     discard_keys: DiscardKeys,
     tuning: TagsTuning,
 }
 
-/// Blocks, and the stage of their tags if it is in between.
+/// Blocks, and the stage of their tags if there is one.
 type Tagged = (Arc<dyn Disk<Sealed>>, Option<TagsDisk>);
 
 /// The record of a layer's discards, not read yet.
 type Recorded = (Arc<dyn StoredFile>, DiscardsFacts);
 
 impl Assembly {
-    /// What these ciphers give for so many layers: the keys of the blocks, if there are any, and
+    /// Splits the ciphers for `layers` layers into the keys of the blocks, if there are any, and
     /// the rest.
     fn of(ciphers: Ciphers, layers: usize) -> Result<(Option<Arc<EpochKeys>>, Self), StackError> {
         let (keys, tag_keys, discard_keys) = match ciphers {
@@ -208,7 +207,7 @@ impl Assembly {
                 (None, None, DiscardKeys::derive(&Deks::new()).map_err(StackError::DiscardKeys)?)
             }
         };
-        // The layers share what memory there is for tags.
+        // The layers share the memory for tags.
         let tuning = TagsTuning::default();
         let pages_max = (tuning.pages_max / layers).max(TAG_PAGES_MIN);
         Ok((keys, Self { tag_keys, discard_keys, tuning: TagsTuning { pages_max, ..tuning } }))
@@ -275,7 +274,7 @@ struct AssembledLower {
     tags: Option<TagsDisk>,
 }
 
-/// The ciphers of all epochs; the last one seals what is written.
+/// The ciphers of all epochs; the last one seals writes.
 pub fn epoch_keys(deks: Deks) -> Result<EpochKeys, StackError> {
     let mut keys: Option<EpochKeys> = None;
     for (epoch, dek) in deks {

@@ -1,24 +1,25 @@
-//! Wires the stages of one VM's volumes, and makes the process that they run in fit for keys.
+//! Connects the stages of one VM's volumes, and makes their process fit to hold keys.
 //!
-//! - [`supervise`]: keeps a worker running, for the process that exposes a volume; [`control`]: how
-//!   other commands speak to it.
-//! - [`birth`]: what supervisor and worker say to each other; [`condition`]: how a volume fares, in
-//!   their words.
-//! - [`process_main`]: the worker itself; `service`: what clients connect to in it.
-//! - [`process`]: no dumps, no core files, ciphers that answer rightly; before the first key.
-//! - [`placement`]: on which processors, and in whose memory, of a machine with several NUMA nodes.
-//! - [`layers`]: the layers of an open volume become one disk of plain blocks, and the keys go
-//!   where only the ciphers find them.
+//! - [`supervise`]: keeps a worker running for an exposed volume; [`control`]: the protocol through
+//!   which other commands reach the supervisor.
+//! - [`birth`]: the protocol between supervisor and worker; [`condition`]: a volume's condition, as
+//!   they report it.
+//! - [`process_main`]: the worker itself; `service`: its frontend, to which clients connect.
+//! - [`process`]: no dumps, no core files, self-tested ciphers, before the first key is read.
+//! - [`placement`]: the processors and memory nodes of a worker, on a machine with several NUMA
+//!   nodes.
+//! - [`layers`]: combines the layers of an open volume into one disk of plain blocks, and moves the
+//!   keys into the ciphers.
 //! - [`stack`]: that disk, as a frontend serves it.
 //! - `destaging`: a thread that empties a layer's first-write log. `closing`: completes the layer
-//!   below the top after a snapshot. `merge`: makes one layer of two. `complete`: empties the log
-//!   of a volume that nobody serves.
+//!   below the top after a snapshot. `merge`: merges two layers. `complete`: empties the log of a
+//!   volume that is not served.
 //! - [`access`]: that disk, used like a file, for code that keeps data of its own in a volume.
-//! - [`read_through`]: whether all of a volume can be read; [`check`]: what that shows.
-//!   [`transfer`]: a whole volume's content into a file and out of one.
+//! - [`read_through`]: reads all of a volume; [`check`]: reports the result. [`transfer`]: copies a
+//!   whole volume from and to a file.
 //!
-//! It knows every room of the data path and puts nothing of its own into it: no format, no
-//! protocol, no cipher. Control plane and command line stand above.
+//! It uses every crate of the data path and adds no format, no client protocol and no cipher.
+//! Control plane and command line are above it.
 #![forbid(unsafe_code)]
 
 pub mod access;
@@ -49,4 +50,4 @@ pub use layers::StackError;
 pub use merge::{MergeError, Merged, merge_next};
 pub use process::{ProcessError, prepare_for_keys};
 pub use stack::{assemble, assemble_destaged, assemble_over};
-pub use transfer::{Progress, TransferError, export_file, import_file};
+pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

@@ -1,6 +1,6 @@
-//! Making one layer of two of a volume that nobody serves: the blocks of the upper one are written
-//! into the lower one, under that one's key. `datastore/file/merge` has the order of what is
-//! written, and why a merge that was interrupted is done again from its beginning.
+//! Merges two layers of a volume that is not served: the blocks of the upper one are written into
+//! the lower one, under the lower one's key. `datastore/file/merge` explains the order of writes,
+//! and why an interrupted merge starts over.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,13 +22,13 @@ use crate::transfer::{Progress, TransferError};
 /// How much of the upper layer is asked for its allocation at once, so that the answer stays short.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// Why two layers are not one.
+/// The reasons why two layers cannot be merged.
 #[derive(Debug, Error)]
 pub enum MergeError {
     /// The volume cannot be opened or changed.
     #[error(transparent)]
     Datastore(#[from] DatastoreError),
-    /// The stages do not fit together.
+    /// The stages cannot be assembled.
     #[error(transparent)]
     Stack(#[from] StackError),
     /// A layer cannot be read or written.
@@ -36,21 +36,21 @@ pub enum MergeError {
     Transfer(#[from] TransferError),
 }
 
-/// What a merge has made of a volume.
+/// The result of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merged {
-    /// The volume's descriptor now.
+    /// The volume's new descriptor.
     pub descriptor: Descriptor,
     /// Bytes that were written into the lower layer.
     pub moved_bytes: u64,
 }
 
-/// Makes one layer of the next two of the volume at `path`, or goes on with that; `None` if no two
-/// are to become one.
+/// Merges the next two layers of the volume at `path`, or resumes a merge; `None` if there is
+/// nothing to merge.
 ///
 /// # Errors
-/// While the volume is in use; if a layer cannot be read or written. Nothing is lost, and the next
-/// call does it again.
+/// If the volume is in use; if a layer cannot be read or written. Nothing is lost, and the next
+/// call starts over.
 pub fn merge_next(
     path: &Path,
     options: &OpenOptions<'_>,
@@ -74,7 +74,8 @@ fn move_blocks(
     let MergePlan { from_sealed, from, into, hidden } =
         merge_plan(layers, ciphers, |sealed| Arc::new(SealWatch { inner: sealed, seals: seals.clone() }))?;
     let mut writer = Client::open(&*into)?;
-    // What the upper layer hides, first: what it has of the same blocks comes after it.
+    // First zero the blocks that the upper layer hides: blocks that it also has are written
+    // afterwards.
     let mut clear = Vec::new();
     if let Some(hidden) = &hidden {
         hidden.runs(all, |run, is_hidden| {
@@ -118,14 +119,14 @@ fn move_blocks(
     Ok(moved_bytes)
 }
 
-/// The ciphers of all layers; what is written is sealed by the lower layer's newest key.
+/// The ciphers of all layers; writes are sealed by the lower layer's newest key.
 fn ciphers(keys: MergeKeys) -> Result<Ciphers, StackError> {
     let MergeKeys { from, into, lower } = keys;
     let deks: Deks = lower.into_iter().chain(from).chain(into).collect();
     if deks.is_empty() { Ok(Ciphers::Unencrypted) } else { Ciphers::of(deks) }
 }
 
-/// Which blocks of each read were there, until the reader asks.
+/// Records which blocks of each read were there, until the reader takes the record.
 #[derive(Clone, Default)]
 struct SealLog(Arc<Mutex<HashMap<u64, Vec<bool>>>>);
 
@@ -151,7 +152,7 @@ impl SealLog {
     }
 }
 
-/// A stage that notes which of the blocks that are read through it were there.
+/// A stage that records which of the blocks read through it were there.
 struct SealWatch {
     inner: Arc<dyn Disk<Sealed>>,
     seals: SealLog,
@@ -223,13 +224,13 @@ mod tests {
     const BLOCKS: u64 = 48;
     const LOCK_WAIT: Duration = Duration::from_secs(60);
 
-    /// A byte for each block, which fills it; 0 for one that reads as zeroes.
+    /// The fill byte of each block; 0 for one that reads as zeroes.
     type Content = Vec<u8>;
 
     struct Life {
         path: PathBuf,
         kek: Option<Kek>,
-        /// What the volume holds.
+        /// The present content.
         now: Content,
         snapshots: BTreeMap<SnapshotId, Content>,
         names: u32,
@@ -256,8 +257,8 @@ mod tests {
             which: usize,
         },
         Grow,
-        /// Merges as often as there is something to merge, but stops the first merge after so many
-        /// reports.
+        /// Merges as long as there is something to merge, but stops the first merge after
+        /// `stops_after` reports.
         Merge {
             stops_after: Option<u8>,
         },
@@ -434,7 +435,8 @@ mod tests {
             assert!(errors.is_empty(), "{errors:?}");
         }
 
-        /// Every snapshot is what it was, and once all are gone there is one layer.
+        /// Checks that every snapshot is unchanged, and that one layer is left once all are
+        /// deleted.
         fn end(&mut self) {
             while let Some(id) = self.chosen(0) {
                 revert(&self.path, id, None, &self.to_add()).unwrap();

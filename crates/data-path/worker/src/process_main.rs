@@ -1,11 +1,11 @@
-//! The worker: a process that serves one volume and holds nothing but its keys, its layer's open
-//! file and its clients.
+//! The worker: a process that serves one volume and holds only its keys, its layers' open files and
+//! its clients.
 //!
-//! It gives up every right before it learns anything worth stealing: not dumpable -> placed ->
-//! confined -> threads -> system calls denied -> keys -> clients. It opens nothing, and knows no
-//! path and no KEK; its orders come over the socket it was born with
-//! ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and ends, so
-//! that the volume is free.
+//! It gives up every right before it receives anything worth stealing: not dumpable -> placed ->
+//! confined -> threads -> system calls denied -> keys -> clients. It opens no file, and has no path
+//! and no KEK. Its orders come over the socket that it was started with ([`crate::birth`]). When
+//! that ends, its supervisor is gone: the worker drains, flushes and ends, so that the volume is
+//! free.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,10 +28,10 @@ use crate::service::{Service, ServiceError, Serving};
 use crate::stack::{Stack, memory_disk};
 use strongroom_confine::{Confinement, SandboxError, confine};
 
-/// Why a worker ended early.
+/// The reasons why a worker ends early.
 #[derive(Debug, Error)]
 pub enum WorkerError {
-    /// The talk with the supervisor failed; so did the process if a person started it.
+    /// The communication with the supervisor failed, or a person started the process.
     #[error(transparent)]
     Birth(#[from] BirthError),
     /// The process must not touch a key.
@@ -40,7 +40,7 @@ pub enum WorkerError {
     /// It cannot be confined.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// The stages do not fit together.
+    /// The stages cannot be assembled.
     #[error(transparent)]
     Stack(#[from] StackError),
     /// First writes cannot be brought to the layer.
@@ -51,12 +51,12 @@ pub enum WorkerError {
     Service(#[from] ServiceError),
 }
 
-/// Serves as the worker of the supervisor that this process was born from, whose socket is its
+/// Serves as the worker of the supervisor that started this process. The supervisor's socket is
 /// standard input.
 ///
 /// # Errors
-/// [`BirthError::NotBorn`] if a person started it. Whatever else goes wrong is told to the
-/// supervisor too.
+/// [`BirthError::NotBorn`] if a person started it. Any other error is also reported to the
+/// supervisor.
 pub fn process_main() -> Result<(), WorkerError> {
     let mut socket = BirthSocket::adopt(io::stdin())?;
     close_inherited();
@@ -64,14 +64,14 @@ pub fn process_main() -> Result<(), WorkerError> {
     let _ = rustix::thread::set_name(c"strongroom");
     let served = prepare_for_keys().map_err(WorkerError::from).and_then(|()| live(&mut socket));
     if let Err(error) = &served {
-        // A supervisor that is gone has nobody to tell.
+        // If the supervisor is gone, the report cannot be delivered.
         let _ = socket.send(&Report::Failed { reason: error.to_string() }, &[]);
     }
     served
 }
 
-/// Closes what the supervisor was itself started with and did not mean for us, such as the
-/// descriptor of a passphrase.
+/// Closes inherited descriptors that the supervisor was itself started with and that are not for
+/// us, such as that of a passphrase.
 fn close_inherited() {
     let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = numbers
@@ -79,15 +79,14 @@ fn close_inherited() {
         .filter(|number| *number > 2)
         .collect();
     for number in numbers {
-        // Nothing here has opened a file yet. The directory that was read is closed already, and
-        // not there.
+        // This process has not opened any file yet. The directory that was read is already closed.
         let _ = nix::unistd::close(number);
     }
 }
 
 fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
     let (order, files) = match socket.receive() {
-        // A supervisor that ends before it has said anything wants nothing.
+        // A supervisor that ends before its first order needs no worker.
         Err(BirthError::Gone) => return Ok(()),
         received => received?,
     };
@@ -96,11 +95,11 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
     };
     let mut files = files.into_iter();
     let listener = files.next().ok_or_else(|| missing("the listening socket"))?;
-    // The number is ours for as long as this is open.
+    // The user id is reserved for us as long as this is open.
     let _lease = user.and_then(|_| files.next());
     let page = statistics.and_then(|layout| files.next().filter(|_| layout == LAYOUT));
     let service = Service::prepare(frontend, listener, recorders_of(page), socket)?;
-    // Before there are threads and buffers, and while sysfs can be read.
+    // This must precede threads and buffers, and needs sysfs.
     if let Some(placement) = placement {
         placement.settle(SYSFS.as_ref());
     }
@@ -111,7 +110,7 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
     Worker { service, ciphers: None, serving: None, in_memory: None }.follow(socket)
 }
 
-/// What is counted with. A volume is served all the same where that cannot be.
+/// The recorders of statistics. If they fail, the volume is served without them.
 fn recorders_of(page: Option<OwnedFd>) -> Recorders {
     let recorders = page.map(Recorders::of_page).transpose().unwrap_or_else(|error| {
         tracing::warn!("the volume's requests are not counted: {error}");
@@ -124,7 +123,7 @@ struct Worker {
     service: Service,
     ciphers: Option<Ciphers>,
     serving: Option<Served>,
-    /// What serves a disk in memory, in place of a volume.
+    /// The server of a disk in memory, instead of a volume.
     in_memory: Option<Serving>,
 }
 
@@ -133,7 +132,7 @@ struct Served {
     serving: Serving,
     stack: Stack,
     destaging: Destaging,
-    /// What completes the layer below the top, where that was not complete.
+    /// The completion of the layer below the top, if it was not complete.
     closing: Option<Closing>,
 }
 
@@ -152,7 +151,7 @@ impl Worker {
                 Ok(received) => received,
                 Err(BirthError::Gone) => {
                     tracing::warn!("the supervisor is gone: the volume is closed");
-                    // As if this process were killed too, but in order.
+                    // The same as if this process were killed, but in order.
                     let closed = self.serving.map_or(Ok(()), |served| {
                         let closed = served.serving.close();
                         empty_log(served.destaging);
@@ -228,8 +227,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Drains, and hands everything over. The sessions are the successor's from here on; what is
-    /// left to do is to end.
+    /// Drains, and hands everything over. From then on the sessions belong to the successor, and
+    /// this worker can only end.
     fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
         let served = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
         if served.has_failed_flush() {
@@ -240,7 +239,7 @@ impl Worker {
         }
         let Served { serving, mut stack, destaging, closing } = served;
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
-        // The guest waits: what is in the log stays there for the successor.
+        // The guest waits, so the records stay in the log for the successor.
         let ended = destaging.end(End::Now);
         if let Err(error) = ended {
             tracing::warn!(%error, "the first-write log was not left in order; the successor sees to it");
@@ -256,7 +255,7 @@ impl Worker {
         Ok(socket.send(&Report::Suspended { layer, lower, sessions }, &files)?)
     }
 
-    /// Drains, flushes, and lets go of the volume; says what went wrong.
+    /// Drains, flushes, and releases the volume.
     fn end(self) -> Result<(), String> {
         if let Some(serving) = self.in_memory {
             return serving.stop();
@@ -266,8 +265,8 @@ impl Worker {
                 let stopped = serving.stop();
                 match stopped {
                     Ok(()) => empty_log(destaging),
-                    // The disk may be one that does not answer. Nobody waits for it: what is in the
-                    // log is durable there.
+                    // The disk may have stopped responding. Do not wait for it: the records in the
+                    // log are durable.
                     Err(_) => {
                         std::mem::forget(destaging);
                         std::mem::forget(closing);
@@ -280,15 +279,15 @@ impl Worker {
     }
 }
 
-/// Completes the layer. What cannot be brought there is durable in the log, and the next one to
-/// open the volume finds it.
+/// Completes the layer. Records that cannot be brought to it stay durable in the log, where the
+/// next process to open the volume finds them.
 fn empty_log(destaging: Destaging) {
     if let Err(error) = destaging.end(End::Empty) {
         tracing::warn!(%error, "some of what was written last stays in the volume's first-write log");
     }
 }
 
-/// Receives the key of each epoch, and has the ciphers take them; the keys as they came are wiped.
+/// Receives the key of each epoch, and sets up the ciphers; the received keys are wiped.
 fn receive_keys(socket: &BirthSocket<io::Stdin>, keys: Keys) -> Result<Ciphers, WorkerError> {
     let receive = |epoch: KeyEpoch| Ok((epoch, socket.receive_secret()?));
     match keys {

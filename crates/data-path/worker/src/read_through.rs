@@ -1,4 +1,4 @@
-//! Reading all of a volume, to know whether it can be read.
+//! Reads all of a volume, to check that it can be read.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ const DEPTH: usize = 16;
 
 const PIECE_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
 
-/// Memory for our reads: half a chunk each, and as much again for blocks.
+/// Memory for our reads: half a chunk each, and as much again for single blocks.
 const OWN_MEMORY_BYTES: usize = 2 * DEPTH * PIECE_BYTES as usize;
 
 /// Memory for the stages below.
@@ -27,10 +27,10 @@ const STAGE_MEMORY_BYTES: usize = 32 << 20;
 /// How much of the disk is asked for its allocation at once, so that the answer stays short.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// Runs that are reported; a disk that fails throughout has more than anybody reads.
+/// The most runs that are reported: a disk that fails everywhere has more than a person would read.
 const RUNS_MAX: usize = 64;
 
-/// What was read, and what could not be.
+/// The result of reading a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadThrough {
     /// Bytes that were read.
@@ -44,7 +44,7 @@ pub struct ReadThrough {
 /// Blocks that failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FailedBlocks {
-    /// How many.
+    /// How many there are.
     pub count: u64,
     /// The first runs of them, with the error of each one's first block.
     pub runs: Vec<(Extent, IoError)>,
@@ -62,12 +62,11 @@ impl FailedBlocks {
     }
 }
 
-/// Reads whatever of the disk is not known to be a hole. What fails is read again block by block,
-/// so that each block that fails is known.
+/// Reads everything on the disk that is not a known hole. Failed reads are repeated block by block,
+/// to find each failed block.
 ///
 /// # Errors
-/// For want of memory or an event loop, or when it was stopped. That blocks cannot be read is no
-/// error here.
+/// If there is no memory or event loop, or it was stopped. Unreadable blocks are not an error.
 pub fn read_through(
     disk: &dyn Disk<Plain>,
     progress: &mut Progress<'_>,
@@ -105,7 +104,7 @@ struct Reader {
     pool: BufferPool,
     channel: Box<dyn Channel<Plain>>,
     in_flight: InFlight<Extent>,
-    /// Pieces of which something cannot be read.
+    /// Pieces that failed.
     failed: VecDeque<Extent>,
     looks_closer: bool,
     found: ReadThrough,
@@ -126,7 +125,7 @@ impl Reader {
         })
     }
 
-    /// Sends a read on its way.
+    /// Starts a read.
     fn read(&mut self, extent: Extent) -> Result<(), TransferError> {
         self.settle(DEPTH - 1)?;
         let into = self.pool.take(extent.length() as usize);
@@ -138,7 +137,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits until at most `left` are in flight.
+    /// Waits until at most `left` reads are in flight.
     fn settle(&mut self, left: usize) -> Result<(), TransferError> {
         let mut ended: Vec<Done<Plain>> = Vec::with_capacity(DEPTH);
         loop {
@@ -148,7 +147,7 @@ impl Reader {
                     Slot::from_tag(done.tag).and_then(|slot| self.in_flight.take(slot)).unwrap_or_default();
                 match done.result {
                     Ok(()) => self.found.read_bytes += extent.length(),
-                    // A second time, in order, so that runs of blocks are runs.
+                    // Read it a second time later, in order, so that adjacent blocks form runs.
                     Err(error) if !self.looks_closer => {
                         tracing::debug!(%extent, %error, "read again block by block");
                         self.failed.push_back(extent);
@@ -164,7 +163,7 @@ impl Reader {
         }
     }
 
-    /// Reads what has failed again, one block after the other.
+    /// Rereads the failed pieces, one block after the other.
     fn look_closer(&mut self, progress: &mut Progress<'_>) -> Result<(), TransferError> {
         let mut failed = std::mem::take(&mut self.failed);
         failed.make_contiguous().sort_by_key(|extent| extent.offset());

@@ -1,5 +1,5 @@
-//! What clients connect to, in a worker: one frontend, on threads that are made before the sandbox
-//! closes.
+//! A worker's frontend, to which clients connect, on threads that are started before the sandbox is
+//! closed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,16 +24,16 @@ use crate::condition::Teller;
 use crate::destaging;
 use strongroom_confine::{SandboxError, deny_system_calls};
 
-/// Why clients cannot be served.
+/// The reasons why clients cannot be served.
 #[derive(Debug, Error)]
 pub enum ServiceError {
-    /// The listening socket is none.
+    /// The listening socket is not valid.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// No threads, or no event loops for them.
+    /// There are no threads, or no event loops for them.
     #[error(transparent)]
     Lanes(#[from] RingError),
-    /// The filter of system calls.
+    /// The filter of system calls cannot be installed.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     /// NBD does not start.
@@ -42,30 +42,30 @@ pub enum ServiceError {
     /// vhost-user does not start.
     #[error(transparent)]
     VhostUser(#[from] vhost_user_blk::StartError),
-    /// vhost-user does not go on from where a predecessor was.
+    /// vhost-user cannot resume a predecessor's sessions.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// The sessions of a predecessor make no sense.
+    /// The sessions of a predecessor are invalid.
     #[error("the sessions of the worker before cannot be read: {0}")]
     Sessions(#[source] serde_json::Error),
     /// TLS cannot be offered.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Somebody who cannot be admitted.
+    /// An identity to admit is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The supervisor's word.
+    /// The communication with the supervisor failed.
     #[error(transparent)]
     Birth(#[from] BirthError),
-    /// No event by which the threads tell of trouble.
+    /// There is no event for the threads to report trouble.
     #[error("cannot make an event: {0}")]
     Event(#[source] IoError),
-    /// It did not end in order.
+    /// The service did not end in order.
     #[error("{0}")]
     Stop(String),
 }
 
-/// A frontend that is set up as far as it can be without threads.
+/// A frontend that is set up, but without threads.
 pub struct Prepared {
     kind: Kind,
     listener: OwnedFd,
@@ -79,15 +79,15 @@ enum Kind {
     VhostUser(VhostUserConfig),
 }
 
-/// A frontend with its threads, before it has anything to serve.
+/// A frontend with its threads, before it has a disk to serve.
 pub struct Service {
     kind: Kind,
     listener: OwnedFd,
     recorders: Recorders,
     lanes: Lanes,
-    /// For the destaging of the layer.
+    /// The threads for destaging.
     pub destage_lanes: Lanes,
-    /// Tells how the volume fares.
+    /// Reports the volume's condition.
     pub teller: Teller,
 }
 
@@ -100,7 +100,8 @@ pub enum Serving {
 }
 
 impl Service {
-    /// Takes what the supervisor says; the private key of TLS comes over the socket.
+    /// Sets up the frontend that the supervisor ordered. The private key of TLS is received over
+    /// the socket.
     pub fn prepare(
         frontend: Frontend,
         listener: OwnedFd,
@@ -141,11 +142,11 @@ impl Service {
             ListenError::Inherited(errno)
         })?)?;
         let lanes = self.lanes.clone();
-        // The former worker serves no more.
+        // The former worker no longer serves.
         self.recorders.begin();
         match (&self.kind, sessions) {
             (Kind::Nbd(config), _) => {
-                // The protocol can say that there is no room, so nothing waits for some.
+                // The protocol has an error for lack of room, so no request waits for room.
                 let disk = Arc::new(ParkDisk::new(disk, Patience::None, Arc::clone(self.teller.book())));
                 Ok(Serving::Nbd(NbdServer::start(config.clone(), listener, disk, lanes)?))
             }
@@ -164,8 +165,7 @@ impl Service {
 }
 
 impl Prepared {
-    /// Makes all threads that there will ever be, and denies every system call that they do not
-    /// need.
+    /// Starts all threads, and then denies every system call that they do not need.
     pub fn start_threads(self) -> Result<Service, ServiceError> {
         let Self { kind, listener, recorders, teller } = self;
         let lanes = match &kind {
@@ -179,8 +179,7 @@ impl Prepared {
 }
 
 impl Serving {
-    /// Tells guests that the disk has another size, where the protocol can; NBD's clients learn it
-    /// when they connect.
+    /// Announces a new size to guests, if the protocol can; NBD clients learn it when they connect.
     pub fn announce_size(&self) {
         match self {
             Self::Nbd(_) => {}
@@ -188,8 +187,8 @@ impl Serving {
         }
     }
 
-    /// Drains. What a successor needs to go on with the sessions: those of NBD end, after a flush,
-    /// and their clients connect again and repeat what was not answered.
+    /// Drains. Returns the state and files that a successor needs to resume the sessions. NBD
+    /// sessions end after a flush; their clients reconnect and repeat unanswered requests.
     pub fn suspend(self) -> Result<(Option<Value>, Vec<OwnedFd>), String> {
         match self {
             Self::Nbd(server) => {
@@ -204,8 +203,7 @@ impl Serving {
         }
     }
 
-    /// Drains and flushes for the next worker: clients that connect again see a
-    /// pause.
+    /// Drains and flushes for the next worker: clients that reconnect only see a pause.
     pub fn close(self) -> Result<(), String> {
         match self {
             Self::Nbd(server) => server.hand_over().map_err(|error| error.to_string()),
@@ -213,7 +211,7 @@ impl Serving {
         }
     }
 
-    /// Drains, refuses what is new, and flushes.
+    /// Drains, refuses new requests, and flushes.
     pub fn stop(self) -> Result<(), String> {
         match self {
             Self::Nbd(server) => server.stop().map_err(|error| error.to_string()),

@@ -1,11 +1,11 @@
-//! From an open volume to what a frontend serves.
+//! Turns an open volume into the disk that a frontend serves.
 //!
 //! ```text
 //! frontend -> blocksize (any byte, exact size, range locks) -> crypt or cleartext
 //!     -> chain, of a volume of several layers -> for each: tags, if it has them -> the layer's blocks
 //! ```
 //!
-//! The part from crypt on is put together in [`layers`](crate::layers).
+//! The part from crypt on is assembled in [`layers`](crate::layers).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,11 +25,10 @@ use crate::closing::{Closing, ClosingLayer};
 use crate::destaging::{Destaging, DestagingError};
 use crate::layers::{Ciphers, PlainBlocks, StackError, plain_blocks_over, plain_over, plain_over_alone};
 
-/// The unit that clients address: NBD knows bytes, and a guest's sectors are made of them.
+/// The unit that clients address: NBD addresses bytes, and a guest's sectors are multiples of them.
 const UNIT_BYTES: u32 = 1;
 
-/// The stages of a volume that is served, kept apart as far as it takes to make it larger while it
-/// is.
+/// The stages of a served volume, kept separately so that it can grow while it is served.
 pub struct Stack {
     layer: FileDisk,
     tags: Option<TagsDisk>,
@@ -38,13 +37,13 @@ pub struct Stack {
     files: Vec<OwnedFd>,
     facts: LayerFacts,
     lower: Vec<LayerFacts>,
-    /// The layer below the top, until somebody completes it.
+    /// The layer below the top, until its completion begins.
     closing: Option<ClosingLayer>,
     blocks: Arc<BlocksizeDisk>,
 }
 
 impl Stack {
-    /// Puts the stages over a layer, and those below it, together.
+    /// Assembles the stages over a layer and those below it.
     pub fn new(layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
         let (facts, lower) = (layer.facts, layer.lower_facts());
         let files = layer.duplicate_files().map_err(StackError::Files)?;
@@ -56,12 +55,13 @@ impl Stack {
         Ok(Self { layer, tags, chain, files, facts, lower, closing, blocks: Arc::new(blocks) })
     }
 
-    /// Begins to complete the layer below the top, if it is not. `told` is woken when that is done.
+    /// Begins to complete the layer below the top, if it is not complete. `told` is called when
+    /// that is done.
     pub fn complete_lower(&mut self, lanes: &Lanes, told: Arc<Waker>) -> Result<Option<Closing>, IoError> {
         self.closing.take().map(|layer| Closing::begin(layer, lanes, told)).transpose()
     }
 
-    /// Takes over what has become of the layer below the top, for a successor.
+    /// Records the state of the layer below the top, for a successor.
     pub fn end_closing(&mut self, closing: &Closing) {
         let end = closing.end();
         let Some(facts) = self.lower.first_mut() else { return };
@@ -69,7 +69,7 @@ impl Stack {
             tags.handed_over = end.tags_in_order;
         }
         if let Some(discards) = &mut facts.discards {
-            // Nothing was recorded since the layer is not the top any more.
+            // Nothing was recorded since the layer stopped being the top.
             discards.is_durable = end.is_complete;
         }
         match (end.is_complete, &mut facts.log) {
@@ -91,12 +91,12 @@ impl Stack {
         }
     }
 
-    /// What a frontend serves.
+    /// The disk that a frontend serves.
     pub fn disk(&self) -> Arc<dyn Disk<Plain>> {
         Arc::clone(&self.blocks) as _
     }
 
-    /// Makes what has grown usable, also while channels are open.
+    /// Makes the added space usable, even while channels are open.
     pub fn grow(&mut self, size: VolumeSize) -> Result<(), StackError> {
         self.layer.set_size(size);
         self.blocks.grow(size.bytes())?;
@@ -104,12 +104,12 @@ impl Stack {
         Ok(())
     }
 
-    /// What the top layer is by now.
+    /// The present facts of the top layer.
     pub fn facts(&self) -> LayerFacts {
         self.facts
     }
 
-    /// What the layers below it are, nearest first.
+    /// The facts of the layers below it, nearest first.
     pub fn lower_facts(&self) -> &[LayerFacts] {
         &self.lower
     }
@@ -119,16 +119,16 @@ impl Stack {
         self.tags.as_ref()
     }
 
-    /// Whether a flush has failed, which whoever the layer is handed to would not know.
+    /// Whether a flush has failed. A successor would not know that.
     pub fn has_failed_flush(&self) -> bool {
         self.layer.has_failed_flush()
             || self.tags.as_ref().is_some_and(TagsDisk::has_failed_flush)
             || self.chain.as_ref().is_some_and(ChainDisk::has_failed_record)
     }
 
-    /// Leaves log and tags, if there are any, for a successor to go on with; nothing may be in
-    /// flight. `in_order` says that destaging has ended so. What the layer is to the successor is
-    /// in the facts from then on.
+    /// Leaves log and tags, if there are any, in order for a successor. Nothing may be in flight.
+    /// `in_order` tells whether destaging has ended in order. The facts then describe the layer for
+    /// the successor.
     pub fn close(&mut self, in_order: bool) {
         if let Some(log) = &mut self.facts.log {
             log.handed_over = in_order && !self.layer.has_failed_flush();
@@ -146,36 +146,37 @@ impl Stack {
         Destaging::on(&self.layer, lanes)
     }
 
-    /// The open files of all layers, to be handed on; their locks go with them.
-    /// [`OpenLayer::from_files`] takes them in.
+    /// Duplicates the open files of all layers, for a successor; their locks go with them.
+    /// [`OpenLayer::from_files`] takes them.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
         self.files.iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
 }
 
-/// An empty disk in memory, with the same stages above it as a volume has. Its blocks are gone with
-/// the last of it.
+/// An empty disk in memory, with the same stages as a volume. Its blocks are lost when the last
+/// reference is dropped.
 pub fn memory_disk(size: VolumeSize, ciphers: Ciphers) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let plain = plain_over_alone(Arc::new(MemoryDisk::new(size, KeyEpoch::FIRST)), ciphers);
     Ok(Arc::new(BlocksizeDisk::new(plain, size.bytes(), UNIT_BYTES, RangeLocks::new())?))
 }
 
-/// Puts the stages of a volume together. It takes the volume, because one volume has one set of
-/// range locks; the layer stays open and locked as long as the disk, or a channel of it, is there.
-/// The data keys are wiped when the ciphers are set up.
+/// Assembles the stages of a volume. It takes the volume by value, because one volume has one set
+/// of range locks. The layer stays open and locked as long as the disk or one of its channels
+/// exists. The data keys are wiped when the ciphers are set up.
 pub fn assemble(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let blocks = Arc::clone(&volume.disk);
     assemble_over(blocks, volume)
 }
 
-/// As [`assemble`], with a thread of its own that empties the first-write log. The log is empty
-/// when the disk, and every channel of it, is gone.
+/// As [`assemble`], with a separate thread that empties the first-write log. The log is empty once
+/// the disk and all its channels are dropped.
 pub fn assemble_destaged(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let destaging = Destaging::on_own_thread(&volume.disk)?;
     Ok(Arc::new(Destaged { disk: assemble(volume)?, destaging: Arc::new(destaging) }))
 }
 
-/// A volume's stages, with what empties its first-write log until the last of its channels is gone.
+/// A volume's stages, with the thread that empties its first-write log until the last channel is
+/// dropped.
 struct Destaged {
     disk: Arc<dyn Disk<Plain>>,
     destaging: Arc<Destaging>,
@@ -183,7 +184,7 @@ struct Destaged {
 
 struct DestagedChannel {
     channel: Box<dyn Channel<Plain>>,
-    /// After the channel, which may write until then.
+    /// Dropped after the channel, which may write until then.
     _destaging: Arc<Destaging>,
 }
 

@@ -1,9 +1,9 @@
-//! A whole volume's content, into a file and out of one: a pipelined client of a disk on the
-//! calling thread.
+//! Copies a whole volume's content from and to a file: a pipelined client of a disk on the calling
+//! thread.
 //!
-//! What is not there is not copied: holes of the file, unallocated runs of the disk, and runs of
-//! zeroes are skipped on both ways, for what they are skipped over reads as zeroes already. So the
-//! destination must be new.
+//! Holes of the file, unallocated runs of the disk, and runs of zeroes are skipped in both
+//! directions, because the destination already reads as zeroes there. So the destination must be
+//! new.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ const ZERO_RUN_BYTES: usize = 64 << 10;
 /// How much of the disk is asked for its allocation at once, so that the answer stays short.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// Why a transfer ended early.
+/// The reasons why a transfer ended early.
 #[derive(Debug, Error)]
 pub enum TransferError {
     /// The volume failed.
@@ -39,24 +39,24 @@ pub enum TransferError {
     /// It was asked to stop.
     #[error("interrupted")]
     Stopped,
-    /// No event loop.
+    /// There is no event loop.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// No memory for transfers.
+    /// There is no memory for transfers.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// Who watches a transfer, and may end it.
+/// Reports the progress of a transfer, and can stop it.
 pub struct Progress<'a> {
     /// Ends the transfer when it is set.
     pub stop: &'a AtomicBool,
-    /// Told how many bytes of the whole are behind.
+    /// Called with the count of bytes that are done.
     pub report: &'a mut dyn FnMut(u64),
 }
 
 impl Progress<'_> {
-    /// So much is behind; an error if it is to stop.
+    /// Reports the bytes that are done. Fails if the transfer is to stop.
     pub(crate) fn at(&mut self, bytes: u64) -> Result<(), TransferError> {
         (self.report)(bytes);
         if self.stop.load(Ordering::Relaxed) { Err(TransferError::Stopped) } else { Ok(()) }
@@ -71,7 +71,7 @@ pub fn import_file(
     disk: &dyn Disk<Plain>,
     progress: &mut Progress<'_>,
 ) -> Result<(), TransferError> {
-    // A wish: the kernel reads ahead as it sees fit.
+    // Only a hint: the kernel reads ahead as it sees fit.
     let _ = fadvise(file, 0, None, Advice::Sequential);
     let mut client = Client::open(disk)?;
     let mut staging = client.take_buffer()?;
@@ -105,6 +105,46 @@ pub fn export_file(
     let (ring, pool) = client.ring_and_pool();
     let (pool, mut writer) = (pool.clone(), FileWriter::open(file, ring)?);
     let mut write = |extent, read| write_out(&mut writer, &pool, extent, read);
+    each_piece_of_data(disk, |piece| {
+        progress.at(piece.offset())?;
+        client.read(piece, &mut write)
+    })?;
+    client.settle(0, &mut write)?;
+    writer.settle(0)?;
+    file.sync_all().map_err(TransferError::File)?;
+    progress.at(size_bytes)
+}
+
+/// Copies a disk into another one that reads as zeroes and is at least as large, and makes it
+/// durable.
+pub fn copy_disk(
+    from: &dyn Disk<Plain>,
+    into: &dyn Disk<Plain>,
+    progress: &mut Progress<'_>,
+) -> Result<(), TransferError> {
+    let size_bytes = from.limits().size_bytes;
+    let (mut reader, mut writer) = (Client::open(from)?, Client::open(into)?);
+    let mut write = |extent: Extent, read: Buffer| {
+        data_runs(read.bytes()).try_for_each(|run| {
+            let start = extent.offset() + run.start as u64;
+            writer.write(Extent::between(start, start + run.len() as u64), &read.bytes()[run])
+        })
+    };
+    each_piece_of_data(from, |piece| {
+        progress.at(piece.offset())?;
+        reader.read(piece, &mut write)
+    })?;
+    reader.settle(0, &mut write)?;
+    writer.flush()?;
+    progress.at(size_bytes)
+}
+
+/// Calls `each` with the pieces of a disk that may hold data, in order.
+fn each_piece_of_data(
+    disk: &dyn Disk<Plain>,
+    mut each: impl FnMut(Extent) -> Result<(), TransferError>,
+) -> Result<(), TransferError> {
+    let size_bytes = disk.limits().size_bytes;
     for window in 0..size_bytes.div_ceil(WINDOW_BYTES) {
         let window = Extent::between(window * WINDOW_BYTES, size_bytes.min((window + 1) * WINDOW_BYTES));
         let mut data = Vec::new();
@@ -115,18 +155,12 @@ pub fn export_file(
             true
         });
         found.map_err(TransferError::Volume)?;
-        for piece in data.into_iter().flat_map(pieces) {
-            progress.at(piece.offset())?;
-            client.read(piece, &mut write)?;
-        }
+        data.into_iter().flat_map(pieces).try_for_each(&mut each)?;
     }
-    client.settle(0, &mut write)?;
-    writer.settle(0)?;
-    file.sync_all().map_err(TransferError::File)?;
-    progress.at(size_bytes)
+    Ok(())
 }
 
-/// Writes the runs of data of what was read; without a copy where that is all of it.
+/// Writes the runs of data in a buffer that was read; without a copy if all of it is data.
 fn write_out(
     writer: &mut FileWriter<'_>,
     pool: &BufferPool,
@@ -145,8 +179,8 @@ fn write_out(
     })
 }
 
-/// The next run of data of a file from `at` on, cut to its first `size_bytes`; what cannot tell is
-/// data throughout.
+/// The next run of data of a file from `at` on, cut to its first `size_bytes`. A file that cannot
+/// report holes is all data.
 fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>> {
     if at >= size_bytes {
         return Ok(None);
@@ -154,7 +188,7 @@ fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>
     let start = match seek(file, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // Block devices have no holes to seek.
+        // Block devices do not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(Extent::between(at, size_bytes))),
         Err(errno) => return Err(errno.into()),
     };
@@ -163,8 +197,8 @@ fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>
     Ok((!data.is_empty()).then_some(data))
 }
 
-/// The runs of `bytes` that hold data, without the runs of [`ZERO_RUN_BYTES`] and more, counted
-/// from the start, that are zero throughout.
+/// The runs of `bytes` that hold data, without all-zero pieces of [`ZERO_RUN_BYTES`], counted from
+/// the start.
 fn data_runs(bytes: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let chunks = bytes.len().div_ceil(ZERO_RUN_BYTES);
     let range = |chunk: usize| chunk * ZERO_RUN_BYTES..bytes.len().min((chunk + 1) * ZERO_RUN_BYTES);
@@ -188,14 +222,16 @@ mod tests {
     use std::time::Duration;
 
     use strongroom_datastore::file::{
-        Access, CreateOptions, OpenOptions, Protection, Provisioning, create, describe, open,
+        Access, AddLayerOptions, CreateOptions, DatastoreError, NewSnapshot, OpenOptions, Protection,
+        Provisioning, create, create_snapshot, delete_snapshot, describe, open, open_snapshot,
     };
     use strongroom_keys::{Kek, KekSource};
     use strongroom_memory::secret::SecretBytes;
-    use strongroom_types::VolumeSize;
+    use strongroom_types::{SnapshotId, VolumeSize};
 
     use super::*;
-    use crate::stack::assemble_destaged;
+    use crate::merge::{MergeError, merge_next};
+    use crate::stack::{assemble, assemble_destaged};
 
     const SIZE_BYTES: u64 = (5 << 20) + 512;
 
@@ -224,7 +260,7 @@ mod tests {
         assemble_destaged(open(path, &options).unwrap()).unwrap()
     }
 
-    /// Data at odd places, long runs of it, and a last sector that fills no block.
+    /// Data at odd offsets, long runs of it, and a last sector that does not fill a block.
     fn source(directory: &Path) -> File {
         let file =
             File::options().read(true).write(true).create_new(true).open(directory.join("source")).unwrap();
@@ -267,6 +303,55 @@ mod tests {
     #[test]
     fn a_clear_volume_takes_a_file_and_gives_it_back() {
         round_trip(Protection::Unencrypted);
+    }
+
+    #[test]
+    fn a_snapshot_is_copied_under_another_key_while_its_volume_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, copy) = (directory.path().join("vm1"), directory.path().join("copy"));
+        let (own, other) = (
+            kek(),
+            KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [8; 32]).unwrap()).unwrap(),
+        );
+        let protection = Protection::Encrypted(&own);
+        volume(&path, protection);
+        let source = source(directory.path());
+        let running = AtomicBool::new(false);
+        let mut progress = Progress { stop: &running, report: &mut |_| {} };
+        import_file(&source, SIZE_BYTES, &*disk(&path, protection, Access::ReadWrite), &mut progress)
+            .unwrap();
+        let before = std::fs::read(directory.path().join("source")).unwrap();
+        let snapshot = NewSnapshot { id: SnapshotId::random(), name: "before".parse().unwrap() };
+        let lock_wait = Duration::from_secs(10);
+        let options = AddLayerOptions { protection, log_bytes: None, lock_wait, least_generation: 0 };
+        create_snapshot(&path, &snapshot, &options).unwrap();
+
+        let served = disk(&path, protection, Access::ReadWrite);
+        source.write_all_at(&vec![0x5A; 2 << 20], 1 << 20).unwrap();
+        import_file(&source, SIZE_BYTES, &*served, &mut progress).unwrap();
+        let options = OpenOptions { protection, access: Access::ReadOnly, lock_wait, least_generation: 0 };
+        assert!(open_snapshot(&path, SnapshotId::random(), &options).is_err());
+        let kept = assemble(open_snapshot(&path, snapshot.id, &options).unwrap()).unwrap();
+        let protection = Protection::Encrypted(&other);
+        volume(&copy, protection);
+        copy_disk(&*kept, &*disk(&copy, protection, Access::ReadWrite), &mut progress).unwrap();
+        let image = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(directory.path().join("image"))
+            .unwrap();
+        export_file(&*disk(&copy, protection, Access::ReadOnly), &image, &mut progress).unwrap();
+        assert!(std::fs::read(directory.path().join("image")).unwrap() == before);
+
+        // Its layers are not merged as long as it is open.
+        drop(served);
+        let to_change = OpenOptions { access: Access::ReadWrite, lock_wait: Duration::ZERO, ..options };
+        delete_snapshot(&path, snapshot.id, &OpenOptions { lock_wait, ..to_change }).unwrap();
+        let refused = merge_next(&path, &to_change, &mut progress).unwrap_err();
+        assert!(matches!(refused, MergeError::Datastore(DatastoreError::InUse { .. })), "{refused}");
+        drop(kept);
+        assert!(merge_next(&path, &OpenOptions { lock_wait, ..to_change }, &mut progress).unwrap().is_some());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Attempts to leave the sandbox, one by one, as root's workers and an ordinary user's, as
-//! supervisors and monitors; and what must go on inside.
+//! supervisors and monitors; and the work that must still be possible inside.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -20,8 +20,7 @@ const NO_RIGHT: End = End::Refused(Errno::PERM);
 const LANDLOCKED: End = End::Refused(Errno::ACCESS);
 const NOT_THERE: End = End::Refused(Errno::NOENT);
 
-/// Each deed, what prevents it where the filter of system calls is not there, and what does where
-/// it is.
+/// Each deed, how it ends without the filter of system calls, and how it ends with it.
 #[rustfmt::skip]
 const DENIALS: &[(&str, Option<End>, End)] = &[
     // It reaches no file.
@@ -66,7 +65,7 @@ const DENIALS: &[(&str, Option<End>, End)] = &[
     ("become dumpable", None, DENIED),
     ("raise a limit", Some(NO_RIGHT), DENIED),
     ("allow core files", Some(NO_RIGHT), DENIED),
-    // It runs no code but its own, and knocks at none of the kernel's large doors.
+    // It runs only its own code, and reaches none of the kernel's large interfaces.
     ("map executable memory", None, DENIED),
     ("make memory executable", None, DENIED),
     ("make a ring", None, DENIED),
@@ -84,10 +83,10 @@ const DENIALS: &[(&str, Option<End>, End)] = &[
 /// A call that a supervisor's filter does not know.
 const UNKNOWN: End = End::Refused(Errno::NOSYS);
 
-/// The same of a supervisor that has given up its rights: each deed, and what comes of it.
+/// The same for a supervisor that has given up its rights: each deed, and how it ends.
 #[rustfmt::skip]
 const SUPERVISORS: &[(&str, End)] = &[
-    // It reaches its own files, and what it gives its workers.
+    // It reaches its own files, and those that it gives its workers.
     ("write a file of its own", End::Done),
     ("make a page for workers to count in, and read it", End::Done),
     ("open a file by its path", LANDLOCKED),
@@ -129,7 +128,7 @@ const SUPERVISORS: &[(&str, End)] = &[
     ("become dumpable", UNKNOWN),
     ("raise a limit", UNKNOWN),
     ("allow core files", UNKNOWN),
-    // It runs no code but its own, and knocks at few of the kernel's large doors.
+    // It runs only its own code, and reaches few of the kernel's large interfaces.
     ("make memory executable", UNKNOWN),
     ("handle page faults", KILLED),
     ("load a program into the kernel", KILLED),
@@ -141,7 +140,7 @@ const SUPERVISORS: &[(&str, End)] = &[
     ("control a terminal", UNKNOWN),
 ];
 
-/// What is refused to a monitor by its filter alone, beside all that it refuses to a worker.
+/// Deeds that a monitor's filter refuses in addition to those that it refuses to a worker.
 const MONITORS: &[&str] = &[
     "write a file of its own",
     "give a file away",
@@ -152,7 +151,7 @@ const MONITORS: &[&str] = &[
     "list a process's files by their path",
 ];
 
-/// What anybody can do outside of the sandbox, so that it is the sandbox which prevents it.
+/// Deeds that any process can do outside the sandbox, which shows that the sandbox prevents them.
 const ANYBODY: &[&str] = &[
     "open a file by its path",
     "open a file in an open directory",
@@ -179,13 +178,13 @@ const ANYBODY: &[&str] = &[
 ];
 
 fn main() {
-    // On the first and only thread, which a worker enters the sandbox on.
+    // This must run on the first and only thread, on which a worker enters the sandbox.
     probe::run_if_asked();
-    // Before other threads start processes, which would hold it open for writing.
+    // Copy it before other threads start processes, which would hold it open for writing.
     let program = Arc::new(Program::copy());
     let mut trials = Vec::new();
     for user in users() {
-        // What an older kernel cannot deny without the filter is not asked of it.
+        // Skip deeds that an older kernel cannot deny without the filter.
         let has = |walls| World::new(&program).try_deed(walls, Confined, user) == Ok(End::Done);
         let complete = has("have every wall");
         if !complete {
@@ -202,7 +201,7 @@ fn main() {
             }
         }
         if complete {
-            // The filter cannot see it, because the name lies in memory. Landlock looks at it.
+            // The filter cannot see the name, because it lies in memory. Landlock checks it.
             let deed = "name a peer for a socket that is there";
             trials.extend([Confined, Sealed].map(|walls| trial(&program, deed, walls, user, NO_RIGHT)));
         }
@@ -234,7 +233,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// One deed of one probe, and what must come of it.
+/// One deed of one probe, and how it must end.
 fn trial(program: &Arc<Program>, deed: &'static str, walls: Walls, user: Option<u32>, wanted: End) -> Trial {
     let program = Arc::clone(program);
     let name = format!("{}::{walls:?}::{deed}", user_name(user)).to_lowercase().replace(' ', "_");

@@ -1,5 +1,5 @@
-//! A volume of several layers reads the same by standard tools alone, after `docs/ON_DISK.md`, as
-//! it does by its own stages.
+//! A volume of several layers reads the same with standard tools, following `docs/ON_DISK.md`, as
+//! through its own stages.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -18,11 +18,11 @@ use strongroom_ring::Ring;
 use strongroom_types::{Extent, VolumeSize};
 use strongroom_worker::stack::assemble_destaged;
 
-/// Not whole blocks, and more than one sector of a record of discards tells of.
+/// Not a multiple of the block size, and more than one sector of a record of discards covers.
 const SIZE_BYTES: u64 = (17 << 20) + 1536;
 const GROWN_BYTES: u64 = (18 << 20) + 512;
 
-/// A ring that was just closed lets go of its files a moment later.
+/// A ring that was just closed releases its files a moment later.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/read-layer.py");
@@ -47,7 +47,7 @@ fn use_volume(path: &Path, kek: &Kek, size: u64, use_it: impl FnOnce(&mut Driver
     driver.succeed(Request::Flush).unwrap();
 }
 
-/// Writes one byte, over and over.
+/// Fills an extent with one byte.
 fn fill(driver: &mut Driver<Plain>, offset: u64, length: usize, byte: u8) {
     driver.write(offset, &vec![byte; length]).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Whole volumes, from what a frontend sees down to the file: the conformance suite, and random
-//! histories against a vector of bytes, through reopening and growth.
+//! Whole volumes, from the frontend's disk down to the file: the conformance suite, and random
+//! histories compared with a vector of bytes, with reopening and growth.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -22,14 +22,14 @@ const SECTOR_BYTES: u64 = 512;
 const DEPTH: usize = 8;
 const POOL_BYTES: usize = 4 << 20;
 
-/// A ring that was just closed lets go of its files a moment later.
+/// A ring that was just closed releases its files a moment later.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 fn ring() -> Result<Ring, IoError> {
     Ring::new(64).map_err(|_| IoError::Closed)
 }
 
-/// A volume under a key of its own, or clear.
+/// A volume under its own key, or clear.
 struct Volume {
     path: PathBuf,
     kek: Option<Kek>,
@@ -107,11 +107,11 @@ enum Step {
     WriteZeroes(Extent),
     Discard(Extent),
     Flush,
-    /// Zeroes that are written as any content is.
+    /// Zeroes that are written like any content.
     WriteOfZeroes(Extent),
-    /// Close and open again, grown by so many sectors.
+    /// Close, grow by this many sectors, and reopen.
     Reopen(u64),
-    /// Close, and open again with a new layer on top.
+    /// Close, and reopen with a new layer on top.
     AddLayer,
 }
 
@@ -210,7 +210,7 @@ impl Subject {
                 self.driver().succeed(Request::Flush).unwrap();
             }
             Step::AddLayer => {
-                // What is flushed is closed in order.
+                // Flush, so that it is closed in order.
                 self.driver().succeed(Request::Flush).unwrap();
                 self.driver = None;
                 let options = AddLayerOptions {

@@ -1,14 +1,13 @@
-//! The denial of every system call that a process does not need, on all its threads.
+//! Denies every system call that a process does not need, on all its threads.
 //!
-//! Two filters, of which the kernel takes the stricter answer:
-//! - A table of what is let through, with the arguments that it says. The rest is refused with an
-//!   error: a library that asks for something unforeseen gets no for an answer, and a guest's I/O
-//!   goes on.
-//! - [`DEADLY`] ends the process. What is in it no line of the program and no library of it calls,
-//!   so a process that makes one runs foreign code, and gets no second try. The kernel logs it
+//! There are two filters, and the kernel applies the stricter result:
+//! - A table of allowed calls, with conditions on their arguments. All others fail with an error: a
+//!   library that makes an unforeseen call gets an error, and a guest's I/O continues.
+//! - [`DEADLY`] ends the process. Neither the program nor its libraries make these calls, so a
+//!   process that makes one runs foreign code, and gets no second attempt. The kernel logs it
 //!   (SIGSYS, `type=1326`).
 //!
-//! What is not ours, qemu-img, has the first alone: what its libraries try is not ours to know.
+//! qemu-img, a foreign program, has only the first filter: we do not know what its libraries try.
 
 mod deadly;
 mod monitor;
@@ -27,70 +26,69 @@ use seccompiler::{
 use self::deadly::DEADLY;
 use super::SandboxError;
 
-/// The architecture whose numbers the table has.
+/// The architecture of the table's numbers.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: TargetArch = TargetArch::x86_64;
-/// The architecture whose numbers the table has.
+/// The architecture of the table's numbers.
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
-/// What a call's arguments, counted from 0, must be.
+/// Conditions on a call's arguments, which are counted from 0.
 enum Arguments {
-    /// Anything.
+    /// No condition.
     Any,
-    /// None of the bits.
+    /// None of these bits is set.
     Without(u8, u64),
-    /// All of the bits.
+    /// All of these bits are set.
     With(u8, u64),
-    /// One of the values, of those bits.
+    /// These bits have one of the values.
     Masked(u8, u64, &'static [u64]),
-    /// One of the values.
+    /// The argument has one of the values.
     OneOf(u8, &'static [u64]),
-    /// One of these options (level, name), of a socket.
+    /// One of these socket options (level, name).
     Options(&'static [(c_int, c_int)]),
-    /// No pointer.
+    /// A null pointer.
     Null(u8),
     /// The first argument is this process.
     OwnProcess,
 }
 
-/// What a process may call.
+/// The calls that a process may make.
 struct Table {
     allowed: &'static [(c_long, Arguments)],
-    /// How the rest is refused.
+    /// The error number of all other calls.
     refusal: c_int,
 }
 
-/// Denies every system call that a worker does not need, on all threads of the process, for good.
-/// To be called after [`super::confine`], when all threads and their rings are there: none can be
-/// made any more.
+/// Permanently denies every system call that a worker does not need, on all threads of the process.
+/// Call it after [`super::confine`], when all threads and their rings exist: no more can be made.
 ///
-/// On an error no guest must be served.
+/// On an error the worker must serve no guest.
 pub fn deny_system_calls() -> Result<(), SandboxError> {
     deny(&worker::TABLE)
 }
 
-/// The same of what the supervisor of a VM, or of a volume, does not need once others start its
-/// processes. It makes threads still.
+/// Denies the calls that the supervisor of a VM or of a volume does not need once another process
+/// starts its children. It can still make threads.
 ///
-/// On an error no key must be touched.
+/// On an error the supervisor must touch no key.
 pub(super) fn deny_to_supervisor() -> Result<(), SandboxError> {
     deny(&supervisor::TABLE)
 }
 
-/// The same of what a process does not need that speaks with QEMU over a socket that it has, for
-/// another process at the other end of another one: nearly everything. Its threads are there.
+/// Denies nearly all calls to a process that relays between QEMU, over one open socket, and another
+/// process, over a second one. Its threads must exist already.
 ///
 /// # Errors
-/// It must not read then.
+/// On an error the process must not read from QEMU.
 pub fn deny_to_monitor() -> Result<(), SandboxError> {
     deny(&monitor::TABLE)
 }
 
-/// The filter of a qemu-img that is about to be executed, as bubblewrap reads it (`--seccomp`).
+/// The filter for executing qemu-img, as bubblewrap reads it (`--seccomp`).
 ///
 /// # Errors
-/// If it does not compile, which a test has seen.
+/// If it does not compile; a test checks that it does.
 pub fn qemu_img_filter() -> Result<Vec<u8>, SandboxError> {
     let program = allowed(&qemu_img::TABLE)?;
     let bytes = program.iter().flat_map(|instruction| {
@@ -103,7 +101,7 @@ pub fn qemu_img_filter() -> Result<Vec<u8>, SandboxError> {
 
 fn deny(table: &Table) -> Result<(), SandboxError> {
     let (deadly, allowed) = (deadly()?, allowed(table)?);
-    // In this order: the second leaves no way to install another.
+    // The order matters: after the second, no filter can be installed.
     apply_filter_all_threads(&deadly)?;
     apply_filter_all_threads(&allowed)?;
     Ok(())
@@ -132,13 +130,13 @@ fn compile(
     Ok(BpfProgram::try_from(filter)?)
 }
 
-/// The rules, of which one must hold; none if all arguments will do.
+/// The rules, one of which must match; none if all arguments are allowed.
 fn rules_for(arguments: &Arguments) -> Result<Vec<SeccompRule>, BackendError> {
     let rule = |condition| SeccompRule::new(vec![condition]);
     let one = |argument: &u8, operator, value| {
         SeccompCondition::new(*argument, SeccompCmpArgLen::Qword, operator, value).and_then(rule)
     };
-    // Where the kernel takes 32 bits of an argument, it does not look at the rest of the register.
+    // If the kernel uses 32 bits of an argument, it ignores the rest of the register.
     let equal = |argument: u8, value| {
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
     };

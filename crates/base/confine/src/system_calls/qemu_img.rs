@@ -1,30 +1,31 @@
-//! Which system calls qemu-img may make, and prlimit before it: what they made over every format of
-//! ours, in QEMU 7.2, and what the same libraries make where they find it.
+//! The system calls of qemu-img, and of prlimit before it: those that they made for every supported
+//! format in QEMU 7.2, and those that the same libraries make where available.
 //!
-//! The rest does not exist for them: a library takes the older way then, as on an older kernel.
+//! All other calls fail as if they did not exist, so a library falls back as it would on an older
+//! kernel.
 
 use libc::*;
 
 use super::Arguments::{self, Any, OneOf, With, Without};
 use super::Table;
 
-/// What qemu-img may do.
+/// The calls that qemu-img may make.
 pub(super) const TABLE: Table = Table { allowed: ALLOWED, refusal: ENOSYS };
 
 #[rustfmt::skip]
 const ALLOWED: &[(c_long, Arguments)] = &[
-    // bubblewrap executes prlimit, and that qemu-img. There is nothing else to execute but what
-    // lies in /usr, and it would be under the same filter.
+    // bubblewrap executes prlimit, which executes qemu-img. Only programs in /usr can be executed,
+    // and they would be under the same filter.
     (SYS_execve, Any),
-    (SYS_wait4, Any),               // bubblewrap itself, which waits for it
-    (SYS_prlimit64, Any),           // the limits, which only sink
+    (SYS_wait4, Any),               // bubblewrap itself waits for its child
+    (SYS_prlimit64, Any),           // lowering limits
     #[cfg(target_arch = "x86_64")]
-    (SYS_arch_prctl, Any),          // a program's begin
+    (SYS_arch_prctl, Any),          // a program's start
     (SYS_set_tid_address, Any),     //
     (SYS_set_robust_list, Any),     //
     (SYS_rseq, Any),                //
 
-    // Files: the image, and programs and libraries.
+    // Files: the image, programs and libraries.
     (SYS_openat, Any),              //
     #[cfg(target_arch = "x86_64")]
     (SYS_open, Any),                //
@@ -56,7 +57,7 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_readlinkat, Any),          //
     (SYS_getcwd, Any),              //
     (SYS_getdents64, Any),          //
-    (SYS_ftruncate, Any),           // an image that is written
+    (SYS_ftruncate, Any),           // an output image
     (SYS_fallocate, Any),           //
     (SYS_fsync, Any),               //
     (SYS_fdatasync, Any),           //
@@ -64,14 +65,14 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_copy_file_range, Any),     //
     (SYS_fcntl, Any),               // locks of images, flags of sockets
     (SYS_ioctl, OneOf(1, &[
-        TCGETS, FIONREAD, FIONBIO,  // is it a terminal
-        FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, // the extents of an image that is written
+        TCGETS, FIONREAD, FIONBIO,  // whether it is a terminal
+        FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, // the extents of an output image
         BLKGETSIZE64, BLKSSZGET, BLKPBSZGET, BLKROTATIONAL, // an image on a device
     ])),
     (SYS_pipe2, Any),               //
     (SYS_dup, Any),                 //
 
-    // The one socket, to the disk that is filled or read.
+    // The only socket, to the disk that is written or read.
     (SYS_socket, OneOf(0, &[AF_UNIX as u64])), //
     (SYS_connect, Any),             //
     (SYS_recvmsg, Any),             //
@@ -98,18 +99,18 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_timerfd_create, Any),      //
     (SYS_timerfd_settime, Any),     //
 
-    // Memory. Libraries are mapped to be executed, and nothing is made so afterwards.
+    // Memory. Libraries are mapped executable, and no memory becomes executable later.
     (SYS_mmap, Any),                //
     (SYS_mprotect, Without(2, PROT_EXEC as u64)), //
     (SYS_munmap, Any),              //
     (SYS_mremap, Any),              //
     (SYS_brk, Any),                 //
     (SYS_madvise, Any),             //
-    (SYS_get_mempolicy, Any),       // libnuma, in its library's begin
+    (SYS_get_mempolicy, Any),       // libnuma, when it is loaded
     (SYS_set_mempolicy, Any),       //
 
-    // Threads, never processes: the flags of clone3 lie in memory, so there is none, and clone is
-    // asked.
+    // Threads, but no processes: a filter cannot read the flags of clone3, which are in memory, so
+    // it is denied, and clone is checked.
     (SYS_clone, With(0, CLONE_THREAD as u64)), //
     (SYS_futex, Any),               //
     (SYS_sched_yield, Any),         //
@@ -125,7 +126,7 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_rt_sigprocmask, Any),      //
     (SYS_rt_sigreturn, Any),        //
     (SYS_sigaltstack, Any),         //
-    (SYS_tgkill, Any),              // abort; no other process is in sight
+    (SYS_tgkill, Any),              // abort; no other process is visible
     (SYS_membarrier, Any),          //
     (SYS_restart_syscall, Any),     //
     (SYS_exit, Any),                //
@@ -134,7 +135,7 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_sysinfo, Any),             //
     (SYS_getrusage, Any),           //
 
-    // Time and chance.
+    // Time and random numbers.
     (SYS_clock_gettime, Any),       //
     (SYS_clock_getres, Any),        //
     (SYS_gettimeofday, Any),        //
@@ -143,7 +144,7 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_getrandom, Any),           //
 ];
 
-// What the C library's header of ioctls names and the bindings do not.
+// Ioctls that the C header names and the Rust bindings lack.
 const FS_IOC_FSGETXATTR: u64 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u64 = 0x401c_5820;
 const BLKGETSIZE64: u64 = 0x8008_1272;

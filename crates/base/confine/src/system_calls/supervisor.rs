@@ -1,4 +1,4 @@
-//! Which system calls the supervisor of a VM, or of a volume, may make once its starter starts its
+//! The system calls of the supervisor of a VM or of a volume, once its starter starts its
 //! processes.
 
 use libc::*;
@@ -6,19 +6,19 @@ use libc::*;
 use super::Arguments::{self, Any, Null, OneOf, OwnProcess, With, Without};
 use super::Table;
 
-/// What a supervisor may do.
+/// The calls that a supervisor may make.
 pub(super) const TABLE: Table = Table { allowed: ALLOWED, refusal: ENOSYS };
 
-/// Memory that can be executed is the program's, and of libraries that are mapped (names of key
-/// servers are looked up by some).
+/// Only the program's code and mapped libraries are executable (the resolver loads some to look up
+/// key servers).
 const EXECUTABLE: u64 = PROT_EXEC as u64;
 
 #[rustfmt::skip]
 const ALLOWED: &[(c_long, Arguments)] = &[
-    // Files: volumes, what lies beside them, the run directory. Landlock says which.
+    // Files: volumes, the files beside them, and the run directory. Landlock decides which.
     (SYS_openat, Any),              //
     #[cfg(target_arch = "x86_64")]
-    (SYS_open, Any),                // the C library, looking up a name
+    (SYS_open, Any),                // name resolution in the C library
     (SYS_openat2, Any),             // below a datastore, without links
     (SYS_close, Any),               //
     (SYS_read, Any),                //
@@ -80,15 +80,15 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_fcntl, Any),               //
     (SYS_dup, Any),                 //
     (SYS_ioctl, OneOf(1, &[
-        FIONBIO, TCGETS,            // sockets that do not block; is the log a terminal
-        FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FIEMAP, BLKGETSIZE64, BLKSSZGET, // what a volume's file lies on
+        FIONBIO, TCGETS,            // non-blocking sockets; whether the log is a terminal
+        FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FIEMAP, BLKGETSIZE64, BLKSSZGET, // a volume's file and its device
     ])),
     (SYS_memfd_create, Any),        //
-    (SYS_pipe2, Any),               // a memory that is sealed, keys for volumes of its own
+    (SYS_pipe2, Any),               // sealed memory; keys for its own volumes
     (SYS_splice, Any),              //
 
     // Sockets: hostd, workers, QEMU, the key servers.
-    (SYS_socket, OneOf(0, &[AF_UNIX as u64, AF_INET as u64, AF_INET6 as u64, AF_NETLINK as u64])), // and looking up names
+    (SYS_socket, OneOf(0, &[AF_UNIX as u64, AF_INET as u64, AF_INET6 as u64, AF_NETLINK as u64])), // and name resolution
     (SYS_socketpair, OneOf(0, &[AF_UNIX as u64])), //
     (SYS_bind, Any),                //
     (SYS_listen, Any),              //
@@ -114,14 +114,14 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_inotify_init1, Any),       //
     (SYS_inotify_add_watch, Any),   //
     (SYS_inotify_rm_watch, Any),    //
-    (SYS_pidfd_open, Any),          // a process that it asks of whether it has ended
+    (SYS_pidfd_open, Any),          // whether a process has ended
 
-    // Rings, of volumes that it reads and writes itself.
+    // Rings, for volumes that it reads and writes itself.
     (SYS_io_uring_setup, Any),      //
     (SYS_io_uring_enter, Any),      //
     (SYS_io_uring_register, Any),   //
 
-    // Memory; none of it executable, but of libraries.
+    // Memory, none of it executable except libraries.
     (SYS_mmap, Any),                //
     (SYS_mprotect, Without(2, EXECUTABLE)), //
     (SYS_munmap, Any),              //
@@ -132,8 +132,8 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_mlock2, Any),              //
     (SYS_munlock, Any),             //
 
-    // Threads, never processes: the flags of clone3 lie in memory, so there is none, and clone is
-    // asked.
+    // Threads, but no processes: a filter cannot read the flags of clone3, which are in memory, so
+    // it is denied, and clone is checked.
     (SYS_clone, With(0, CLONE_THREAD as u64)), //
     (SYS_set_robust_list, Any),     //
     (SYS_rseq, Any),                //
@@ -157,10 +157,10 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_exit_group, Any),          //
     (SYS_uname, Any),               //
     (SYS_sysinfo, Any),             //
-    (SYS_prlimit64, Null(2)),       // what its limits are, and not other ones
+    (SYS_prlimit64, Null(2)),       // reading limits, not setting them
     (SYS_membarrier, Any),          //
 
-    // Time and chance.
+    // Time and random numbers.
     (SYS_clock_gettime, Any),       //
     (SYS_clock_getres, Any),        //
     (SYS_gettimeofday, Any),        //
@@ -169,7 +169,7 @@ const ALLOWED: &[(c_long, Arguments)] = &[
     (SYS_getrandom, Any),           //
 ];
 
-// What the C library's header of ioctls names and the bindings do not.
+// Ioctls that the C header names and the Rust bindings lack.
 const FS_IOC_FIEMAP: u64 = 0xc020_660b;
 const BLKGETSIZE64: u64 = 0x8008_1272;
 const BLKSSZGET: u64 = 0x1268;

@@ -1,12 +1,12 @@
-//! What the processor's AES units can do at all: independent streams of AES rounds in registers,
-//! with nothing loaded, stored or tweaked. AES-256 has 14 rounds a block, so no XTS can be faster.
+//! The limit of the processor's AES units: independent streams of AES rounds in registers, without
+//! loads, stores or tweaks. AES-256 has 14 rounds per block, so no XTS can be faster.
 
-/// AES rounds enough for some data.
+/// The AES rounds for an amount of data.
 #[derive(Clone, Copy)]
 pub struct Bound {
-    /// As many bytes as the rounds would encrypt with AES-256.
+    /// The bytes that the rounds would encrypt with AES-256.
     pub bytes: usize,
-    /// Does the rounds. Made only where the processor can.
+    /// Executes the rounds. It exists only if the processor supports them.
     pub run: fn(),
 }
 
@@ -26,22 +26,22 @@ mod x86_64 {
 
     use super::Bound;
 
-    /// Enough to keep two units of a latency of four or five busy.
+    /// Enough to keep two units with a latency of four or five cycles busy.
     const STREAMS: usize = 12;
-    /// Registers that each stream encrypts.
+    /// The count of registers that each stream encrypts.
     const BLOCKS: usize = 100;
 
     pub fn widest() -> Option<Bound> {
         let vaes = is_x86_feature_detected!("vaes");
         let bound = |register_bytes, run| Some(Bound { bytes: register_bytes * STREAMS * BLOCKS, run });
         if vaes && is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has both.
+            // SAFETY: the processor has both features.
             bound(64, || unsafe { rounds_512() })
         } else if vaes && is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has both.
+            // SAFETY: the processor has both features.
             bound(32, || unsafe { rounds_256() })
         } else if is_x86_feature_detected!("aes") {
-            // SAFETY: the processor has it.
+            // SAFETY: the processor has the feature.
             bound(16, || unsafe { rounds_128() })
         } else {
             None

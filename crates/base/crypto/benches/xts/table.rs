@@ -1,5 +1,5 @@
-//! The least time of each call, by kernel, beside the bound of the same moment: the processor's
-//! clock is not always the same.
+//! A table of the least time of each call, by kernel, with the bound measured at the same time,
+//! because the processor's clock varies.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -12,7 +12,7 @@ use super::bound;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// The column of the bound.
+/// The name of the bound's column.
 const BOUND: &str = "bound";
 
 /// Rows are calls, in order; columns are kernels.
@@ -25,8 +25,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Measures `call`, which works on `call_bytes`, unless the command line left it out. Calls for
-    /// `together_bytes` are timed together.
+    /// Measures `call`, which processes `call_bytes`, unless the command line excludes it. Calls
+    /// for `together_bytes` are timed together.
     pub fn measure(
         &mut self,
         group: &mut BenchmarkGroup<'_, WallTime>,
@@ -61,8 +61,8 @@ impl Table {
     }
 }
 
-/// How long `calls` calls took in all. Notes the least time of one, where `together` were timed
-/// together.
+/// Returns the total time of `calls` calls, of which `together` are timed together. Updates the
+/// least time of one call.
 fn time(calls: u64, together: u64, least_seconds: &mut f64, call: &mut impl FnMut()) -> Duration {
     let mut total = Duration::ZERO;
     let mut left = calls;
@@ -80,7 +80,7 @@ fn time(calls: u64, together: u64, least_seconds: &mut f64, call: &mut impl FnMu
     total
 }
 
-/// Markdown; cells in GiB/s, with their part of the bound.
+/// A Markdown table; cells are in GiB/s, with their share of the bound.
 impl Display for Table {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         writeln!(formatter, "\n| GiB/s from the least times | {} |", self.columns.join(" | "))?;

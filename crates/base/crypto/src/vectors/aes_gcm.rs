@@ -2,8 +2,8 @@ use super::{Case, cases};
 use crate::CryptoError;
 use crate::aead::{self, NONCE_BYTES, Sealed, TAG_BYTES};
 
-/// The cases with a 96-bit nonce and a 128-bit tag, which are all that the house serves, and how
-/// many others there are: nonces of 8 and 1024 bits, tags of 32 to 120 bits.
+/// The cases with a 96-bit nonce and a 128-bit tag, which are all that Strongroom uses, and the
+/// count of the others: nonces of 8 and 1024 bits, tags of 32 to 120 bits.
 fn served_cases(file: &str) -> (Vec<Case>, usize) {
     let (served, others): (Vec<_>, Vec<_>) = cases(file, "Count")
         .into_iter()

@@ -1,8 +1,9 @@
 use super::{Case, cases};
 use crate::xts::kernel::{self, DataUnits, KeyedXts};
 
-/// Runs a file's cases with every kernel of this machine; returns how many it ran and how many have
-/// a data unit that is no whole number of bytes, which XTS in this house never meets.
+/// Runs a file's cases with every kernel of this machine. Returns the count of cases that ran, and
+/// of those whose data unit is not a whole number of bytes, which XTS in Strongroom does not
+/// support.
 fn run(file: &str, tweak: impl Fn(&Case) -> u128) -> (usize, usize) {
     let (mut served, mut not_whole_bytes) = (0, 0);
     for case in cases(file, "COUNT") {
@@ -21,7 +22,7 @@ fn run(file: &str, tweak: impl Fn(&Case) -> u128) -> (usize, usize) {
     (served, not_whole_bytes)
 }
 
-/// Both directions, whichever the section asks for: the pair is the same.
+/// Checks both directions, whatever the section is, because the pair is the same.
 fn check(case: &Case, units: DataUnits, keyed: &mut dyn KeyedXts) {
     assert!(["ENCRYPT", "DECRYPT"].contains(&case.text("section")));
     let (plain, cipher) = (case.bytes("PT"), case.bytes("CT"));

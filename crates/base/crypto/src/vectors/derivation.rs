@@ -13,7 +13,8 @@ fn rfc_5869_hkdf_sha256() {
     assert_eq!(cases.len(), 3);
 }
 
-/// Case 2 has a key shorter than the house takes, case 5 a truncated tag and is not in the file.
+/// Case 2 has a key that is too short for this crate, and case 5, with a truncated tag, is not in
+/// the file.
 #[test]
 fn rfc_4231_hmac_sha256() {
     let cases = cases("rfc-4231-sha256.txt", "Len");
@@ -41,8 +42,8 @@ fn nist_cavp_sha256() {
     assert_eq!(cases.len(), 65);
 }
 
-/// RFC 9106, 5.3 and others. They have secrets, associated data and short salts, which the house
-/// does not use: they run beneath its limits, and those that fit the limits through them too.
+/// RFC 9106, 5.3 and others. They have secrets, associated data and short salts, which Strongroom
+/// does not use: they run without its limits, and those within the limits also run with them.
 #[test]
 fn argon2id() {
     let cases = cases("argon2id.txt", "COUNT");
@@ -60,7 +61,7 @@ fn argon2id() {
             kdf::argon2id_unlimited(&passphrase, &salt, params, known.len(), &pepper, &associated_data);
         assert_eq!(derived.unwrap(), known);
 
-        // A FIPS build computes none for anybody but this test.
+        // A FIPS build provides Argon2id only to this test.
         if IS_FIPS_BUILD {
             continue;
         }

@@ -1,6 +1,6 @@
-//! The published vectors of every algorithm, run in full: `tests/vectors/README.md` says where each
-//! file comes from. Each test states how many cases it ran and how many it could not serve, so that
-//! a parser that overlooks cases fails.
+//! The published vectors of every algorithm, run in full: `tests/vectors/README.md` lists the
+//! source of each file. Each test states how many cases it ran and how many it could not run, so
+//! that a parser that overlooks cases fails.
 
 mod aes_gcm;
 #[allow(unsafe_code)]

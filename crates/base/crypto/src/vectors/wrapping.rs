@@ -6,7 +6,7 @@ use crate::{CryptoError, key_wrap};
 type Wrap = fn(&SecretBytes, &SecretBytes) -> Result<Vec<u8>, CryptoError>;
 type Unwrap = fn(&SecretBytes, &[u8]) -> Result<SecretBytes, CryptoError>;
 
-/// Wraps every case of an authenticated-encryption file; returns how many there are.
+/// Wraps every case of an authenticated-encryption file; returns the count.
 fn run_wrap(file: &str, wrap: Wrap) -> usize {
     let cases = cases(file, "COUNT");
     for case in &cases {
@@ -15,8 +15,8 @@ fn run_wrap(file: &str, wrap: Wrap) -> usize {
     cases.len()
 }
 
-/// Unwraps every case of an authenticated-decryption file; returns how many there are and how many
-/// of them had to be refused and were.
+/// Unwraps every case of an authenticated-decryption file; returns the count, and the count of
+/// those that were refused as expected.
 fn run_unwrap(file: &str, unwrap: Unwrap) -> (usize, usize) {
     let (cases, mut refused) = (cases(file, "COUNT"), 0);
     for case in &cases {
@@ -44,7 +44,7 @@ fn nist_kwp() {
 }
 
 /// The vectors with a 256-bit KEK: 4.3, 4.5 and 4.6. Those of 4.1, 4.2 and 4.4, and both of RFC
-/// 5649, have shorter KEKs, which the house does not serve.
+/// 5649, have shorter KEKs, which this crate does not support.
 #[test]
 fn rfc_3394() {
     let cases = cases("rfc3394-kek256.txt", "COUNT");

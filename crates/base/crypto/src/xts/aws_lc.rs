@@ -1,7 +1,7 @@
 //! The kernel that runs everywhere: aws-lc through its EVP calls.
 //!
-//! aws-lc picks the instructions (VAES with AVX-512, AES-NI, NEON, plain C) and has no call for
-//! many units, so each unit costs one `EVP_CipherInit_ex` with nothing but a new IV and one
+//! aws-lc selects the instructions (VAES with AVX-512, AES-NI, NEON, plain C) and has no call for
+//! many units, so each unit takes one `EVP_CipherInit_ex` with only a new IV and one
 //! `EVP_CipherUpdate`. The key is set up once. `docs/decisions/0002-xts-binding.md` has the reasons
 //! and the measurements.
 
@@ -17,12 +17,12 @@ use crate::module::{check, lc, library_error};
 
 const ALGORITHM: Algorithm = Algorithm::Aes256Xts;
 
-/// Room for aws-lc's XTS state: two AES key schedules of 244 bytes, four pointers and a flag, well
+/// Space for aws-lc's XTS state: two AES key schedules of 244 bytes, four pointers and a flag, well
 /// under 1 KiB.
 ///
-/// aws-lc does not export the size. A whole page ends at the secret memory's guard page, so that a
-/// version of aws-lc that needs more faults at key set-up, in the first self-test, and cannot write
-/// past it.
+/// aws-lc does not export the size. The state gets a whole page, which ends at the secret memory's
+/// guard page, so a version of aws-lc that needs more faults at key setup, in the first self-test,
+/// and cannot write past it.
 const STATE_BYTES: usize = strongroom_memory::secret::SECRET_MAX_BYTES;
 
 /// aws-lc's AES-256-XTS.
@@ -45,7 +45,7 @@ impl XtsKernel for AwsLc {
     }
 }
 
-/// One key set up both ways: AES round keys differ between encryption and decryption.
+/// One key set up for both directions: AES round keys differ between encryption and decryption.
 struct ContextPair {
     encrypt: Context,
     decrypt: Context,
@@ -58,7 +58,7 @@ impl KeyedXts for ContextPair {
         source: *const u8,
         destination: *mut u8,
     ) -> Result<(), CryptoError> {
-        // SAFETY: the caller's promise, unchanged.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.encrypt.process(units, source, destination) }
     }
 
@@ -68,7 +68,7 @@ impl KeyedXts for ContextPair {
         source: *const u8,
         destination: *mut u8,
     ) -> Result<(), CryptoError> {
-        // SAFETY: the caller's promise, unchanged.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.decrypt.process(units, source, destination) }
     }
 }
@@ -81,21 +81,21 @@ enum Direction {
 
 /// An `EVP_CIPHER_CTX` with a key, for one direction.
 ///
-/// aws-lc keeps the round keys in `cipher_data`, on the ordinary heap. Round keys are as good as
+/// aws-lc keeps the round keys in `cipher_data`, on the ordinary heap. Round keys are equivalent to
 /// the key (the first two of AES-256 *are* the key), so `cipher_data` is pointed at secret memory
-/// before the key is given, and back at aws-lc's own allocation before the context is freed.
+/// before the key is set, and back at aws-lc's own allocation before the context is freed.
 /// `cipher_data` is a public field of the struct, and the XTS cipher holds no pointer to it until a
 /// key is set.
 struct Context {
     evp: NonNull<lc::EVP_CIPHER_CTX>,
-    /// What `cipher_data` points to while the context is in use; wiped when it drops, after `Drop`
+    /// The target of `cipher_data` while the context is in use; wiped when it drops, after `Drop`
     /// of `Context`.
     state: SecretBytes,
-    /// aws-lc's own allocation for `cipher_data`, which never sees a key.
+    /// aws-lc's own allocation for `cipher_data`, which never contains a key.
     own_cipher_data: *mut std::ffi::c_void,
 }
 
-// SAFETY: an EVP_CIPHER_CTX belongs to no thread; it must only not be used by two at once, and
+// SAFETY: an EVP_CIPHER_CTX is not bound to a thread; only concurrent use is forbidden, and
 // `process` takes `&mut self`.
 unsafe impl Send for Context {}
 
@@ -106,7 +106,7 @@ impl Context {
         // SAFETY: takes no argument, returns null or a context that is ours.
         let evp = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() })
             .ok_or_else(|| library_error(ALGORITHM, "EVP_CIPHER_CTX_new"))?;
-        // From here on drop frees the context, also if a step below fails.
+        // From here on drop frees the context, even if a step below fails.
         let mut context = Self { evp, state, own_cipher_data: ptr::null_mut() };
         context.select_cipher(direction)?;
         context.move_state_to_secret_memory()?;
@@ -137,9 +137,8 @@ impl Context {
     fn move_state_to_secret_memory(&mut self) -> Result<(), CryptoError> {
         let state = self.state.expose_mut().as_mut_ptr().cast();
         // SAFETY: `evp` is a live context with a cipher. `state` is page-aligned, zeroed and large
-        // enough (see STATE_BYTES), lives as long as the context, and is reached through this
-        // pointer alone until drop. The control call initialises it as it did aws-lc's own
-        // allocation.
+        // enough (see STATE_BYTES), lives as long as the context, and is accessed only through this
+        // pointer until drop. The control call initialises it as it did aws-lc's own allocation.
         let result = unsafe {
             let evp = self.evp.as_ptr();
             self.own_cipher_data = std::mem::replace(&mut (*evp).cipher_data, state);
@@ -168,7 +167,7 @@ impl Context {
         source: *const u8,
         destination: *mut u8,
     ) -> Result<(), CryptoError> {
-        // MAX_UNIT_BYTES is far below c_int::MAX, and `DataUnits` keeps to it.
+        // MAX_UNIT_BYTES is far below c_int::MAX, and `DataUnits` enforces it.
         let unit_bytes = units.unit_bytes() as c_int;
         let evp = self.evp.as_ptr();
         for (tweak, offset) in units.tweaks() {
@@ -188,10 +187,10 @@ impl Context {
             check(ALGORITHM, "EVP_CipherInit_ex(iv)", result)?;
 
             let mut written_bytes: c_int = 0;
-            // SAFETY: the unit lies within what the caller promised readable and writable. aws-lc
-            // works on it outside Rust's memory model and uses source bytes as data only, so they
-            // may change meanwhile. The cipher's block size is 1: it buffers nothing and writes
-            // exactly `unit_bytes`.
+            // SAFETY: the unit is within the memory that the caller guarantees to be readable and
+            // writable. aws-lc works on it outside Rust's memory model and uses source bytes only
+            // as data, so they may change meanwhile. The cipher's block size is 1: it buffers
+            // nothing and writes exactly `unit_bytes`.
             let result = unsafe {
                 lc::EVP_CipherUpdate(
                     evp,
@@ -212,9 +211,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: `evp` is live and freed once, here. If `cipher_data` was moved, it is put back
-        // first, so that aws-lc frees what it allocated (after overwriting it, as it does with all
-        // it frees).
+        // SAFETY: `evp` is live and freed once, here. If `cipher_data` was redirected, it is
+        // restored first, so that aws-lc frees its own allocation (after overwriting it, as it does
+        // before every free).
         unsafe {
             if !self.own_cipher_data.is_null() {
                 (*self.evp.as_ptr()).cipher_data = self.own_cipher_data;

@@ -1,8 +1,8 @@
-//! The interface behind which XTS implementations for different processors stand.
+//! The interface of XTS implementations for different processors.
 //!
-//! A kernel is more general than the data path needs: it takes any unit length and any 128-bit
-//! tweak that the standard knows, so that each kernel can be run against the published vectors in
-//! full. [`XtsSession`] narrows that to plain64 and two unit sizes.
+//! A kernel is more general than the data path needs: it accepts any unit length and any 128-bit
+//! tweak of the standard, so that each kernel can be run against all published vectors.
+//! [`XtsSession`] narrows that to plain64 and two unit sizes.
 //!
 //! [`XtsSession`]: super::XtsSession
 
@@ -19,8 +19,8 @@ pub const MIN_UNIT_BYTES: usize = 16;
 /// Greatest length of a data unit: 2^20 AES blocks (IEEE 1619-2018, 5.1; NIST SP 800-38E, 4).
 pub const MAX_UNIT_BYTES: usize = 16 << 20;
 
-/// All kernels of this build, the fastest first. The last runs on every machine. With the feature
-/// `fips` the validated module's is the only one.
+/// All kernels of this build, the fastest first. The last one runs on every machine. With the
+/// feature `fips` the validated module's is the only one.
 static KERNELS: &[&dyn XtsKernel] = &[
     #[cfg(all(target_arch = "x86_64", not(feature = "fips")))]
     &vaes::VAES_512,
@@ -39,7 +39,7 @@ pub fn fastest() -> &'static dyn XtsKernel {
     available().next().unwrap_or(&AwsLc)
 }
 
-/// The library's kernel, which runs on every machine and is what the others are checked against.
+/// The library's kernel, which runs on every machine, and with which the others are compared.
 pub(crate) fn fall_back() -> &'static dyn XtsKernel {
     &AwsLc
 }
@@ -50,7 +50,7 @@ pub trait XtsKernel: Send + Sync {
     /// A short name for logs and benchmarks.
     fn name(&self) -> &'static str;
 
-    /// Whether this machine's processor has what the kernel needs.
+    /// Whether this machine's processor supports the kernel.
     fn is_supported(&self) -> bool;
 
     /// Expands a 64-byte key with two different halves into round keys in secret memory. Panics on
@@ -70,10 +70,10 @@ pub trait KeyedXts: Send {
     /// [`CryptoError::Library`]; the destination then holds no meaningful bytes.
     ///
     /// # Safety
-    /// For [`DataUnits::length_bytes`] and the whole call, `source` is readable and `destination`
-    /// writable, and they do not overlap. Others may change either meanwhile as long as no Rust
-    /// reference to it exists; a kernel must stay within its bounds whatever they hold, and read
-    /// each source byte for the data alone, never for control. Neither needs any alignment.
+    /// For [`DataUnits::length_bytes`] and the whole call, `source` must be readable and
+    /// `destination` writable, and they must not overlap. Others may change either meanwhile if
+    /// there is no Rust reference to it; a kernel must stay within its bounds whatever they
+    /// contain, and use each source byte only as data, never for control. No alignment is required.
     unsafe fn encrypt(
         &mut self,
         units: DataUnits,
@@ -128,7 +128,7 @@ impl DataUnits {
         self.first
     }
 
-    /// How many units.
+    /// The count of units.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -154,7 +154,7 @@ impl DataUnits {
         self.count.checked_sub(1).map(|further| self.first + further as u128)
     }
 
-    /// Whether no byte of one buffer is a byte of the other.
+    /// Whether the two buffers have no byte in common.
     pub(super) fn are_apart(&self, source: *const u8, destination: *mut u8) -> bool {
         source.addr().abs_diff(destination.addr()) >= self.length_bytes()
     }

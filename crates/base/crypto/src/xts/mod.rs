@@ -2,14 +2,14 @@
 //! `aes-xts-plain64` lays them out.
 //!
 //! The tweak of a unit is its 64-bit number, little-endian, zero-extended to 128 bits. Units of
-//! 4096 bytes are numbered one by one, which dm-crypt calls `iv_large_sectors`.
+//! 4096 bytes are numbered consecutively, which dm-crypt calls `iv_large_sectors`.
 //!
-//! [`Xts`] holds a key and is shared. Each thread that encrypts opens an [`XtsSession`] of its own
-//! from it: the session owns the round keys, so that no call locks or sets a key up. Behind the
-//! session stands a [`kernel`], of which there may be several for different processors.
+//! [`Xts`] holds a key and is shared. Each thread that encrypts opens its own [`XtsSession`] from
+//! it: the session owns the round keys, so that no call takes a lock or sets a key up. A session
+//! uses a [`kernel`], of which there may be several for different processors.
 //!
-//! XTS hides content. It does not detect tampering or rollback, and it shows when the same content
-//! is written to the same unit again.
+//! XTS provides confidentiality. It does not detect tampering or rollback, and it reveals when the
+//! same content is written to the same unit again.
 
 mod aws_lc;
 pub mod kernel;
@@ -27,7 +27,7 @@ use kernel::{DataUnits, KeyedXts, XtsKernel};
 /// Length of an AES-256-XTS key: the data key and the tweak key, 32 bytes each, in this order.
 pub const KEY_BYTES: usize = 64;
 
-/// Length of one data unit. A unit is what has one tweak; it is encrypted whole or not at all.
+/// Length of one data unit. Each unit has one tweak, and is encrypted completely or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnitSize {
     /// 512 bytes, the sector of dm-crypt without large sectors.
@@ -46,8 +46,8 @@ impl UnitSize {
     }
 }
 
-/// An AES-256-XTS key with its unit size and the kernel that serves it. Share it, and give each
-/// thread its own [`session`](Self::session).
+/// An AES-256-XTS key with its unit size and its kernel. Share it, and give each thread its own
+/// [`session`](Self::session).
 pub struct Xts {
     key: SecretBytes,
     unit: UnitSize,
@@ -55,7 +55,7 @@ pub struct Xts {
 }
 
 impl Xts {
-    /// Takes a copy of a 64-byte key, to be served by the fastest kernel of this machine.
+    /// Copies a 64-byte key, for use with the fastest kernel of this machine.
     ///
     /// # Errors
     /// [`CryptoError::KeyLength`], [`CryptoError::EqualXtsKeyHalves`], [`CryptoError::Secret`].
@@ -76,7 +76,7 @@ impl Xts {
         Ok(Self { key: key.duplicate()?, unit, kernel })
     }
 
-    /// The unit size the key is used with.
+    /// The unit size of the key.
     pub fn unit_size(&self) -> UnitSize {
         self.unit
     }
@@ -84,13 +84,13 @@ impl Xts {
     /// Sets the key up for one thread.
     ///
     /// # Errors
-    /// [`CryptoError::Secret`] or [`CryptoError::Library`], both only for want of memory.
+    /// [`CryptoError::Secret`] or [`CryptoError::Library`], both only for lack of memory.
     pub fn session(&self) -> Result<XtsSession, CryptoError> {
         Ok(XtsSession { keyed: self.kernel.set_key(&self.key)?, unit: self.unit })
     }
 }
 
-/// The data key and the tweak key of a key for AES-256-XTS.
+/// Splits an AES-256-XTS key into the data key and the tweak key.
 ///
 /// # Errors
 /// [`CryptoError::KeyLength`], and [`CryptoError::EqualXtsKeyHalves`] (FIPS 140 IG C.I).
@@ -115,8 +115,8 @@ impl fmt::Debug for Xts {
     }
 }
 
-/// One thread's use of an [`Xts`] key: owns the round keys in secret memory, is moved but never
-/// shared.
+/// One thread's session with an [`Xts`] key. It owns the round keys in secret memory, and can be
+/// moved but not shared.
 ///
 /// Source and destination never overlap. After an error the destination holds no meaningful bytes.
 pub struct XtsSession {
@@ -125,7 +125,7 @@ pub struct XtsSession {
 }
 
 impl XtsSession {
-    /// The unit size the key is used with.
+    /// The unit size of the key.
     pub fn unit_size(&self) -> UnitSize {
         self.unit
     }
@@ -149,7 +149,7 @@ impl XtsSession {
     /// Decrypts whole units from `source` to `destination`; the first has the number `first_unit`.
     ///
     /// # Errors
-    /// As [`encrypt`](Self::encrypt). A wrong key is no error: XTS cannot tell.
+    /// As [`encrypt`](Self::encrypt). A wrong key is not an error, because XTS cannot detect it.
     pub fn decrypt(
         &mut self,
         first_unit: u64,
@@ -161,18 +161,19 @@ impl XtsSession {
         unsafe { self.decrypt_raw(first_unit, source.as_ptr(), destination.as_mut_ptr(), units) }
     }
 
-    /// Encrypts `units` units out of memory that may change meanwhile, such as a guest's.
+    /// Encrypts `units` units from memory that may change meanwhile, such as a guest's.
     ///
-    /// Each destination block is then the ciphertext of some mixture of what the source held during
-    /// the call, which is all that a writer racing with its own write can ask for.
+    /// Each destination block is then the ciphertext of a mixture of the source's contents during
+    /// the call. A guest that changes memory during its own write cannot expect more.
     ///
     /// # Errors
     /// [`CryptoError::DataUnitRange`], [`CryptoError::Library`].
     ///
     /// # Safety
-    /// For `units * self.unit_size().bytes()` bytes and the whole call: `source` is readable, by
-    /// whomever it is written; `destination` is writable and only this call touches it; the two do
-    /// not overlap. Neither needs any alignment. With zero units the pointers are not used.
+    /// For `units * self.unit_size().bytes()` bytes and the whole call, `source` must be readable
+    /// and may be written by others; `destination` must be writable and accessed only by this call;
+    /// the two must not overlap. No alignment is required. With zero units the pointers are not
+    /// used.
     pub unsafe fn encrypt_raw(
         &mut self,
         first_unit: u64,
@@ -182,7 +183,7 @@ impl XtsSession {
     ) -> Result<(), CryptoError> {
         let units = self.data_units(first_unit, units)?;
         debug_assert!(units.are_apart(source, destination), "source and destination overlap");
-        // SAFETY: the caller's promise is the one the kernel asks for.
+        // SAFETY: the caller guarantees what the kernel requires.
         unsafe { self.keyed.encrypt(units, source, destination) }
     }
 
@@ -193,10 +194,10 @@ impl XtsSession {
     /// As [`encrypt_raw`](Self::encrypt_raw).
     ///
     /// # Safety
-    /// For `units * self.unit_size().bytes()` bytes and the whole call: `source` is readable and
-    /// only read by anyone; `destination` is writable, is not referred to by any Rust reference,
-    /// and whoever else touches it is outside this program; the two do not overlap. Neither needs
-    /// any alignment. With zero units the pointers are not used.
+    /// For `units * self.unit_size().bytes()` bytes and the whole call, `source` must be readable
+    /// and not written by anyone; `destination` must be writable without any Rust reference to it,
+    /// and may be accessed only from outside this program; the two must not overlap. No alignment
+    /// is required. With zero units the pointers are not used.
     pub unsafe fn decrypt_raw(
         &mut self,
         first_unit: u64,
@@ -206,7 +207,7 @@ impl XtsSession {
     ) -> Result<(), CryptoError> {
         let units = self.data_units(first_unit, units)?;
         debug_assert!(units.are_apart(source, destination), "source and destination overlap");
-        // SAFETY: the caller's promise is the one the kernel asks for.
+        // SAFETY: the caller guarantees what the kernel requires.
         unsafe { self.keyed.decrypt(units, source, destination) }
     }
 

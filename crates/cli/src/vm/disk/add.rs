@@ -16,7 +16,7 @@ use crate::api::{ApiArguments, Begun, WaitArguments, follow_with_images, segment
 use crate::error::CliError;
 use crate::output::Output;
 
-/// To which VM, and what.
+/// The arguments of `add`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The disk is empty, and under the VM's key; of a VM that is not encrypted it is not either. A guest that runs sees it at once, \
@@ -78,7 +78,7 @@ impl fmt::Display for Added {
 }
 
 impl AddArguments {
-    /// Adds it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let image = self.image.as_ref().map(|path| Upload::open(path, self.format)).transpose()?;
         if let Some(image) = &image {

@@ -1,5 +1,5 @@
-//! `strongroom vm disk import`: images into disks. The image goes to the VM's host as an open file:
-//! the control plane never sees it, and the host opens no path that somebody names.
+//! `strongroom vm disk import`: writes images to disks. The VM's host gets the image as an open
+//! file: the control plane never sees it, and the host opens no path from outside.
 
 use std::fmt;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::volume::image_format::FormatArgument;
 
-/// Which disk, and what becomes of it.
+/// The arguments of `import`.
 #[derive(Debug, Args)]
 #[command(after_help = "What was on the disk is gone.
 
@@ -45,7 +45,7 @@ pub struct ImportArguments {
     api: ApiArguments,
 }
 
-/// How an image is written.
+/// The options for an image.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ImageArguments {
     /// The image's format
@@ -53,9 +53,9 @@ pub struct ImageArguments {
     format: FormatArgument,
 }
 
-/// An image that is open.
+/// An open image.
 pub struct Upload {
-    /// For people.
+    /// Its name, for people.
     name: String,
     file: File,
     format: ImageFormat,
@@ -63,17 +63,17 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// A file that holds a disk byte for byte.
+    /// A file with a disk's bytes.
     pub fn raw(file: File, size: VolumeSize) -> Self {
         Self { name: "the image".to_owned(), file, format: ImageFormat::Raw, size }
     }
 
-    /// Opens and examines it here, where its name is known, so that a bad one is refused before
-    /// anything is changed.
+    /// Opens and examines the image here, where its name is known, so that a bad one is refused
+    /// before any change.
     pub fn open(path: &Path, ImageArguments { format }: ImageArguments) -> Result<Self, CliError> {
         let failed = |error| CliError::File(FileError { action: "open", path: path.to_owned(), error });
         let kind = path.metadata().map_err(failed)?.file_type();
-        // Opening anything else could block.
+        // Opening another kind of file could block.
         if !kind.is_file() && !kind.is_block_device() {
             return Err(CliError::Usage(format!("{} is neither a file nor a block device", path.display())));
         }
@@ -88,7 +88,7 @@ impl Upload {
         Ok(Self { name: path.display().to_string(), file, format, size: source.size() })
     }
 
-    /// Refuses to put it into a disk that is smaller.
+    /// Fails if the disk is smaller.
     pub fn fits(&self, disk: &str, disk_size: VolumeSize) -> Result<(), CliError> {
         if self.size <= disk_size {
             return Ok(());
@@ -100,13 +100,13 @@ impl Upload {
     }
 }
 
-/// Hands an image over, and waits until it is in the disk.
+/// Sends an image, and waits until it has been written to the disk.
 pub fn import(api: &Api, output: &Output, vm: &str, disk: &Name, image: &Upload) -> Result<Task, CliError> {
     let task = bring(api, vm, disk, image)?;
     follow(api, output, "importing", task)
 }
 
-/// Hands an image over, for the task that puts it into the disk.
+/// Sends an image for the task that writes it to the disk.
 pub fn bring(api: &Api, vm: &str, disk: &Name, image: &Upload) -> Result<Task, CliError> {
     let path = format!("/v1/vms/{}", segment(vm));
     let wanted = TicketUse::Upload { disk: disk.clone() };
@@ -116,7 +116,7 @@ pub fn bring(api: &Api, vm: &str, disk: &Name, image: &Upload) -> Result<Task, C
     api.post(&format!("{path}/disks/{}/import", segment(disk.as_str())), &wish)
 }
 
-/// The name of a disk that somebody has given.
+/// Parses the name of a disk.
 pub fn disk_name(text: &str) -> Result<Name, CliError> {
     Name::new(text).map_err(|error| CliError::Usage(error.to_string()))
 }
@@ -135,7 +135,7 @@ impl fmt::Display for Imported {
 }
 
 impl ImportArguments {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let Self { vm, disk, image, format, api } = self;
         let upload = Upload::open(image, *format)?;

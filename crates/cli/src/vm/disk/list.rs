@@ -12,7 +12,7 @@ use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table};
 
-/// Whose.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm disk list web1")]
 pub struct ListArguments {
@@ -64,7 +64,7 @@ impl fmt::Display for Disks {
 }
 
 impl ListArguments {
-    /// Lists them.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let vm: VmView = self.api.connect()?.get(&format!("/v1/vms/{}", segment(&self.vm)))?;
         output.answer(&Disks { disks: vm.disks })

@@ -1,4 +1,4 @@
-//! `strongroom vm disk`: what becomes of a VM's disks.
+//! `strongroom vm disk`: one file per command.
 
 mod add;
 mod import;
@@ -13,7 +13,7 @@ use super::libvirt::{AttachArguments, DetachArguments};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// What can be done with a VM's disks.
+/// The commands for a VM's disks.
 #[derive(Debug, Subcommand)]
 pub enum DiskCommand {
     /// Add a disk to a VM, while it runs or is off
@@ -33,7 +33,7 @@ pub enum DiskCommand {
 }
 
 impl DiskCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::Add(arguments) => arguments.run(output),

@@ -11,7 +11,7 @@ use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which disk.
+/// The arguments of `remove`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "What is on the disk is gone. The guest of a VM that runs is asked to let go of it, and has a minute; end what uses the disk in \
@@ -54,7 +54,7 @@ impl fmt::Display for Removed {
 }
 
 impl RemoveArguments {
-    /// Takes it out.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         if !self.yes {

@@ -13,7 +13,7 @@ use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which disk, and its new size.
+/// The arguments of `resize`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A disk can grow, not shrink. A guest that runs sees the new size at once; its partitions and file systems are the guest's to \
@@ -55,7 +55,7 @@ impl fmt::Display for Resized {
 }
 
 impl ResizeArguments {
-    /// Makes it larger.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let path = format!("/v1/vms/{}/disks/{}", segment(&self.vm), segment(&self.disk));

@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::keys::KeyArguments;
 use crate::output::Output;
 
-/// Which volume, to whom, and how.
+/// The arguments of `attach`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "For guests that libvirt runs; neither a VM of Strongroom's nor its API is needed, and the guest stays libvirt's. \
@@ -63,7 +63,7 @@ pub struct AttachArguments {
     key: KeyArguments,
 }
 
-/// Which libvirt.
+/// The libvirt connection.
 #[derive(Debug, Args)]
 pub struct ConnectArguments {
     /// Which libvirt, as virsh has it: qemu:///system, qemu:///session, ... [default: virsh's own]
@@ -72,13 +72,13 @@ pub struct ConnectArguments {
 }
 
 impl ConnectArguments {
-    /// The libvirt that is meant.
+    /// The libvirt of this connection.
     pub fn libvirt(&self) -> Libvirt {
         Libvirt::at(self.connect.clone())
     }
 }
 
-/// Now, or later, as virsh has it.
+/// Whether a change affects the running guest or its next starts, as in virsh.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ScopeArguments {
     /// The guest that runs, and not its next starts [default: both, as far as there is either]
@@ -142,7 +142,7 @@ impl fmt::Display for Answer {
 }
 
 impl AttachArguments {
-    /// Makes the volume a disk of the domain.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         strongroom_worker::process::prepare_for_keys()?;
         let wish = Attach {
@@ -158,8 +158,8 @@ impl AttachArguments {
         output.answer(&Answer(wish.carry_out(&|path, descriptor| self.key_words(path, descriptor))?))
     }
 
-    /// The arguments by which a service has the key. Whether the key is there, and is the volume's,
-    /// is tried: a person learns it here, and not from a log.
+    /// The arguments with which a service gets the key. The key is tried, so that a person learns
+    /// of errors here and not from a log.
     fn key_words(&self, path: &Path, descriptor: &Descriptor) -> Result<Vec<String>, CliError> {
         let words = self.key.words_without_a_person(descriptor)?;
         let words = words.ok_or_else(|| LibvirtError::Passphrase(path.to_owned()))?;

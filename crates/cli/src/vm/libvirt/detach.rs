@@ -11,7 +11,7 @@ use super::attach::{ConnectArguments, ScopeArguments};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which volume, and whose.
+/// The arguments of `detach`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Undoes what 'attach' did: the disk leaves the domain, and the service that was set up for it ends and no longer starts with this \
@@ -66,7 +66,7 @@ impl fmt::Display for Answer {
 }
 
 impl DetachArguments {
-    /// Takes the volume out of the domain.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let wish = Detach {
             libvirt: &self.connect.libvirt(),

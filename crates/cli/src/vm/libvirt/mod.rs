@@ -1,5 +1,5 @@
 //! `strongroom vm disk attach --libvirt`, and `detach`: volumes as disks of guests that libvirt
-//! runs. The work is `strongroom_libvirt`'s.
+//! runs. The implementation is in `strongroom_libvirt`.
 
 mod attach;
 mod detach;

@@ -1,10 +1,10 @@
-//! Where viewers connect, and whose they are.
+//! The socket for viewers, and the check of their accounts.
 //!
-//! Whoever sees a guest's screen can type into it, so nobody is let in for being on this machine.
-//! On a unix socket the kernel says who connects (`SO_PEERCRED`). On loopback its table of TCP
-//! connections does (proc(5), `/proc/net/tcp`): the entry of the viewer's end names the account
-//! that made that socket. An end that is closed already is nobody's there, so its connection is
-//! refused, whatever was sent over it.
+//! A viewer of a guest's screen can also type into it, so access to this machine is not sufficient.
+//! On a unix socket the kernel reports who connects (`SO_PEERCRED`). On loopback its table of TCP
+//! connections does (proc(5), `/proc/net/tcp`): the entry of the viewer's end has the account that
+//! made that socket. An end that is already closed has no owner there, so its connection is
+//! refused, whatever it sent.
 
 use std::fmt;
 use std::io;
@@ -21,20 +21,20 @@ use uuid::Uuid;
 
 use crate::error::CliError;
 
-/// As `/proc/net/tcp` writes that a connection is established at both ends.
+/// The state in `/proc/net/tcp` of a connection that is established at both ends.
 const ESTABLISHED: &str = "01";
-/// As it writes the socket's inode where no process has the socket any more.
+/// The inode of a socket that no process has any more.
 const NO_INODE: &str = "0";
 
-/// Where viewers connect.
+/// The socket for viewers.
 pub struct Door {
-    /// Removed before its directory is.
+    /// Removed before its directory.
     listener: Listener,
     admitted: Vec<u32>,
     _directory: Option<OwnDirectory>,
 }
 
-/// A viewer that is let in.
+/// An admitted viewer.
 pub enum Viewer {
     /// On the unix socket.
     Unix(UnixStream),
@@ -42,21 +42,21 @@ pub enum Viewer {
     Tcp(TcpStream),
 }
 
-/// A viewer that is not.
+/// A refused viewer.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// Another account's.
+    /// Another account owns it.
     #[error("a viewer of account {} was refused; --viewer lets one more account in", account(*.0))]
     Account(u32),
-    /// The kernel does not say whose it is.
+    /// Its owner is unknown.
     #[error("a viewer was refused that had hung up before it was known whose it is")]
     Nobody,
-    /// The operating system.
+    /// A system call failed.
     #[error("a viewer was hung up on: {0}")]
     System(#[from] io::Error),
 }
 
-/// Reads a loopback address and a port.
+/// Parses a loopback address and a port.
 pub fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text
         .parse()
@@ -72,7 +72,7 @@ pub fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     ))
 }
 
-/// Reads the name or number of an account.
+/// Parses the name or number of an account.
 pub fn parse_account(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
@@ -85,7 +85,7 @@ pub fn parse_account(text: &str) -> Result<u32, String> {
 }
 
 impl Door {
-    /// Listens at one of these; where none is given, on a socket in a new directory.
+    /// Listens at one of these, or on a socket in a new directory if none is given.
     pub fn open(
         listen: Option<SocketAddr>,
         socket: Option<&Path>,
@@ -122,13 +122,13 @@ impl Door {
         }
     }
 
-    /// Whose viewers are let in, for people.
+    /// The admitted accounts, for people.
     pub fn admitted(&self) -> String {
         let names: Vec<String> = self.admitted.iter().map(|uid| account(*uid).to_string()).collect();
         names.join(" and ")
     }
 
-    /// The next viewer; `None` if nobody waits.
+    /// The next viewer; `None` if there is none.
     pub fn next(&self) -> Result<Option<Viewer>, Refused> {
         let Some(socket) = self.listener.accept().map_err(io::Error::from)? else { return Ok(None) };
         rustix::io::ioctl_fionbio(&socket, false).map_err(io::Error::from)?;
@@ -153,7 +153,7 @@ fn of_unix(socket: OwnedFd) -> Result<(Viewer, u32), Refused> {
 
 fn of_loopback(socket: OwnedFd) -> Result<(Viewer, u32), Refused> {
     let stream = TcpStream::from(socket);
-    // Keys and pointers come in small pieces.
+    // Keys and pointer movements are small messages.
     stream.set_nodelay(true)?;
     let connection = Loopback { server: stream.local_addr()?, viewer: stream.peer_addr()? };
     let table = match connection.server.ip() {
@@ -172,8 +172,8 @@ struct Loopback {
 }
 
 impl Loopback {
-    /// The account that made the socket at the viewer's end, if a process still has it and it is
-    /// connected.
+    /// The account that made the socket at the viewer's end, if a process still has the socket and
+    /// it is connected.
     fn viewers_account(self, table: &str) -> Option<u32> {
         let (local, remote) = (as_in_table(self.viewer), as_in_table(self.server));
         let entry = table.lines().find_map(|line| {
@@ -185,8 +185,8 @@ impl Loopback {
     }
 }
 
-/// As the kernel writes an address there: the words of the address as they lie in memory, each as a
-/// number of this machine.
+/// An address in the table's form: the words of the address as in memory, each as a number of this
+/// machine.
 fn as_in_table(address: SocketAddr) -> String {
     let octets = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -205,7 +205,7 @@ fn account(uid: u32) -> impl fmt::Display {
     }
 }
 
-/// A new directory that nobody else can look into, removed at the end.
+/// A new directory that no other user can access, removed on drop.
 struct OwnDirectory(PathBuf);
 
 impl OwnDirectory {
@@ -214,7 +214,7 @@ impl OwnDirectory {
         let parent = parent.unwrap_or_else(std::env::temp_dir);
         let name = Uuid::new_v4().simple().to_string();
         let path = parent.join(format!("strongroom-screen-{}", &name[..12]));
-        // Not one that is there: another account could have put it there.
+        // It must not exist: another account could have made it.
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| CliError::File(FileError { action: "create", path: path.clone(), error }))?;
         Ok(Self(path))
@@ -260,7 +260,8 @@ mod tests {
             )
         };
         assert_eq!(connection.viewers_account(&entry("01", "4711")), Some(1000));
-        // One that has hung up: nobody has that end any more, and the kernel calls it root's.
+        // A viewer that has hung up: no process has that end any more, and the kernel reports root
+        // as its owner.
         assert_eq!(connection.viewers_account(&entry("04", "0")), None);
         assert_eq!(connection.viewers_account(&entry("01", "0")), None);
         assert_eq!(connection.viewers_account(""), None);
@@ -274,7 +275,7 @@ mod tests {
             let viewer = connect();
             assert!(matches!(door.next(), Ok(Some(Viewer::Tcp(_)))));
             drop(viewer);
-            // Whatever it has said before it hung up is not passed on.
+            // Data from before it hung up is not passed on.
             let mut gone = connect();
             gone.write_all(b"RFB 003.008\n").unwrap();
             drop(gone);

@@ -1,8 +1,7 @@
 //! `strongroom vm screen`: a VM's screen for VNC viewers of this machine, and pictures of it.
 //!
-//! QEMU's VNC server asks nobody who they are, so its socket is its supervisor's alone. Here each
-//! viewer gets a connection of its own, on a ticket of its own; who may be one is [`door`]'s to
-//! say.
+//! QEMU's VNC server does not authenticate clients, so only its supervisor can access its socket.
+//! Here each viewer gets its own connection, with its own ticket; [`door`] decides who is admitted.
 
 mod door;
 mod png;
@@ -36,14 +35,14 @@ use crate::error::CliError;
 use crate::new_file::NewFile;
 use crate::output::Output;
 
-/// Viewers at once: as many as QEMU's server has places for.
+/// The most viewers at once: the limit of QEMU's server.
 const VIEWERS_MAX: usize = 32;
-/// For the VNC server's first word, and for each part of a picture.
+/// The timeout of the VNC server's greeting, and of each part of a picture.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
-/// The longest refusal that comes in the place of the server's first word, in bytes.
+/// The longest error in place of the server's greeting, in bytes.
 const PROBLEM_BYTES_MAX: u64 = 64 * 1024;
 
-/// Which VM's, and for whom.
+/// The arguments of `screen`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without --listen, viewers connect to a unix socket that this account alone can reach (TigerVNC: vncviewer SOCKET; virt-viewer: \
@@ -85,7 +84,7 @@ pub struct ScreenArguments {
     api: ApiArguments,
 }
 
-/// Where viewers connect to.
+/// The answer with the viewers' socket.
 #[derive(Serialize)]
 struct Open<'screen> {
     vm: &'screen str,
@@ -116,7 +115,7 @@ impl fmt::Display for Open<'_> {
     }
 }
 
-/// A picture that was taken.
+/// The answer for a screenshot.
 #[derive(Serialize)]
 struct Taken<'screen> {
     vm: &'screen str,
@@ -133,7 +132,7 @@ impl fmt::Display for Taken<'_> {
 }
 
 impl ScreenArguments {
-    /// Lets viewers in until it is asked to end, or takes a picture.
+    /// Runs the command: admits viewers until a signal arrives, or takes a screenshot.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let vm: VmView = api.get(&format!("/v1/vms/{}", segment(&self.vm)))?;
@@ -144,7 +143,7 @@ impl ScreenArguments {
         }
     }
 
-    /// What can be said before anybody has connected.
+    /// The checks before any connection.
     fn check(&self, vm: &VmView) -> Result<(), CliError> {
         let name = &vm.summary.name;
         if !vm.board.vnc {
@@ -164,7 +163,7 @@ impl ScreenArguments {
     }
 
     fn take_picture(&self, api: &Api, file: &std::path::Path, output: &Output) -> Result<(), CliError> {
-        // That there is room for it is known before a guest's data is asked for.
+        // Create the file before guest data is requested.
         let new = NewFile::create(file)?;
         let picture = Screen::open(api, &self.vm)?.picture().map_err(|error| self.failed(error))?;
         let written = png::write(&mut new.file(), &picture);
@@ -228,13 +227,12 @@ impl ScreenArguments {
 /// A connection to a VM's VNC server.
 struct Screen {
     stream: UnixStream,
-    /// What the server has said so far.
+    /// The server's greeting.
     greeting: rfb::Greeting,
 }
 
 impl Screen {
-    /// Asks for a ticket, and shows it. That the screen cannot be had may be known only when its
-    /// server was to speak.
+    /// Requests and sends a ticket. An error may arrive only in place of the server's greeting.
     fn open(api: &Api, vm: &str) -> Result<Self, CliError> {
         let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(vm)), &TicketUse::Vnc {})?;
         let (mut stream, _) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
@@ -261,7 +259,7 @@ impl Screen {
         rfb::picture(&self.stream, self.greeting)
     }
 
-    /// Passes on what viewer and server say, until either hangs up.
+    /// Relays between viewer and server until either hangs up.
     fn show(&self, viewer: &Viewer) {
         match viewer {
             Viewer::Unix(viewer) => self.pass_on(viewer),
@@ -286,7 +284,7 @@ impl Screen {
 }
 
 fn copy(mut from: impl Read + AsFd, mut to: impl Write + AsFd) {
-    // However it ends, both are over: the other direction's copy sees that.
+    // However it ends, shut down both: the copy in the other direction then ends too.
     let _ = io::copy(&mut from, &mut to);
     let _ = rustix::net::shutdown(&from, Shutdown::Both);
     let _ = rustix::net::shutdown(&to, Shutdown::Both);

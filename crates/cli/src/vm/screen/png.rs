@@ -1,5 +1,5 @@
-//! A picture as a PNG file (ISO/IEC 15948), its pixels stored as they are: a picture is looked at
-//! once, and what packs it smaller is not ours.
+//! A picture as a PNG file (ISO/IEC 15948) with uncompressed pixels: a screenshot is viewed once,
+//! which does not justify compression.
 
 use std::io::{self, Write};
 
@@ -17,11 +17,11 @@ pub fn write(to: &mut impl Write, picture: &Picture) -> io::Result<()> {
     let mut header = Vec::with_capacity(13);
     header.extend(u32::from(*width).to_be_bytes());
     header.extend(u32::from(*height).to_be_bytes());
-    // Eight bits of each colour, true colour, and the only ways of packing and filtering, without
+    // Eight bits per colour, true colour, the only methods of compression and filtering, and no
     // interlace.
     header.extend([8, 2, 0, 0, 0]);
     chunk(to, b"IHDR", &header)?;
-    // Each line begins with its filter: none.
+    // Each line begins with its filter type: none.
     let lines = rgb.chunks(usize::from(*width) * 3).flat_map(|line| std::iter::once(&0).chain(line));
     chunk(to, b"IDAT", &zlib(&lines.copied().collect::<Vec<u8>>()))?;
     chunk(to, b"IEND", &[])
@@ -54,7 +54,7 @@ fn zlib(content: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// CRC-32 as PNG has it (polynomial 0xedb88320, reflected).
+/// CRC-32 of PNG (polynomial 0xedb88320, reflected).
 fn crc(parts: &[&[u8]]) -> u32 {
     let table: [u32; 256] = std::array::from_fn(|index| {
         let mut value = u32::try_from(index).unwrap_or_default();
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn checksums_are_the_published_ones() {
-        // The check value of CRC-32/ISO-HDLC, and Adler-32 of RFC 1950's most known example.
+        // The check value of CRC-32/ISO-HDLC, and the best-known example of Adler-32.
         assert_eq!(crc(&[b"1234", b"56789"]), 0xcbf4_3926);
         assert!(zlib(b"Wikipedia").ends_with(&0x11e6_0398_u32.to_be_bytes()));
     }

@@ -1,40 +1,40 @@
-//! As much of a VNC client (RFB 3.8, RFC 6143) as a picture takes. The server is QEMU's, which a
-//! guest may have captured: what it says is bounded before it takes memory.
+//! A minimal VNC client (RFB 3.8, RFC 6143) for screenshots. The server is QEMU, which a guest may
+//! have compromised: its messages are limited before memory is allocated.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// What a server says first: its version.
+/// A server's first message: its version.
 pub type Greeting = [u8; 12];
 
-/// The version that is spoken here.
+/// The version of this client.
 const VERSION: &Greeting = b"RFB 003.008\n";
-/// Security type 1: none. Whoever has got here showed a ticket.
+/// Security type 1: none. The client has already sent a ticket.
 const SECURITY_NONE: u8 = 1;
-/// The most pixels: 8192 x 4320, beyond any screen of QEMU's.
+/// The most pixels: 8192 x 4320, more than any screen of QEMU.
 const PIXELS_MAX: usize = 8192 * 4320;
-/// The longest text of a server that is read over, in bytes: a name, a reason, what lies in a
-/// guest's clipboard.
+/// The longest text of a server that is skipped, in bytes: a name, a reason, or a guest's
+/// clipboard.
 const TEXT_BYTES_MAX: u32 = 1 << 20;
-/// Four bytes a pixel: blue, green, red, and one that means nothing.
+/// Bytes of a pixel: blue, green, red, and an unused byte.
 const PIXEL_BYTES: usize = 4;
-/// SetPixelFormat to that: 32 bits, 24 of them used, little-endian, true colour, 255 the most of
+/// SetPixelFormat to that: 32 bits, 24 of them used, little-endian, true colour, a maximum of 255
 /// each, red from bit 16 on.
 const SET_PIXEL_FORMAT: [u8; 20] = [0, 0, 0, 0, 32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 16, 8, 0, 0, 0, 0];
 /// SetEncodings to one: raw, 0.
 const SET_ENCODINGS: [u8; 8] = [2, 0, 0, 1, 0, 0, 0, 0];
 
-/// What a screen shows.
+/// The content of a screen.
 pub struct Picture {
     /// In pixels.
     pub width: u16,
     /// In pixels.
     pub height: u16,
-    /// Three bytes a pixel, red first, line after line.
+    /// Three bytes per pixel, red first, line by line.
     pub rgb: Vec<u8>,
 }
 
-/// Asks a server that has greeted for all of its screen.
+/// Requests the whole screen from a server that has sent its greeting.
 pub fn picture(stream: &UnixStream, greeting: Greeting) -> io::Result<Picture> {
     if !greeting.starts_with(b"RFB 003.") {
         return Err(wrong("what is there is no VNC server"));
@@ -42,7 +42,7 @@ pub fn picture(stream: &UnixStream, greeting: Greeting) -> io::Result<Picture> {
     let mut server = Server(stream);
     server.0.write_all(VERSION)?;
     server.pass_security()?;
-    // Shared: who looks on already stays.
+    // Shared: other viewers stay connected.
     server.0.write_all(&[1])?;
     let [width, height] = [server.u16()?, server.u16()?];
     let _its_format = server.bytes::<16>()?;
@@ -81,7 +81,7 @@ impl Canvas {
         self.shown.iter().all(|shown| *shown)
     }
 
-    /// Paints one line of a rectangle that lies within.
+    /// Paints one line of a rectangle, which must be within the canvas.
     fn paint(&mut self, first: usize, line: &[u8]) {
         let (pixels, _) = line.as_chunks::<PIXEL_BYTES>();
         for (index, [blue, green, red, _]) in (first..).zip(pixels) {
@@ -140,7 +140,7 @@ impl Server<'_> {
         self.0.write_all(&request)
     }
 
-    /// The next message; whether it was an update.
+    /// Handles the next message. Returns whether it was an update.
     fn update(&mut self, canvas: &mut Canvas) -> io::Result<bool> {
         match self.bytes()? {
             [0] => {
@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// A server of 2 x 2 pixels that says `messages` when it is asked for its screen.
+    /// A server of 2 x 2 pixels that sends `messages` when its screen is requested.
     fn served(messages: Vec<u8>) -> io::Result<Picture> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let server = thread::spawn(move || {
@@ -210,7 +210,7 @@ mod tests {
             theirs.write_all(b"QEMU").unwrap();
             theirs.read_exact(&mut [0; 20 + 8 + 10]).unwrap();
             theirs.write_all(&messages).unwrap();
-            // Until the client has what it wants, or does not like it.
+            // Until the client has finished or failed.
             let _ = io::copy(&mut theirs, &mut io::sink());
         });
         let told = picture(&ours, *VERSION);

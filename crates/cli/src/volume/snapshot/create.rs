@@ -16,7 +16,7 @@ use super::to_change;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which volume, and what the snapshot is called.
+/// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nothing is copied: what is written from then on goes to a new layer with a key of its own. A volume that is \
@@ -51,7 +51,7 @@ struct Created {
     snapshot: SnapshotName,
     snapshot_id: String,
     generation: u64,
-    /// For how long the clients of an exposed volume waited.
+    /// How long the clients of an exposed volume waited.
     stall_microseconds: Option<u64>,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for CreatedTogether {
 }
 
 impl CreateArguments {
-    /// Makes the snapshot.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         if !self.with.is_empty() {
             return self.make_group(output);
@@ -108,7 +108,7 @@ impl CreateArguments {
         })
     }
 
-    /// Has the processes that expose the volumes do it at one instant.
+    /// Asks the processes that expose the volumes to do it at one instant.
     fn make_group(&self, output: &Output) -> Result<(), CliError> {
         let freshness = self.open.freshness;
         describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
@@ -128,7 +128,7 @@ impl CreateArguments {
         output.answer(&CreatedTogether { snapshots: created.collect() })
     }
 
-    /// Has the process that exposes the volume do it.
+    /// Asks the process that exposes the volume to do it.
     fn ask(&self, client: Client, new: NewSnapshot, output: &Output) -> Result<(), CliError> {
         let freshness = self.open.freshness;
         describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;

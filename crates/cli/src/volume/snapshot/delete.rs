@@ -15,7 +15,7 @@ use super::{find, to_change};
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Which volume, and which snapshot.
+/// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The volume keeps what it holds, and so do its other snapshots. What only this snapshot needed goes at once, with its \
@@ -43,7 +43,7 @@ struct Deleted {
     generation: u64,
     /// Bytes that were moved from one layer to another.
     moved_bytes: u64,
-    /// Whether layers are left to be merged.
+    /// Whether there are layers left to merge.
     layers_to_merge: bool,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Deleted {
 }
 
 impl DeleteArguments {
-    /// Deletes the snapshot.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         if let Some(client) = Client::connect(&self.path)? {
             return self.ask(client, output);
@@ -88,7 +88,7 @@ impl DeleteArguments {
         })
     }
 
-    /// Has the process that exposes the volume do it.
+    /// Asks the process that exposes the volume to do it.
     fn ask(&self, client: Client, output: &Output) -> Result<(), CliError> {
         let freshness = self.open.freshness;
         describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;

@@ -11,7 +11,7 @@ use strongroom_types::{SnapshotName, counted};
 use crate::error::CliError;
 use crate::output::{Output, utc};
 
-/// Which volume.
+/// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The list is read from the volume's descriptor as it is: without the key it cannot be told whether somebody \
@@ -29,7 +29,7 @@ pub struct ListArguments {
 struct Listed {
     path: PathBuf,
     snapshots: Vec<ListedSnapshot>,
-    /// Layers that are to be merged.
+    /// Whether there are layers to merge.
     layers_to_merge: bool,
 }
 
@@ -38,9 +38,9 @@ struct ListedSnapshot {
     name: SnapshotName,
     snapshot_id: String,
     created_unix_seconds: u64,
-    /// The snapshot whose content this one began with.
+    /// The snapshot whose content was the start of this one.
     parent: Option<SnapshotName>,
-    /// Whether the volume's present content began with this one.
+    /// Whether the volume's present content started from this one.
     is_current: bool,
     size_bytes: u64,
 }
@@ -68,7 +68,7 @@ impl fmt::Display for Listed {
 }
 
 impl ListArguments {
-    /// Lists them.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let descriptor = describe(&self.path)?.descriptor;
         let snapshot_below = |from| descriptor.nearest_snapshot(from).map(|found| found.id);

@@ -16,7 +16,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Meter;
 
-/// Which volume.
+/// The arguments of `merge`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nobody may be using the volume. Layers that no snapshot needs any more are made one with those above them, one pair after \
@@ -54,7 +54,7 @@ impl fmt::Display for MergedVolume {
 }
 
 impl MergeArguments {
-    /// Merges what can be.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let key = self.open.ask_for_key(&self.path)?;
         let merged = merge_all(&self.path, &to_change(&self.path, &self.open, &key)?, output)?;
@@ -68,7 +68,7 @@ impl MergeArguments {
     }
 }
 
-/// What merges have come to.
+/// The result of merges.
 #[derive(Debug, Default)]
 pub struct MergedLayers {
     /// Bytes that were moved.
@@ -77,7 +77,7 @@ pub struct MergedLayers {
     pub generation: Option<u64>,
 }
 
-/// Makes one of each two layers of which no snapshot needs the lower one.
+/// Merges each pair of layers whose lower one no snapshot needs.
 pub fn merge_all(path: &Path, options: &OpenOptions<'_>, output: &Output) -> Result<MergedLayers, CliError> {
     let signals = Signals::catch().map_err(CliError::Signals)?;
     let mut all = MergedLayers::default();

@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::keys::VolumeKey;
 use crate::output::Output;
 
-/// What can be done with snapshots.
+/// The commands for snapshots.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
     /// Make a snapshot, also while the volume is exposed
@@ -34,7 +34,7 @@ pub enum SnapshotCommand {
 }
 
 impl SnapshotCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::Create(arguments) => arguments.run(output),
@@ -46,14 +46,14 @@ impl SnapshotCommand {
     }
 }
 
-/// Completes a volume that a snapshot command is to change; says how to open it.
+/// Completes an interrupted change of the volume. Returns the options to open it with.
 fn to_change<'a>(path: &Path, open: &OpenArguments, key: &'a VolumeKey) -> Result<OpenOptions<'a>, CliError> {
     let options = open.options(key, Access::ReadWrite);
     complete(path, &options).map_err(|error| of_merge(error, path))?;
     Ok(options)
 }
 
-/// The failure of moving blocks between the layers of a volume.
+/// The error of moving blocks between the layers of a volume.
 fn of_merge(error: MergeError, path: &Path) -> CliError {
     match error {
         MergeError::Datastore(error) => error.into(),

@@ -69,7 +69,7 @@ impl fmt::Display for Reverted {
 }
 
 impl RevertArguments {
-    /// Puts the volume back.
+    /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let key = self.open.ask_for_key(&self.path)?;
         let opening = to_change(&self.path, &self.open, &key)?;

@@ -67,6 +67,23 @@ pub struct CreateVm {
     pub restart: RestartPolicy,
 }
 
+/// A request for a clone: a new VM with the hardware and the disks' content of another one. It has a
+/// key, network addresses, a TPM and a seed of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CloneVm {
+    /// The name of the new VM.
+    pub name: Name,
+    /// The snapshot whose content it gets, by name or id. Without one, the VM must be off.
+    #[schema(max_length = 63)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// A datastore of the same host, by name or id; the default is that of the VM.
+    #[schema(max_length = 63)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<String>,
+}
+
 /// A request for a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -15,6 +15,7 @@ use strongroom_host::protocol::{
 use strongroom_types::display_bytes;
 use uuid::Uuid;
 
+use super::clones::origin_gone;
 use super::fill::SentImage;
 use super::observe::Look;
 use super::operate::Operated;
@@ -24,7 +25,7 @@ use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::keys::KeyProblem;
 use crate::problems;
-use crate::records::{DiskSealing, ObservedRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
+use crate::records::{CloneOf, DiskSealing, ObservedRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
 /// When to advance a task again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl Control {
         let step = Step { task, vm, seat };
         match &step.task.work {
             Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
-            Work::Create { fill } => self.create(&step, fill),
+            Work::Create { fill, from } => self.create(&step, fill, from.as_ref()),
             Work::AwaitImage { fill, until_unix_ms, whole } => {
                 self.await_image(&step, fill, *until_unix_ms, *whole)
             }
@@ -130,13 +131,20 @@ impl Control {
         }
     }
 
-    fn create(&self, step: &Step, fill: &[DiskName]) -> Result<Next, Failure> {
+    fn create(&self, step: &Step, fill: &[DiskName], from: Option<&CloneOf>) -> Result<Next, Failure> {
         let awaited = step.vm.hardware.disks.iter().any(|disk| disk.sealing == DiskSealing::Awaited);
         if awaited {
             return self.make_key(step);
         }
+        if step.task.operation.is_none() && from.is_some_and(|from| self.origin_told(from).is_none()) {
+            return self.drop_unmade(step, Some(origin_gone()));
+        }
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
-            Some(OperationKind::Create { spec: Box::new(step.vm.told(datastore)?) })
+            let from = match from {
+                Some(from) => Some(Box::new(self.origin_told(from)?)),
+                None => None,
+            };
+            Some(OperationKind::Create { spec: Box::new(step.vm.told(datastore)?), from })
         })?;
         match operated {
             Operated::Pending(next) => Ok(next),
@@ -213,6 +221,8 @@ impl Control {
     ) -> Result<Next, Failure> {
         let mut vm = VmRecord::clone(&step.vm.record);
         let volumes = OperationOutcome::into_volumes(outcome);
+        // The disks of a clone have the sizes of what was copied.
+        vm.hardware.keep_sizes(&volumes);
         let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
         let draft = match kept {
             Ok(draft) => draft,
@@ -632,6 +642,7 @@ pub(super) fn keep_volumes(
 pub(super) fn done(kind: TaskKind, name: &str) -> String {
     match kind {
         TaskKind::VmCreate => format!("VM {name} was made"),
+        TaskKind::VmClone => format!("VM {name} was made as a clone"),
         TaskKind::VmStart => format!("VM {name} runs"),
         TaskKind::VmStop => format!("VM {name} is off"),
         TaskKind::VmSuspend => format!("VM {name} is suspended"),

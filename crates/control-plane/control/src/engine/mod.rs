@@ -17,6 +17,7 @@
 
 mod advance;
 mod alarms;
+mod clones;
 mod cursor;
 mod disks;
 mod fill;

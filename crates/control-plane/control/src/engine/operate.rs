@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use strongroom_api::Problem;
 use strongroom_api::task::{Progress, ProgressUnit};
+use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{
-    self, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    self, Grant, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
 };
+use strongroom_types::ProviderKey;
 
 use super::advance::Next;
+use super::clones::origin_gone;
 use super::{Control, HostSeat, POLL_PAUSE, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Failure, Row};
@@ -99,26 +101,22 @@ impl Control {
         let Some(datastore) = self.datastore_path(vm) else {
             return Ok(Asked::Ended(Operated::Failed(problems::datastore_unknown(vm))));
         };
-        let Some(kind) = kind(Path::new(&datastore)) else {
+        let Some(mut kind) = kind(Path::new(&datastore)) else {
             return Ok(Asked::Ended(Operated::Failed(problems::key_never_made(vm))));
         };
-        let keys = keys_taken(&kind, vm);
-        let mut grants = Vec::new();
-        // Each grant is for one key, once.
-        for _ in 0..keys.len() {
-            match self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys) {
-                Ok(more) => grants.extend(more),
-                Err(KeyProblem::Unavailable(reason)) => {
-                    self.note_key(task, format!("waiting for {}: {reason}", keys[0]))?;
-                    return Ok(Asked::Ended(Operated::Pending(Next::Wait(RETRY_PAUSE))));
-                }
-                Err(KeyProblem::Refused(reason)) => {
-                    let message = format!("VM {}: no leave to use {}: {reason}", vm.name, keys[0]);
-                    let problem =
-                        strongroom_api::Problem::new(strongroom_api::ErrorCode::KeyRevoked, message);
-                    return Ok(Asked::Ended(Operated::Failed(problem)));
-                }
-            }
+        let grants = match self.grants(task, vm, seat, &keys_taken(&kind, vm))? {
+            Ok(grants) => grants,
+            Err(ended) => return Ok(Asked::Ended(ended)),
+        };
+        if let OperationKind::Create { from: Some(from), .. } = &mut kind {
+            let origin = self.inventory.read().vm(from.spec.id).cloned();
+            let Some(origin) = origin else {
+                return Ok(Asked::Ended(Operated::Failed(origin_gone())));
+            };
+            from.grants = match self.grants(task, &origin, seat, &origin.hardware.keys())? {
+                Ok(grants) => grants,
+                Err(ended) => return Ok(Asked::Ended(ended)),
+            };
         }
         let request = OperationRequest { operation, generation: vm.generation(), kind, grants };
         match seat.host.operate(vm.id, &request) {
@@ -128,6 +126,32 @@ impl Control {
             }
             Err(error) => self.wait_for_host(task, seat, &error).map(Asked::Ended),
         }
+    }
+
+    /// Returns a grant for each key of a VM; or why there is none.
+    fn grants(
+        &self,
+        task: &Row<TaskRecord>,
+        vm: &VmRecord,
+        seat: &HostSeat,
+        keys: &[ProviderKey],
+    ) -> Result<Result<Vec<Grant>, Operated>, Failure> {
+        let mut grants = Vec::new();
+        // Each grant is for one key, once.
+        for _ in 0..keys.len() {
+            match self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), keys) {
+                Ok(more) => grants.extend(more),
+                Err(KeyProblem::Unavailable(reason)) => {
+                    self.note_key(task, format!("waiting for {}: {reason}", keys[0]))?;
+                    return Ok(Err(Operated::Pending(Next::Wait(RETRY_PAUSE))));
+                }
+                Err(KeyProblem::Refused(reason)) => {
+                    let message = format!("VM {}: no leave to use {}: {reason}", vm.name, keys[0]);
+                    return Ok(Err(Operated::Failed(Problem::new(ErrorCode::KeyRevoked, message))));
+                }
+            }
+        }
+        Ok(Ok(grants))
     }
 
     fn judge(&self, task: &Row<TaskRecord>, seat: &HostSeat, operation: Operation) -> Operated {
@@ -185,7 +209,7 @@ impl Control {
 }
 
 /// Returns the keys that an operation needs.
-fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_types::ProviderKey> {
+fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<ProviderKey> {
     match kind {
         OperationKind::Create { .. }
         | OperationKind::Start { .. }

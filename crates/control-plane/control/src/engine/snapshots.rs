@@ -131,12 +131,7 @@ impl Control {
         let mut vm = VmRecord::clone(&step.vm.record);
         if let SnapshotChange::Revert { .. } = change {
             // A disk has the size that it had then.
-            for facts in &volumes {
-                let disk = vm.hardware.disks.iter_mut().find(|disk| disk.name == facts.disk);
-                if let (Some(disk), Some(size)) = (disk, facts.size_bytes) {
-                    disk.size = size;
-                }
-            }
+            vm.hardware.keep_sizes(&volumes);
         }
         let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
         match kept {
@@ -147,7 +142,7 @@ impl Control {
 }
 
 /// Returns the snapshots that a VM's host has reported.
-fn snapshots_of(index: &Index, vm: &VmRecord) -> VmSnapshots {
+pub(super) fn snapshots_of(index: &Index, vm: &VmRecord) -> VmSnapshots {
     index.observed(vm.id).map(|seen| seen.snapshots.clone()).unwrap_or_default()
 }
 
@@ -164,7 +159,8 @@ pub(super) fn views(all: &VmSnapshots) -> Vec<Snapshot> {
     all.list.iter().map(view).collect()
 }
 
-fn snapshot_in<'all>(
+/// Returns the snapshot with this name or id.
+pub(super) fn snapshot_in<'all>(
     all: &'all VmSnapshots,
     vm: &VmRecord,
     named: &str,

@@ -65,7 +65,7 @@ impl Control {
             }
             let vm = self.place(index, wish, id)?;
             let task = self.task(id, TaskKind::VmCreate, vm.object(), caller);
-            let work = Work::Create { fill: to_be_filled(wish, &vm)? };
+            let work = Work::Create { fill: to_be_filled(wish, &vm)?, from: None };
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().create_named(&vm)))
         })
     }
@@ -466,7 +466,7 @@ impl Control {
         })
     }
 
-    fn task(&self, id: Uuid, kind: TaskKind, object: ObjectRef, caller: &Caller) -> TaskRecord {
+    pub(super) fn task(&self, id: Uuid, kind: TaskKind, object: ObjectRef, caller: &Caller) -> TaskRecord {
         TaskRecord {
             task: Task {
                 id,
@@ -515,7 +515,7 @@ impl Control {
         found.ok_or_else(|| problems::not_found(ObjectKind::Host, named))
     }
 
-    fn power_of(&self, index: &Index, vm: &VmRecord) -> PowerState {
+    pub(super) fn power_of(&self, index: &Index, vm: &VmRecord) -> PowerState {
         let up = self.seat(vm.host).is_some_and(super::HostSeat::is_up);
         self.power_in(index, vm, up)
     }
@@ -543,7 +543,7 @@ pub(super) fn dump_of<'index>(
 }
 
 /// Returns the VM with this name or id, if no task works on it.
-fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRecord>, Problem> {
+pub(super) fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRecord>, Problem> {
     let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
     let Some(task) = vm.task else { return Ok(vm) };
     let what = index.task(task).map_or("a task", |task| task.kind().as_str());
@@ -616,6 +616,7 @@ pub(super) fn name_of(text: &str) -> Result<Name, Problem> {
 pub(super) fn use_of(kind: TaskKind) -> Option<(&'static str, MustRecord)> {
     Some(match kind {
         TaskKind::VmDump => ("a dump", MustRecord::OfEncrypted),
+        TaskKind::VmClone => ("the copy of a VM", MustRecord::OfEncrypted),
         TaskKind::VmImportDisk => ("the filling of a disk", MustRecord::OfEncrypted),
         TaskKind::VmSuspend => ("the suspension", MustRecord::Never),
         TaskKind::VmDumpDelete => ("the deletion of a dump", MustRecord::Never),

@@ -152,6 +152,16 @@ impl DiskRecord {
 }
 
 impl Hardware {
+    /// Records the sizes that its disks have.
+    pub fn keep_sizes(&mut self, volumes: &[protocol::VolumeFacts]) {
+        for facts in volumes {
+            let disk = self.disks.iter_mut().find(|disk| disk.name == facts.disk);
+            if let (Some(disk), Some(size)) = (disk, facts.size_bytes) {
+                disk.size = size;
+            }
+        }
+    }
+
     /// The disk with this name.
     pub fn disk(&self, name: &str) -> Option<&DiskRecord> {
         self.disks.iter().find(|disk| disk.name.as_str() == name)

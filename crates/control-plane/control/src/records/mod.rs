@@ -32,7 +32,7 @@ use strongroom_api::event::Event;
 use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
 use strongroom_types::{DatastoreId, VmId, VolumeId};
-pub use task::{AUTOMATIC, TaskRecord, Whole, Work};
+pub use task::{AUTOMATIC, CloneOf, TaskRecord, Whole, Work};
 use uuid::Uuid;
 pub use vm::{KeyWish, ObservedRecord, VmRecord};
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{Name, Problem};
 use strongroom_host::protocol::{DiskName, ImageFormat, OperationId, SnapshotChange, TicketId};
-use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId, VolumeSize};
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, SnapshotId, VmId, VolumeSize};
 
 use super::hardware::{DiskRecord, Hardware};
 
@@ -37,6 +37,9 @@ pub enum Work {
         /// The disks that must be filled with images.
         #[serde(default)]
         fill: Vec<DiskName>,
+        /// The VM whose content it begins with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<CloneOf>,
     },
     /// Wait for the image of a new disk.
     AwaitImage {
@@ -197,6 +200,16 @@ impl Work {
             _ => None,
         }
     }
+}
+
+/// The origin of a clone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloneOf {
+    /// The VM.
+    pub vm: VmId,
+    /// The snapshot; its present content without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
 }
 
 /// The object that a disk is filled for.

@@ -61,6 +61,7 @@ mod tests {
             vm::AddDisk,
             alarm::Alarm,
             policy::CreatePolicy,
+            vm::CloneVm,
             vm::CreateSnapshot,
             vm::CreateVm,
             datastore::Datastore,

@@ -15,10 +15,10 @@ use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
     DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, JudgeRequest,
-    Judgement, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
-    OperationRequest, OperationState, PowerState, Problem, Programs, SnapshotChange, Ticket, TicketId,
-    TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts,
-    WaitingFor,
+    Judgement, NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind,
+    OperationOutcome, OperationRequest, OperationState, PowerState, Problem, Programs, SnapshotChange,
+    Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics,
+    VolumeFacts, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId, VolumeSize};
@@ -238,12 +238,12 @@ impl HostInside {
         })
     }
 
-    fn take_grants(&mut self, request: &OperationRequest, spec: &VmSpec) -> Result<(), Problem> {
+    fn take_grants(&mut self, grants: &[Grant], spec: &VmSpec) -> Result<(), Problem> {
         let needed = spec.disks.iter().any(|disk| disk.key.provider_key().is_some());
-        if needed && request.grants.is_empty() {
+        if needed && grants.is_empty() {
             return Err(Problem::new("key_unavailable", "no grant came with it"));
         }
-        for grant in &request.grants {
+        for grant in grants {
             if !self.used_grants.insert(grant.bytes.to_vec()) {
                 self.violations.push(format!("a grant was used twice for {}", spec.name));
             }
@@ -278,12 +278,15 @@ impl HostInside {
     ) -> Result<Option<OperationOutcome>, Problem> {
         let running = |vm: &FakeVm| !matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
         match &request.kind {
-            OperationKind::Create { spec } => {
+            OperationKind::Create { spec, from } => {
+                if let Some(from) = from {
+                    self.take_grants(&from.grants, &from.spec)?;
+                }
                 if !self.datastores.contains_key(&spec.datastore) {
                     return Err(Problem::new("datastore_unknown", "no such datastore"));
                 }
                 if !self.vms.contains_key(&id) {
-                    self.take_grants(request, spec)?;
+                    self.take_grants(&request.grants, spec)?;
                     if self.vms.values().any(|vm| vm.spec.directory() == spec.directory()) {
                         return Err(Problem::new("conflict", "the directory is taken"));
                     }
@@ -336,7 +339,7 @@ impl HostInside {
                 if running(&vm) {
                     self.violations.push(format!("{} was started while it runs", spec.name));
                 }
-                let granted = self.take_grants(request, spec);
+                let granted = self.take_grants(&request.grants, spec);
                 let power = if granted.is_ok() { PowerState::Running } else { PowerState::KeyUnavailable };
                 let started = FakeVm {
                     spec: (**spec).clone(),
@@ -353,7 +356,7 @@ impl HostInside {
                 let Some(vm) = self.vms.get(&id).cloned() else {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
-                self.take_grants(request, &vm.spec)?;
+                self.take_grants(&request.grants, &vm.spec)?;
                 let is_removal = matches!(change, DiskChange::Remove { .. });
                 if !is_removal && let Some(code) = self.disk_changes_that_fail.pop() {
                     return Err(Problem::new(code, "it does not"));
@@ -376,7 +379,7 @@ impl HostInside {
                 Ok(Some(OperationOutcome::Volumes(facts.collect())))
             }
             OperationKind::ImportDisk { spec, disk, .. } => {
-                self.take_grants(request, spec)?;
+                self.take_grants(&request.grants, spec)?;
                 if let Some(code) = self.imports_that_fail.pop() {
                     return Err(Problem::new(code, "it does not"));
                 }
@@ -390,7 +393,7 @@ impl HostInside {
                 Ok(Some(OperationOutcome::Volumes(vec![facts])))
             }
             OperationKind::Rekey { spec } => {
-                self.take_grants(request, spec)?;
+                self.take_grants(&request.grants, spec)?;
                 if self.rekeys_that_fail > 0 {
                     self.rekeys_that_fail -= 1;
                     return Err(Problem::new("rekey", "the disk is full"));
@@ -460,6 +463,10 @@ impl HostInside {
                     OperationKind::ChangeSnapshots { spec, change } => {
                         let disks: Vec<_> = spec.disks.iter().map(|disk| disk.name.clone()).collect();
                         match change {
+                            // It was asked for again.
+                            SnapshotChange::Create { snapshot: NewVmSnapshot { id, .. } }
+                            | SnapshotChange::Revert { keep: NewVmSnapshot { id, .. }, .. }
+                                if vm.snapshots.get(*id).is_some() => {}
                             SnapshotChange::Create { snapshot } => vm.snapshots.add(snapshot, disks),
                             SnapshotChange::Revert { to, keep, .. } => {
                                 vm.snapshots.add(keep, disks);

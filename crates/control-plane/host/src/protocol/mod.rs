@@ -57,8 +57,8 @@ pub use observed::{
     WaitingFor,
 };
 pub use operation::{
-    ImageFormat, Operation, OperationKind, OperationOutcome, OperationRequest, OperationState, Progress,
-    ProgressUnit, StartOptions, VolumeFacts,
+    CloneSource, ImageFormat, Operation, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    Progress, ProgressUnit, StartOptions, VolumeFacts,
 };
 pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};

@@ -1,7 +1,7 @@
 //! Operations on VMs, and their progress.
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
+use strongroom_types::{KekId, ProviderKey, SnapshotId, VmId, VolumeId, VolumeSize};
 use strongroom_vm::DiskName;
 
 use super::disk_change::DiskChange;
@@ -41,6 +41,9 @@ pub enum OperationKind {
     Create {
         /// The VM.
         spec: Box<VmSpec>,
+        /// The VM whose content its volumes begin with; they have the sizes of that content.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<Box<CloneSource>>,
     },
     /// Deletes the directory and all volumes of a VM that is off.
     Delete,
@@ -138,6 +141,20 @@ pub enum OperationKind {
     SupplyGrants,
 }
 
+/// The VM whose content a new VM begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CloneSource {
+    /// The VM. Without a snapshot it must be off.
+    pub spec: VmSpec,
+    /// The snapshot; its present content without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// Grants for its keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<Grant>,
+}
+
 /// Options of a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartOptions {
@@ -176,7 +193,7 @@ impl OperationKind {
     /// decides nothing about that.
     pub fn spec(&self) -> Option<&VmSpec> {
         match self {
-            Self::Create { spec }
+            Self::Create { spec, .. }
             | Self::Start { spec, .. }
             | Self::Configure { spec }
             | Self::Rekey { spec }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use strongroom_host::dumps;
 use strongroom_host::orders::{Birth, Report, RequestKind, Task};
 use strongroom_host::protocol::{
-    DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm, OperationKind,
+    CloneSource, DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm, OperationKind,
     OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use strongroom_host::vm_directory::{VmRecord, delete_vm};
@@ -61,7 +61,7 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         hostd.check_spec(vm, spec)?;
     }
     match job.request.kind.clone() {
-        OperationKind::Create { spec } => create(hostd, job, *spec).await,
+        OperationKind::Create { spec, from } => create(hostd, job, *spec, from).await,
         OperationKind::Configure { spec } => configure(hostd, job, *spec).await,
         OperationKind::Delete => delete(hostd, vm).await,
         OperationKind::Start { spec, how } => start(hostd, job, *spec, how).await,
@@ -105,9 +105,13 @@ async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     .await?
 }
 
-async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, from: Option<Box<CloneSource>>) -> Outcome {
+    if let Some(from) = &from {
+        hostd.check_spec(from.spec.id, &from.spec)?;
+    }
     fits(hostd, &spec).await?;
-    let volumes = do_job(hostd, job, Task::Create(Box::new(spec.clone())), Vec::new()).await?;
+    let task = Task::Create { spec: Box::new(spec.clone()), from };
+    let volumes = do_job(hostd, job, task, Vec::new()).await?;
     learn(hostd, &spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes)))
 }

@@ -3,10 +3,10 @@
 
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, describe};
 use strongroom_host::protocol::{
-    Disk, DiskChange, DiskKey, OperationKind, OperationOutcome, OperationState, PowerState, StartOptions,
-    TicketRequest, VmSpec,
+    Disk, DiskChange, DiskKey, NewVmSnapshot, OperationKind, OperationOutcome, OperationState, PowerState,
+    SnapshotChange, StartOptions, TicketRequest, VmSpec,
 };
-use strongroom_types::VolumeSize;
+use strongroom_types::{SnapshotId, VolumeSize};
 
 use super::FORCED;
 use crate::support::{Host, KeySite, boot_sector, kill};
@@ -301,6 +301,115 @@ pub fn older_descriptors_of_a_running_vm() {
     host.start_hostd();
     let off = host.await_vm(&spec, |vm| vm.power.is_off());
     assert!(off.reason.as_ref().unwrap().message.contains("it was rolled back"), "{off:?}");
+    host.assert_nobody_left();
+}
+
+/// Snapshots that `vm.json` lists, hides or says to be in the making, and descriptors from before
+/// them: a revert takes the volumes whose authenticated descriptors have the snapshot, or none.
+pub fn forged_snapshots() {
+    let host = Host::start();
+    let site = KeySite::start(&host);
+    let mut spec = sealed_vm(&host, &site, "forged1", 2);
+    let path = spec.directory().join("vm.json");
+    let edit = |edit: &dyn Fn(&mut serde_json::Value)| {
+        let mut text: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        edit(&mut text["snapshots"]);
+        std::fs::write(&path, serde_json::to_vec(&text).unwrap()).unwrap();
+    };
+    let new = |name: &str| NewVmSnapshot { id: SnapshotId::random(), name: name.parse().unwrap() };
+    let operation = |spec: &VmSpec, change: SnapshotChange| OperationKind::ChangeSnapshots {
+        spec: Box::new(spec.clone()),
+        change,
+    };
+    let create = |snapshot: &NewVmSnapshot| SnapshotChange::Create { snapshot: snapshot.clone() };
+    let revert = |to: &NewVmSnapshot, keep: &NewVmSnapshot| SnapshotChange::Revert {
+        to: to.id,
+        keep: keep.clone(),
+        discard: false,
+    };
+    // The snapshots of a volume, and the one on which its content is based.
+    let of = |spec: &VmSpec, disk: usize| {
+        let descriptor = describe(&spec.volume_path(&spec.disks[disk].name)).unwrap().descriptor;
+        let names: Vec<_> = descriptor.snapshots.iter().map(|snapshot| snapshot.name.to_string()).collect();
+        let based =
+            descriptor.nearest_snapshot(Some(descriptor.top)).map(|snapshot| snapshot.name.to_string());
+        (names, based.unwrap())
+    };
+    let both = |spec: &VmSpec, names: &[&str], based: &str| {
+        let expected = (names.iter().map(ToString::to_string).collect::<Vec<_>>(), based.to_owned());
+        assert_eq!([of(spec, 0), of(spec, 1)], [expected.clone(), expected]);
+    };
+    let [first, second, third, invented] = ["first", "second", "third", "invented"].map(new);
+    let descriptor = spec.directory().join("disk1/descriptor");
+    let before = std::fs::read(&descriptor).unwrap();
+    let made = host.done(&spec, 0, operation(&spec, create(&first)));
+    keep(&mut spec, made);
+    both(&spec, &["first"], "first");
+
+    // A volume is hidden: its descriptor tells.
+    edit(&|all| all["list"][0]["volumes"] = serde_json::json!(["disk0"]));
+    let reverted = host.done(&spec, 0, operation(&spec, revert(&first, &second)));
+    keep(&mut spec, reverted);
+    both(&spec, &["first", "second"], "first");
+    let before_repeat = generations(&spec);
+    host.done(&spec, 0, operation(&spec, revert(&first, &second)));
+    assert_eq!(generations(&spec), before_repeat, "it was asked for again");
+    // A snapshot is invented, and a volume's descriptor is from before a snapshot.
+    edit(&|all| {
+        let mut forged = all["list"][0].clone();
+        forged["id"] = serde_json::json!(invented.id);
+        forged["name"] = serde_json::json!("invented");
+        all["list"].as_array_mut().unwrap().push(forged);
+    });
+    let refused = host.refused(&spec, 0, operation(&spec, revert(&invented, &third)));
+    assert_eq!(refused.code, "incomplete_snapshot");
+    let now = std::fs::read(&descriptor).unwrap();
+    std::fs::write(&descriptor, &before).unwrap();
+    let refused = host.refused(&spec, 0, operation(&spec, revert(&first, &third)));
+    assert!(refused.message.contains("it was rolled back"), "{refused:?}");
+    std::fs::write(&descriptor, now).unwrap();
+    both(&spec, &["first", "second"], "first");
+    edit(&|all| drop(all["list"].as_array_mut().unwrap().pop()));
+
+    // A creation that was interrupted after the volumes had it leaves nothing.
+    let made = host.done(&spec, 0, operation(&spec, create(&third)));
+    keep(&mut spec, made);
+    edit(&|all| {
+        drop(all["list"].as_array_mut().unwrap().pop());
+        all["changing"] = serde_json::json!(create(&third));
+    });
+    let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+    let fourth = new("third");
+    let made = host.done(&spec, 0, operation(&spec, create(&fourth)));
+    keep(&mut spec, made);
+    both(&spec, &["first", "second", "third"], "third");
+
+    // A revert that was interrupted prevents a start, and is continued with what it has kept.
+    edit(&|all| {
+        drop(all["list"].as_array_mut().unwrap().pop());
+        all["changing"] = serde_json::json!(revert(&second, &fourth));
+    });
+    assert_eq!(host.refused(&spec, 1, start).code, "half_reverted");
+    let refused = host.refused(&spec, 0, operation(&spec, create(&new("fifth"))));
+    assert_eq!(refused.code, "half_reverted");
+    let reverted = host.done(&spec, 0, operation(&spec, revert(&first, &new("fifth"))));
+    keep(&mut spec, reverted);
+    both(&spec, &["first", "second", "third"], "first");
+    let listed = host.vms().vms[0].snapshots.clone().unwrap();
+    assert_eq!((listed.current, listed.changing), (Some(first.id), None));
+    assert_eq!(listed.list.last().unwrap().id, fourth.id);
+
+    // A disk that a snapshot needs is neither filled nor removed.
+    let remove = DiskChange::Remove { disk: "disk1".parse().unwrap() };
+    let remove = OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change: remove };
+    assert_eq!(host.refused(&spec, 0, remove).code, "in_snapshot");
+    for snapshot in [&first, &second, &fourth] {
+        let delete = SnapshotChange::Delete { snapshot: snapshot.id };
+        let deleted = host.done(&spec, 0, operation(&spec, delete));
+        keep(&mut spec, deleted);
+    }
+    let descriptor = describe(&spec.volume_path(&spec.disks[1].name)).unwrap().descriptor;
+    assert_eq!((descriptor.layers.len(), descriptor.snapshots.len()), (1, 0), "all is merged");
     host.assert_nobody_left();
 }
 

@@ -235,7 +235,7 @@ impl Host {
     }
 
     pub fn create(&self, spec: &VmSpec) -> OperationKind {
-        OperationKind::Create { spec: Box::new(spec.clone()) }
+        OperationKind::Create { spec: Box::new(spec.clone()), from: None }
     }
 
     pub fn request(&self, generation: u64, kind: OperationKind) -> OperationRequest {

@@ -260,6 +260,12 @@ impl Descriptor {
         self.snapshots.iter().find(|snapshot| snapshot.name == *name)
     }
 
+    /// The descriptor of a volume that has the content and the size of a snapshot.
+    pub(super) fn as_of(&self, snapshot: SnapshotId) -> Option<Self> {
+        let layer = self.layer(self.snapshot(snapshot)?.layer)?;
+        Some(Self { top: layer.id, size_bytes: self.layer_size(layer), ..self.clone() })
+    }
+
     /// The nearest snapshot at or below a layer.
     pub fn nearest_snapshot(&self, layer: Option<LayerId>) -> Option<&SnapshotRecord> {
         let of = |layer: &LayerRecord| self.snapshots.iter().find(|snapshot| snapshot.layer == layer.id);

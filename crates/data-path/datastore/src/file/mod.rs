@@ -81,7 +81,10 @@ pub use list::{ListedVolume, list, list_on};
 pub use log::destage::Destager;
 pub use log::{End, LOG_BYTES_MAX, LOG_BYTES_MIN, LogError, LogUse};
 pub use merge::{FinishMerge, MergeKeys, MergeLayers, OpenMerge, open_merge, open_merge_on};
-pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, authenticated, open, open_apart, open_on};
+pub use open::{
+    Access, Deks, OpenOptions, OpenVolume, Protection, authenticated, open, open_apart, open_on,
+    open_snapshot,
+};
 pub use places::{TPM_STATE, VM_FILE};
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use strongroom_keys::Kek;
 use strongroom_memory::secret::SecretBytes;
-use strongroom_types::{KeyEpoch, VolumeSize};
+use strongroom_types::{KeyEpoch, SnapshotId, VolumeSize};
 
 use super::closing::settle_if_complete;
 use super::descriptor::Descriptor;
@@ -19,7 +19,7 @@ use super::error::DatastoreError;
 use super::head::VolumeHead;
 use super::lock::{self, Sharing};
 use super::log;
-use super::open_files::{authenticate, open_layer_of, refuse_the_other_sort};
+use super::open_files::{authenticate, open_layer_of, open_settled_layers, refuse_the_other_sort};
 use super::renew_tags::renew_tags;
 use super::storage::{HOST, Storage, StoredFile};
 use super::tags::TagsFacts;
@@ -149,6 +149,40 @@ pub fn open_on(
     let opened = layer.into_blocks().map_err(log::damaged(path, head.descriptor().top))?;
     let (LayerBlocks { disk, tags, discards }, lower) = opened;
     Ok(OpenVolume { disk, tags, discards, lower, head, deks })
+}
+
+/// Opens a snapshot of the volume at `path` to read. The volume may be in use meanwhile: its layers
+/// below the top do not change, and are not merged as long as they are open here.
+///
+/// # Errors
+/// [`DatastoreError::NoSnapshot`], and those of [`open`].
+pub fn open_snapshot(
+    path: &Path,
+    snapshot: SnapshotId,
+    options: &OpenOptions<'_>,
+) -> Result<OpenVolume, DatastoreError> {
+    let options = OpenOptions { access: Access::ReadOnly, ..*options };
+    let directory = VolumeDirectory::open(HOST, path)?;
+    let mut encoded = directory.read_descriptor()?;
+    loop {
+        refuse_the_other_sort(path, encoded.unverified(), options.protection)?;
+        let bytes = encoded.bytes().to_vec();
+        let descriptor = authenticate(path, encoded, &options)?;
+        let no_snapshot =
+            || DatastoreError::NoSnapshot { path: path.to_owned(), snapshot: snapshot.to_string() };
+        let descriptor = descriptor.as_of(snapshot).ok_or_else(no_snapshot)?;
+        let opened = open_settled_layers(&directory, &descriptor, &options);
+        // Until the layers were locked, they could be merged.
+        encoded = directory.read_descriptor()?;
+        if encoded.bytes() != bytes {
+            continue;
+        }
+        let (layer, deks) = opened?;
+        let blocks = layer.into_blocks().map_err(log::damaged(path, descriptor.top))?;
+        let (LayerBlocks { disk, tags, discards }, lower) = blocks;
+        let head = VolumeHead { directory, descriptor, access: options.access };
+        return Ok(OpenVolume { head, disk, tags, discards, lower, deks });
+    }
 }
 
 /// Reads the descriptor of the volume at `path`, and checks that the key authenticates it and that

@@ -60,6 +60,33 @@ pub(super) fn open_layer_of(
     Ok((descriptor, top, deks))
 }
 
+/// Opens the layers of a volume to read, none of which takes writes any more. Each is locked against
+/// a merge.
+pub(super) fn open_settled_layers(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    options: &OpenOptions<'_>,
+) -> Result<(LockedLayer, Deks), DatastoreError> {
+    let path = &directory.path;
+    let chain = chain_of(path, descriptor)?;
+    if let Some(closing) = chain.iter().find(|layer| layer.closing) {
+        return Err(DatastoreError::NotClosed { path: path.clone(), layer: closing.id });
+    }
+    let opening = Opening { directory, file_system: directory.file_system()?, descriptor, options };
+    let open = |layer: &LayerRecord| {
+        let mut opened = opening.open(layer)?;
+        opened.vouch_for_tags();
+        Ok::<_, DatastoreError>(opened)
+    };
+    let mut top = open(chain[0])?;
+    top.lower = chain[1..].iter().map(|layer| open(layer)).collect::<Result<_, _>>()?;
+    let deks = match options.protection {
+        Protection::Encrypted(kek) => open_chain_envelopes(path, descriptor, kek)?,
+        Protection::Unencrypted => Vec::new(),
+    };
+    Ok((top, deks))
+}
+
 /// The layers of a volume's present content, the top first. Fails if there are too many.
 pub(super) fn chain_of<'a>(
     path: &Path,

@@ -1,4 +1,4 @@
-//! The lane that accepts connections, gives each a lane of its own, and flushes the disk when all
+//! The lane that accepts connections, starts each on its own lane, and flushes the disk when all
 //! have ended.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::socket::Socket;
 use crate::last_flush::flush;
 use crate::listen::Listener;
 
-/// How long the server sleeps after the system had no descriptor for another connection.
+/// How long the server sleeps when the system has no descriptor for another connection.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
 /// The lane that accepts.
@@ -30,11 +30,11 @@ pub struct Acceptor<'a> {
     /// An [`Order`].
     order: &'a AtomicU8,
     connections: Arc<Connections>,
-    /// Accepted while all places were taken, and about to get that of the connection that
-    /// negotiates longest.
+    /// A connection accepted while all places were taken. It will get the place of the connection
+    /// that has negotiated longest.
     newcomer: Option<Socket>,
-    /// Has a place, and waits for the lane of the connection that had it, which comes a moment
-    /// later.
+    /// A connection that has a place, and waits for the lane of the one that had it before, which
+    /// becomes free a moment later.
     unstarted: Option<Service>,
     jobs: Vec<Job<()>>,
     count: u64,
@@ -44,8 +44,8 @@ pub struct Acceptor<'a> {
 type Service = Box<dyn FnOnce(&Ring) + Send>;
 
 impl<'a> Acceptor<'a> {
-    /// Accepts until `order` is another than to serve, and the lane woken, and then stops. Whether
-    /// it began, and how it is woken, goes to `started`.
+    /// Accepts until `order` is no longer to serve and the lane is woken, and then stops. Sends to
+    /// `started` whether it began, and its waker.
     pub fn run(
         config: NbdConfig,
         listener: Listener,
@@ -109,7 +109,7 @@ impl<'a> Acceptor<'a> {
         Ok(())
     }
 
-    /// Accepts waiting connections while there is room. Says how long to pause where the system has
+    /// Accepts waiting connections while there is room. Returns how long to pause if the system has
     /// no room.
     fn accept(&mut self, listener: &Listener) -> Option<Duration> {
         loop {
@@ -179,8 +179,8 @@ impl<'a> Acceptor<'a> {
         }
     }
 
-    /// Forgets the connections that have ended. A connection's place is free before its lane is,
-    /// hence the list may be longer than the count of connections for a moment.
+    /// Forgets the connections that have ended. A connection's place becomes free before its lane,
+    /// so the list may briefly be longer than the count of connections.
     fn join_ended(&mut self) {
         for job in self.jobs.extract_if(.., |job| job.poll_end()) {
             if job.join().is_err() {
@@ -199,7 +199,8 @@ impl<'a> Acceptor<'a> {
         if !self.await_connections(deadline) {
             tracing::warn!("NBD clients did not end in time and are cut off");
             self.connections.tell_all(Order::Abandon);
-            // What is left then is the disk's, and it was given its time: once more is enough.
+            // What remains then depends on the disk, which has already had its time: one more
+            // timeout is enough.
             if !self.await_connections(Instant::now() + self.config.drain_timeout) {
                 return Err(StopError::Busy {
                     connections: self.connections.len(),
@@ -213,7 +214,7 @@ impl<'a> Acceptor<'a> {
         flush(&*self.shared.disk, self.ring, STAGE_MEMORY_BYTES).map_err(StopError::Flush)
     }
 
-    /// Waits until every connection has ended; `false` if the deadline came first.
+    /// Waits until every connection has ended. Returns `false` if the deadline came first.
     fn await_connections(&self, deadline: Instant) -> bool {
         while self.connections.len() > 0 {
             let left = deadline.saturating_duration_since(Instant::now());

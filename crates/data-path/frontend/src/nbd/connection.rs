@@ -22,39 +22,39 @@ use super::session::{NotARequest, Session};
 use super::transfers::Transfers;
 use super::transport::Transport;
 
-/// What the connections of a server have in common.
+/// The parameters that all connections of a server share.
 pub struct Shared {
-    /// What is served.
+    /// The export that is served.
     pub export: Export,
     /// The disk.
     pub disk: Arc<dyn Disk<Plain>>,
-    /// Required of every client, where given.
+    /// If given, TLS is required of every client.
     pub tls: Option<Arc<ServerConfig>>,
     /// How long negotiation may take.
     pub handshake_timeout: Duration,
-    /// What connections count their requests with.
+    /// The recorders of connections' requests.
     pub recorders: Recorders,
 }
 
-/// Why a connection ended.
+/// The reasons why a connection ended.
 #[derive(Debug, Error)]
 pub enum End {
     /// The client said good-bye, or the server did.
     #[error("closed")]
     Closed,
-    /// The client went without a word.
+    /// The client disconnected without a request to do so.
     #[error("the client is gone")]
     Gone,
-    /// Told to by the server, or by the client's next connection.
+    /// Cut off by the server, or by the client's next connection.
     #[error("cut off")]
     Abandoned,
-    /// No agreement.
+    /// The negotiation failed.
     #[error("{0}")]
     Negotiation(#[from] CloseReason),
     /// Negotiation took too long.
     #[error("the client did not finish its negotiation in time")]
     TooSlow,
-    /// Not the protocol.
+    /// The client violated the protocol.
     #[error("{0}")]
     Protocol(#[from] NotARequest),
     /// The socket or TLS failed.
@@ -86,14 +86,15 @@ pub struct Connection {
     outbox: Outbox,
     handshake: Handshake,
     stage: Stage,
-    /// The socket may have something to read, or room; else the ring will say so.
+    /// The socket may have something to read, or room to write; if not set, the ring reports when
+    /// it has.
     readable: bool,
     writable: bool,
-    /// The client sends nothing more.
+    /// Whether the client has ended its sending side.
     ended: bool,
     draining: bool,
     deadline: Instant,
-    /// The last field, and so the last to go: the place is free once everything else is.
+    /// The last field, so that it is dropped last: the place becomes free after everything else.
     membership: Membership,
 }
 
@@ -101,14 +102,14 @@ enum Stage {
     Negotiating,
     /// TLS is being set up.
     Securing,
-    /// The client has chosen; its predecessors end.
+    /// The client has chosen the export; its predecessors must end first.
     Waiting,
     Transmitting(Box<Session>),
 }
 
 impl Connection {
-    /// Serves a client on the calling thread until one of the two ends it, and until the disk is
-    /// done with whatever the client had asked for.
+    /// Serves a client on the calling thread until one of the two ends the connection, and then
+    /// until the disk has finished all of the client's requests.
     pub fn serve(shared: Arc<Shared>, membership: Membership, ring: &Ring) -> End {
         match Self::new(shared, membership, ring.clone()) {
             Ok(mut connection) => {
@@ -165,14 +166,14 @@ impl Connection {
         }
     }
 
-    /// Does what can be done without waiting.
+    /// Does all work that needs no wait.
     fn turn(&mut self) -> Result<(), End> {
         loop {
             self.obey()?;
             let received = self.receive()?;
             let moved = self.advance()?;
             let sent = self.send()?;
-            // What was sent made room for more requests, and what was understood made room for more
+            // Sent replies make room for more requests, and parsed requests make room for more
             // bytes.
             if !received && !moved && !sent && !self.can_receive() {
                 return self.check_end();
@@ -180,7 +181,7 @@ impl Connection {
         }
     }
 
-    /// Sleeps until something can be done.
+    /// Sleeps until there is work.
     fn sleep(&mut self) -> Result<(), End> {
         let interest = Interest { readable: !self.ended && !self.inbox.is_full(), writable: !self.writable };
         self.ring.rearm(self.token, interest);
@@ -211,7 +212,7 @@ impl Connection {
                 if let Stage::Transmitting(session) = &mut self.stage {
                     session.shut_down();
                 }
-                // What has come already is answered before the end.
+                // Requests that have already arrived are answered before the end.
                 self.readable = true;
             }
             Order::Drain => {}
@@ -227,7 +228,7 @@ impl Connection {
         }
         let mut space = match &mut self.stage {
             Stage::Transmitting(session) => session.space(&mut self.inbox),
-            // TLS speaks with itself; what it decrypts is for later.
+            // TLS only exchanges handshake messages now; decrypted bytes come later.
             _ => [IoSliceMut::new(self.inbox.space()), IoSliceMut::new(&mut [])],
         };
         let room = space[0].len() + space[1].len();
@@ -250,7 +251,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Goes on with the negotiation once TLS is established; whether it just was.
+    /// Resumes the negotiation once TLS is established. Returns whether it just was.
     fn secured(&mut self) -> bool {
         if self.transport.is_handshaking() || !matches!(self.stage, Stage::Securing) {
             return false;
@@ -260,7 +261,7 @@ impl Connection {
         true
     }
 
-    /// Moves the protocol on; whether there may be more to do at once.
+    /// Advances the protocol. Returns whether there may be more work at once.
     fn advance(&mut self) -> Result<bool, End> {
         loop {
             let mut output = Vec::new();
@@ -293,7 +294,8 @@ impl Connection {
     }
 
     fn start_tls(&mut self) -> Result<(), End> {
-        // Bytes that came before TLS was agreed would be taken as if they had come under it.
+        // Bytes that arrived before TLS was agreed on would be treated as if they had come under
+        // it.
         if !self.inbox.is_empty() {
             return Err(CloseReason::BadMagic.into());
         }
@@ -308,13 +310,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Lets the client in; `false` if it has to wait, or negotiates on.
+    /// Lets the client enter transmission. Returns `false` if it must wait, or negotiates further.
     fn enter_transmission(&mut self) -> Result<bool, End> {
         let member = self.membership.member();
         if self.ended || member.socket.is_hung_up() {
             return Err(End::Gone);
         }
-        // In this order: a predecessor that ends after it was counted has to find this one waiting.
+        // The order matters: a predecessor that ends after it was counted must find this one
+        // waiting.
         member.enter(Phase::Waiting);
         let predecessors = self.membership.count_predecessors();
         if predecessors > 0 {
@@ -350,12 +353,12 @@ impl Connection {
             }
         }
         self.outbox.push_negotiation(output);
-        // Whatever the client has sent meanwhile can be looked at now.
+        // Bytes that the client has sent meanwhile can be read now.
         self.readable = true;
         Ok(true)
     }
 
-    /// Sends what there is room for; whether that is anything.
+    /// Sends as much as there is room for. Returns whether it sent anything.
     fn send(&mut self) -> Result<bool, End> {
         let mut sent = false;
         while self.writable {
@@ -379,7 +382,7 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Whether there is nothing left to do for this client.
+    /// Ends the connection if there is nothing left to do for this client.
     fn check_end(&mut self) -> Result<(), End> {
         let Stage::Transmitting(session) = &self.stage else {
             return if self.ended {
@@ -402,8 +405,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection: cuts the client off and waits until the disk is done, so that nothing
-    /// of this client can happen after its place is free.
+    /// Ends the connection: cuts the client off and waits until the disk is done, so that no
+    /// request of this client can still run after its place is free.
     fn wind_down(&mut self, end: &End) {
         let member = self.membership.member();
         member.enter(Phase::Ending);
@@ -418,7 +421,7 @@ impl Connection {
         };
         loop {
             session.wind_down();
-            // Should the event loop fail, the ring itself waits for the kernel when it is dropped.
+            // If the event loop fails, the ring itself waits for the kernel when it is dropped.
             if session.is_quiet() || self.ring.wait(None).is_err() {
                 return;
             }

@@ -1,10 +1,10 @@
-//! The connections of a server: the order of each, and when a new one may start.
+//! The connections of a server: the orders to them, and when a new one may start.
 //!
-//! A client that lost its connection connects again and repeats what was not answered. What it had
-//! asked for on the old connection may still be under way: an old write could land on a newer one.
-//! So a connection enters transmission only after every connection whose client is gone has ended.
-//! It does not matter whether the server has noticed that the client is gone: the newcomer looks at
-//! the sockets of the others itself, and what a dead client left unread in them is never executed.
+//! A client that lost its connection reconnects and repeats unanswered requests. Its requests on
+//! the old connection may still be under way: an old write could land on a newer one. So a
+//! connection enters transmission only after every connection whose client is gone has ended. The
+//! server need not have noticed that the client is gone: the new connection checks the sockets of
+//! the others itself, and unread requests of a dead client are never executed.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,17 +14,17 @@ use strongroom_io::Waker;
 
 use super::socket::{Peer, Socket};
 
-/// How far a connection has come.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
-    /// The client has not shown yet that it wants, and may have, the export.
+    /// The client has not yet shown that it wants the export and may use it.
     Negotiating,
     /// It waits for others to end.
     Waiting,
     /// It has a channel to the disk.
     Transmitting,
-    /// It takes nothing more from its client, and ends once the disk is done.
+    /// It takes no more requests, and ends once the disk is done.
     Ending,
 }
 
@@ -34,18 +34,18 @@ pub enum Phase {
 pub enum Order {
     /// Serve.
     Serve,
-    /// Answer what is under way, refuse what is new, and end.
+    /// Answer the requests under way, refuse new ones, and end.
     Drain,
     /// Cut the client off, and end once the disk is done.
     Abandon,
 }
 
-/// What others know of a connection.
+/// The shared state of a connection.
 #[derive(Debug)]
 pub struct Member {
     /// Counts connections.
     pub id: u64,
-    /// Who is at the other end.
+    /// The peer at the other end.
     pub peer: Peer,
     /// The client's socket.
     pub socket: Arc<Socket>,
@@ -55,7 +55,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// How far it has come.
+    /// Its phase.
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::SeqCst) {
             0 => Phase::Negotiating,
@@ -65,7 +65,7 @@ impl Member {
         }
     }
 
-    /// Says how far it has come.
+    /// Sets its phase.
     pub fn enter(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::SeqCst);
     }
@@ -79,9 +79,10 @@ impl Member {
         }
     }
 
-    /// From now on orders wake the connection's thread. It has to look for earlier ones itself.
+    /// Sets the waker of the connection's thread, which orders call from now on. The thread must
+    /// check for earlier orders itself.
     pub fn wake_by(&self, waker: Arc<Waker>) {
-        // A thread does this once.
+        // A thread calls this once.
         let _ = self.waker.set(waker);
     }
 
@@ -102,7 +103,7 @@ impl Member {
 #[derive(Debug)]
 pub struct Connections {
     members: Mutex<Vec<Arc<Member>>>,
-    /// The accepting thread's.
+    /// The waker of the accepting thread.
     waker: Arc<Waker>,
 }
 
@@ -114,7 +115,7 @@ pub struct Membership {
 }
 
 impl Connections {
-    /// No connections; `waker` is woken whenever one ends.
+    /// An empty list; `waker` is called whenever a connection ends.
     pub fn new(waker: Arc<Waker>) -> Arc<Self> {
         Arc::new(Self { members: Mutex::default(), waker })
     }
@@ -143,7 +144,7 @@ impl Connections {
         self.members.lock().iter().for_each(|member| member.tell(order));
     }
 
-    /// Cuts off the connection that has been negotiating longest; `false` if none is.
+    /// Cuts off the connection that has been negotiating longest. Returns `false` if none is.
     pub fn abandon_oldest_negotiation(&self) -> bool {
         let members = self.members.lock();
         let oldest = members.iter().find(|member| member.phase() == Phase::Negotiating);
@@ -152,13 +153,13 @@ impl Connections {
 }
 
 impl Membership {
-    /// What others know of it.
+    /// Its shared state.
     pub fn member(&self) -> &Member {
         &self.member
     }
 
-    /// Counts the other connections whose clients are gone and whose requests may still be under
-    /// way, after telling them to end. This connection's thread is woken when one has.
+    /// Orders the other connections whose clients are gone to end, and counts those whose requests
+    /// may still be under way. This connection's thread is woken when one has ended.
     pub fn count_predecessors(&self) -> usize {
         let members = self.connections.members.lock();
         let others = members.iter().filter(|other| other.id != self.member.id);

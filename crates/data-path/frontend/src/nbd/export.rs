@@ -1,4 +1,4 @@
-//! What is served: one disk under one name.
+//! The export: one disk under one name.
 
 use strongroom_io::{Limits, TRANSFER_BYTES_MAX};
 
@@ -7,7 +7,7 @@ use super::protocol::{IOS_IN_FLIGHT_MAX, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, tr
 /// The names of an export. A client that asks for the empty name gets it too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// What a client asks for; at most 4096 bytes.
+    /// The name that a client asks for; at most 4096 bytes.
     pub name: String,
     /// Its description for people: at most 4096 bytes; may be empty.
     pub description: String,
@@ -32,11 +32,11 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Offsets and lengths are multiples of this.
     pub block_bytes: u32,
-    /// What a client should align to.
+    /// The alignment that a client should use.
     pub preferred_bytes: u32,
-    /// Neither writes nor zeroing nor trimming.
+    /// Whether writing, zeroing and trimming are refused.
     pub read_only: bool,
-    /// Trimming may free space.
+    /// Whether trimming may free space.
     pub discards: bool,
     /// The most bytes of one transfer to the disk: at most its own limit and
     /// [`TRANSFER_BYTES_MAX`], a power of two (so that buffers of this size waste nothing), and at
@@ -60,8 +60,8 @@ impl Geometry {
         }
     }
 
-    /// The most bytes of one read or write of a client: what the pieces that may be in flight can
-    /// carry, wherever it starts.
+    /// The most bytes of one read or write of a client: as many as the pieces that may be in flight
+    /// can carry, wherever it starts.
     pub fn payload_bytes_max(&self) -> u32 {
         let pieces_max = IOS_IN_FLIGHT_MAX as u32 - 1;
         PAYLOAD_BYTES_MAX.min(self.transfer_bytes_max.saturating_mul(pieces_max))
@@ -70,9 +70,10 @@ impl Geometry {
     /// The transmission flags of a connection.
     ///
     /// CAN_MULTI_CONN promises that a flush on one connection covers writes answered on every
-    /// other. The seam below promises just that of its channels ("a flush covers every write whose
-    /// `Done` was polled, on any channel, before the flush was submitted"), a write is answered
-    /// only after its `Done` was polled, and nothing here keeps data between the two.
+    /// other. The [`Disk`](strongroom_io::Disk) interface promises exactly that of its channels ("a
+    /// flush covers every write whose `Done` was polled, on any channel, before the flush was
+    /// submitted"). A write is answered only after its `Done` was polled, and nothing in between
+    /// caches data.
     pub fn transmission_flags(&self, structured_replies: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS
             | flag::SEND_FLUSH

@@ -1,8 +1,8 @@
 //! Negotiation: from the first byte of a connection until transmission starts.
 //!
-//! Pure: bytes go in, bytes and a [`Step`] come out. Only fixed newstyle is spoken. Where TLS is
-//! required, nothing but STARTTLS and ABORT is answered before it, whatever the option and its
-//! data, so that a stranger learns nothing, not even whether an export exists.
+//! Pure: bytes go in, bytes and a [`Step`] come out. Only fixed newstyle is supported. If TLS is
+//! required, only STARTTLS and ABORT are answered before it; every other option is refused whatever
+//! its data, so that an unauthenticated client learns nothing, not even whether an export exists.
 
 use strongroom_io::Limits;
 use thiserror::Error;
@@ -14,23 +14,23 @@ use super::protocol::{
     OPTION_REPLY_MAGIC, OPTIONS_MAX, handshake_flag, info, option, option_reply,
 };
 
-/// What TLS means to a connection.
+/// The security of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
-    /// A unix socket: every user who may open it may use it, and STARTTLS is refused.
+    /// A unix socket: every user with access to the socket may use it, and STARTTLS is refused.
     Local,
-    /// Nothing is answered before TLS.
+    /// TLS is required before any other option is answered.
     TlsRequired,
-    /// Under TLS, the client authorized.
+    /// TLS is established, and the client is authorized.
     Tls,
 }
 
-/// What the connection has to do next.
+/// The next step of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Receive more.
     More,
-    /// Send the output, and go on under TLS.
+    /// Send the output, and continue under TLS.
     StartTls,
     /// The client chose the export: [`Handshake::accept`] or [`Handshake::refuse`] answers.
     Chosen,
@@ -38,10 +38,10 @@ pub enum Step {
     Close(CloseReason),
 }
 
-/// Why a negotiation ends without transmission.
+/// The reasons why a negotiation ends without transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CloseReason {
-    /// The client said so.
+    /// The client aborted it.
     #[error("the client ended the negotiation")]
     Aborted,
     /// An oldstyle or plain newstyle client.
@@ -50,25 +50,26 @@ pub enum CloseReason {
     /// Flags that this server did not offer.
     #[error("the client set flags that were not offered: {0:#x}")]
     UnknownFlags(u32),
-    /// Not the protocol.
+    /// The client violated the protocol.
     #[error("the client sent something that is no option")]
     BadMagic,
     /// More options than any client needs.
     #[error("the client sent more than {OPTIONS_MAX} options")]
     TooManyOptions,
-    /// EXPORT_NAME, which has no error reply, for what is not there or not yet allowed.
+    /// EXPORT_NAME, which has no error reply, for an export that does not exist or is not yet
+    /// allowed.
     #[error("the client chose an export that it cannot have, by an option that knows no error reply")]
     Unanswerable,
 }
 
-/// What was agreed: how transmission works on this connection.
+/// The result of the negotiation: how transmission works on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// The export as the client knows it.
     pub geometry: Geometry,
-    /// Replies are structured.
+    /// Whether replies are structured.
     pub structured_replies: bool,
-    /// The client may ask for block status.
+    /// Whether the client may ask for block status.
     pub allocation_context: bool,
 }
 
@@ -89,7 +90,7 @@ pub struct Handshake {
 enum Phase {
     ClientFlags,
     Option,
-    /// Data that nobody looks at is on its way; behind it the negotiation goes on, or ends.
+    /// Data that is skipped; after it the negotiation goes on, or ends.
     Skip {
         left: u32,
         then: Option<CloseReason>,
@@ -104,7 +105,8 @@ enum Choice {
 }
 
 impl Handshake {
-    /// The negotiation of a new connection, and the server's first bytes.
+    /// Begins the negotiation of a new connection, and appends the server's first bytes to
+    /// `output`.
     pub fn new(export: Export, security: Security, output: &mut Vec<u8>) -> Self {
         output.extend(INIT_PASSWORD.to_be_bytes());
         output.extend(OPTION_MAGIC.to_be_bytes());
@@ -126,16 +128,16 @@ impl Handshake {
         self.shutting_down = true;
     }
 
-    /// TLS is established and the client authorized. What was negotiated before is forgotten.
+    /// Notes that TLS is established and the client is authorized. Earlier results of the
+    /// negotiation are dropped.
     pub fn secured(&mut self) {
         self.security = Security::Tls;
         self.structured_replies = false;
         self.allocation_context = false;
     }
 
-    /// Takes what it can use of `input`, appends what is to be sent to `output`, and says how many
-    /// bytes were taken and what is next. `input` must be able to grow to [`OPTION_BYTES_MAX`] and
-    /// an option's header.
+    /// Parses `input`, and appends the replies to `output`. Returns how many bytes were taken, and
+    /// the next step. `input` must be able to grow to [`OPTION_BYTES_MAX`] plus an option's header.
     pub fn advance(&mut self, input: &[u8], limits: &Limits, output: &mut Vec<u8>) -> (usize, Step) {
         let mut taken = 0;
         loop {
@@ -198,13 +200,12 @@ impl Handshake {
             return (0, Some(Step::Close(CloseReason::TooManyOptions)));
         }
         if header.number == option::SET_META_CONTEXT {
-            // Whatever becomes of it, what was set before is replaced: the protocol says so of one
-            // that fails, too.
+            // The earlier choice is replaced even if this option fails: the protocol requires that.
             self.allocation_context = false;
         }
         let mut reply = OptionReply { number: header.number, output };
         if header.number == option::ABORT {
-            // What comes with it is ignored, however long it is.
+            // Its data is ignored, however long it is.
             reply.ack();
             self.phase = Phase::Skip { left: header.length, then: Some(CloseReason::Aborted) };
             return (OptionHeader::BYTES, None);
@@ -229,7 +230,7 @@ impl Handshake {
         (OptionHeader::BYTES + data.len(), step)
     }
 
-    /// Why an option other than ABORT is refused before its data is looked at.
+    /// The reason why an option other than ABORT is refused before its data is parsed.
     fn refusal(&self, header: OptionHeader) -> Option<(u32, &'static str)> {
         if self.security == Security::TlsRequired && header.number != option::START_TLS {
             Some((option_reply::ERR_TLS_REQD, "this server speaks only under TLS"))
@@ -353,7 +354,7 @@ impl Handshake {
                 self.describe(&geometry, wanted, &mut reply);
                 reply.ack();
             }
-            // Of the other phases only EXPORT_NAME's is reached; its answer is a format of its own.
+            // Of the other phases only EXPORT_NAME's is reached; its answer has its own format.
             _ => {
                 output.extend(geometry.size_bytes.to_be_bytes());
                 output.extend(geometry.transmission_flags(self.structured_replies).to_be_bytes());
@@ -369,8 +370,8 @@ impl Handshake {
         }
     }
 
-    /// After [`Step::Chosen`]: the export cannot be had now. The client may go on negotiating, or
-    /// must be cut off.
+    /// After [`Step::Chosen`]: refuses the export, which is not available now. The client may
+    /// negotiate further, or must be cut off.
     pub fn refuse(&mut self, output: &mut Vec<u8>) -> Step {
         let chosen = std::mem::replace(&mut self.phase, Phase::Option);
         if !matches!(chosen, Phase::Chosen(Choice::Go { .. })) {

@@ -52,7 +52,7 @@ fn reply_kinds(mut output: &[u8]) -> Vec<u32> {
     kinds
 }
 
-/// Sends everything at once; the replies and the last step.
+/// Sends everything at once. Returns the replies and the last step.
 fn negotiate(security: Security, options: &[Vec<u8>]) -> (Handshake, Vec<u32>, Step) {
     let (mut handshake, _) = handshake(security);
     let mut output = Vec::new();
@@ -166,7 +166,7 @@ fn whatever_becomes_of_a_choice_of_contexts_the_one_before_is_gone() {
         assert_eq!(agreed(&[option_bytes(option::SET_META_CONTEXT, &data)]), (vec![kind], false));
     }
     assert_eq!(agreed(&[contexts(option::SET_META_CONTEXT, &["base:"])]), (vec![option_reply::ACK], false));
-    // Other options leave it alone, also those that fail.
+    // Other options do not change it, even those that fail.
     for (number, data, kind) in [
         (option::LIST_META_CONTEXT, vec![], option_reply::ERR_INVALID),
         (option::LIST_META_CONTEXT, vec![0; OPTION_BYTES_MAX + 1], option_reply::ERR_TOO_BIG),
@@ -195,7 +195,7 @@ fn a_long_option_is_answered_as_a_short_one_is_where_its_data_is_not_read() {
         let (_, kinds, step) = negotiate(Security::Local, &[option_bytes(number, &long), go("disk")]);
         assert_eq!((kinds, step), (vec![kind], Step::Chosen), "{number}");
     }
-    // The client hears of its good-bye at once, and is closed after its data.
+    // ABORT is answered at once, and the connection is closed after its data.
     let (mut handshake, _) = handshake(Security::Local);
     let abort = option_bytes(option::ABORT, &long);
     let (head, tail) = abort.split_at(100);
@@ -267,7 +267,8 @@ fn session() -> Vec<u8> {
     all.concat()
 }
 
-/// Feeds bytes in steps, as a connection does; the output, and whether transmission was reached.
+/// Feeds bytes in steps, as a connection does. Returns the output, and whether transmission was
+/// reached.
 fn feed(input: &[u8], random: &mut StdRng) -> (Vec<u8>, bool) {
     let (mut handshake, _) = handshake(Security::Local);
     let (mut output, mut inbox, mut rest) = (Vec::new(), Vec::new(), input);

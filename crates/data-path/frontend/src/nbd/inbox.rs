@@ -1,4 +1,4 @@
-//! Bytes that were received and not yet understood.
+//! Bytes that were received and not yet parsed.
 
 use strongroom_memory::{Buffer, BufferPool};
 
@@ -7,7 +7,7 @@ use strongroom_memory::{Buffer, BufferPool};
 pub const INBOX_BYTES: usize = 256 << 10;
 
 /// A window over received bytes: filled at the end, consumed at the front. It lies in pool memory,
-/// because what passes is a guest's text and stays out of core dumps.
+/// because it holds a guest's plaintext, which must stay out of core dumps.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Buffer,
@@ -21,7 +21,7 @@ impl Inbox {
         Some(Self { bytes: pool.take(INBOX_BYTES)?, start: 0, end: 0 })
     }
 
-    /// What was received and not consumed.
+    /// The bytes that were received and not consumed.
     pub fn unread(&self) -> &[u8] {
         &self.bytes.bytes()[self.start..self.end]
     }
@@ -36,7 +36,7 @@ impl Inbox {
         self.end - self.start == INBOX_BYTES
     }
 
-    /// Forgets the first `count` unread bytes; at most all.
+    /// Drops the first `count` unread bytes, at most all.
     pub fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.end);
         if self.start == self.end {
@@ -44,7 +44,7 @@ impl Inbox {
         }
     }
 
-    /// Moves the first unread bytes into `into`; says how many.
+    /// Moves the first unread bytes into `into`. Returns how many.
     pub fn move_to(&mut self, into: &mut [u8]) -> usize {
         let count = into.len().min(self.unread().len());
         into[..count].copy_from_slice(&self.unread()[..count]);
@@ -52,8 +52,8 @@ impl Inbox {
         count
     }
 
-    /// Room for more. What is unread moves to the front when it is small beside the room that it
-    /// blocks.
+    /// Room for more bytes. Unread bytes move to the front if they are few compared with the room
+    /// that they block.
     pub fn space(&mut self) -> &mut [u8] {
         let unread = self.end - self.start;
         if self.start > 0 && unread < self.start && INBOX_BYTES - self.end < INBOX_BYTES / 2
@@ -65,7 +65,7 @@ impl Inbox {
         &mut self.bytes.bytes_mut()[self.end..]
     }
 
-    /// The first `count` bytes of the space were filled.
+    /// Notes that the first `count` bytes of the space were filled.
     pub fn filled(&mut self, count: usize) {
         self.end = (self.end + count).min(INBOX_BYTES);
     }

@@ -1,8 +1,8 @@
 //! An NBD server.
 //!
 //! One server serves one disk, as one export, on a unix socket or over TCP with mutual TLS. Each
-//! connection has a lane with its own event loop, memory and channel to the disk; what goes wrong
-//! on one harms that one alone.
+//! connection has a lane with its own event loop, memory and channel to the disk; a failure on one
+//! affects only that one.
 //!
 //! Layout, from the wire up:
 //! - pure protocol, bytes in and bytes out: [`protocol`] (numbers and limits), [`option`],

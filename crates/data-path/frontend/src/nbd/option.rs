@@ -1,4 +1,4 @@
-//! Options: what a client asks before transmission starts.
+//! Options: a client's requests before transmission starts.
 
 use thiserror::Error;
 
@@ -7,34 +7,34 @@ use super::protocol::{OPTION_MAGIC, STRING_BYTES_MAX, info, option};
 /// The fixed part of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// Which option.
+    /// The option's number.
     pub number: u32,
     /// Bytes of data that follow.
     pub length: u32,
 }
 
-/// An option whose data makes no sense.
+/// An option with invalid data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct InvalidOption(pub &'static str);
 
-/// An option that this server knows, with its data. ABORT is answered without looking at its data,
-/// so it is not here.
+/// An option that this server knows, with its data. ABORT is answered without parsing its data, so
+/// it is not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientOption<'a> {
     /// Enter transmission on this export, or be cut off.
     ExportName(&'a [u8]),
-    /// Name the exports.
+    /// List the exports.
     List,
-    /// Go on under TLS.
+    /// Continue under TLS.
     StartTls,
-    /// Tell about an export.
+    /// Describe an export.
     Info(InfoQuery<'a>),
-    /// Tell about an export and enter transmission on it.
+    /// Describe an export and enter transmission on it.
     Go(InfoQuery<'a>),
     /// Use structured replies.
     StructuredReply,
-    /// Name the metadata contexts of an export.
+    /// List the metadata contexts of an export.
     ListMetaContext(ContextQuery<'a>),
     /// Choose metadata contexts of an export.
     SetMetaContext(ContextQuery<'a>),
@@ -68,7 +68,7 @@ impl OptionHeader {
     /// Bytes of the fixed part.
     pub const BYTES: usize = 16;
 
-    /// Reads the fixed part; `None` if it does not start as an option does.
+    /// Parses the fixed part; `None` if it does not start like an option.
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let mut data = &bytes[..];
         let magic = u64::from_be_bytes(take(&mut data)?);
@@ -102,7 +102,7 @@ impl<'a> ClientOption<'a> {
     }
 }
 
-/// Of an option that has data although it takes none.
+/// The error of an option that has data although it takes none.
 pub const TAKES_NO_DATA: InvalidOption = InvalidOption("this option takes no data");
 const TOO_SHORT: InvalidOption = InvalidOption("the option ends within its data");
 const TOO_LONG: InvalidOption = InvalidOption("the option goes on after its data");

@@ -7,8 +7,8 @@ use strongroom_memory::Buffer;
 
 use super::reply::ReplyHeader;
 
-/// Parts handed to one system call: a full queue of 4 KiB reads, header and content each, in two
-/// calls.
+/// The most parts passed to one system call: a full queue of 4 KiB reads, each with header and
+/// content, takes two calls.
 pub const PARTS_PER_SEND: usize = 128;
 
 /// Replies in the order in which they are sent. Content is sent from the buffer that the disk
@@ -50,24 +50,24 @@ impl Outbox {
         self.parts.is_empty()
     }
 
-    /// Count of replies of which a byte or more waits.
+    /// Count of replies that are not sent completely.
     pub fn replies(&self) -> usize {
         self.replies
     }
 
-    /// Adds bytes that are no reply of transmission.
+    /// Adds bytes of the negotiation.
     pub fn push_negotiation(&mut self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             self.parts.push_back(Part { content: Content::Text(bytes), ends_reply: false });
         }
     }
 
-    /// Adds a reply that is all header.
+    /// Adds a reply that consists of a header only.
     pub fn push_header(&mut self, header: ReplyHeader) {
         self.push_reply(Content::Header(header));
     }
 
-    /// Adds a reply made for the occasion.
+    /// Adds a reply with generated content.
     pub fn push_text(&mut self, text: Vec<u8>) {
         self.push_reply(Content::Text(text));
     }
@@ -88,7 +88,7 @@ impl Outbox {
         self.parts.push_back(Part { content, ends_reply: true });
     }
 
-    /// The next bytes to send, as slices into `slices`; says how many slices.
+    /// Puts the next bytes to send into `slices`. Returns how many slices.
     pub fn unsent<'a>(&'a self, slices: &mut [IoSlice<'a>; PARTS_PER_SEND]) -> usize {
         let mut skip = self.sent_bytes;
         let filled = slices.iter_mut().zip(&self.parts).map(|(slice, part)| {
@@ -98,7 +98,7 @@ impl Outbox {
         filled.count()
     }
 
-    /// The first `count` bytes were sent.
+    /// Notes that the first `count` bytes were sent.
     pub fn sent(&mut self, count: usize) {
         self.sent_bytes += count;
         while let Some(first) = self.parts.front() {
@@ -112,7 +112,7 @@ impl Outbox {
         }
     }
 
-    /// Nobody will receive what waits.
+    /// Drops the replies that wait.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,7 +1,7 @@
 //! Numbers of the protocol, and the limits of this server.
 //!
-//! The source is "The NBD protocol", `doc/proto.md` of the NetworkBlockDevice project, whose names
-//! these are without their `NBD_` prefix. All numbers travel in network byte order.
+//! The source is "The NBD protocol", `doc/proto.md` of the NetworkBlockDevice project. The names
+//! are the same without the `NBD_` prefix. All numbers are in network byte order.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// Capabilities of an export.
 pub mod transmission_flag {
     pub const HAS_FLAGS: u16 = 1 << 0;
     pub const READ_ONLY: u16 = 1 << 1;
@@ -109,17 +109,17 @@ pub mod allocation_state {
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// The one metadata context that is served.
+/// The only metadata context that is supported.
 pub const ALLOCATION_CONTEXT: &str = "base:allocation";
-/// Its id, in this server always the same.
+/// Its id, which is always the same in this server.
 pub const ALLOCATION_CONTEXT_ID: u32 = 1;
 
 /// The longest string of the protocol, in bytes ("Values", "String").
 pub const STRING_BYTES_MAX: usize = 4096;
 
-/// The most bytes of an option's data that are looked at; a longer option is answered with
-/// `ERR_TOO_BIG` and skipped. Room for the two longest strings and a long list of numbers, which is
-/// more than any known client sends.
+/// The most bytes of an option's data that are parsed; a longer option is answered with
+/// `ERR_TOO_BIG` and skipped. There is room for the two longest strings and a long list of numbers,
+/// which is more than any known client sends.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
 
 /// The most options of one negotiation. Clients send about six; the rest is for `nbdinfo --list` on
@@ -130,12 +130,12 @@ pub const OPTIONS_MAX: u32 = 128;
 /// constraints"), and libnbd, nbdcopy and QEMU stay within it.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// The most requests of one connection that are answered neither in full nor at all. Clients keep
-/// 16 (QEMU) to 128 (the Linux kernel) in flight; more stay in the socket.
+/// The most requests of one connection that are not answered completely. Clients keep 16 (QEMU) to
+/// 128 (the Linux kernel) in flight; more stay in the socket.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 128;
 
-/// The most pieces, of all requests of one connection, that are in flight in the disk. Room for the
-/// pieces of the largest request beside one for every other request.
+/// The most pieces, of all requests of one connection, that are in flight in the disk. There is
+/// room for the pieces of the largest request and one for every other request.
 pub const IOS_IN_FLIGHT_MAX: usize = 256;
 
 /// Depth of the rings of the lanes that a server runs on.
@@ -158,13 +158,14 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// most, QEMU one.
 pub const CONNECTIONS_MAX: usize = 16;
 
-/// How long stopping waits for what is in flight before the connections are cut.
+/// How long stopping waits for requests in flight before the connections are cut.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Memory of one connection for what its client reads and writes, taken as needed: the largest
-/// request beside a queue of ordinary ones.
+/// Memory of one connection for the content of reads and writes, allocated as needed: for the
+/// largest request and a queue of ordinary ones.
 pub const PAYLOAD_MEMORY_BYTES: usize = 48 << 20;
 
-/// Memory of one connection for the stages below, taken as needed. It is apart from the memory
-/// above so that requests which fill that one cannot starve the stages that have to finish them.
+/// Memory of one connection for the stages below, allocated as needed. It is separate from the
+/// memory above, so that requests which fill that one cannot starve the stages that must finish
+/// them.
 pub const STAGE_MEMORY_BYTES: usize = 32 << 20;

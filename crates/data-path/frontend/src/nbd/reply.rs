@@ -27,8 +27,7 @@ pub enum ErrorNumber {
 }
 
 impl ErrorNumber {
-    /// What a client is told of a disk's error. `writes` says whether the request was one that
-    /// changes the export.
+    /// The error number for a disk's error. `writes` tells whether the request changes the export.
     pub fn of(error: &IoError, writes: bool) -> Self {
         match error {
             IoError::OutOfRange { .. } if writes => Self::NoSpace,
@@ -50,7 +49,7 @@ impl ErrorNumber {
     }
 }
 
-/// The fixed part of a reply, at most a data chunk's: without allocation.
+/// The fixed part of a reply, at most that of a data chunk. It needs no allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyHeader {
     bytes: [u8; Self::BYTES_MAX],
@@ -115,7 +114,7 @@ impl ReplyHeader {
 
 /// A structured reply of failure, with a sentence for the client's user.
 pub fn error_chunk(cookie: u64, error: ErrorNumber, text: &str) -> Vec<u8> {
-    // The sentences are this house's own and far shorter; the cut is the protocol's.
+    // The messages are our own and far shorter; the limit is the protocol's.
     let text = &text.as_bytes()[..text.len().min(super::protocol::STRING_BYTES_MAX)];
     let header = ReplyHeader::chunk(cookie, chunk::ERROR, 6 + text.len() as u32);
     let error = (error as u32).to_be_bytes();
@@ -127,7 +126,7 @@ pub fn error_chunk(cookie: u64, error: ErrorNumber, text: &str) -> Vec<u8> {
 #[derive(Debug)]
 pub struct BlockStatus {
     extent: Extent,
-    /// Where the next run has to start.
+    /// Where the next run must start.
     end: u64,
     runs: usize,
     descriptors_max: usize,
@@ -146,15 +145,15 @@ impl BlockStatus {
         }
     }
 
-    /// Adds the next run; `false` once the answer is full.
+    /// Adds the next run. Returns `false` once the answer is full.
     pub fn add(&mut self, run: Extent, allocation: Allocation) -> bool {
-        // What the stage reports beyond what was asked is cut, so that lengths fit 32 bits as the
-        // request's does.
+        // Cut what the stage reports beyond the requested extent, so that lengths fit into 32 bits
+        // as the request's does.
         let run = run.intersection(Extent::between(self.end, self.extent.end()));
         if run.is_empty() {
             return self.end < self.extent.end();
         }
-        // A gap in the report is of unknown content, which data is.
+        // A gap in the report has unknown content, so it counts as data.
         let gap = run.offset() - self.end;
         self.append(gap as u32, 0)
             && self.append(run.length() as u32, state(allocation))
@@ -177,7 +176,7 @@ impl BlockStatus {
         true
     }
 
-    /// The reply. An extent of which nothing was reported is data.
+    /// Builds the reply. An extent about which nothing was reported counts as data.
     pub fn into_chunk(mut self, cookie: u64) -> Vec<u8> {
         if self.descriptors.is_empty() {
             self.descriptors.push((self.extent.length() as u32, 0));

@@ -1,4 +1,4 @@
-//! Requests: what a client asks during transmission.
+//! Requests of a client during transmission.
 
 use strongroom_statistics::Operation;
 use strongroom_types::Extent;
@@ -13,7 +13,7 @@ use super::reply::ErrorNumber;
 pub struct RequestHeader {
     /// Flags of the command.
     pub flags: u16,
-    /// Which command.
+    /// The command's number.
     pub kind: u16,
     /// The client's name for the request.
     pub cookie: u64,
@@ -23,45 +23,45 @@ pub struct RequestHeader {
     pub length: u32,
 }
 
-/// A request that keeps to what was agreed.
+/// A valid request, according to the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Send the extent's content.
     Read(Extent),
     /// The extent's new content follows.
     Write {
-        /// Where to.
+        /// The extent to write.
         extent: Extent,
-        /// Durable before the reply.
+        /// Whether it must be durable before the reply.
         durable: bool,
     },
     /// End the connection once everything is answered.
     Disconnect,
-    /// Make durable what was answered.
+    /// Make all answered writes durable.
     Flush,
     /// The extent's content is not needed any more.
     Trim {
-        /// What is not needed.
+        /// The extent that is not needed.
         extent: Extent,
-        /// Durable before the reply.
+        /// Whether it must be durable before the reply.
         durable: bool,
     },
     /// The extent will be read soon.
     Cache(Extent),
     /// Make the extent zero.
     WriteZeroes {
-        /// What to zero.
+        /// The extent to zero.
         extent: Extent,
         /// Whether its space may be freed.
         may_unmap: bool,
-        /// Durable before the reply.
+        /// Whether it must be durable before the reply.
         durable: bool,
     },
-    /// Say which parts of the extent hold data.
+    /// Report which parts of the extent hold data.
     BlockStatus {
-        /// What to tell about.
+        /// The extent to report on.
         extent: Extent,
-        /// Tell about the first part only.
+        /// Whether to report only on the first part.
         one: bool,
     },
 }
@@ -80,7 +80,7 @@ impl RequestHeader {
     /// Bytes of the fixed part.
     pub const BYTES: usize = 28;
 
-    /// Reads the fixed part; `None` if it does not start as a request does.
+    /// Parses the fixed part; `None` if it does not start like a request.
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let [m0, m1, m2, m3, f0, f1, k0, k1, rest @ ..] = *bytes;
         let (cookie, rest) = rest.split_first_chunk()?;
@@ -95,7 +95,8 @@ impl RequestHeader {
         (u32::from_be_bytes([m0, m1, m2, m3]) == REQUEST_MAGIC).then_some(header)
     }
 
-    /// As what it is counted, whether or not it can be done; the rest is not counted.
+    /// The operation that it is counted as, whether or not it is valid; `None` if it is not
+    /// counted.
     pub fn operation(&self) -> Option<Operation> {
         match self.kind {
             command::READ => Some(Operation::Read),
@@ -107,13 +108,13 @@ impl RequestHeader {
         }
     }
 
-    /// Bytes of data that follow, whether or not the request is one that can be done.
+    /// Bytes of data that follow, whether or not the request is valid.
     pub fn payload_bytes(&self) -> u32 {
         if self.kind == command::WRITE { self.length } else { 0 }
     }
 
-    /// The command, if it keeps to what was agreed and to the protocol's rules for errors ("Error
-    /// values").
+    /// The command, if the request is valid. Otherwise the error follows the protocol's rules
+    /// ("Error values").
     pub fn command(&self, agreement: &Agreement) -> Result<Command, Refusal> {
         self.check_flags()?;
         let durable = self.flags & flag::FUA != 0;
@@ -161,7 +162,7 @@ impl RequestHeader {
         }
     }
 
-    /// FUA is valid everywhere ("Command flags"), the others each for one command.
+    /// FUA is valid for every command ("Command flags"), each other flag for one command.
     fn check_flags(&self) -> Result<(), Refusal> {
         let valid = flag::FUA
             | match self.kind {
@@ -176,7 +177,7 @@ impl RequestHeader {
         Ok(())
     }
 
-    /// The bytes that the request is about; `beyond` answers a request for bytes beyond the end.
+    /// The extent of the request; `beyond` is the error for bytes beyond the end.
     fn extent(&self, agreement: &Agreement, beyond: ErrorNumber) -> Result<Extent, Refusal> {
         let geometry = &agreement.geometry;
         let extent = match Extent::new(self.offset, u64::from(self.length)) {
@@ -186,8 +187,8 @@ impl RequestHeader {
         if extent.is_empty() {
             return refuse(ErrorNumber::Invalid, "a request for no bytes");
         }
-        // A client may trim, cache and ask for status as it likes: what is less than a block is
-        // skipped or widened.
+        // A client may trim, cache and ask for status at any alignment: parts of blocks are
+        // skipped, or widened to whole ones.
         let transfers = matches!(self.kind, command::READ | command::WRITE | command::WRITE_ZEROES);
         if transfers && !extent.is_aligned_to(u64::from(geometry.block_bytes)) {
             return refuse(ErrorNumber::Invalid, "a request that is not aligned to the minimum block size");

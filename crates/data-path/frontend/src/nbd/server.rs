@@ -1,4 +1,4 @@
-//! The server, as its owner sees it: what it takes to start it, and how it ends.
+//! The server from its owner's side: its configuration, start and end.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,20 +19,21 @@ use super::tls::TlsConfig;
 use super::uri::uri;
 use crate::listen::{Address, Listener};
 
-/// What a server serves, and how.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct NbdConfig {
-    /// Under which name.
+    /// The export.
     pub export: Export,
-    /// Who may come over TCP. A unix socket is for whom its file's mode admits.
+    /// TLS, and the clients admitted over TCP. Access to a unix socket is controlled by its file's
+    /// mode.
     pub tls: Option<TlsConfig>,
     /// The most connections at once.
     pub connections_max: usize,
     /// How long a client's negotiation may take.
     pub handshake_timeout: Duration,
-    /// How long stopping waits for what is in flight.
+    /// How long stopping waits for requests in flight.
     pub drain_timeout: Duration,
-    /// What its connections count their requests with.
+    /// The recorders of connections' requests.
     pub recorders: Recorders,
 }
 
@@ -49,16 +50,16 @@ impl NbdConfig {
         }
     }
 
-    /// Count of lanes that a server takes: one that accepts, and one for each connection.
+    /// Count of lanes that a server needs: one that accepts, and one for each connection.
     pub fn lanes(&self) -> usize {
         self.connections_max + 1
     }
 }
 
-/// Why a server cannot start.
+/// The reasons why a server cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// TCP without TLS, which would show the volume to everybody.
+    /// TCP without TLS, which would expose the volume to everyone.
     #[error("over TCP NBD is served under TLS alone")]
     TcpWithoutTls,
     /// TLS on a unix socket, whose peers are known by other means.
@@ -70,9 +71,9 @@ pub enum StartError {
     /// Fewer idle lanes than [`NbdConfig::lanes`].
     #[error("the server takes {needed} threads, and {idle} are free")]
     Lanes {
-        /// How many it takes.
+        /// How many it needs.
         needed: usize,
-        /// How many there are.
+        /// How many are idle.
         idle: usize,
     },
     /// The event loop cannot watch the listening socket.
@@ -83,19 +84,19 @@ pub enum StartError {
     Panicked,
 }
 
-/// What went wrong while a server stopped.
+/// The errors of stopping a server.
 #[derive(Debug, Error)]
 pub enum StopError {
     /// The disk did not finish in time. Clients are cut off; the lanes are idle when the disk has
     /// done its part.
     #[error("{connections} connections still had requests in the disk after {timeout:?}")]
     Busy {
-        /// Count of connections that are not ended.
+        /// Count of connections that have not ended.
         connections: usize,
         /// The time given.
         timeout: Duration,
     },
-    /// The last flush failed: what clients wrote and did not flush may be lost in a power cut.
+    /// The last flush failed: writes that clients did not flush may be lost in a power cut.
     #[error("the last flush failed: {0}")]
     Flush(#[source] IoError),
     /// A thread ended by a bug.
@@ -119,9 +120,9 @@ impl fmt::Debug for NbdServer {
 }
 
 impl NbdServer {
-    /// Starts to serve `disk` to those who connect to `listener`, on [so many](NbdConfig::lanes)
-    /// lanes. When it returns, clients are accepted. It makes no thread and no ring of its own,
-    /// then or later.
+    /// Starts to serve `disk` to clients that connect to `listener`, on [that
+    /// many](NbdConfig::lanes) lanes. When it returns, clients are accepted. The server never makes
+    /// a thread or a ring itself.
     pub fn start(
         config: NbdConfig,
         listener: Listener,
@@ -154,22 +155,22 @@ impl NbdServer {
         Ok(Self { uri, order, waker, acceptor: Some(acceptor) })
     }
 
-    /// What a client is to be given to connect.
+    /// The URI that a client needs to connect.
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// Stops: accepts no more connections, answers what is in flight and refuses what is new,
-    /// flushes the disk, and gives all lanes back. Clients that stay longer than the configured
-    /// time are cut off.
+    /// Stops: accepts no more connections, answers requests in flight and refuses new ones, flushes
+    /// the disk, and releases all lanes. Clients that stay longer than the configured time are cut
+    /// off.
     pub fn stop(mut self) -> Result<(), StopError> {
         self.stop_and_join(Order::Drain)
     }
 
-    /// Stops for a successor on the same socket: cuts all clients off, waits until the disk is done
-    /// with what they asked for, flushes it, and gives all lanes back. A client that connects
-    /// again, as QEMU's does, repeats what was not answered and notices a pause; refusals, as
-    /// [`Self::stop`] gives them, would be its guest's errors.
+    /// Stops for a successor on the same socket: cuts all clients off, waits until the disk has
+    /// finished their requests, flushes it, and releases all lanes. A client that reconnects, as
+    /// QEMU's does, repeats unanswered requests and only sees a pause; refusals, as from
+    /// [`Self::stop`], would become errors in its guest.
     pub fn hand_over(mut self) -> Result<(), StopError> {
         self.stop_and_join(Order::Abandon)
     }

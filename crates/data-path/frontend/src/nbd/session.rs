@@ -1,8 +1,8 @@
 //! Transmission on one connection: requests in, transfers, replies out.
 //!
-//! Pure of sockets: it takes requests from an [`Inbox`] and puts replies into an [`Outbox`]. What
-//! bounds its memory: a request is taken from the inbox only while fewer than
-//! [`REQUESTS_IN_FLIGHT_MAX`] wait, in the disk or for being sent, and only if there is memory for
+//! It uses no sockets: it takes requests from an [`Inbox`] and puts replies into an [`Outbox`]. Its
+//! memory is bounded: a request is taken from the inbox only while fewer than
+//! [`REQUESTS_IN_FLIGHT_MAX`] are in the disk or wait to be sent, and only if there is memory for
 //! it. Otherwise it stays, the inbox fills, and the socket is not read.
 
 use std::io::IoSliceMut;
@@ -21,7 +21,7 @@ use super::reply::ErrorNumber;
 use super::request::{Command, Refusal, RequestHeader};
 use super::transfers::Transfers;
 
-/// A client that does not speak the protocol. Nothing more can be understood of what it sends.
+/// A client that violates the protocol. Nothing that it sends afterwards can be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the client sent something that is no request")]
 pub struct NotARequest;
@@ -35,7 +35,7 @@ pub struct Session {
     shutting_down: bool,
 }
 
-/// What the next bytes of the inbox are.
+/// The kind of the next bytes in the inbox.
 enum Receiving {
     Request,
     /// Content of a write: `piece` is being filled, `rest` comes after it.
@@ -45,7 +45,7 @@ enum Receiving {
         rest: Extent,
         bytes: u64,
     },
-    /// Content of a refused write, if any.
+    /// Content of a refused write, if there is any.
     Refused {
         left: u32,
         cookie: u64,
@@ -80,36 +80,36 @@ impl Session {
         }
     }
 
-    /// From now on requests are answered with ESHUTDOWN.
+    /// Answers requests with ESHUTDOWN from now on.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
     }
 
-    /// Whether the client said that it will ask for nothing more.
+    /// Whether the client has announced that it sends no more requests.
     pub fn is_disconnecting(&self) -> bool {
         self.disconnecting
     }
 
-    /// Whether the disk works on nothing of this session.
+    /// Whether the disk has no requests of this session.
     pub fn is_quiet(&self) -> bool {
         self.transfers.ios() == 0
     }
 
-    /// Whether every request that was received whole is answered.
+    /// Whether every completely received request is answered.
     pub fn is_answered(&self) -> bool {
         self.transfers.len() == 0 && matches!(self.receiving, Receiving::Request)
     }
 
-    /// Where received bytes go: content straight into a transfer's memory, as far as nothing waits
-    /// before it, and whatever comes after it into the inbox. Both empty while nothing more may be
-    /// received.
+    /// The memory for received bytes: content goes directly into a transfer's memory, if nothing
+    /// waits before it, and the bytes after it into the inbox. Both are empty while nothing more
+    /// may be received.
     pub fn space<'a>(&'a mut self, inbox: &'a mut Inbox) -> [IoSliceMut<'a>; 2] {
         match &mut self.receiving {
             Receiving::Content { piece: Some(piece), rest, .. }
                 if inbox.is_empty() && piece.filled < piece.content.len() =>
             {
-                // What follows is content of the next piece, which would only have to be copied
-                // from the inbox.
+                // The content of the next piece follows, which would have to be copied from the
+                // inbox.
                 let after = if rest.is_empty() { inbox.space() } else { &mut [] };
                 [IoSliceMut::new(piece.unfilled()), IoSliceMut::new(after)]
             }
@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    /// `count` bytes were received into the space.
+    /// Notes that `count` bytes were received into the space.
     pub fn received(&mut self, count: usize, inbox: &mut Inbox) {
         let mut left = count;
         if let Receiving::Content { piece: Some(piece), .. } = &mut self.receiving
@@ -130,16 +130,16 @@ impl Session {
         inbox.filled(left);
     }
 
-    /// Takes some requests, moves the disk on, and adds replies; whether there may be more to do at
-    /// once. Between two calls the replies can be sent, so that the client goes on while what has
-    /// ended later is decrypted.
+    /// Takes some requests, advances the disk, and adds replies. Returns whether there may be more
+    /// work at once. The replies can be sent between two calls, so that the client can continue
+    /// while later ones are decrypted.
     pub fn advance(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<bool, NotARequest> {
         let more = self.receive(inbox, outbox)?;
         Ok(self.transfers.advance(outbox) || more)
     }
 
-    /// As [`Self::advance`] for a client that is gone: takes nothing more from it, and answers
-    /// nothing.
+    /// As [`Self::advance`], for a client that is gone: takes no more requests, and sends no
+    /// replies.
     pub fn wind_down(&mut self) {
         let mut nobody = Outbox::default();
         while self.transfers.advance(&mut nobody) {
@@ -147,8 +147,8 @@ impl Session {
         }
     }
 
-    /// Takes what can be taken from the inbox now, up to so many requests that the disk should
-    /// begin with them; whether it stopped for that.
+    /// Takes requests from the inbox, up to as many as should be sent to the disk at once. Returns
+    /// whether it stopped for that reason.
     fn receive(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<bool, NotARequest> {
         self.transfers.take_now();
         let mut left = ENDS_POLLED_MAX;
@@ -196,7 +196,7 @@ impl Session {
         Ok(taken)
     }
 
-    /// Starts a request; `false` if it has to wait for memory or for others to end.
+    /// Starts a request. Returns `false` if it must wait for memory or for others to end.
     fn start(&mut self, cookie: u64, command: Command, outbox: &mut Outbox) -> bool {
         match command {
             Command::Read(extent) => return self.transfers.read(cookie, extent),
@@ -220,7 +220,8 @@ impl Session {
         true
     }
 
-    /// Moves a write's content on; `false` once bytes, memory or room in the disk are missing.
+    /// Moves a write's content to the disk. Returns `false` once bytes, memory or room in the disk
+    /// are missing.
     fn receive_content(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> bool {
         let Receiving::Content { slot, piece, rest, bytes } = &mut self.receiving else {
             return false;
@@ -250,7 +251,7 @@ impl Session {
         true
     }
 
-    /// Skips what belongs to a refused request, and answers it.
+    /// Skips the content of a refused request, and answers it.
     fn receive_refused(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> bool {
         let Receiving::Refused { left, cookie, refusal } = &mut self.receiving else {
             return false;

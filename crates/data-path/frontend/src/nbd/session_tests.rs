@@ -50,8 +50,8 @@ impl Bench {
         Self { disk, session, inbox, outbox: Outbox::default(), pool }
     }
 
-    /// Gives bytes as a socket does, at most `step` at once; what was answered. `Err` if the client
-    /// is to be closed.
+    /// Feeds bytes as a socket does, at most `step` at once. Returns the replies, or `Err` if the
+    /// client is to be closed.
     fn feed(&mut self, mut input: &[u8], step: usize) -> Result<Vec<u8>, NotARequest> {
         let mut output = Vec::new();
         loop {
@@ -103,7 +103,7 @@ fn request(kind: u16, flags: u16, offset: u64, length: u32, content: &[u8]) -> V
     .concat()
 }
 
-/// A request that mostly is about bytes of `extent`.
+/// A random request, usually for bytes of `extent`.
 fn random_request(random: &mut StdRng, extent: Extent) -> Vec<u8> {
     let kind = random.random_range(0..9_u16);
     if kind == command::DISCONNECT {
@@ -123,8 +123,7 @@ fn random_request(random: &mut StdRng, extent: Extent) -> Vec<u8> {
 
 #[test]
 fn the_cut_of_the_stream_does_not_matter() {
-    // Each request has a part of the disk to itself, because between requests that overlap there is
-    // no order.
+    // Each request has its own part of the disk, because overlapping requests have no order.
     let part = 3 << 20;
     for seed in 0..8 {
         let mut random = StdRng::seed_from_u64(seed);

@@ -8,16 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 
-/// After how many seconds without traffic a TCP peer is asked whether it is still there: a host
-/// that lost its power says nothing, and holds a place until it is missed.
+/// How long a TCP connection is idle before the kernel probes the peer: a host that lost its power
+/// sends nothing, and occupies a place until that is noticed.
 const KEEPALIVE_IDLE: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// A connected stream socket that never blocks. Shared with whoever has to look at its state or cut
-/// it from outside.
+/// A connected stream socket that never blocks. It is shared with threads that check its state or
+/// cut it from outside.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
-/// Who is at the other end, for the log.
+/// The peer at the other end, for the log.
 #[derive(Clone, Debug)]
 pub struct Peer(String);
 
@@ -33,7 +33,7 @@ impl Socket {
         Self(accepted)
     }
 
-    /// Settings for TCP: small replies go out at once, and a dead peer is noticed.
+    /// Configures TCP: small replies are sent at once, and a dead peer is noticed.
     pub fn prepare_tcp(&self) -> io::Result<()> {
         sockopt::set_tcp_nodelay(&self.0, true)?;
         sockopt::set_socket_keepalive(&self.0, true)?;
@@ -81,7 +81,7 @@ impl Socket {
 
     /// Ends the connection in both directions, even if other processes hold the socket.
     pub fn shut_down(&self) {
-        // A peer that is gone already is an error here, and as well.
+        // If the peer is gone already, this fails, which is fine too.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }

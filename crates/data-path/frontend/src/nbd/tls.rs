@@ -20,8 +20,8 @@ use webpki::EndEntityCert;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
     /// A DNS name among the subject's alternative names (RFC 5280, 4.2.1.6), written `dns:NAME`.
-    /// Compared without regard to case; a certificate's wildcard is a name like any other and
-    /// stands for no one else.
+    /// Compared without regard to case. A certificate's wildcard is an ordinary name and matches no
+    /// other.
     Dns(String),
     /// A URI among the subject's alternative names, written `uri:URI`.
     Uri(String),
@@ -54,8 +54,7 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // What a stranger's certificate says goes into the log, so nothing in it may look like
-            // another line.
+            // A stranger's certificate is logged, so nothing in it may look like another line.
             Identity::Dns(name) => write!(f, "dns:{}", name.escape_debug()),
             Identity::Uri(uri) => write!(f, "uri:{}", uri.escape_debug()),
             Identity::Fingerprint(bytes) => {
@@ -91,10 +90,10 @@ impl FromStr for Identity {
     }
 }
 
-/// Why TLS cannot be offered.
+/// The reasons why TLS cannot be offered.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// No PEM, or PEM of something else.
+    /// The data is not PEM, or PEM of another kind.
     #[error("the {what} cannot be used: {source}")]
     Pem {
         /// What it should be.
@@ -102,7 +101,7 @@ pub enum TlsError {
         /// What is wrong with it.
         source: rustls::pki_types::pem::Error,
     },
-    /// Nobody is admitted.
+    /// No client is admitted.
     #[error("no client is admitted to the export; name at least one identity")]
     NobodyAdmitted,
     /// The authorities that sign clients' certificates are unusable.
@@ -113,16 +112,16 @@ pub enum TlsError {
     Certificate(#[source] rustls::Error),
 }
 
-/// How a server proves who it is, and whom it admits.
+/// A server's certificate, and the clients that it admits.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
     pub(super) server: Arc<ServerConfig>,
 }
 
 impl TlsConfig {
-    /// A server with this certificate (and those that lead to its root) and key, which admits
-    /// clients whose certificate comes from one of the `authorities` and bears one of the
-    /// `admitted` identities. TLS 1.2 and 1.3.
+    /// A server with this certificate (and its chain up to the root) and key. It admits clients
+    /// whose certificate is signed by one of the `authorities` and has one of the `admitted`
+    /// identities. TLS 1.2 and 1.3.
     pub fn new(
         certificates: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -146,14 +145,14 @@ impl TlsConfig {
             .with_client_cert_verifier(Arc::new(Admission { chain, admitted }))
             .with_single_cert(certificates, key)
             .map_err(TlsError::Certificate)?;
-        // Every connection shows its certificate: a session that is resumed would outlive a change
-        // of who is admitted.
+        // Every connection must present its certificate: a resumed session would outlive a change
+        // of the admitted identities.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         Ok(Self { server: Arc::new(server) })
     }
 
-    /// As [`TlsConfig::new`], from the contents of PEM files: who serves opens none.
+    /// As [`TlsConfig::new`], from the contents of PEM files: the server opens no files.
     pub fn from_pem(
         certificates: &[u8],
         key: &[u8],
@@ -175,8 +174,8 @@ impl TlsConfig {
     }
 }
 
-/// Admits a client whose certificate is valid and names somebody on the list. It decides within the
-/// TLS handshake, so that a client which is not admitted gets not a byte of NBD.
+/// Admits a client whose certificate is valid and has an admitted identity. It decides within the
+/// TLS handshake, so that a client that is not admitted receives no byte of NBD.
 #[derive(Debug)]
 struct Admission {
     chain: Arc<dyn ClientCertVerifier>,

@@ -1,10 +1,10 @@
 //! Requests that the disk works on: cut into pieces on the way down, joined into one reply on the
 //! way up.
 //!
-//! Pieces are cut where they would be if the whole disk were cut, so that no two of them share a
-//! block. A read takes the memory for all of its pieces at once, or has to wait until it can: those
-//! that hold memory always end without needing more. A write takes memory for one piece at a time,
-//! as its content arrives.
+//! Pieces are cut at multiples of the piece size on the disk, so that no two of them share a block.
+//! A read takes the memory for all of its pieces at once, or waits until it can: requests that hold
+//! memory always end without needing more. A write takes memory for one piece at a time, as its
+//! content arrives.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,11 +28,11 @@ pub struct Transfers {
     channel: Box<dyn Channel<Plain>>,
     pool: BufferPool,
     recorder: Recorder,
-    /// When the requests that are being taken were taken, or what ends is answered: read once for
-    /// all of them.
+    /// The time at which the present requests are taken or answered; the clock is read once for all
+    /// of them.
     now: Option<Instant>,
     pending: InFlight<Pending>,
-    /// Pieces, flushes and the like in the disk.
+    /// Count of pieces, flushes and other operations in the disk.
     ios: usize,
     submitted: bool,
     done: Vec<Done<Plain>>,
@@ -42,22 +42,22 @@ pub struct Transfers {
 
 struct Pending {
     cookie: u64,
-    /// As what it is counted, since when, and how many bytes it moves; a write not before its
-    /// content has come, since until then it is the client that takes its time.
+    /// The operation that it is counted as, its start, and its bytes. A write counts from the
+    /// arrival of its content: until then it waits for the client.
     counted: Option<Counted>,
     /// The content that the reply carries.
     reads: Option<Extent>,
     writes: bool,
-    /// Pieces are written durably.
+    /// Whether pieces are written durably.
     durable: bool,
-    /// A flush follows once every piece is done.
+    /// Whether a flush follows once every piece is done.
     flush_after: bool,
-    /// Pieces in the disk.
+    /// Count of its pieces in the disk.
     ios: usize,
-    /// More pieces may follow.
+    /// Whether more pieces may follow.
     open: bool,
     error: Option<IoError>,
-    /// What was read, by piece.
+    /// The content that was read, by piece.
     content: Vec<Option<Buffer>>,
 }
 
@@ -93,7 +93,7 @@ impl Transfers {
         }
     }
 
-    /// Requests are taken from now on: the clock is read with the first of them.
+    /// Begins a new batch of requests: the clock is read with the first of them.
     pub fn take_now(&mut self) {
         self.now = None;
     }
@@ -102,7 +102,7 @@ impl Transfers {
         *self.now.get_or_insert_with(Instant::now)
     }
 
-    /// A request was refused at once.
+    /// Counts a request that was refused at once.
     pub fn refused(&mut self, operation: Option<Operation>) {
         if let Some(operation) = operation {
             self.recorder.refused(operation);
@@ -118,12 +118,12 @@ impl Transfers {
         }
     }
 
-    /// Count of requests that are not answered.
+    /// The count of requests that are not answered.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Count of pieces in the disk.
+    /// The count of pieces in the disk.
     pub fn ios(&self) -> usize {
         self.ios
     }
@@ -150,13 +150,13 @@ impl Transfers {
         })
     }
 
-    /// Starts a read; `false` if it has to wait for memory or for others to end.
+    /// Starts a read. Returns `false` if it must wait for memory or for others to end.
     pub fn read(&mut self, cookie: u64, extent: Extent) -> bool {
         self.start_read(cookie, extent, Some(extent))
     }
 
-    /// Starts reading ahead; `false` as for a read. No more than a client could read at once: the
-    /// rest is a hint not taken.
+    /// Starts reading ahead. Returns `false` as for a read. It reads no more than a client could
+    /// read at once, and ignores the rest of the hint.
     pub fn cache(&mut self, cookie: u64, extent: Extent, outbox: &mut Outbox) -> bool {
         let geometry = &self.agreement.geometry;
         let most = u64::from(geometry.payload_bytes_max()).min(extent.length());
@@ -200,7 +200,7 @@ impl Transfers {
 
     /// Starts a write, whose pieces follow.
     pub fn write(&mut self, cookie: u64, extent: Extent, durable: bool) -> Slot {
-        // One flush at the end costs less than force-unit-access for each of many pieces.
+        // One flush at the end is cheaper than force-unit-access for each of many pieces.
         let is_cut = self.pieces(extent).nth(1).is_some();
         let slot = self.insert(cookie);
         if let Some(pending) = self.pending.get_mut(slot) {
@@ -219,7 +219,7 @@ impl Transfers {
         self.submit(slot, 0, Request::Write { extent, from, durable });
     }
 
-    /// The write has all of its pieces.
+    /// Notes that the write has all of its pieces.
     pub fn close_write(&mut self, slot: Slot, bytes: u64, outbox: &mut Outbox) {
         if let Some(pending) = self.pending.get_mut(slot) {
             pending.open = false;
@@ -235,7 +235,7 @@ impl Transfers {
         self.submit(slot, 0, Request::Flush);
     }
 
-    /// Starts a discard. The seam has no durable one, so a flush makes it so.
+    /// Starts a discard. The disk interface has no durable discard, so a flush follows.
     pub fn discard(&mut self, cookie: u64, extent: Extent, durable: bool) {
         let slot = self.insert(cookie);
         if let Some(pending) = self.pending.get_mut(slot) {
@@ -257,8 +257,8 @@ impl Transfers {
         self.submit(slot, 0, request);
     }
 
-    /// Answers a question for block status, at once: what it may wait for is the file system's
-    /// metadata, and a client that asks is copying, not running on the disk.
+    /// Answers a request for block status, synchronously: it may wait only for the file system's
+    /// metadata, and a client that sends it is copying the disk, not running on it.
     pub fn block_status(&mut self, cookie: u64, extent: Extent, one: bool, outbox: &mut Outbox) {
         self.kick();
         let mut status = BlockStatus::new(extent, one);
@@ -269,7 +269,7 @@ impl Transfers {
         }
     }
 
-    /// Sends requests on their way and takes their ends; `false` if nothing ended.
+    /// Submits requests and takes completions. Returns `false` if nothing ended.
     pub fn advance(&mut self, outbox: &mut Outbox) -> bool {
         self.kick();
         let mut done = std::mem::take(&mut self.done);
@@ -338,7 +338,7 @@ impl Transfers {
         self.settle(slot, outbox);
     }
 
-    /// Answers a request of which nothing is left to do.
+    /// Answers a request if none of its work is left.
     fn settle(&mut self, slot: Slot, outbox: &mut Outbox) {
         let Some(pending) = self.pending.get_mut(slot) else {
             return;
@@ -379,8 +379,8 @@ impl Transfers {
         }
     }
 
-    /// Answers that all went well. A simple reply is the shorter one, and allowed wherever no
-    /// content is due.
+    /// Answers with success. A simple reply is shorter, and allowed for every reply without
+    /// content.
     fn answer(&self, cookie: u64, outbox: &mut Outbox) {
         outbox.push_header(ReplyHeader::simple(cookie));
     }

@@ -1,4 +1,4 @@
-//! A connection's bytes, in the clear or under TLS, behind one face that never blocks.
+//! A connection's bytes, in the clear or under TLS, behind one interface that never blocks.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::socket::Socket;
 /// Bytes of TLS records taken from the socket in one call: four records of the largest size.
 const RECORDS_BYTES: usize = 64 << 10;
 
-/// Bytes of encrypted replies that may wait for the socket. Replies beyond it wait in the clear,
-/// where they are not copied.
+/// Bytes of encrypted replies that may wait for the socket. Further replies wait unencrypted, where
+/// they are not copied.
 const ENCRYPTED_BYTES_MAX: usize = 256 << 10;
 
-/// How the bytes of a connection travel.
+/// How the bytes of a connection are sent.
 pub enum Transport {
-    /// As they are.
+    /// In the clear.
     Clear(Arc<Socket>),
     /// Under TLS.
     Tls(Box<TlsTransport>),
@@ -26,14 +26,14 @@ pub enum Transport {
 pub struct TlsTransport {
     socket: Arc<Socket>,
     tls: ServerConnection,
-    /// Records that were received and not decrypted: `records[start..end]`.
+    /// Records that were received and not yet decrypted: `records[start..end]`.
     records: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
 impl Transport {
-    /// Goes on under TLS. The client speaks first.
+    /// Continues under TLS. The client sends first.
     pub fn start_tls(socket: &Arc<Socket>, config: &Arc<ServerConfig>) -> Result<Self, rustls::Error> {
         let mut tls = ServerConnection::new(Arc::clone(config))?;
         tls.set_buffer_limit(Some(ENCRYPTED_BYTES_MAX));
@@ -54,7 +54,7 @@ impl Transport {
         }
     }
 
-    /// Receives into the slices; zero bytes are the end, `WouldBlock` says that the socket has to
+    /// Receives into the slices. Zero bytes mean the end; `WouldBlock` means that the socket must
     /// become readable first.
     pub fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
@@ -63,8 +63,8 @@ impl Transport {
         }
     }
 
-    /// Sends from the slices, as much as there is room for; `WouldBlock` says that the socket has
-    /// to become writable first.
+    /// Sends from the slices, as much as there is room for. `WouldBlock` means that the socket must
+    /// become writable first.
     pub fn send(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Transport::Clear(socket) => socket.send(from),
@@ -72,7 +72,7 @@ impl Transport {
         }
     }
 
-    /// Sends what is encrypted and waits; `WouldBlock` if some of it has to wait longer.
+    /// Sends encrypted bytes that wait; `WouldBlock` if some of them must wait longer.
     pub fn flush(&mut self) -> io::Result<()> {
         match self {
             Transport::Clear(_) => Ok(()),
@@ -85,7 +85,7 @@ impl Transport {
         matches!(self, Transport::Clear(_))
     }
 
-    /// Says good-bye as TLS does, as far as there is room for it.
+    /// Sends TLS's closing alert, if there is room for it.
     pub fn close(&mut self) {
         if let Transport::Tls(transport) = self {
             transport.tls.send_close_notify();
@@ -99,8 +99,8 @@ impl TlsTransport {
         loop {
             match self.tls.reader().read_vectored(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // An end without a good-bye. NBD says itself where requests end, so nothing can be
-                // cut off unseen.
+                // An end without a closing alert. NBD itself delimits requests, so a truncation is
+                // always noticed.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 other => return other,
             }
@@ -114,11 +114,11 @@ impl TlsTransport {
             self.end = self.socket.receive(&mut [IoSliceMut::new(&mut self.records[..])])?;
         }
         let mut records = &self.records[self.start..self.end];
-        // With no bytes, it learns that there are no more.
+        // With no bytes, rustls learns that the stream has ended.
         self.tls.read_tls(&mut records)?;
         self.start = self.end - records.len();
         let processed = self.tls.process_new_packets();
-        // What is answered to a handshake, and the alert that tells the client of an error.
+        // Send handshake messages, and the alert that reports an error to the client.
         match self.flush() {
             Err(error) if error.kind() != ErrorKind::WouldBlock && processed.is_ok() => return Err(error),
             _ => {}
@@ -144,7 +144,7 @@ impl TlsTransport {
     }
 }
 
-/// A socket as rustls wants to see it.
+/// A socket with the interface that rustls needs.
 struct Outgoing<'a>(&'a Socket);
 
 impl Write for Outgoing<'_> {

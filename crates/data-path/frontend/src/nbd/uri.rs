@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::listen::Address;
 
-/// What a client is to be given to connect to the export of this name ("The NBD Uniform Resource
-/// Indicator"). Over TCP it asks for TLS, without which nothing is served there.
+/// The URI by which a client connects to the export of this name ("The NBD Uniform Resource
+/// Indicator"). Over TCP it requests TLS, which is required there.
 pub fn uri(address: &Address, export: &str) -> String {
     let export = percent_encoded(export.as_bytes(), b"");
     match address {
@@ -18,7 +18,8 @@ pub fn uri(address: &Address, export: &str) -> String {
     }
 }
 
-/// RFC 3986, 2.1; `plain` are left as they are beside the unreserved characters.
+/// Percent-encodes bytes (RFC 3986, 2.1); those in `plain` stay as they are, like unreserved
+/// characters.
 fn percent_encoded(bytes: &[u8], plain: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || plain.contains(byte) {

@@ -2,13 +2,13 @@
 //!
 //! While a guest migrates on one host, two front ends are connected: the source, whose queues run,
 //! and the destination, which waits. The source's queues are drained before the destination's
-//! start. Each time the device begins to run for a front end, that is a new *run*, with a number. A
+//! start. Each time the device begins to run for a front end, it is a new *run*, with a number. A
 //! front end that ran before may run again only if it had the last run: after another one has run,
-//! the guest it holds is older than the disk, and would destroy it.
+//! its guest's state is older than the disk, and would corrupt it.
 //!
-//! The number is with the front end's session, and in its in-flight area ([`super::in_flight`]),
-//! where it survives the end of a connection and of this process. A server that has just started
-//! knows of no run and believes the first one that comes.
+//! The number is stored in the front end's session, and in its in-flight area
+//! ([`super::in_flight`]), where it survives the end of a connection and of this process. A server
+//! that has just started knows of no run and accepts the first number that it receives.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
-/// Why a front end may not run the device.
+/// The reasons why a front end may not run the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotActive {
-    /// Another one runs it, and did not stop in time.
+    /// Another front end runs it, and did not stop in time.
     #[error("another front end runs the device; stop its guest first")]
     Busy,
-    /// Another one ran it since.
+    /// Another front end has run it since.
     #[error(
         "this front end's guest is of run {known} and the disk is of run {last}: another front end ran the device \
          meanwhile, and going on would destroy its disk"
@@ -30,17 +30,17 @@ pub enum NotActive {
     Stale {
         /// The last run that this front end had.
         known: u64,
-        /// The last run there was.
+        /// The last run of the device.
         last: u64,
     },
 }
 
-/// Who runs the device.
+/// The session that runs the device.
 #[derive(Default)]
 pub struct Activity {
     state: Mutex<State>,
     released: Condvar,
-    /// Nobody waits any more.
+    /// Whether waiting has been ended for all.
     closed: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ struct State {
 }
 
 impl State {
-    /// Refuses a front end whose last run was not the last one.
+    /// Refuses a front end that did not have the last run.
     fn refuse_stale(&self, known: Option<u64>) -> Result<(), NotActive> {
         let last = self.last;
         match known.filter(|known| last != 0 && *known != last) {
@@ -64,7 +64,7 @@ impl State {
 }
 
 impl Activity {
-    /// Of a device whose last run was this one, as a predecessor knew it.
+    /// The activity of a device whose last run was this one, according to a predecessor.
     pub fn after(last: u64) -> Self {
         let state = Mutex::new(State { holder: None, last });
         Self { state, ..Self::default() }
@@ -75,13 +75,14 @@ impl Activity {
         self.state.lock().last
     }
 
-    /// Begins a run for `session`, whose last run was `known`; waits for another session to end its
-    /// run. The new run's number. A session whose run goes on gets the same number again.
+    /// Begins a run for `session`, whose last run was `known`. Waits for another session to end its
+    /// run. Returns the new run's number; a session that is already running gets the same number
+    /// again.
     pub fn begin(&self, session: usize, known: Option<u64>, patience: Duration) -> Result<u64, NotActive> {
         let deadline = Instant::now() + patience;
         let mut state = self.state.lock();
         while state.holder.is_some_and(|holder| holder != session) {
-            // Who missed a run will not have it by waiting.
+            // A front end that missed a run is refused without waiting.
             state.refuse_stale(known)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || self.closed.load(Ordering::SeqCst) {
@@ -103,7 +104,7 @@ impl Activity {
         self.state.lock().holder == Some(session)
     }
 
-    /// Takes a run up that goes on, as a predecessor handed it over.
+    /// Resumes a run that a predecessor handed over.
     pub fn continue_run(&self, session: usize) {
         self.state.lock().holder = Some(session);
     }
@@ -117,7 +118,7 @@ impl Activity {
         }
     }
 
-    /// Lets nobody wait any more.
+    /// Ends all waiting.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let _state = self.state.lock();
@@ -138,11 +139,11 @@ mod tests {
         activity.end(1);
         assert_eq!(activity.begin(1, None, Duration::ZERO), Err(NotActive::Busy));
         activity.end(0);
-        // A migration that failed: the source goes on.
+        // A failed migration: the source resumes.
         assert_eq!(activity.begin(0, Some(1), Duration::ZERO), Ok(2));
         activity.end(0);
         assert_eq!(activity.begin(1, None, Duration::ZERO), Ok(3));
-        // At once, however patient it is.
+        // Refused at once, however long it would wait.
         assert_eq!(
             activity.begin(0, Some(2), Duration::from_secs(3600)),
             Err(NotActive::Stale { known: 2, last: 3 })

@@ -1,24 +1,24 @@
 //! From a chain of descriptors to runs of guest memory.
 //!
-//! The chain is the guest's, and may say anything. Each descriptor is copied once and only the copy
-//! is looked at; the walk ends after as many descriptors as the tables have; every run is checked
-//! to be in the guest's memory.
+//! The guest controls the chain, so it may contain anything. Each descriptor is copied once and
+//! only the copy is used; the walk ends after as many descriptors as the tables have; every run is
+//! checked to be in the guest's memory.
 
 use strongroom_memory::{GuestAddress, GuestMemory};
 
 use super::protocol::{DESCRIPTOR_BYTES, INDIRECT_DESCRIPTORS_MAX, descriptor_flag as flag};
 use super::split_ring::{Layout, RingError};
 
-/// A run of guest memory in one piece here.
+/// A run of guest memory that is contiguous here too.
 pub type Run = (GuestAddress, u32);
 
-/// The memory of a request: what we read, then what we write. Filled again and again, so that no
-/// request allocates.
+/// The memory of a request: the parts that we read, then those that we write. It is reused, so that
+/// no request allocates.
 #[derive(Debug, Default)]
 pub struct Chain {
-    /// For us to read.
+    /// The runs that we read.
     pub readable: Vec<Run>,
-    /// For us to write.
+    /// The runs that we write.
     pub writable: Vec<Run>,
 }
 
@@ -64,7 +64,7 @@ impl Chain {
         }
     }
 
-    /// Adds a descriptor's memory, in as many runs as it has regions.
+    /// Adds a descriptor's memory, as one run per region.
     fn add(&mut self, memory: &GuestMemory, descriptor: &Descriptor) -> Result<(), RingError> {
         let runs = if descriptor.flags & flag::WRITE != 0 {
             &mut self.writable
@@ -77,7 +77,7 @@ impl Chain {
         while length > 0 {
             let run = memory.run_length(address, length)?;
             runs.push((address, run));
-            // Within a region, whose end is representable.
+            // The run is within a region, so its end does not overflow.
             address = GuestAddress(address.0 + u64::from(run));
             length -= run;
         }
@@ -103,8 +103,8 @@ impl Descriptor {
         }
     }
 
-    /// The table that an indirect descriptor stands for. It ends its chain, and its table holds no
-    /// other (2.7.5.3).
+    /// The table that an indirect descriptor refers to. The descriptor ends its chain, and its
+    /// table must not contain another indirect one (2.7.5.3).
     fn table(&self, allowed: bool) -> Result<Table, RingError> {
         let descriptors = self.length / DESCRIPTOR_BYTES as u32;
         let whole = self.length.is_multiple_of(DESCRIPTOR_BYTES as u32);
@@ -149,7 +149,7 @@ pub fn take_first<const N: usize>(
     Ok(Some(bytes))
 }
 
-/// Takes the last byte out of runs: its address.
+/// Takes the last byte out of runs. Returns its address.
 pub fn take_last(runs: &mut Vec<Run>) -> Option<GuestAddress> {
     let (address, length) = runs.last_mut()?;
     *length -= 1;

@@ -1,5 +1,5 @@
-//! The socket to a front end: whole messages with their files, and a deadline for each once it has
-//! begun.
+//! The socket to a front end: whole messages with their files. Each message has a deadline once it
+//! has begun.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use thiserror::Error;
 use super::message::{Header, MessageError};
 use super::protocol::{FILES_MAX, MESSAGE_TIMEOUT};
 
-/// Why nothing more comes from a front end.
+/// The reasons why no more messages can be received.
 #[derive(Debug, Error)]
 pub enum ChannelError {
     /// It closed the connection.
     #[error("the front end is gone")]
     Gone,
-    /// It stopped in the middle of a message, or takes no answer.
+    /// It stopped in the middle of a message, or does not receive an answer.
     #[error("the front end stalled half-way through a message")]
     Stalled,
-    /// More files than any message has.
+    /// A message has more files than any valid one.
     #[error("more than {FILES_MAX} files came with a message")]
     TooManyFiles,
-    /// What it sent is no message.
+    /// It sent an invalid message.
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The socket failed.
@@ -34,7 +34,7 @@ pub enum ChannelError {
     Socket(#[from] Errno),
 }
 
-/// What a front end is answered.
+/// An answer to a front end.
 pub struct Reply {
     /// The message.
     pub bytes: Vec<u8>,
@@ -42,11 +42,11 @@ pub struct Reply {
     pub file: Option<OwnedFd>,
 }
 
-/// What came.
+/// The result of a wait for a message.
 pub enum Received {
     /// A message.
     Message(Header, Vec<u8>, Vec<OwnedFd>),
-    /// Nothing; the thread was woken.
+    /// No message; the thread was woken.
     Woken,
 }
 
@@ -61,7 +61,7 @@ impl Channel {
         Self { socket: Arc::new(socket) }
     }
 
-    /// Waits for the next message, at most until a moment, or until the thread is woken.
+    /// Waits for the next message, at most until `until`, or until the thread is woken.
     pub fn receive(&self, waker: &Waker, until: Option<Instant>) -> Result<Received, ChannelError> {
         if !await_readable(&self.socket, waker, until)? {
             return Ok(Received::Woken);
@@ -69,7 +69,7 @@ impl Channel {
         let deadline = Instant::now() + MESSAGE_TIMEOUT;
         let mut bytes = [0; Header::BYTES];
         let mut files = Vec::new();
-        // Files come with a message's first byte.
+        // Files arrive with a message's first byte.
         let begun = loop {
             match self.receive_with_files(&mut bytes, &mut files) {
                 Err(ChannelError::Socket(Errno::AGAIN)) => self.await_event(PollFlags::IN, deadline)?,
@@ -83,7 +83,7 @@ impl Channel {
         Ok(Received::Message(header, body, files))
     }
 
-    /// Sends an answer whole, and its file with the first byte.
+    /// Sends a whole answer, with its file on the first byte.
     pub fn send(&self, answer: &Reply) -> Result<(), ChannelError> {
         send_whole(&self.socket, &answer.bytes, answer.file.as_ref())
     }
@@ -96,7 +96,7 @@ impl Channel {
     fn receive_with_files(&self, into: &mut [u8], files: &mut Vec<OwnedFd>) -> Result<usize, ChannelError> {
         let received =
             strongroom_wire::receive(&self.socket, into, FILES_MAX).map_err(|errno| match errno {
-                // A stream has no longest message: it is the files.
+                // A stream has no message limit, so the files are too many.
                 Errno::MSGSIZE => ChannelError::TooManyFiles,
                 errno => errno.into(),
             })?;
@@ -104,8 +104,8 @@ impl Channel {
         if received.bytes == 0 { Err(ChannelError::Gone) } else { Ok(received.bytes) }
     }
 
-    /// Receives the rest of something; files that come with it are not for us and the kernel closes
-    /// them.
+    /// Receives the rest of a message. Files that come with it are not expected, and the kernel
+    /// closes them.
     fn receive_exactly(&self, into: &mut [u8], deadline: Instant) -> Result<(), ChannelError> {
         let mut filled = 0;
         while filled < into.len() {
@@ -130,7 +130,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Sends a message whole over any socket of a front end, and a file with its first byte.
+/// Sends a whole message over any socket of a front end, with a file on its first byte.
 pub fn send_whole(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> Result<(), ChannelError> {
     let deadline = Instant::now() + MESSAGE_TIMEOUT;
     let mut left = bytes;
@@ -149,8 +149,8 @@ pub fn send_whole(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> Res
     Ok(())
 }
 
-/// Sleeps until there is something to read, at most until a moment, or until the thread is woken;
-/// whether there is something to read, and it was not woken.
+/// Sleeps until there is something to read, at most until `until`, or until the thread is woken.
+/// Returns whether there is something to read and the thread was not woken.
 pub fn await_readable(file: &impl AsFd, waker: &Waker, until: Option<Instant>) -> Result<bool, Errno> {
     let event = waker.event();
     let mut polled = [PollFd::new(file, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! What the guest sees of the disk beside its queues: features and the configuration space (VIRTIO
+//! The guest's view of the disk apart from its queues: features and the configuration space (VIRTIO
 //! 1.2, 5.2.3 and 5.2.4).
 
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use super::protocol::{
     DISCARD_SECTORS_MAX, DISCARD_SEGMENTS_MAX, IOS_IN_FLIGHT_MAX, SEGMENTS_MAX, SERIAL_BYTES, feature,
 };
 
-/// Bytes of the configuration space that have a meaning here.
+/// Bytes of the configuration space that this device uses.
 pub const CONFIG_BYTES: usize = 60;
 
-/// Where the driver says whether the disk caches writes.
+/// The offset at which the driver sets whether the disk caches writes.
 const WRITEBACK_OFFSET: usize = 32;
 
 /// A disk, as one guest sees it. Shared by its queues.
 pub struct Device {
-    /// A virtio disk has no status for a datastore that is full, so what finds no room waits.
+    /// A virtio disk has no status for a full datastore, so requests that find no room wait.
     disk: Arc<ParkDisk>,
     serial: [u8; SERIAL_BYTES],
     queues: u16,
-    /// What its queues count with.
+    /// The recorders of its queues' requests.
     recorders: Recorders,
-    /// The driver flushes what must be durable; otherwise every write is.
+    /// Whether the driver flushes writes that must be durable; if not, every write is durable.
     writeback: AtomicBool,
 }
 
 impl Device {
     /// A disk with a serial number, of which at most the first 20 bytes are shown, and at most
-    /// `queues` queues. What its owner should hear of is written into `book`.
+    /// `queues` queues. Trouble that its owner should know about is recorded in `book`.
     pub fn new(
         disk: Arc<dyn Disk<Plain>>,
         serial: &str,
@@ -48,7 +48,7 @@ impl Device {
         Self { disk, serial: padded, queues, recorders, writeback: AtomicBool::new(true) }
     }
 
-    /// The same disk for another guest, as a new driver finds it.
+    /// The same disk for another guest, in the state that a new driver expects.
     pub fn for_another(&self) -> Self {
         let Self { disk, serial, queues, recorders, .. } = self;
         let (disk, recorders) = (Arc::clone(disk), recorders.clone());
@@ -60,12 +60,12 @@ impl Device {
         &*self.disk
     }
 
-    /// A queue's way into it.
+    /// Opens a queue's channel to it.
     pub fn open_channel(&self, thread: &Thread) -> Result<ParkChannel, IoError> {
         self.disk.open_channel(thread, IOS_IN_FLIGHT_MAX)
     }
 
-    /// What a queue counts its requests with.
+    /// Claims a recorder for a queue's requests.
     pub fn claim_recorder(&self) -> Recorder {
         self.recorders.claim()
     }
@@ -80,23 +80,23 @@ impl Device {
         self.queues
     }
 
-    /// Back to what a new driver finds.
+    /// Resets it to the state that a new driver expects.
     pub fn reset(&self) {
         self.set_writeback(true);
     }
 
-    /// Whether the driver flushes what must be durable.
+    /// Whether the driver flushes writes that must be durable.
     pub fn writeback(&self) -> bool {
         self.writeback.load(Ordering::SeqCst)
     }
 
-    /// As the driver chose.
+    /// Sets the driver's choice.
     pub fn set_writeback(&self, writeback: bool) {
         self.writeback.store(writeback, Ordering::SeqCst);
     }
 
-    /// Whether a write must be durable before it is done, for a driver that agreed on `features`:
-    /// one that cannot flush, or that turned write-back off.
+    /// Whether a write must be durable before it is answered, for a driver that agreed on
+    /// `features`: one that cannot flush, or has turned write-back off.
     pub fn writes_through(&self, features: u64) -> bool {
         let flushes = features & feature::FLUSH != 0;
         let may_turn_off = features & feature::CONFIG_WCE != 0;
@@ -128,7 +128,7 @@ impl Device {
         features
     }
 
-    /// The bytes of a range of the configuration space; zeroes where nothing has a meaning.
+    /// The bytes of a range of the configuration space; unused bytes are zero.
     pub fn read_config(&self, range: ConfigRange) -> Vec<u8> {
         let config = self.config();
         (range.offset..range.offset + range.bytes)
@@ -136,7 +136,8 @@ impl Device {
             .collect()
     }
 
-    /// Takes what the driver wrote into the configuration space; `false` if it may not.
+    /// Takes a driver's write to the configuration space. Returns `false` if the write is not
+    /// allowed.
     pub fn write_config(&self, range: ConfigRange, bytes: &[u8]) -> bool {
         match (range.offset as usize, bytes) {
             (WRITEBACK_OFFSET, [writeback @ (0 | 1)]) => {

@@ -13,7 +13,7 @@ use super::message::LogDescription;
 /// Bytes of guest memory for each bit (`VHOST_LOG_PAGE`), whatever the page size of guest and host.
 const PAGE_BYTES: u64 = 4096;
 
-/// A log, mapped.
+/// A mapped log.
 pub struct DirtyPages {
     bits: GuestMemory,
     file: OwnedFd,
@@ -21,7 +21,7 @@ pub struct DirtyPages {
 }
 
 impl DirtyPages {
-    /// Maps that part of the front end's file.
+    /// Maps the described part of the front end's file.
     pub fn map(description: LogDescription, file: OwnedFd) -> Result<Self, GuestError> {
         let LogDescription { bytes, offset } = description;
         let region = GuestRegion::map(&file, offset, GuestAddress(0), bytes)?;
@@ -38,7 +38,7 @@ impl DirtyPages {
         &self.file
     }
 
-    /// Where it is there.
+    /// Where it lies in its file.
     pub fn description(&self) -> LogDescription {
         self.description
     }
@@ -49,13 +49,13 @@ impl DirtyLog for DirtyPages {
         if length == 0 {
             return;
         }
-        // Guest memory ends where addresses do, at the latest.
+        // Guest memory ends within the address space, so this does not overflow.
         let (mut page, last) = (address.0 / PAGE_BYTES, (address.0 + (length - 1)) / PAGE_BYTES);
         while page <= last {
             let last_here = last.min(page | 7);
             let bits = (0xFF << (page % 8)) & (0xFF >> (7 - last_here % 8)) & 0xFF;
             if let Err(error) = self.bits.set_bits(GuestAddress(page / 8), bits as u8) {
-                // The session takes no memory that its log does not cover.
+                // This cannot happen: a session refuses memory that its log does not cover.
                 tracing::error!(%error, "a page of the guest cannot be marked dirty; do not migrate it");
             }
             page = last_here + 1;

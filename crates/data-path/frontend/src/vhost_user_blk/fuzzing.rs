@@ -1,6 +1,6 @@
-//! What a fuzzer feeds: everything that a hostile front end or guest writes and this room reads,
-//! without sockets and disks. `fuzz/` runs it; the tests here replay the inputs that fuzzing found
-//! worth keeping.
+//! Entry points for fuzzers: all data that a hostile front end or guest writes and this module
+//! reads, without sockets and disks. `fuzz/` runs them; the tests here replay interesting inputs
+//! that fuzzing has found.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -19,19 +19,19 @@ use super::split_ring::{Layout, RingError, SplitRing};
 
 /// A guest's memory: two regions side by side.
 const REGION_BYTES: usize = 8 << 10;
-/// Queues of up to this many entries have a place in the in-flight area; there are larger ones.
+/// Queues of up to this many entries fit into the in-flight area; there are larger ones.
 const AREA_ENTRIES: u16 = 64;
 /// Chains taken from one queue: more than the longest queue holds.
 const CHAINS_MAX: usize = 1200;
 
-/// Takes `input` for a message: how many files came with it, a header, a body.
+/// Interprets `input` as a message: a count of files, a header, a body.
 pub fn message(input: &[u8]) {
     let Some((count, rest)) = input.split_first() else { return };
     let Some((header, body)) = rest.split_first_chunk::<{ Header::BYTES }>() else { return };
     let Ok(header) = Header::parse(header) else { return };
     assert!(header.body_bytes <= BODY_BYTES_MAX);
     let Some(body) = body.get(..header.body_bytes as usize) else { return };
-    // A channel takes no more.
+    // A channel accepts no more files.
     let files = null_files(usize::from(*count) % (FILES_MAX + 1));
     let came = files.len();
     let Ok(message) = Message::parse(header.request, body, files) else { return };
@@ -47,8 +47,8 @@ pub fn message(input: &[u8]) {
     }
 }
 
-/// Takes `input` for a queue, the guest's memory that it lies in, and what a killed predecessor
-/// noted of it.
+/// Interprets `input` as a queue, the guest's memory around it, and a killed predecessor's note
+/// about it.
 pub fn queue(input: &[u8]) {
     let Some((start, content)) = input.split_first_chunk::<12>() else { return };
     let word = |at: usize| u16::from_le_bytes([start[at], start[at + 1]]);
@@ -61,13 +61,13 @@ pub fn queue(input: &[u8]) {
         let stage = stage.get_or_insert_with(Stage::new);
         stage.set(guest, note);
         let in_flight = (flags & 4 != 0).then_some((&stage.area, 0));
-        // Whatever a guest has in its rings ends its own queue at worst.
+        // At worst the content of the rings ends the guest's own queue.
         let _ = serve(&stage.memory, layout, word(2), flags, in_flight);
     });
 }
 
-/// What a queue's thread does, without a disk: takes chains, looks at their memory, and puts them
-/// into the used ring.
+/// The work of a queue's thread without a disk: it takes chains, accesses their memory, and puts
+/// them into the used ring.
 fn serve(
     memory: &Arc<GuestMemory>,
     layout: Layout,
@@ -105,7 +105,7 @@ fn serve(
     Ok(())
 }
 
-/// A walk ends after the descriptors of two tables, and every run is memory.
+/// Checks that a walk ends after the descriptors of two tables, and that every run is in memory.
 fn check(memory: &GuestMemory, chain: &Chain, size: u16) {
     let descriptors = usize::from(size) + INDIRECT_DESCRIPTORS_MAX as usize;
     assert!(chain.readable.len() + chain.writable.len() <= 2 * descriptors);
@@ -120,7 +120,7 @@ fn null_files(count: usize) -> Vec<OwnedFd> {
 
 thread_local!(static STAGE: RefCell<Option<Stage>> = const { RefCell::new(None) });
 
-/// Made once for a thread, and filled anew by each input.
+/// Made once per thread, and refilled for each input.
 struct Stage {
     file: File,
     memory: Arc<GuestMemory>,
@@ -142,7 +142,7 @@ impl Stage {
         Self { file: file.into(), memory, area_file, area }
     }
 
-    /// Content up to what fits, and zeroes after it.
+    /// Sets the content, cut to what fits and padded with zeroes.
     fn set(&self, guest: &[u8], note: &[u8]) {
         let fill = |file: &File, from: &[u8], bytes: usize| {
             let mut content = from[..from.len().min(bytes)].to_vec();

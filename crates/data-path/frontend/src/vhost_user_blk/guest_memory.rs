@@ -1,4 +1,4 @@
-//! The guest's memory, as a front end describes it: regions that come and go.
+//! The guest's memory, as a front end describes it: regions that are added and removed.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use thiserror::Error;
 use super::dirty_log::DirtyPages;
 use super::message::RegionDescription;
 
-/// The most regions; QEMU asks for at most 512 and takes what it gets.
+/// The most regions; QEMU asks for up to 512 and accepts fewer.
 pub const REGIONS_MAX: usize = 64;
 
-/// Why the guest's memory cannot be as described.
+/// The reasons why the guest's memory cannot be used as described.
 #[derive(Debug, Error)]
 pub enum RegionError {
     /// It cannot be mapped, or overlaps.
     #[error(transparent)]
     Memory(#[from] GuestError),
-    /// The file ends before the region does; an access there would be the end of this process.
+    /// The file ends before the region does; an access there would kill this process.
     #[error("a memory region of {bytes} bytes reaches beyond the end of its file")]
     ShortFile {
         /// Its length.
         bytes: u64,
     },
-    /// More than are served.
+    /// More regions than are supported.
     #[error("more than {REGIONS_MAX} memory regions")]
     TooMany,
     /// No such region.
     #[error("there is no memory region like the one to remove")]
     NoSuchRegion,
-    /// Pages that could not be marked.
+    /// The dirty log does not cover all pages.
     #[error("the dirty log does not cover the guest's memory")]
     ShortLog,
 }
@@ -49,7 +49,7 @@ struct Region {
 }
 
 impl Regions {
-    /// All regions anew.
+    /// Replaces all regions.
     pub fn new(described: Vec<(RegionDescription, OwnedFd)>) -> Result<Self, RegionError> {
         let mut regions = Self::default();
         for (description, file) in described {
@@ -73,7 +73,7 @@ impl Regions {
         let mut regions = self.regions.clone();
         regions.push(Region { description, mapped, file: Arc::new(file) });
         let regions = Self { regions };
-        // Says whether it overlaps another.
+        // This fails if it overlaps another.
         regions.memory(None)?;
         Ok(regions)
     }
@@ -99,7 +99,7 @@ impl Regions {
         self.regions.iter().map(|region| (region.description, &*region.file))
     }
 
-    /// The memory that these regions make up; what is written there is marked in `log`.
+    /// The memory of these regions; writes to it are marked in `log`.
     pub fn memory(&self, log: Option<&Arc<DirtyPages>>) -> Result<Arc<GuestMemory>, RegionError> {
         let end = |region: &Region| region.description.guest.0 + region.description.bytes;
         if let Some(log) = log
@@ -112,7 +112,7 @@ impl Regions {
         Ok(Arc::new(GuestMemory::from_shared(regions, log)?))
     }
 
-    /// Where the guest sees `bytes` bytes that the front end sees at `user`; they lie in one
+    /// The guest address of `bytes` bytes that the front end sees at `user`; they must lie in one
     /// region.
     pub fn guest_address(&self, user: u64, bytes: u64) -> Option<GuestAddress> {
         self.regions.iter().find_map(|Region { description: region, .. }| {

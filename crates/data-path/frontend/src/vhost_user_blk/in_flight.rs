@@ -1,12 +1,13 @@
 //! The in-flight area: which requests were taken from the rings and are not answered yet, in memory
-//! that outlives us.
+//! that outlives this process.
 //!
-//! The front end keeps the area's file. When this process is killed, its successor is given the
-//! file, finds what was in flight, and does it again ("Inflight I/O tracking" of the vhost-user
-//! specification; this is its layout of a split virtqueue). Every store is atomic and in the order
-//! below, so that a kill between any two of them leaves an area that says the truth:
+//! The front end keeps the area's file. When this process is killed, its successor gets the file,
+//! finds the requests in flight, and repeats them ("Inflight I/O tracking" of the vhost-user
+//! specification; this is its layout for a split virtqueue). Every store is atomic and in the order
+//! below, so that a kill between any two of them leaves a correct area:
 //!
-//! - A request is in flight from the store of its flag on, which follows its number.
+//! - A request is in flight from the store of its flag on, which comes after the store of its
+//!   number.
 //! - Answers are put into the used ring in batches. The heads of a batch are linked first, the
 //!   newest first; then the used index is stored, which is what the driver sees; then the flags are
 //!   cleared; then the area's copy of the used index follows. A successor that finds the two
@@ -14,9 +15,9 @@
 //!   flags before anything else: a write that the driver knows to be done is never done again,
 //!   where it would destroy a newer one.
 //!
-//! Behind the queues lies a note of ours, of what a successor cannot learn from the front end: the
-//! run of the device that it knows ([`super::activity`]), and whether the driver turned the write
-//! cache off.
+//! After the queues there is a note of our own, with facts that a successor cannot learn from the
+//! front end: the run of the device that it knows ([`super::activity`]), and whether the driver
+//! turned the write cache off.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -45,10 +46,10 @@ const NEXT_AT: u64 = 6;
 const NUMBER_AT: u64 = 8;
 const ENTRY_BYTES: u64 = 16;
 
-/// Parts start on cache lines, so that queues do not share one.
+/// Parts start on cache line boundaries, so that queues do not share a line.
 const ALIGNMENT: u64 = 64;
 
-/// Behind the last queue: a mark that says whose note it is, then the note.
+/// After the last queue: a mark that identifies our note, then the note.
 const NOTE_BYTES: u64 = 64;
 const NOTE_MARK: u64 = u64::from_le_bytes(*b"strongr1");
 const RUN_AT: u64 = 8;
@@ -57,13 +58,13 @@ const WRITE_THROUGH_AT: u64 = 16;
 /// An area that cannot be used.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum InFlightError {
-    /// Not memory.
+    /// It cannot be mapped or accessed.
     #[error("the in-flight area cannot be used: {0}")]
     Memory(#[from] GuestError),
-    /// No file for a new one.
+    /// There is no file for a new area.
     #[error("cannot make an in-flight area: {0}")]
     File(Errno),
-    /// Numbers that do not fit together, or beyond the limits.
+    /// Its description is inconsistent, or exceeds the limits.
     #[error("an in-flight area of {bytes} bytes for {queues} queues of {queue_size} entries")]
     Description {
         /// Its length.
@@ -73,18 +74,18 @@ pub enum InFlightError {
         /// Entries of each.
         queue_size: u16,
     },
-    /// Its file could be cut off while it is mapped here.
+    /// Its file could be truncated while it is mapped here.
     #[error("the file of the in-flight area is shorter than it, or not sealed against shrinking")]
     NotSealed,
-    /// Of another layout.
+    /// It has another layout.
     #[error("an in-flight area of version {0}; version {VERSION} is known")]
     Version(u16),
-    /// The area says what cannot be.
+    /// The area contradicts its ring.
     #[error("the in-flight area contradicts its ring: {0}")]
     Contradiction(&'static str),
 }
 
-/// What a front end and we tell each other of an area.
+/// The description of an area, exchanged with a front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InFlightDescription {
     /// Its length.
@@ -116,16 +117,16 @@ impl InFlightDescription {
     }
 }
 
-/// What is noted for a successor beside the requests.
+/// The note for a successor, in addition to the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The last run of the device that the front end had.
     pub run: u64,
-    /// The driver wants every write to be durable.
+    /// Whether the driver wants every write to be durable.
     pub write_through: bool,
 }
 
-/// An area, mapped.
+/// A mapped area.
 pub struct InFlightArea {
     memory: GuestMemory,
     file: OwnedFd,
@@ -133,7 +134,7 @@ pub struct InFlightArea {
 }
 
 impl InFlightArea {
-    /// A new area, in a file that nobody can shrink.
+    /// Makes a new area, in a file that is sealed against shrinking.
     pub fn create(queues: u16, queue_size: u16) -> Result<Self, InFlightError> {
         let mut description = InFlightDescription { bytes: 0, offset: 0, queues, queue_size };
         description.bytes = description.queues_bytes() + NOTE_BYTES;
@@ -166,12 +167,12 @@ impl InFlightArea {
         &self.file
     }
 
-    /// What it is.
+    /// Its description.
     pub fn description(&self) -> InFlightDescription {
         self.description
     }
 
-    /// What a predecessor noted; `None` in an area that is new, or another server's.
+    /// A predecessor's note; `None` in an area that is new or was made by another server.
     pub fn note(&self) -> Result<Option<Note>, InFlightError> {
         let Some(place) = self.note_place() else { return Ok(None) };
         if self.memory.load_u64(place)? != NOTE_MARK {
@@ -182,7 +183,7 @@ impl InFlightArea {
         Ok(Some(Note { run, write_through }))
     }
 
-    /// Notes something for a successor.
+    /// Writes the note for a successor.
     pub fn set_note(&self, note: Note) -> Result<(), InFlightError> {
         let Some(place) = self.note_place() else { return Ok(()) };
         self.memory.store_u64(GuestAddress(place.0 + RUN_AT), note.run)?;
@@ -190,36 +191,36 @@ impl InFlightArea {
         Ok(self.memory.store_u64(place, NOTE_MARK)?)
     }
 
-    /// Other servers make areas without one.
+    /// The place of the note, which areas of other servers do not have.
     fn note_place(&self) -> Option<GuestAddress> {
         let end = self.description.queues_bytes();
         (end + NOTE_BYTES <= self.description.bytes).then_some(GuestAddress(end))
     }
 }
 
-/// What one queue has in flight.
+/// The requests of one queue that are in flight.
 pub struct InFlight {
     area: Arc<InFlightArea>,
     start: u64,
     ring_size: u16,
     /// The number of the next request taken.
     number: u64,
-    /// The requests put into the used ring and not published.
+    /// The requests that were put into the used ring and are not published yet.
     batch: Vec<u16>,
 }
 
 /// A queue's part of an area, as it was found.
 pub struct Recovered {
-    /// To go on with.
+    /// The state to continue with.
     pub in_flight: InFlight,
-    /// What was in flight, in the order in which it was taken.
+    /// The requests in flight, in the order in which they were taken.
     pub heads: Vec<u16>,
     /// The first entry of the available ring that was not taken; `None` if the area was never used.
     pub next_available: Option<u16>,
 }
 
 impl InFlight {
-    /// Takes up a queue's part of an area. `used_index` is the ring's, as the driver sees it.
+    /// Recovers a queue's part of an area. `used_index` is the ring's index, as the driver sees it.
     pub fn recover(
         area: &Arc<InFlightArea>,
         queue: usize,
@@ -262,7 +263,7 @@ impl InFlight {
         Ok(Recovered { in_flight, heads, next_available })
     }
 
-    /// Clears what the driver has seen to be done.
+    /// Clears the flags of requests whose answers the driver has seen.
     fn finish_last_batch(&self, used_index: u16) -> Result<(), InFlightError> {
         let count = used_index.wrapping_sub(self.load_u16(USED_AT)?);
         if count > self.ring_size {
@@ -281,7 +282,7 @@ impl InFlight {
         self.store_u16(USED_AT, used_index)
     }
 
-    /// A request was taken from the available ring.
+    /// Notes that a request was taken from the available ring.
     pub fn take(&mut self, head: u16) -> Result<(), InFlightError> {
         if self.is_taken(head)? {
             return Err(InFlightError::Contradiction(
@@ -293,7 +294,7 @@ impl InFlight {
         self.set_taken(head, true)
     }
 
-    /// Its answer was put into the used ring.
+    /// Notes that its answer was put into the used ring.
     pub fn put_used(&mut self, head: u16) -> Result<(), InFlightError> {
         let last = self.load_u16(LAST_BATCH_AT)?;
         self.area.memory.store_u16(self.entry(head, NEXT_AT), last)?;
@@ -302,9 +303,9 @@ impl InFlight {
         Ok(())
     }
 
-    /// Has the driver see all answers up to `used_index`, by `show`, and only then forgets their
-    /// requests: killed in between, a request would be lost that the driver still waits for. What
-    /// cannot be shown stays in flight.
+    /// Publishes all answers up to `used_index` to the driver with `show`, and only then clears
+    /// their requests: in the other order, a kill in between would lose a request that the driver
+    /// still waits for. If `show` fails, the requests stay in flight.
     pub fn publish<E: From<InFlightError>>(
         &mut self,
         used_index: u16,

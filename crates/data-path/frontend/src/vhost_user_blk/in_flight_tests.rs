@@ -34,7 +34,7 @@ fn what_was_taken_and_not_answered_comes_back_in_order() {
     assert!(matches!(in_flight.take(0), Err(InFlightError::Contradiction(_))));
 }
 
-/// The driver sees it.
+/// Publishing succeeds.
 fn shown() -> Result<(), InFlightError> {
     Ok(())
 }
@@ -47,7 +47,7 @@ fn a_request_is_in_flight_until_the_driver_sees_its_answer() {
         in_flight.take(head).unwrap();
     }
     in_flight.put_used(2).unwrap();
-    // Killed before the driver's index is stored, and when it cannot be: the driver waits for both.
+    // Killed before the driver's index is stored, or when storing fails: the driver waits for both.
     let refused = in_flight.publish(11, || {
         assert_eq!(recover(&again(&area), 10).heads, [1, 2], "before the driver sees the answer");
         Err(InFlightError::NotSealed)
@@ -60,7 +60,7 @@ fn a_request_is_in_flight_until_the_driver_sees_its_answer() {
 
 #[test]
 fn a_kill_between_any_two_stores_neither_loses_nor_repeats() {
-    // The steps of `publish`, one by one: up to which a predecessor came.
+    // The steps of `publish`, one by one: a predecessor was killed after each.
     for steps in 0..4 {
         let area = area();
         let mut in_flight = recover(&area, 10).in_flight;
@@ -82,7 +82,7 @@ fn a_kill_between_any_two_stores_neither_loses_nor_repeats() {
         let found = recover(&again(&area), used);
         let expected: &[u16] = if steps >= 1 { &[] } else { &[1, 2] };
         assert_eq!((&found.heads[..], found.next_available), (expected, Some(13)), "after {steps} steps");
-        // A successor that is killed while it recovers has one of its own, which finds the same.
+        // The successor of one that is killed during recovery finds the same.
         assert_eq!(recover(&again(&area), used).heads, expected);
     }
 }

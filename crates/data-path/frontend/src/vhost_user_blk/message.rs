@@ -1,7 +1,7 @@
-//! Messages of a front end, from bytes and files to types.
+//! Parses messages of a front end, from bytes and files to types.
 //!
 //! Pure: a message's body and files have been received within the limits of [`super::protocol`],
-//! and nothing here takes memory by a number that the front end chose.
+//! and nothing here allocates memory by a number that the front end chose.
 
 use std::os::fd::OwnedFd;
 
@@ -12,25 +12,25 @@ use thiserror::Error;
 use super::in_flight::InFlightDescription;
 use super::protocol::{BODY_BYTES_MAX, CONFIG_BYTES_MAX, FILES_MAX, header_flag as flag, request};
 
-/// A message that cannot be taken. Those of a header end the session, because nothing after them
-/// can be understood.
+/// A message that cannot be parsed. An error in a header ends the session, because nothing after it
+/// can be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
     /// Another version of the protocol, or an answer where a request is due.
     #[error("the header's flags {0:#x} are not those of a request of version 1")]
     Flags(u32),
-    /// More than any message that is served.
+    /// The body is longer than that of any supported message.
     #[error("message {request} has a body of {bytes} bytes; at most {BODY_BYTES_MAX} are taken")]
     TooLong {
         /// Its type.
         request: u32,
-        /// What its header says.
+        /// The body's length according to its header.
         bytes: u32,
     },
-    /// Not served.
+    /// The message is not supported.
     #[error("message {0} is not served")]
     Unknown(u32),
-    /// The body is not what the message's type says.
+    /// The body does not match the message's type.
     #[error("the body of message {0} has the wrong length or content")]
     Body(u32),
     /// Files are missing, or too many.
@@ -43,12 +43,12 @@ pub enum MessageError {
     },
 }
 
-/// What every message starts with.
+/// The header of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The message's type.
     pub request: u32,
-    /// Whether the front end waits for an answer even where the message has none of its own.
+    /// Whether the front end waits for an answer even to a message that has no answer by itself.
     pub needs_reply: bool,
     /// Bytes of the body.
     pub body_bytes: u32,
@@ -58,7 +58,7 @@ impl Header {
     /// Its length.
     pub const BYTES: usize = 12;
 
-    /// Understands a header.
+    /// Parses a header.
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Result<Self, MessageError> {
         let mut body = Body { request: 0, rest: bytes };
         let (request, flags, body_bytes) = (body.u32()?, body.u32()?, body.u32()?);
@@ -95,7 +95,7 @@ pub struct RegionDescription {
     pub guest: GuestAddress,
     /// Its length.
     pub bytes: u64,
-    /// Where the front end sees it; the addresses of rings are told so.
+    /// Where the front end sees it; ring addresses are given in these terms.
     pub user: u64,
     /// Where it starts in its file.
     pub file_offset: u64,
@@ -118,13 +118,13 @@ mod guest_address {
 /// A number for a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingState {
-    /// Which ring.
+    /// The ring's index.
     pub index: u32,
     /// The number.
     pub number: u32,
 }
 
-/// The places of a ring's parts, as the front end sees them.
+/// The addresses of a ring's parts, as the front end sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingAddresses {
     /// Descriptor table.
@@ -153,7 +153,7 @@ pub struct ConfigRange {
     pub bytes: u32,
 }
 
-/// A message that is served.
+/// A supported message.
 #[derive(Debug)]
 pub enum Message {
     GetFeatures,
@@ -188,7 +188,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Understands a message.
+    /// Parses a message.
     pub fn parse(request: u32, body: &[u8], files: Vec<OwnedFd>) -> Result<Self, MessageError> {
         let mut body = Body { request, rest: body };
         let mut files = Files { request, files };
@@ -219,7 +219,7 @@ impl Message {
             request::GET_MAX_MEM_SLOTS => Message::GetMemorySlots,
             request::ADD_MEM_REG => Message::AddRegion(body.one_region()?, files.one()?),
             request::REM_MEM_REG => {
-                // Some front ends send the file again, which says nothing.
+                // Some front ends send the file again, which has no meaning.
                 files.files.truncate(0);
                 Message::RemoveRegion(body.one_region()?)
             }
@@ -228,7 +228,7 @@ impl Message {
                 Message::SetLog(log, files.one()?)
             }
             request::SET_LOG_FD => {
-                // What it would be signalled for, errors of the log, ends the session here.
+                // The file would be signalled on errors of the log, which end the session here.
                 files.files.truncate(0);
                 body.rest = &[];
                 Message::SetLogEvent
@@ -245,7 +245,7 @@ impl Message {
     }
 }
 
-/// What is left of a body.
+/// The rest of a body.
 struct Body<'a> {
     request: u32,
     rest: &'a [u8],
@@ -277,7 +277,7 @@ impl Body<'_> {
         Ok(Message::SetRingAddresses(index, addresses))
     }
 
-    /// A ring's index, and its file unless bit 8 says that there is none.
+    /// A ring's index, and its file unless bit 8 is set.
     fn ring_file(
         &mut self,
         files: &mut Files,
@@ -339,7 +339,7 @@ impl Body<'_> {
     }
 }
 
-/// What is left of a message's files.
+/// The rest of a message's files.
 struct Files {
     request: u32,
     files: Vec<OwnedFd>,

@@ -1,4 +1,4 @@
-//! One block request: where it stands, and its pieces.
+//! One block request: its progress, and its pieces.
 
 use std::time::Instant;
 
@@ -11,60 +11,61 @@ use super::chain::Run;
 use super::split_ring::{RingError, SplitRing};
 use crate::failure::kind_of;
 
-/// What a request's status byte says.
+/// The values of a request's status byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Done.
     Ok = 0,
     /// Not done, or not in full.
     Failed = 1,
-    /// Nothing that this device does.
+    /// Not supported by this device.
     Unsupported = 2,
 }
 
-/// What is to be said of a request when nothing of it is in the disk any more.
+/// The outcome of a request once none of its pieces is in the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All of it was done.
     Done,
     /// Some of it failed.
     Failed,
-    /// Some of it found no room, and the queue ends: nothing is said, and a successor does it
-    /// again.
+    /// Some of it found no room, and the queue ends: it is not answered, and a successor repeats
+    /// it.
     Left,
 }
 
 /// A request of a guest.
 pub struct Pending {
     pub head: u16,
-    /// Where its status goes.
+    /// The address of its status byte.
     pub place: GuestAddress,
-    /// Bytes of its memory that were written where it succeeds, the status included.
+    /// Bytes of its memory that are written if it succeeds, including the status.
     pub written_bytes: u32,
     pub operation: Operation,
-    /// Bytes that it moves, for the count.
+    /// Bytes that it transfers, for the statistics.
     pub bytes: u64,
     /// When it was taken from the ring.
     pub taken: Instant,
-    /// Where its content is, from byte `run_offset` of run `run` on that of `rest`.
+    /// The memory of its content. Byte `run_offset` of run `run` is where the content of `rest`
+    /// begins.
     pub runs: Vec<Run>,
     run: usize,
     run_offset: u32,
-    /// What is not submitted yet.
+    /// The extent that is not submitted yet.
     pub rest: Extent,
     pub durable: bool,
-    /// A flush follows once every piece is done.
+    /// Whether a flush follows once every piece is done.
     pub flush_after: bool,
     pub ios: usize,
     /// Count of pieces so far.
     pub pieces: u32,
     pub outcome: Outcome,
-    /// As what its first failure is counted.
+    /// The kind that its first failure is counted as.
     pub failure: Option<ErrorKind>,
 }
 
 impl Pending {
-    /// A request that answers at `place` and transfers `rest`, which is empty where it is no
+    /// A request with its status at `place` that transfers `rest`, which is empty if it is no
     /// transfer.
     pub fn new(head: u16, place: GuestAddress, operation: Operation, rest: Extent, taken: Instant) -> Self {
         Self {
@@ -87,7 +88,7 @@ impl Pending {
         }
     }
 
-    /// The next piece of a transfer, cut off from what is left.
+    /// Cuts off the next piece of a transfer.
     pub fn next_piece(
         &mut self,
         ring: &SplitRing,
@@ -115,7 +116,7 @@ impl Pending {
         })
     }
 
-    /// Gives the request up: what is left of it is not begun.
+    /// Fails the request: its remaining pieces are not submitted.
     pub fn fail(&mut self, error: &IoError) {
         if self.outcome != Outcome::Failed {
             tracing::warn!(%error, "a guest's request failed");

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Messages of a front end that this server knows.
+/// Messages of a front end that this server supports.
 pub mod request {
     pub const GET_FEATURES: u32 = 1;
     pub const SET_FEATURES: u32 = 2;
@@ -38,7 +38,7 @@ pub mod request {
     pub const GET_STATUS: u32 = 40;
 }
 
-/// Messages that this server sends of its own.
+/// Messages that this server sends on its own initiative.
 pub mod backend_request {
     pub const CONFIG_CHANGE: u32 = 2;
 }
@@ -84,13 +84,12 @@ pub mod feature {
     pub const MQ: u64 = 1 << 12;
     pub const DISCARD: u64 = 1 << 13;
     pub const WRITE_ZEROES: u64 = 1 << 14;
-    /// Not a feature of virtio: what is written into the guest's memory is marked in the front
-    /// end's log.
+    /// Not a feature of virtio: writes to the guest's memory are marked in the front end's log.
     pub const LOG_ALL: u64 = 1 << 26;
     pub const RING_INDIRECT_DESC: u64 = 1 << 28;
     pub const RING_EVENT_IDX: u64 = 1 << 29;
-    /// Not a feature of virtio: the front end knows protocol features, and enables each ring by a
-    /// message.
+    /// Not a feature of virtio: the front end supports protocol features, and enables each ring by
+    /// a message.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
 }
@@ -121,9 +120,9 @@ pub const DESCRIPTOR_BYTES: u64 = 16;
 /// Bytes of the serial number that GET_ID asks for.
 pub const SERIAL_BYTES: usize = 20;
 
-/// The most bytes of a message's body; a longer one ends the session. The longest that is served is
-/// SET_CONFIG of the whole configuration space, 268 bytes; the rest is for messages of other
-/// devices, which are refused one by one.
+/// The most bytes of a message's body; a longer one ends the session. The longest supported one is
+/// SET_CONFIG of the whole configuration space, 268 bytes; the rest leaves room for messages of
+/// other devices, which are refused individually.
 pub const BODY_BYTES_MAX: u32 = 4096;
 
 /// The most descriptors of files with one message: the regions of SET_MEM_TABLE.
@@ -138,17 +137,17 @@ pub const QUEUES_MAX: u16 = 16;
 /// The most entries of a queue. QEMU allows 1024.
 pub const QUEUE_SIZE_MAX: u16 = 1024;
 
-/// The most descriptors of an indirect table; drivers keep to [`SEGMENTS_MAX`] and two more.
+/// The most descriptors of an indirect table; drivers use at most [`SEGMENTS_MAX`] and two more.
 pub const INDIRECT_DESCRIPTORS_MAX: u32 = 1024;
 
-/// Data descriptors of one request that a driver is told to keep to: with header and status they
+/// The most data descriptors of one request, as announced to drivers: with header and status they
 /// fill a queue of 128 entries, QEMU's default.
 pub const SEGMENTS_MAX: u32 = 126;
 
 /// Segments of one discard or zeroing.
 pub const DISCARD_SEGMENTS_MAX: usize = 16;
 
-/// Sectors of one such segment: 2 GiB, so that one of them does not hold a queue up for long.
+/// Sectors of one such segment: 2 GiB, so that one segment does not block a queue for long.
 pub const DISCARD_SECTORS_MAX: u32 = 1 << 22;
 
 /// The most pieces, of all requests of one queue, that are in flight in the disk. More requests
@@ -164,11 +163,11 @@ pub const ACTIVATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of the largest dirty log: 16 TiB of guest memory.
 pub const LOG_BYTES_MAX: u64 = 1 << 29;
 
-/// Memory of one queue for the stages below, taken as needed.
+/// Memory of one queue for the stages below, allocated as needed.
 pub const STAGE_MEMORY_BYTES: usize = 32 << 20;
 
-/// How long a front end may take for the rest of a message that it began, and for taking an answer.
+/// How long a front end may take to send the rest of a message, and to receive an answer.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long stopping waits for what is in flight.
+/// How long stopping waits for requests in flight.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);

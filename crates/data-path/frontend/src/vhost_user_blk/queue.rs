@@ -22,44 +22,44 @@ use super::spinning::Spinning;
 use super::split_ring::{Layout, RingError, SplitRing};
 use super::transfers::{Transfers, Unfinished};
 
-/// The most requests that are taken from the ring before what was taken is sent to the disk: so the
-/// disk begins with the first ones while later ones are encrypted. As many ends come from it at
-/// once, which the driver learns of before later ones are decrypted.
+/// The most requests that are taken from the ring before they are sent to the disk: so the disk
+/// begins with the first ones while later ones are encrypted. At most as many completions are
+/// polled at once, so that the driver learns of them before later ones are decrypted.
 const REQUESTS_TAKEN_MAX: usize = ENDS_POLLED_MAX;
 
-/// After how many bytes that they transfer they are sent.
+/// The bytes of content after which taken requests are sent to the disk.
 const BYTES_TAKEN_MAX: u64 = ENDS_POLLED_BYTES_MAX as u64;
 
-/// Why a queue does not run.
+/// The reasons why a queue does not run.
 #[derive(Debug, Error)]
 pub enum QueueError {
-    /// The guest's ring is not one.
+    /// The guest's ring is invalid.
     #[error("the guest's queue is broken: {0}")]
     Ring(#[from] RingError),
     /// The disk or the event loop failed.
     #[error("the queue cannot be served: {0}")]
     Io(#[from] IoError),
-    /// No memory.
+    /// There is no memory.
     #[error(transparent)]
     Memory(#[from] strongroom_memory::PoolError),
-    /// No thread.
+    /// There is no thread.
     #[error("no thread is free for the queue")]
     NoLane,
-    /// The file for kicks is none that tells of them.
+    /// The file for kicks is not usable as an eventfd.
     #[error("the file for kicks cannot be read: {0}")]
     Kick(Errno),
 }
 
-/// The file by which the driver is called: the front end changes it while the queue runs, so that a
+/// The eventfd that interrupts the driver. The front end changes it while the queue runs, so that a
 /// guest can mask its interrupts without a pause.
 #[derive(Debug, Default)]
 pub struct CallFile(Mutex<Option<Arc<OwnedFd>>>);
 
 impl CallFile {
-    /// Calls by this file from now on, or not at all. The driver is called once at that: of answers
-    /// that came while the front end held another file nobody may have told it. QEMU begins with
-    /// one of its own, and exchanges it when the rings run; what was in flight when a worker was
-    /// killed is answered right between the two.
+    /// Sets the eventfd that interrupts the driver; `None` masks it. The driver is interrupted once
+    /// right away, because it may have missed the interrupts of answers that came while the front
+    /// end used another file. QEMU begins with its own file, and exchanges it when the rings run;
+    /// requests that were in flight when a worker was killed are answered right between the two.
     pub fn set(&self, file: Option<Arc<OwnedFd>>) {
         *self.0.lock() = file;
         self.call();
@@ -77,13 +77,13 @@ impl CallFile {
     }
 }
 
-/// What a queue runs with. A change of any of it ends the thread first.
+/// The parameters of a queue. To change any of them, the thread is ended first.
 pub struct QueueSetup {
     /// The queue's number.
     pub index: usize,
     /// The disk.
     pub device: Arc<Device>,
-    /// What the driver agreed on.
+    /// The features that the driver agreed on.
     pub features: u64,
     /// The guest's memory.
     pub memory: Arc<GuestMemory>,
@@ -91,19 +91,19 @@ pub struct QueueSetup {
     pub layout: Layout,
     /// The first entry to take, unless the in-flight area knows better.
     pub next_available: u16,
-    /// Where it is noted what is in flight.
+    /// The area that records requests in flight.
     pub in_flight: Option<Arc<InFlightArea>>,
-    /// Tells of new entries.
+    /// The eventfd that signals new entries.
     pub kick: Arc<OwnedFd>,
-    /// Tells the driver of used ones.
+    /// The eventfd that signals used entries to the driver.
     pub call: Arc<CallFile>,
-    /// Tells the front end that the queue is broken.
+    /// The eventfd that tells the front end that the queue is broken.
     pub error: Option<Arc<OwnedFd>>,
 }
 
 /// A queue that runs.
 pub struct Queue {
-    /// Set when it is to end.
+    /// Set when the queue is asked to end.
     stopping: Arc<OnceLock<Unfinished>>,
     waker: Arc<Waker>,
     job: Job<u16>,
@@ -111,8 +111,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Starts a queue; whatever is in its ring already, or was in flight when a predecessor ended,
-    /// is served at once.
+    /// Starts a queue. Requests that are already in its ring, or were in flight when a predecessor
+    /// ended, are served at once.
     pub fn start(setup: QueueSetup, lanes: &Lanes) -> Result<Self, QueueError> {
         let stopping = Arc::new(OnceLock::new());
         let (started, start) = sync_channel(1);
@@ -129,10 +129,10 @@ impl Queue {
         }
     }
 
-    /// Takes no more from the ring, answers what was taken, and ends: the entry at which to go on.
-    /// What waits for room is dealt with as `unfinished` says.
+    /// Takes no more from the ring, answers the requests that were taken, and ends. Returns the
+    /// entry at which to continue. `unfinished` decides about requests that wait for room.
     pub fn stop(self, unfinished: Unfinished) -> u16 {
-        // Nobody else sets it: this takes the queue.
+        // This consumes the queue, so it cannot be set already.
         let _ = self.stopping.set(unfinished);
         self.waker.wake();
         self.job.join().unwrap_or_else(|_| {
@@ -165,7 +165,7 @@ fn run(
             signal(file);
         }
     }
-    // One that ends by itself is broken, and nobody takes it up.
+    // A queue that ends by itself is broken, and is not resumed.
     runner.drain(stopping.get().copied().unwrap_or(Unfinished::Failed));
     runner.event_loop.unwatch(runner.token);
     runner.ring.next_available()
@@ -180,11 +180,11 @@ struct Runner {
     transfers: Transfers,
     indirect: bool,
     ready: Vec<Ready>,
-    /// Waits for the driver alone: nothing is in the disk.
+    /// The account of waits only for the driver, while nothing is in the disk.
     driver_waits: Spinning,
-    /// Waits for the disk, and perhaps the driver.
+    /// The account of waits for the disk, and perhaps the driver.
     disk_waits: Spinning,
-    /// When the wait ended after which the next turn comes.
+    /// When the wait before the next turn ended.
     woken: Option<Instant>,
 }
 
@@ -224,7 +224,8 @@ impl Runner {
             if self.spins_to_work(begun, is_quiet)? {
                 continue;
             }
-            // With no room, the end of a request wakes us, and the next kick would be for nothing.
+            // If there is no room, the end of a request wakes us, and the next kick would be
+            // useless.
             if self.transfers.has_room() && self.ring.listen()? {
                 continue;
             }
@@ -237,23 +238,23 @@ impl Runner {
         Ok(())
     }
 
-    /// The account of waits for the driver alone, or for the disk.
+    /// The account of waits only for the driver, or for the disk.
     fn waits(&mut self, is_quiet: bool) -> &mut Spinning {
         if is_quiet { &mut self.driver_waits } else { &mut self.disk_waits }
     }
 
-    /// Looks for work before the queue sleeps, where that pays; whether there was any, which is
-    /// done then.
+    /// Polls for work before the queue sleeps, if that pays, and does it. Returns whether there was
+    /// any.
     fn spins_to_work(&mut self, begun: Instant, is_quiet: bool) -> Result<bool, QueueError> {
         let Some(window) = self.waits(is_quiet).window() else { return Ok(false) };
-        // It may have been asked to, for the sleep before.
+        // The driver may still be asked to kick, from the sleep before.
         self.ring.be_quiet()?;
         while begun.elapsed() < window {
             if self.event_loop.has_arrived() || self.transfers.has_room() && self.ring.look_for_new()? {
                 let now = Instant::now();
                 let after = now.saturating_duration_since(begun);
                 self.woken = Some(now);
-                // The kernel may have reported a foreign event, or none.
+                // The kernel may have reported an unrelated event, or none.
                 if self.turn()? {
                     self.waits(is_quiet).found(after);
                     return Ok(true);
@@ -266,7 +267,7 @@ impl Runner {
         Ok(false)
     }
 
-    /// Does what can be done without waiting; whether that was anything.
+    /// Does all work that needs no wait. Returns whether there was any.
     fn turn(&mut self) -> Result<bool, QueueError> {
         let mut taken = false;
         let woken = self.woken.take();
@@ -298,7 +299,7 @@ impl Runner {
         }
         match rustix::io::read(&*self.kick, &mut [0_u8; 8]) {
             Ok(8) | Err(Errno::AGAIN | Errno::INTR) => {}
-            // A file that ends is always ready and never tells of anything.
+            // A file at its end is always ready and never signals anything.
             Ok(_) => return Err(QueueError::Kick(Errno::INVAL)),
             Err(errno) => return Err(QueueError::Kick(errno)),
         }
@@ -306,8 +307,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Answers what was taken, as far as there is a place for answers, and waits until the disk is
-    /// done. It does not wait for room.
+    /// Answers the requests that were taken, as far as possible, and waits until the disk is done.
+    /// It does not wait for room.
     fn drain(&mut self, unfinished: Unfinished) {
         self.transfers.give_up(unfinished);
         loop {
@@ -325,7 +326,7 @@ impl Runner {
             if self.transfers.is_quiet() {
                 return;
             }
-            // Should the event loop fail, the ring itself waits for the kernel when it is dropped.
+            // If the event loop fails, the ring itself waits for the kernel when it is dropped.
             if !moved && self.event_loop.wait(None).is_err() {
                 return;
             }
@@ -355,7 +356,7 @@ mod tests {
         let (masked, guests) = (file(), file());
         let call = CallFile::default();
         call.set(Some(Arc::clone(&masked)));
-        // What is answered now, the guest hears of by the file that comes.
+        // The guest is told of an answer in between by the next file.
         call.call();
         assert!(calls(&masked) > 0);
         call.set(Some(Arc::clone(&guests)));

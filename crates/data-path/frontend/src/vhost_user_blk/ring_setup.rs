@@ -1,4 +1,4 @@
-//! What a front end has said of one ring, and the queue that runs by it.
+//! A front end's settings of one ring, and the queue that runs with them.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::split_ring::{Layout, RingError};
 use super::suspended::{Incoming, Outgoing, SuspendedError, SuspendedRing};
 use super::transfers::Unfinished;
 
-/// Why a ring cannot run as it was described.
+/// The reasons why a ring cannot run as described.
 #[derive(Debug, Error)]
 pub enum SetupError {
-    /// A part of the ring is in no region.
+    /// A part of the ring is not in any region.
     #[error("part of ring {0} is not in the guest's memory")]
     Outside(usize),
-    /// A part of the ring is not aligned as virtio asks.
+    /// A part of the ring is not aligned as virtio requires.
     #[error("part of ring {0} is not aligned")]
     Misaligned(usize),
     /// The ring cannot be served.
@@ -42,7 +42,7 @@ pub enum SetupError {
     },
 }
 
-/// What all rings of a session share.
+/// The parameters that all rings of a session share.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     /// Where the front end sees the guest's memory.
@@ -51,9 +51,9 @@ pub struct Surroundings<'a> {
     pub memory: &'a Arc<GuestMemory>,
     /// The disk.
     pub device: &'a Arc<Device>,
-    /// What the driver agreed on.
+    /// The features that the driver agreed on.
     pub features: u64,
-    /// Where it is noted what is in flight.
+    /// The area that records requests in flight.
     pub in_flight: Option<&'a Arc<InFlightArea>>,
     /// The threads that queues run on.
     pub lanes: &'a Lanes,
@@ -70,19 +70,19 @@ pub struct RingSetup {
     call: Arc<CallFile>,
     error: Option<Arc<OwnedFd>>,
     enabled: bool,
-    /// With whether it is noted what it has in flight.
+    /// The running queue, and whether its requests in flight are recorded.
     queue: Option<(Queue, bool)>,
 }
 
 impl RingSetup {
-    /// A ring of which nothing is known.
+    /// A ring without any settings.
     pub fn new(index: usize, enabled: bool) -> Self {
         Self { index, enabled, ..Self::default() }
     }
 
-    /// Ends the queue, if it runs, after it has answered what it took. It does not forget where it
-    /// was. What waits for room is done again when the queue goes on, here or elsewhere with the
-    /// same in-flight area.
+    /// Ends the queue, if it runs, after it has answered the requests that it took. The position is
+    /// kept. Requests that wait for room are repeated when the queue resumes, here or elsewhere
+    /// with the same in-flight area.
     pub fn pause(&mut self) {
         self.end_queue(Unfinished::Left);
     }
@@ -93,7 +93,7 @@ impl RingSetup {
         }
     }
 
-    /// Whether everything is known that the queue needs, and it does not run.
+    /// Whether the ring has all settings that the queue needs, and the queue does not run.
     pub fn can_resume(&self) -> bool {
         self.queue.is_none()
             && self.enabled
@@ -112,7 +112,7 @@ impl RingSetup {
         self.kick.is_none()
     }
 
-    /// Starts the queue if everything is known that it needs.
+    /// Starts the queue if the ring has all settings that it needs.
     pub fn resume(&mut self, surroundings: &Surroundings<'_>) -> Result<(), SetupError> {
         let Surroundings { regions, memory, device, features, in_flight, lanes } = *surroundings;
         let (Some(addresses), Some(kick)) = (self.addresses, &self.kick) else { return Ok(()) };
@@ -135,7 +135,7 @@ impl RingSetup {
         Ok(())
     }
 
-    /// What a successor needs; the queue must not run.
+    /// The state that a successor needs; the queue must not run.
     pub fn suspend(&self, files: &mut Outgoing) -> Result<SuspendedRing, SuspendedError> {
         Ok(SuspendedRing {
             size: self.size,
@@ -148,7 +148,7 @@ impl RingSetup {
         })
     }
 
-    /// A ring as a predecessor left it.
+    /// Restores a ring that a predecessor left.
     pub fn take_over(
         index: usize,
         ring: &SuspendedRing,
@@ -172,7 +172,7 @@ impl RingSetup {
         Ok(setup)
     }
 
-    /// Where the ring is in the guest's memory.
+    /// The layout of the ring in the guest's memory.
     fn layout(&self, user: RingAddresses, regions: &Regions) -> Result<Layout, SetupError> {
         let place = |address, bytes, alignment| {
             let place = regions.guest_address(address, bytes).ok_or(SetupError::Outside(self.index))?;
@@ -187,7 +187,7 @@ impl RingSetup {
         })
     }
 
-    /// The count of entries.
+    /// Sets the count of entries.
     pub fn set_size(&mut self, size: u32) -> Result<(), SetupError> {
         let size = u16::try_from(size).unwrap_or(u16::MAX);
         Layout::check_size(size)?;
@@ -196,19 +196,19 @@ impl RingSetup {
         Ok(())
     }
 
-    /// Where the ring is.
+    /// Sets the addresses of the ring.
     pub fn set_addresses(&mut self, addresses: RingAddresses) {
         self.pause();
         self.addresses = Some(addresses);
     }
 
-    /// The first entry to take.
+    /// Sets the first entry to take.
     pub fn set_base(&mut self, base: u32) {
         self.pause();
         self.next_available = base as u16;
     }
 
-    /// Stops the ring until it is kicked anew: the first entry that was not taken.
+    /// Stops the ring until it is kicked again. Returns the first entry that was not taken.
     pub fn stop(&mut self, unfinished: Unfinished) -> u16 {
         self.end_queue(unfinished);
         self.kick = None;
@@ -216,13 +216,13 @@ impl RingSetup {
         self.next_available
     }
 
-    /// Whether the queue may run.
+    /// Sets whether the queue may run.
     pub fn enable(&mut self, enabled: bool) {
         self.pause();
         self.enabled = enabled;
     }
 
-    /// What tells of new entries.
+    /// Sets the eventfd that signals new entries.
     pub fn set_kick(&mut self, file: Option<OwnedFd>) -> Result<(), SetupError> {
         let file = self.prepare(file)?;
         self.pause();
@@ -230,13 +230,13 @@ impl RingSetup {
         Ok(())
     }
 
-    /// What the driver is called by.
+    /// Sets the eventfd that interrupts the driver.
     pub fn set_call(&mut self, file: Option<OwnedFd>) -> Result<(), SetupError> {
         self.call.set(self.prepare(file)?);
         Ok(())
     }
 
-    /// The eventfd that tells the front end that the queue is broken.
+    /// Sets the eventfd that tells the front end that the queue is broken.
     pub fn set_error(&mut self, file: Option<OwnedFd>) -> Result<(), SetupError> {
         let file = self.prepare(file)?;
         self.pause();
@@ -244,7 +244,7 @@ impl RingSetup {
         Ok(())
     }
 
-    /// A file of the front end never blocks us, whatever it is.
+    /// Sets a file of the front end not to block, whatever it is.
     fn prepare(&self, file: Option<OwnedFd>) -> Result<Option<Arc<OwnedFd>>, SetupError> {
         let Some(file) = file else { return Ok(None) };
         let set = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::NONBLOCK));

@@ -1,10 +1,10 @@
-//! The places of the front ends that are connected, and who has to wait for whom.
+//! The places of the connected front ends, and which of them must wait for which.
 //!
-//! A front end that lost its connection connects again and tells each ring to go on where the used
-//! ring ended. What the old session has taken and not answered would then be done twice, and an old
-//! write might land on a newer one. So a new session begins only when every session whose front end
-//! is gone has ended. It does not matter whether that session has noticed: the newcomer looks at
-//! the sockets of the others itself.
+//! A front end that lost its connection reconnects and tells each ring to continue where the used
+//! ring ended. Requests that the old session has taken and not answered would then be done twice,
+//! and an old write might land on a newer one. So a new session begins only when every session
+//! whose front end is gone has ended. That session need not have noticed: the new one checks the
+//! sockets of the others itself.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ pub struct Seats {
     left: Condvar,
 }
 
-/// A seat that is taken, until it is dropped.
+/// An occupied seat, until it is dropped.
 pub struct Seat<'a> {
     seats: &'a Seats,
     number: usize,
 }
 
 impl Seats {
-    /// So many seats, all free.
+    /// Makes `count` free seats.
     pub fn new(count: usize) -> Self {
         Self { sockets: Mutex::new(vec![None; count]), left: Condvar::new() }
     }
 
-    /// Takes a seat for the front end behind `socket`, once those who are gone have left theirs;
-    /// `None` if `is_ending` says so first.
+    /// Takes a seat for the front end at `socket`, once all that are gone have left theirs; `None`
+    /// if `is_ending` becomes true first.
     pub fn take(
         &self,
         number: usize,
@@ -49,7 +49,7 @@ impl Seats {
         Some(Seat { seats: self, number })
     }
 
-    /// Lets those who wait look again.
+    /// Wakes the sessions that wait for a seat.
     pub fn wake(&self) {
         let _sockets = self.sockets.lock();
         self.left.notify_all();

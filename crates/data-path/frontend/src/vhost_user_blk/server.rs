@@ -1,4 +1,4 @@
-//! The server: a lane for each front end that may be connected at once, all of which listen.
+//! The server: a lane for each front end that may be connected at once. All of them listen.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,33 +23,33 @@ use super::suspended::{Incoming, Outgoing, SessionState, Suspended, SuspendedErr
 use crate::last_flush::flush;
 use crate::listen::Listener;
 
-/// How long a thread sleeps after the system had no descriptor for a connection.
+/// How long a thread sleeps when the system has no descriptor for a connection.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a front end may take to set up its connection to a server that retires. One whose guest
-/// does not use the disk yet takes all of it.
+/// How long a front end may take to set up its connection to a retiring server. A front end whose
+/// guest does not use the disk yet takes all of this time.
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 
-/// A front end whose queues run is done with that when it has said nothing for so long.
+/// A front end whose queues run has finished its setup when it has sent nothing for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
 
-/// What a server serves, and how.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct VhostUserConfig {
     /// The most queues of the device, 1 to 16.
     pub queues_max: u16,
-    /// The serial number that the guest reads, of which the first 20 bytes count.
+    /// The serial number that the guest reads; only the first 20 bytes are used.
     pub serial: String,
-    /// How long stopping waits for what is in flight.
+    /// How long stopping waits for requests in flight.
     pub drain_timeout: Duration,
-    /// Where it is written what the disk's owner should hear of.
+    /// The book in which trouble is recorded for the disk's owner.
     pub book: Arc<TroubleBook>,
-    /// What its queues count their requests with.
+    /// The recorders of queues' requests.
     pub recorders: Recorders,
 }
 
 impl VhostUserConfig {
-    /// The usual limits.
+    /// A configuration with the usual limits.
     pub fn new(serial: &str) -> Self {
         Self {
             queues_max: QUEUES_MAX,
@@ -60,56 +60,56 @@ impl VhostUserConfig {
         }
     }
 
-    /// How many lanes the server takes: one for each queue, and one for each session. It makes no
-    /// thread of its own.
+    /// How many lanes the server needs: one for each queue, and one for each session. It makes no
+    /// threads itself.
     pub fn lanes(&self) -> usize {
         usize::from(self.queues_max) + SESSIONS_MAX
     }
 }
 
-/// Why a server cannot start.
+/// The reasons why a server cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// A number of queues that no device has.
+    /// An unsupported count of queues.
     #[error("{0} queues; 1 to {QUEUES_MAX} are served")]
     Queues(u16),
-    /// No event to wake a thread by.
+    /// There is no event to wake a thread.
     #[error("cannot make an event: {0}")]
     Waker(#[source] IoError),
     /// Fewer idle lanes than [`VhostUserConfig::lanes`].
     #[error("the server takes {needed} threads, and {idle} are free")]
     Lanes {
-        /// How many it takes.
+        /// How many it needs.
         needed: usize,
-        /// How many there are.
+        /// How many are idle.
         idle: usize,
     },
 }
 
-/// Why a server cannot go on from where another was suspended.
+/// The reasons why a server cannot resume where another was suspended.
 #[derive(Debug, Error)]
 pub enum ResumeError {
     /// It cannot start at all.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The state is not for this program.
+    /// The state cannot be read by this program.
     #[error(transparent)]
     State(#[from] SuspendedError),
-    /// A session cannot go on.
+    /// A session cannot be resumed.
     #[error("a front end's session cannot go on: {0}")]
     Session(String),
 }
 
-/// What went wrong while a server stopped.
+/// The errors of stopping a server.
 #[derive(Debug, Error)]
 pub enum StopError {
     /// The disk did not finish in time. The threads end when it does.
     #[error("the guest still had requests in the disk after {0:?}")]
     Busy(Duration),
-    /// The last flush failed: what the guest wrote and did not flush may be lost in a power cut.
+    /// The last flush failed: writes that the guest did not flush may be lost in a power cut.
     #[error("the last flush failed: {0}")]
     Flush(#[source] IoError),
-    /// The sessions cannot be handed over. They have ended; their front ends connect again.
+    /// The sessions cannot be handed over. They have ended, and their front ends reconnect.
     #[error(transparent)]
     Suspend(#[from] SuspendedError),
     /// A thread ended by a bug.
@@ -117,7 +117,7 @@ pub enum StopError {
     Panicked,
 }
 
-/// Why a session ended.
+/// The reasons why a session ended.
 #[derive(Debug, Error)]
 enum End {
     #[error(transparent)]
@@ -137,18 +137,18 @@ pub struct VhostUserServer {
     lanes: Lanes,
     /// The seats of the sessions, while they are served.
     jobs: Vec<Job<()>>,
-    /// What each of them leaves when it ends.
+    /// The state that each of them leaves when it ends.
     ended: Receiver<Result<Option<Parked>, SuspendedError>>,
     drain_timeout: Duration,
 }
 
-/// A session that was suspended, with its files.
+/// A suspended session, with its files.
 type Parked = (SessionState, Outgoing);
 
-/// What the server's owner asks of its threads.
+/// The owner's orders to the server's threads.
 struct Orders {
     stopping: AtomicBool,
-    /// Nobody new can connect, and who is setting a connection up may finish that.
+    /// No new front end can connect, and one that is setting up its connection may finish that.
     retiring: AtomicBool,
     suspending: AtomicBool,
     /// Counts changes of the configuration space.
@@ -190,7 +190,7 @@ impl VhostUserServer {
         server.start(config, listener, Vec::new())
     }
 
-    /// Goes on from where a predecessor was suspended.
+    /// Resumes where a predecessor was suspended.
     pub fn resume(
         config: VhostUserConfig,
         listener: Listener,
@@ -212,23 +212,23 @@ impl VhostUserServer {
         Ok(server.start(config, listener, sessions)?)
     }
 
-    /// Tells the guest that the disk's size, or another limit, is not as it was.
+    /// Tells the guest that the disk's size or another limit has changed.
     pub fn announce_config(&self) {
         self.orders.config_changes.fetch_add(1, Ordering::SeqCst);
         self.orders.wake();
     }
 
-    /// Stops: takes nothing more from the guest's rings, answers what is in flight, ends the
+    /// Stops: takes no more requests from the guest's rings, answers those in flight, ends the
     /// sessions and flushes the disk.
     pub fn stop(mut self) -> Result<(), StopError> {
         self.stop_and_flush()
     }
 
-    /// Stops as [`Self::stop`] does, where nobody follows on this listening socket. QEMU before 9.1
-    /// never tries again when it is cut off while it sets a connection up, and its guest waits for
-    /// the disk for ever. So who connects from now on is refused, which is before any front end
-    /// learns that this server ends, and who has just connected is cut off only when it has set up
-    /// what it wants, or after [`SETTLES_WITHIN`].
+    /// Stops as [`Self::stop`] does, when no other server follows on this listening socket. QEMU
+    /// before 9.1 never retries when it is cut off while it sets up a connection, and its guest
+    /// waits for the disk forever. So new connections are refused, before any front end learns that
+    /// this server ends. A front end that has just connected is cut off only when it has finished
+    /// its setup, or after [`SETTLES_WITHIN`].
     pub fn retire(mut self) -> Result<(), StopError> {
         self.orders.retiring.store(true, Ordering::SeqCst);
         self.listener.refuse();
@@ -253,7 +253,7 @@ impl VhostUserServer {
         Ok(Suspended { state: SuspendedState::new(self.activity.last(), sessions), files })
     }
 
-    /// Ends all threads: the sessions that they parked.
+    /// Ends all threads. Returns the sessions that they parked.
     fn join(&mut self, deadline: Instant) -> Result<Vec<Parked>, StopError> {
         self.activity.close();
         self.orders.wake();
@@ -263,7 +263,7 @@ impl VhostUserServer {
             match self.ended.recv_timeout(left) {
                 Ok(session) => parked.extend(session?),
                 Err(RecvTimeoutError::Timeout) => {
-                    // They end when the disk lets them, and are not waited for a second time.
+                    // They end when the disk has finished; do not wait a second time.
                     self.jobs.clear();
                     return Err(StopError::Busy(self.drain_timeout));
                 }
@@ -285,7 +285,7 @@ impl VhostUserServer {
         self.join(deadline)?;
         let (end, ended) = sync_channel(1);
         let device = Arc::clone(&self.device);
-        // All queues have ended, so there is a lane.
+        // All queues have ended, so a lane is free.
         let job = self.lanes.run(move |ring| {
             let _ = end.send(flush(device.disk(), ring, STAGE_MEMORY_BYTES));
         });
@@ -364,7 +364,7 @@ impl Foundation {
             let (orders, listener) = (Arc::clone(&orders), Arc::clone(&listener));
             let (place, first, end) = (self.place(seat), sessions.next(), end.clone());
             let job = self.lanes.run(move |_| sit(&listener, &place, &orders, first, &end));
-            // Somebody else took a lane meanwhile.
+            // Another user of the lanes took one meanwhile.
             jobs.push(job.map_err(|_| StartError::Lanes { needed: SESSIONS_MAX, idle: seat })?);
         }
         let Self { device, activity, lanes } = self;
@@ -381,8 +381,8 @@ impl Foundation {
     }
 }
 
-/// Serves one front end after another, the first of which a predecessor may have left. Those who
-/// connected before a retiring server refused them are served too.
+/// Serves one front end after another. The first may come from a predecessor. Front ends that
+/// connected before a retiring server refused connections are served too.
 fn sit(
     listener: &Arc<Listener>,
     place: &Place,
@@ -401,7 +401,7 @@ fn sit(
                 let begin = || Session::new(place.clone());
                 parked = attend(&Channel::new(socket), place.seat, orders, begin);
             }
-            // It refuses them, and these were all.
+            // The listener refuses connections, and none is left.
             Ok(None) | Err(_) if orders.is_ending() => break,
             Ok(None) => {
                 if let Err(errno) = await_readable(listener, &orders.wakers[place.seat], None) {
@@ -418,7 +418,7 @@ fn sit(
     let _ = end.send(parked);
 }
 
-/// Serves one front end to its end: the session, if that is to be handed over.
+/// Serves one front end to its end. Returns the session, if it is to be handed over.
 fn attend(
     channel: &Channel,
     seat: usize,
@@ -479,7 +479,7 @@ fn serve_session(channel: &Channel, session: &mut Session, waker: &Waker, orders
     }
 }
 
-/// How far a front end is with setting up its connection.
+/// A front end's progress in setting up its connection.
 struct Setup {
     begun: Instant,
     last_message: Instant,
@@ -490,7 +490,7 @@ impl Setup {
         Self { begun: now, last_message: now }
     }
 
-    /// Until when it may take; `None` once it is done, or takes too long.
+    /// The deadline of the setup; `None` once it is done, or takes too long.
     fn goes_on_until(&self, runs: bool) -> Option<Instant> {
         let at_most = self.begun + SETTLES_WITHIN;
         let until = if runs { at_most.min(self.last_message + SETTLED_AFTER) } else { at_most };

@@ -1,8 +1,8 @@
-//! One front end's connection: what it has said so far, and the queues that run by it.
+//! One front end's connection: the state that it has set, and the queues that run with it.
 //!
-//! Whatever a message changes under a running queue, the queue ends first (having answered what it
-//! took) and starts anew after; so nothing in flight ever sees a change, and no message has to
-//! think of it.
+//! If a message changes anything that a running queue uses, the queue ends first (after it has
+//! answered the requests that it took) and restarts afterwards. So no request in flight sees a
+//! change, and no message handler must consider it.
 
 mod handover;
 
@@ -28,11 +28,11 @@ use super::ring_setup::{RingSetup, SetupError, Surroundings};
 use super::suspended::SuspendedError;
 use super::transfers::Unfinished;
 
-/// A message that is refused. The front end gets an answer if it asked for one; otherwise the
-/// session ends, since it would go on as if the message had been heeded.
+/// A refused message. The front end gets an answer if it asked for one; otherwise the session ends,
+/// because the front end would continue as if the message had succeeded.
 #[derive(Debug, Error)]
 pub enum Refusal {
-    /// Not understood.
+    /// It cannot be parsed.
     #[error(transparent)]
     Message(#[from] MessageError),
     /// Features that were not offered.
@@ -44,28 +44,28 @@ pub enum Refusal {
     /// No such ring.
     #[error("there is no ring {0}")]
     NoSuchRing(u32),
-    /// A number that is none here.
+    /// A number that is invalid for this message.
     #[error("{0} is no number for this message")]
     Number(u32),
     /// Part of the configuration space that a driver may not write.
     #[error("the driver may not write this part of the configuration space")]
     Config,
-    /// The guest's memory.
+    /// The guest's memory cannot be used.
     #[error(transparent)]
     Regions(#[from] RegionError),
-    /// A ring.
+    /// A ring cannot be used.
     #[error(transparent)]
     Ring(#[from] SetupError),
-    /// The in-flight area.
+    /// The in-flight area cannot be used.
     #[error(transparent)]
     InFlight(#[from] InFlightError),
-    /// The dirty log.
+    /// The dirty log cannot be used.
     #[error("a dirty log of {0} bytes; at most {LOG_BYTES_MAX} are served, and its file must hold it")]
     Log(u64),
-    /// Another front end runs the device, or ran it since.
+    /// Another front end runs the device, or has run it since.
     #[error(transparent)]
     NotActive(#[from] NotActive),
-    /// A predecessor's session cannot be gone on with.
+    /// A predecessor's session cannot be resumed.
     #[error(transparent)]
     Suspended(#[from] SuspendedError),
 }
@@ -76,22 +76,22 @@ impl From<GuestError> for Refusal {
     }
 }
 
-/// What a message is answered with.
+/// The answer to a message.
 enum Answer {
-    /// Only where the front end asked for it.
+    /// An acknowledgement, only if the front end asked for it.
     Done,
-    /// Always.
+    /// Always sent.
     Body(Vec<u8>),
-    /// Always, as long as the question was, and with a file.
+    /// Always sent, as long as the request was, and with a file.
     InFlight(InFlightDescription, OwnedFd),
 }
 
-/// What sessions of one server share.
+/// The state that sessions of one server share.
 #[derive(Clone)]
 pub struct Place {
     /// The session's number among those connected.
     pub seat: usize,
-    /// The disk, for every session to make its own view of.
+    /// The disk, of which every session makes its own view.
     pub device: Arc<Device>,
     /// Which session runs it.
     pub activity: Arc<Activity>,
@@ -106,12 +106,12 @@ pub struct Session {
     device: Arc<Device>,
     features: u64,
     protocol_features: u64,
-    /// Virtio's device status, which we keep for the front end.
+    /// Virtio's device status, which we store for the front end.
     status: u8,
     regions: Regions,
     memory: Arc<GuestMemory>,
     rings: Vec<RingSetup>,
-    /// Where this side may send messages of its own.
+    /// The channel for messages that this side sends on its own initiative.
     backend_channel: Option<OwnedFd>,
     in_flight: Option<Arc<InFlightArea>>,
     log: Option<Arc<DirtyPages>>,
@@ -120,7 +120,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session of which nothing is known.
+    /// A new session without any state.
     pub fn new(place: Place) -> Result<Self, RegionError> {
         let regions = Regions::default();
         let mut session = Self {
@@ -141,7 +141,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Does what a message asks for: the answer, if there is one.
+    /// Handles a message. Returns the answer, if there is one.
     pub fn handle(
         &mut self,
         header: Header,
@@ -179,12 +179,12 @@ impl Session {
         self.rings.iter().any(RingSetup::runs)
     }
 
-    /// Ends all queues, after they have answered what they took.
+    /// Ends all queues, after they have answered the requests that they took.
     pub fn end(&mut self) {
         self.rings.iter_mut().for_each(RingSetup::pause);
     }
 
-    /// Tells the front end that the configuration space is not as it was.
+    /// Tells the front end that the configuration space has changed.
     pub fn announce_config(&self) -> Result<(), ChannelError> {
         let Some(channel) = &self.backend_channel else { return Ok(()) };
         send_whole(channel, &encode(backend_request::CONFIG_CHANGE, header_flag::VERSION, &[]), None)
@@ -289,8 +289,8 @@ impl Session {
     fn obey_for_ring(&mut self, message: Message) -> Result<Answer, Refusal> {
         let index = match message {
             Message::GetRingBase(index) => {
-                // While memory is logged the guest is on its way elsewhere, and the in-flight area
-                // does not go with it.
+                // While memory is logged the guest is migrating, and the in-flight area does not go
+                // with it.
                 let unfinished = if self.is_logged() { Unfinished::Failed } else { Unfinished::Left };
                 let base = self.ring(index)?.stop(unfinished);
                 self.release();
@@ -315,7 +315,7 @@ impl Session {
             }
             Message::EnableRing(RingState { number, .. }) => return Err(Refusal::Number(number)),
             Message::SetRingKick(index, file) => {
-                // Without a file a front end asks for a ring that is polled, which costs a
+                // Without a file a front end requests a polled ring, which would occupy a
                 // processor.
                 if file.is_none() {
                     return Err(Refusal::Number(u32::from(index)));
@@ -331,7 +331,7 @@ impl Session {
                 self.ring(u32::from(index))?.set_error(file)?;
                 u32::from(index)
             }
-            // Everything else was obeyed before it came here.
+            // All other messages were handled before.
             _ => return Ok(Answer::Done),
         };
         self.resume(index as usize..index as usize + 1)?;
@@ -344,7 +344,7 @@ impl Session {
         }
         self.end();
         self.features = features;
-        // A front end that does not know protocol features has no message to enable a ring.
+        // A front end without protocol features has no message to enable a ring.
         if features & feature::PROTOCOL_FEATURES == 0 {
             self.rings.iter_mut().for_each(|ring| ring.enable(true));
         }
@@ -357,8 +357,8 @@ impl Session {
         self.set_memory()
     }
 
-    /// Has the queues go on with the memory as it is described now, and what they write there
-    /// logged or not.
+    /// Restarts the queues with the memory as it is described now, and with or without logging of
+    /// writes to it.
     fn set_memory(&mut self) -> Result<(), Refusal> {
         self.end();
         self.map_memory()?;
@@ -370,12 +370,12 @@ impl Session {
         Ok(())
     }
 
-    /// Whether what is written into the guest's memory is to be marked.
+    /// Whether writes to the guest's memory must be logged.
     fn is_logged(&self) -> bool {
         self.features & feature::LOG_ALL != 0
     }
 
-    /// Takes up an area: a new one, or what a predecessor left in it.
+    /// Adopts an area: a new one, or one with a predecessor's state.
     fn set_in_flight(&mut self, area: InFlightArea) -> Result<(), Refusal> {
         self.end();
         if let Some(note) = area.note()? {
@@ -387,7 +387,7 @@ impl Session {
         self.resume(0..self.rings.len())
     }
 
-    /// Notes what a successor could not learn from the front end.
+    /// Writes the note with facts that a successor cannot learn from the front end.
     fn write_note(&self) -> Result<(), InFlightError> {
         match (&self.in_flight, self.run) {
             (Some(area), Some(run)) => area.set_note(Note { run, write_through: !self.device.writeback() }),
@@ -403,7 +403,7 @@ impl Session {
     }
 
     fn resume(&mut self, indices: std::ops::Range<usize>) -> Result<(), Refusal> {
-        // QEMU that connects again during a migration agrees on logging first and gives the log
+        // When QEMU reconnects during a migration, it agrees on logging first and sends the log
         // last.
         let lacks_log = self.is_logged() && self.log.is_none();
         let none_can = !self.rings[indices.clone()].iter().any(RingSetup::can_resume);

@@ -1,45 +1,44 @@
-//! Whether a queue looks for work a while before it sleeps.
+//! Decides whether a queue polls for work for a while before it sleeps.
 //!
-//! To sleep and to be woken takes processor time on both sides, and on a virtual machine, whose
-//! idle processors are the host's to wake, tens of microseconds until it goes on. Where the next
-//! thing to do comes sooner than that, looking for it is cheaper than sleeping. Whether it does is
-//! found out by trying, and kept as an account: what was found has saved a sleep and cost the time
-//! that it took, what was not found has cost the whole window. Looking goes on while the account is
-//! in credit. After that it is tried again when waits have become short, and each time that this
-//! turns out vain it takes twice as many of them. So a queue that is idle does not spin, nor one
-//! whose disk takes its time, nor one whose driver does not come to run because the processors are
-//! busy.
+//! Sleeping and waking take processor time on both sides. On a virtual machine, whose idle
+//! processors the host must wake, waking takes tens of microseconds. If the next work arrives
+//! sooner than that, polling is cheaper than sleeping. Whether it does is found by trial, and kept
+//! as an account: work that was found has saved a sleep and cost the time until it came; a vain
+//! attempt has cost the whole window. Polling continues while the account is in credit. After that
+//! it is tried again when waits have become short, and each vain trial doubles the count of short
+//! waits that the next one needs. So an idle queue does not spin, nor one with a slow disk, nor one
+//! whose driver does not get to run because the processors are busy.
 
 use std::time::Duration;
 
-/// How long work is looked for at most.
+/// The longest time of polling.
 const WINDOW: Duration = Duration::from_micros(50);
 
-/// What a sleep costs both sides, to fall asleep, to wake and to be woken: measured on a virtual
-/// machine of two processors, 18 microseconds of the server's processor time and 19 of the driver's
-/// for each request of one at a time, of which 10 and 7 were left without the sleep
+/// The cost of a sleep on both sides, of falling asleep, waking and being woken. Measured on a
+/// virtual machine of two processors with one request at a time, each request took 18 microseconds
+/// of the server's processor time and 19 of the driver's; without the sleep it took 10 and 7
 /// (`docs/PERFORMANCE.md`).
 const SLEEP_COST_US: i64 = 20;
 
-/// A wait that is so short although it was slept through is a reason to try. Most of it may have
-/// been the waking.
+/// A wait this short, although it was slept through, is a reason for a trial. Most of it may have
+/// been the wake-up.
 const SHORT_WAIT: Duration = Duration::from_micros(100);
 
-/// What a trial may cost; and no more is ever kept, so that a change is noticed soon.
+/// The most that a trial may cost. The credit is limited to this, so that a change is noticed soon.
 const CREDIT_US: i64 = 200;
 
-/// How many short waits in a row lead to a trial, at first and at most.
+/// How many short waits in a row trigger a trial, at first and at most.
 const SHORT_WAITS_MIN: u32 = 8;
 const SHORT_WAITS_MAX: u32 = 1 << 14;
 
 /// The account of one kind of wait.
 #[derive(Debug)]
 pub struct Spinning {
-    /// In microseconds of processor time; looking pays while there is any.
+    /// The credit in microseconds of processor time; polling pays while it is positive.
     credit_us: i64,
-    /// Short waits in a row since it last looked.
+    /// Short waits in a row since the last polling.
     short_waits: u32,
-    /// How many of them lead to the next trial.
+    /// How many of them trigger the next trial.
     short_waits_needed: u32,
 }
 
@@ -50,12 +49,12 @@ impl Default for Spinning {
 }
 
 impl Spinning {
-    /// How long to look before the next sleep; nothing if it does not pay.
+    /// How long to poll before the next sleep; `None` if it does not pay.
     pub fn window(&self) -> Option<Duration> {
         (self.credit_us > 0).then_some(WINDOW)
     }
 
-    /// Work was found after so long.
+    /// Notes that work was found after this time.
     pub fn found(&mut self, after: Duration) {
         self.credit_us = (self.credit_us + SLEEP_COST_US - microseconds(after)).min(CREDIT_US);
         match self.credit_us {
@@ -65,7 +64,7 @@ impl Spinning {
         }
     }
 
-    /// None was found in the window.
+    /// Notes that no work was found in the window.
     pub fn missed(&mut self) {
         self.credit_us -= microseconds(WINDOW);
         if self.credit_us <= 0 {
@@ -73,15 +72,14 @@ impl Spinning {
         }
     }
 
-    /// A wait is over that was slept through, of this length in all.
+    /// Notes the end of a wait that was slept through, and its total length.
     pub fn slept(&mut self, waited: Duration) {
         if self.window().is_some() {
             return;
         }
         self.short_waits = if waited <= SHORT_WAIT { self.short_waits + 1 } else { 0 };
         if self.short_waits >= self.short_waits_needed {
-            // What is to be saved must be there within the trial: it begins with half of what can
-            // be kept.
+            // The trial must pay off within its credit: it begins with half of the limit.
             self.credit_us = CREDIT_US / 2;
         }
     }
@@ -103,8 +101,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs waits of these lengths as a queue does; a wait that is slept through takes longer by
-    /// the waking. Says how many microseconds were spent looking, and how many sleeps there were.
+    /// Runs waits of these lengths as a queue does. A wait that is slept through is longer by the
+    /// wake-up. Returns the microseconds spent polling, and the count of sleeps.
     fn run(spinning: &mut Spinning, waits_us: impl IntoIterator<Item = u64>) -> (u64, u64) {
         const WAKING_US: u64 = 20;
         let (mut spun_us, mut sleeps) = (0, 0);
@@ -132,7 +130,7 @@ mod tests {
     fn short_waits_are_spun_through() {
         let (_, sleeps) = run(&mut Spinning::default(), repeat_n(8, 10_000));
         assert_eq!(sleeps, u64::from(SHORT_WAITS_MIN));
-        // A long one now and then changes nothing.
+        // An occasional long wait changes nothing.
         let (_, sleeps) =
             run(&mut Spinning::default(), (0..10_000).map(|wait| if wait % 50 == 49 { 500 } else { 8 }));
         assert!(sleeps < 250, "{sleeps}");

@@ -1,4 +1,4 @@
-//! A split virtqueue as its device sees it (VIRTIO 1.2, 2.7): which chains the driver made
+//! A split virtqueue from the device's side (VIRTIO 1.2, 2.7): which chains the driver made
 //! available, and which are used.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::in_flight::{InFlight, InFlightArea, InFlightError, Recovered};
 use super::protocol::{DESCRIPTOR_BYTES, QUEUE_SIZE_MAX};
 
-/// A ring that cannot be served any further.
+/// The errors after which a ring cannot be served any further.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum RingError {
     /// A part of it, or what it points to, is not in the guest's memory.
@@ -29,7 +29,7 @@ pub enum RingError {
     /// A chain that has more descriptors than its table.
     #[error("a chain of descriptors runs in a circle")]
     Circle,
-    /// An indirect table that is not allowed there, or whose length is none.
+    /// An indirect table that is not allowed there, or has an invalid length.
     #[error("an indirect table of {0} bytes is not allowed there")]
     Indirect(u32),
     /// A readable descriptor after a writable one.
@@ -38,12 +38,12 @@ pub enum RingError {
     /// No byte for the status of a request.
     #[error("a request has no byte for its status")]
     NoStatus,
-    /// What is noted of requests in flight is of no use, or the driver contradicts it.
+    /// The record of requests in flight is unusable, or the driver contradicts it.
     #[error(transparent)]
     InFlight(#[from] InFlightError),
 }
 
-/// Where a queue's parts are.
+/// The addresses of a queue's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Count of entries.
@@ -85,18 +85,19 @@ impl Layout {
         at(self.used, 4 + 8 * u64::from(index % self.size))
     }
 
-    /// After the available ring: up to which used entry the driver wants no call.
+    /// The field after the available ring: the used entry up to which the driver wants no
+    /// interrupt.
     fn used_event(&self) -> GuestAddress {
         at(self.available, 4 + 2 * u64::from(self.size))
     }
 
-    /// After the used ring: up to which available entry we want no kick.
+    /// The field after the used ring: the available entry up to which we want no kick.
     fn available_event(&self) -> GuestAddress {
         at(self.used, 4 + 8 * u64::from(self.size))
     }
 }
 
-/// Never beyond the address space in a ring that is mapped; what wraps is an address that is not.
+/// A mapped ring never extends beyond the address space; an address that wraps is not mapped.
 fn at(start: GuestAddress, offset: u64) -> GuestAddress {
     GuestAddress(start.0.wrapping_add(offset))
 }
@@ -112,22 +113,22 @@ pub struct SplitRing {
     seen_available: u16,
     /// The next entry to fill in the used ring.
     next_used: u16,
-    /// Our index as the driver knows it.
+    /// Our index as published to the driver.
     published_used: u16,
-    /// The driver has not been called since this ring was taken up, so nothing is known of what it
-    /// was told before.
+    /// Whether the driver has not been interrupted since this ring was taken up: then it is unknown
+    /// which interrupts it got before.
     uncalled: bool,
-    /// Whether the driver was asked not to kick, and not asked to since.
+    /// Whether the driver is asked not to kick.
     quiet: bool,
-    /// Where it is noted what is in flight, if the front end keeps that.
+    /// The record of requests in flight, if the front end keeps one.
     in_flight: Option<InFlight>,
-    /// What a predecessor took and did not answer, to be done again before anything new.
+    /// Requests that a predecessor took and did not answer; they are repeated before any new one.
     replayed: VecDeque<u16>,
 }
 
 impl SplitRing {
-    /// Takes a queue up at an entry of its available ring. Where an in-flight area knows better at
-    /// which, that counts; it comes with the queue's number there.
+    /// Takes up a queue at an entry of its available ring. An in-flight area, which comes with the
+    /// queue's index in it, overrides the entry if it has one.
     pub fn new(
         memory: &Arc<GuestMemory>,
         layout: Layout,
@@ -173,12 +174,12 @@ impl SplitRing {
         &self.layout
     }
 
-    /// How many requests of a predecessor are to be done again.
+    /// How many requests of a predecessor are left to be repeated.
     pub fn replayed(&self) -> usize {
         self.replayed.len()
     }
 
-    /// The entry at which a successor takes the queue up.
+    /// The entry at which a successor takes up the queue.
     pub fn next_available(&self) -> u16 {
         self.next_available
     }
@@ -202,7 +203,7 @@ impl SplitRing {
         Ok(Some(head))
     }
 
-    /// Looks whether there is a chain to take.
+    /// Checks whether there is a chain to take.
     pub fn look_for_new(&mut self) -> Result<bool, RingError> {
         if self.seen_available == self.next_available {
             let seen = self.memory.load_u16(at(self.layout.available, 2))?;
@@ -215,7 +216,7 @@ impl SplitRing {
         Ok(self.seen_available != self.next_available)
     }
 
-    /// Puts a chain into the used ring, `written_bytes` of whose memory were written. The driver
+    /// Puts a chain into the used ring, with the count of bytes written to its memory. The driver
     /// sees it after [`Self::publish`].
     pub fn put_used(&mut self, head: u16, written_bytes: u32) -> Result<(), RingError> {
         let mut entry = [0; 8];
@@ -229,7 +230,7 @@ impl SplitRing {
         Ok(())
     }
 
-    /// Shows the driver what was put into the used ring; whether it wants to be called for it.
+    /// Publishes the used ring to the driver. Returns whether the driver wants an interrupt for it.
     pub fn publish(&mut self) -> Result<bool, RingError> {
         let (old, new) = (self.published_used, self.next_used);
         if old == new {
@@ -241,8 +242,9 @@ impl SplitRing {
             None => show()?,
         }
         self.published_used = new;
-        // The driver writes its wish and then looks at our index; we write the index and then look
-        // at the wish. With a full fence on both sides at least one of the two sees the other's.
+        // The driver writes its request and then reads our index; we write the index and then read
+        // the request. With a full fence on both sides, at least one of the two sees the other's
+        // write.
         fence(Ordering::SeqCst);
         let wanted = if self.event_index {
             let event = self.memory.load_u16(self.layout.used_event())?;
@@ -254,8 +256,8 @@ impl SplitRing {
         Ok(wanted | std::mem::take(&mut self.uncalled))
     }
 
-    /// Asks the driver to kick for the next chain, before the queue sleeps; `true` if one came
-    /// meanwhile.
+    /// Asks the driver to kick for the next chain, before the queue sleeps. Returns `true` if one
+    /// came meanwhile.
     pub fn listen(&mut self) -> Result<bool, RingError> {
         if self.event_index {
             self.memory.store_u16(self.layout.available_event(), self.next_available)?;
@@ -275,7 +277,7 @@ impl SplitRing {
         self.quiet = true;
         const NO_NOTIFY: u16 = 1;
         match self.event_index {
-            // The chain before the next one: whatever the driver adds does not pass it.
+            // The chain before the next one: entries that the driver adds do not pass it.
             true => {
                 self.memory.store_u16(self.layout.available_event(), self.next_available.wrapping_sub(1))?
             }
@@ -285,7 +287,7 @@ impl SplitRing {
     }
 }
 
-/// Whether `event` lies among the entries from `old` up to, and without, `new` (2.7.10.1).
+/// Whether `event` is one of the entries from `old` up to, but not including, `new` (2.7.10.1).
 fn is_passed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

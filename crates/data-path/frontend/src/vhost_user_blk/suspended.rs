@@ -1,6 +1,5 @@
-//! What a server hands to its successor in a planned upgrade: every session as it stands between
-//! two messages, its queues drained, with the files it holds. The front end and the guest notice a
-//! pause.
+//! The state that a server hands to its successor in a planned upgrade: every session between two
+//! messages, with its queues drained and its files. The front end and the guest only see a pause.
 //!
 //! The state is a plain tree for serde; files are named by their index. A successor reads its own
 //! version and the one before, so that an upgrade by one release works; it refuses anything newer,
@@ -18,26 +17,26 @@ use super::message::{LogDescription, RegionDescription, RingAddresses};
 /// The version of the state that this program writes. Version 1 is the first.
 const VERSION: u32 = 1;
 
-/// The oldest that it reads.
+/// The oldest version that it reads.
 const VERSION_OLDEST: u32 = 1;
 
-/// The most files that go with a state: the kernel passes 253 at once (`SCM_MAX_FD`), and a few are
-/// the caller's.
+/// The most files of a state: the kernel passes 253 at once (`SCM_MAX_FD`), of which the caller
+/// needs a few.
 pub const SUSPENDED_FILES_MAX: usize = 240;
 
 /// A state that cannot be written or read.
 #[derive(Debug, Error)]
 pub enum SuspendedError {
-    /// Of a program that is not this one's neighbour.
+    /// It comes from a program that is too old or too new.
     #[error("the state to go on from has version {0}; versions {VERSION_OLDEST} to {VERSION} are read")]
     Version(u32),
-    /// More files than fit.
+    /// It has more files than fit.
     #[error("the sessions hold more than {SUSPENDED_FILES_MAX} files")]
     TooManyFiles,
     /// A file is missing, or named twice.
     #[error("the state to go on from names file {0}, which did not come with it")]
     NoFile(usize),
-    /// More sessions, rings or the like than this program has.
+    /// It has more sessions, rings or other parts than this program supports.
     #[error("the state to go on from does not fit: {0}")]
     DoesNotFit(&'static str),
     /// A file cannot be duplicated.
@@ -48,14 +47,14 @@ pub enum SuspendedError {
 /// The sessions of a server that was suspended.
 #[derive(Debug)]
 pub struct Suspended {
-    /// What they are.
+    /// Their state.
     pub state: SuspendedState,
     /// Their files, by index.
     pub files: Vec<OwnedFd>,
 }
 
 impl Suspended {
-    /// The same once more, with files of its own.
+    /// A copy with its own duplicates of the files.
     pub fn try_clone(&self) -> io::Result<Self> {
         let files = self.files.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         Ok(Self { state: self.state.clone(), files })
@@ -105,7 +104,7 @@ pub struct SessionState {
 }
 
 impl SessionState {
-    /// Moves the indices of all files up, to where they lie among those of other sessions.
+    /// Shifts the indices of all files, to their places among those of other sessions.
     pub fn shift_files(&mut self, by: usize) {
         let Self { socket, regions, rings, backend_channel, in_flight, log, .. } = self;
         let single = [Some(socket), backend_channel.as_mut()];
@@ -129,12 +128,12 @@ pub struct SuspendedRing {
     pub error: Option<usize>,
 }
 
-/// Files that are collected to be handed over.
+/// Files that are collected for the hand-over.
 #[derive(Default)]
 pub struct Outgoing(Vec<OwnedFd>);
 
 impl Outgoing {
-    /// Adds a duplicate: its index.
+    /// Adds a duplicate. Returns its index.
     pub fn add(&mut self, file: &OwnedFd) -> Result<usize, SuspendedError> {
         if self.0.len() == SUSPENDED_FILES_MAX {
             return Err(SuspendedError::TooManyFiles);
@@ -143,12 +142,12 @@ impl Outgoing {
         Ok(self.0.len() - 1)
     }
 
-    /// Adds one that may be missing.
+    /// Adds a file that may be missing.
     pub fn add_some(&mut self, file: Option<&OwnedFd>) -> Result<Option<usize>, SuspendedError> {
         file.map(|file| self.add(file)).transpose()
     }
 
-    /// Adds one that comes with a description, where there is one.
+    /// Adds an optional file with its description.
     pub fn add_described<T>(
         &mut self,
         described: Option<(T, &OwnedFd)>,
@@ -162,7 +161,7 @@ impl Outgoing {
     }
 }
 
-/// Files that were handed over, each to be taken once.
+/// Files that were handed over; each can be taken once.
 pub struct Incoming(Vec<Option<OwnedFd>>);
 
 impl Incoming {
@@ -171,12 +170,12 @@ impl Incoming {
         Self(files.into_iter().map(Some).collect())
     }
 
-    /// Takes the file of an index.
+    /// Takes the file with this index.
     pub fn take(&mut self, index: usize) -> Result<OwnedFd, SuspendedError> {
         self.0.get_mut(index).and_then(Option::take).ok_or(SuspendedError::NoFile(index))
     }
 
-    /// Takes one that may be missing.
+    /// Takes a file that may be missing.
     pub fn take_some(&mut self, index: Option<usize>) -> Result<Option<OwnedFd>, SuspendedError> {
         index.map(|index| self.take(index)).transpose()
     }

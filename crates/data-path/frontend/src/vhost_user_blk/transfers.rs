@@ -1,10 +1,9 @@
 //! Block requests of one queue (VIRTIO 1.2, 5.2.6): taken from chains, cut into pieces for the
 //! disk, answered in any order.
 //!
-//! What a request transfers goes straight between the guest's memory and the disk. A request may be
-//! as long as the guest likes: it waits here with what is left of it, and at most
-//! [`IOS_IN_FLIGHT_MAX`] pieces are in the disk. The vectors go round, so that no request allocates
-//! once they have grown to the depth in use.
+//! Data is transferred directly between the guest's memory and the disk. A request may be of any
+//! length: its rest waits here, and at most [`IOS_IN_FLIGHT_MAX`] pieces are in the disk. The
+//! vectors are reused, so that no request allocates once they have grown to the depth in use.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,38 +25,37 @@ use super::protocol::{
 use super::split_ring::{RingError, SplitRing};
 use crate::failure::tell_completed;
 
-/// What becomes of requests that wait for room when their queue ends.
+/// How requests that wait for room are treated when their queue ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished {
-    /// They are not answered. Whoever takes the queue up finds them in the in-flight area, and does
-    /// them again.
+    /// They are not answered. The successor of the queue finds them in the in-flight area, and
+    /// repeats them.
     Left,
-    /// They fail: there is no area, or it stays behind.
+    /// They fail, because there is no area, or the area stays behind.
     Failed,
 }
 
 /// The requests of one queue that are not answered yet.
 pub struct Transfers {
     device: Arc<Device>,
-    /// What the driver agreed on.
+    /// The features that the driver agreed on.
     features: u64,
     channel: ParkChannel,
     recorder: Recorder,
-    /// When the requests that are being taken were taken, or what ends is answered: read once for
-    /// all of them.
+    /// The time at which the present requests are taken or answered; the clock is read once for all
+    /// of them.
     now: Instant,
-    /// Set when the queue ends: what becomes of requests that find no room.
+    /// Set when the queue ends: how requests that find no room are treated.
     without_room: Option<Unfinished>,
-    /// Pieces are cut where they would be if the whole disk were cut into so many bytes, so that no
-    /// two share a block.
+    /// Pieces are cut at multiples of this on the disk, so that no two share a block.
     piece_bytes: u64,
     pending: InFlight<Pending>,
-    /// Requests of which pieces are still to be submitted.
+    /// Requests with pieces that are still to be submitted.
     waiting: VecDeque<Slot>,
-    /// Pieces, flushes and the like in the disk.
+    /// Count of pieces, flushes and other operations in the disk.
     ios: usize,
     submitted: bool,
-    /// Bytes that reads and writes transfer which were submitted and not sent to the disk.
+    /// Bytes of reads and writes that were submitted and not yet sent to the disk.
     unsent_bytes: u64,
     done: Vec<Done<Plain>>,
     chain: Chain,
@@ -95,23 +93,23 @@ impl Transfers {
         self.waiting.is_empty() && self.ios + DISCARD_SEGMENTS_MAX <= IOS_IN_FLIGHT_MAX
     }
 
-    /// How many bytes the reads and writes transfer that [`Self::advance`] will send to the disk.
+    /// Bytes of reads and writes that [`Self::advance`] will send to the disk.
     pub fn unsent_bytes(&self) -> u64 {
         self.unsent_bytes
     }
 
-    /// The queue ends: nothing waits for room any more.
+    /// Ends all waiting for room, because the queue ends.
     pub fn give_up(&mut self, unfinished: Unfinished) {
         self.without_room = Some(unfinished);
         self.channel.give_up();
     }
 
-    /// Whether nothing is in the disk or waits for it.
+    /// Whether no request is in the disk or waits for it.
     pub fn is_quiet(&self) -> bool {
         self.ios == 0 && self.waiting.is_empty()
     }
 
-    /// Says when the requests are taken that follow.
+    /// Sets the time at which the following requests are taken.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
@@ -174,7 +172,7 @@ impl Transfers {
         answer(ring, head, place, 1, status)
     }
 
-    /// Starts a read or a write; `false` if it is none of this disk.
+    /// Starts a read or a write. Returns `false` if the range is empty, unaligned or out of bounds.
     fn transfer(
         &mut self,
         head: u16,
@@ -193,7 +191,7 @@ impl Transfers {
             return false;
         }
         let through = writes && self.device.writes_through(self.features);
-        // One flush at the end costs less than force-unit-access for each of many pieces.
+        // One flush at the end is cheaper than force-unit-access for each of many pieces.
         let is_cut = first_piece(extent, self.piece_bytes) != extent;
         let slot = self.insert(head, place, operation, extent);
         let empty = self.spare_runs.pop().unwrap_or_default();
@@ -201,7 +199,7 @@ impl Transfers {
             pending.runs = std::mem::replace(runs, empty);
             pending.durable = through && !is_cut;
             pending.flush_after = through && is_cut;
-            // A length that does not fit says at least this much, as the field's meaning is.
+            // A length that does not fit is cut: the field is defined as a lower bound.
             let content_bytes = if writes { 0 } else { bytes };
             pending.written_bytes = u32::try_from(content_bytes + 1).unwrap_or(u32::MAX);
         }
@@ -249,7 +247,7 @@ impl Transfers {
         let slot = self.insert(head, place, operation, Extent::default());
         if let Some(pending) = self.pending.get_mut(slot) {
             pending.bytes = extents[..count].iter().map(|(extent, _)| extent.length()).sum();
-            // The seam has no durable discard, so a flush makes it so.
+            // The disk interface has no durable discard, so a flush follows.
             pending.flush_after = through && discards;
         }
         for (extent, flags) in &extents[..count] {
@@ -265,7 +263,7 @@ impl Transfers {
         Ok(None)
     }
 
-    /// Answers with the serial number, as much of it as there is room for.
+    /// Answers with as much of the serial number as there is room for.
     fn identify(
         &self,
         ring: &mut SplitRing,
@@ -284,7 +282,7 @@ impl Transfers {
         answer(ring, head, place, written_bytes, Status::Ok)
     }
 
-    /// Sends requests on their way and takes their ends; `false` if nothing moved.
+    /// Submits requests and takes completions. Returns `false` if there was nothing to do.
     pub fn advance(&mut self, ring: &mut SplitRing) -> Result<bool, RingError> {
         self.submit_waiting(ring)?;
         if std::mem::take(&mut self.submitted) {
@@ -299,7 +297,7 @@ impl Transfers {
         }
         let mut result = Ok(());
         for end in done.drain(..) {
-            // Every end is taken, also after one whose answer has no place any more.
+            // Take every completion, even after one whose answer could not be stored.
             result = result.and(self.ended(end, ring));
         }
         self.done = done;
@@ -316,7 +314,7 @@ impl Transfers {
                 Some(pending) if !pending.rest.is_empty() => {
                     let request = pending.next_piece(ring, self.piece_bytes, segments);
                     if request.is_err() {
-                        // Its memory was there when the chain was walked. Should it not be, the
+                        // Its memory existed when the chain was walked. If it no longer does, the
                         // queue ends.
                         self.waiting.pop_front();
                     }
@@ -330,7 +328,7 @@ impl Transfers {
             };
             self.submit(slot, request);
         }
-        // A request all of whose pieces are out waits for nothing but their ends.
+        // A request all of whose pieces are submitted only waits for their completions.
         while let Some(slot) = self.waiting.front()
             && self.pending.get_mut(*slot).is_none_or(|pending| pending.rest.is_empty())
         {
@@ -349,7 +347,7 @@ impl Transfers {
     fn submit(&mut self, slot: Slot, request: Request<Plain>) {
         let mut tag = slot.tag();
         if let Some(pending) = self.pending.get_mut(slot) {
-            // No two of one request that are in flight have the same number.
+            // No two pieces of one request in flight have the same number.
             tag |= u64::from(pending.pieces) << u32::BITS;
             pending.pieces = pending.pieces.wrapping_add(1);
             pending.ios += 1;
@@ -405,7 +403,7 @@ impl Transfers {
     }
 }
 
-/// The operation of a kind of request that is counted.
+/// The operation that a kind of request is counted as, if it is.
 fn operation_of(kind: u32) -> Option<Operation> {
     match kind {
         kind::IN => Some(Operation::Read),

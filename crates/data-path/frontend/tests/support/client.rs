@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants it to say.
+//! A client that sends exactly what a test tells it to.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -85,8 +85,8 @@ impl<S: Read + Write> Client<S> {
         bytes
     }
 
-    /// Waits until the server has closed the connection, after whatever it still says; whether it
-    /// has.
+    /// Waits until the server has closed the connection, and skips what it still sends. Returns
+    /// whether it has.
     pub fn await_close(&mut self) -> bool {
         match self.stream.read_to_end(&mut Vec::new()) {
             Ok(_) => true,
@@ -99,7 +99,7 @@ impl<S: Read + Write> Client<S> {
         self.send(&[&b"IHAVEOPT"[..], &number.to_be_bytes(), &length, data].concat());
     }
 
-    /// Sends an option; the types and data of all replies to it.
+    /// Sends an option. Returns the types and data of all replies to it.
     pub fn option(&mut self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.option_without_reply(number, data);
         self.option_replies(number)

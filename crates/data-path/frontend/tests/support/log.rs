@@ -1,4 +1,4 @@
-//! What the server logs, for tests that wait for it or read it.
+//! The server's log, for tests that wait for lines or read them.
 
 use std::fmt::{Debug, Write};
 use std::sync::Once;
@@ -14,13 +14,13 @@ use super::memory_disk::DEADLINE;
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static MORE: Condvar = Condvar::new();
 
-/// From now on what is logged, by whichever thread, can be read.
+/// Captures the log of all threads from now on.
 pub fn capture() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(Recorder).unwrap());
 }
 
-/// Waits for a line that holds all of these, among those after the first `skip`.
+/// Waits for a line that contains all `parts`, after the first `skip` lines.
 pub fn await_line(skip: usize, parts: &[&str]) -> String {
     let until = Instant::now() + DEADLINE;
     let mut lines = LINES.lock();

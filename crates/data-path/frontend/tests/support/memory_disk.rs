@@ -1,4 +1,4 @@
-//! A disk in memory that tests can look into, hold up and make fail.
+//! A disk in memory that tests can inspect, pause and make fail.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use strongroom_types::Extent;
 
 const BLOCK: u64 = 4096;
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an event that must happen.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct MemoryDisk {
@@ -24,9 +24,9 @@ pub struct MemoryDisk {
 #[derive(Default)]
 struct State {
     content: Vec<u8>,
-    /// By block of 4096 bytes.
+    /// Which blocks of 4096 bytes were written.
     written: Vec<bool>,
-    /// Requests stay in the disk while this is set.
+    /// Whether requests are held in the disk.
     holding: bool,
     held: usize,
     fails: Option<(RequestKind, IoError)>,
@@ -67,7 +67,7 @@ impl MemoryDisk {
         state.mark(extent, true);
     }
 
-    /// What was asked of the disk so far, in order.
+    /// The requests to the disk so far, in order.
     pub fn log(&self) -> Vec<(RequestKind, Extent)> {
         self.state.lock().log.clone()
     }
@@ -94,7 +94,7 @@ impl MemoryDisk {
         state.wakers.iter().for_each(|waker| waker.wake());
     }
 
-    /// Waits until so many requests are held.
+    /// Waits until `count` requests are held.
     pub fn await_held(&self, count: usize) {
         let until = Instant::now() + DEADLINE;
         let mut state = self.state.lock();

@@ -1,6 +1,6 @@
-//! What the tests of the NBD server share: servers, and real clients as processes.
+//! Shared parts of the NBD server's tests: servers, and real clients as processes.
 
-// Each test file uses a part of it, and all of it is tests.
+// Each test file uses only a part of it, and it is all test code.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod certificates;
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 use memory_disk::{DEADLINE, MemoryDisk, Served};
 
-/// A server on a unix socket in a directory of its own.
+/// A server on a unix socket in its own directory.
 pub struct Local {
     pub server: NbdServer,
     pub directory: TempDir,
@@ -59,7 +59,7 @@ impl Local {
     }
 }
 
-/// As many lanes as a server takes.
+/// As many lanes as a server needs.
 pub fn lanes(config: &NbdConfig) -> Lanes {
     Lanes::start("nbd", config.lanes(), LANE_DEPTH).unwrap()
 }
@@ -134,12 +134,12 @@ impl Drop for Process {
     }
 }
 
-/// Runs a client to its end, whatever that is.
+/// Runs a client to its end, whether it succeeds or fails.
 pub fn run(program: &str, arguments: &[&str]) -> Output {
     Process::spawn(Command::new(program).args(arguments)).finish()
 }
 
-/// Runs a client that must succeed; says what it printed.
+/// Runs a client that must succeed. Returns its output.
 pub fn run_well(program: &str, arguments: &[&str]) -> String {
     let output = run(program, arguments);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -24,7 +24,7 @@ const CONTENT: u64 = 1 << 20;
 /// The most content of one slot.
 pub const CONTENT_BYTES: u64 = 512 << 10;
 
-/// Requests in flight; each has four descriptors of its own.
+/// Requests in flight; each has its own four descriptors.
 pub const SLOTS: u16 = 64;
 
 pub const IN: u32 = 0;
@@ -140,7 +140,7 @@ impl Driver {
         self.next_available = self.next_available.wrapping_add(1);
     }
 
-    /// Shows the device what was submitted, and kicks it if it wants to be.
+    /// Publishes the submitted requests, and kicks the device if it wants that.
     pub fn publish(&mut self) {
         let index = self.at(0x2002);
         let old = self.memory.load_u16(index).unwrap();
@@ -163,7 +163,8 @@ impl Driver {
         rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).unwrap();
     }
 
-    /// Waits for the next used request: its slot, the status, and how many bytes were written.
+    /// Waits for the next used request. Returns its slot, its status, and how many bytes were
+    /// written.
     pub fn complete(&mut self) -> (u16, u8, u32) {
         loop {
             if let Some(done) = self.try_complete() {
@@ -193,8 +194,8 @@ impl Driver {
         Some((slot, status, (entry >> 32) as u32))
     }
 
-    /// Does one request: its status; nothing if something has written over this queue's rings or
-    /// over the request meanwhile, as other requests of the same guest may.
+    /// Does one request. Returns its status; `None` if this queue's rings or the request were
+    /// overwritten meanwhile, which other requests of the same guest may do.
     pub fn run_unless_hit(&mut self, kind: u32, sector: u64, length: u32) -> Option<u8> {
         self.submit(0, kind, sector, length);
         self.publish();
@@ -218,14 +219,14 @@ impl Driver {
                 return Some(status);
             }
             assert!(begun.elapsed() < DEADLINE, "nothing came in time");
-            // The call may have come before, or its file's wish may have been written over.
+            // The interrupt may have come before, or the request for it may have been overwritten.
             let moment = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
             poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&moment)).unwrap();
             let _ = rustix::io::read(&self.call, &mut [0_u8; 8]);
         }
     }
 
-    /// Does one request: its status.
+    /// Does one request. Returns its status.
     pub fn run(&mut self, kind: u32, sector: u64, length: u32) -> u8 {
         self.submit(0, kind, sector, length);
         self.publish();
@@ -233,7 +234,7 @@ impl Driver {
     }
 }
 
-/// Waits until an eventfd tells of something, and takes it.
+/// Waits until an eventfd is signalled, and resets it.
 pub fn await_event(file: &OwnedFd) {
     let timeout = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
     let count = poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout)).unwrap();

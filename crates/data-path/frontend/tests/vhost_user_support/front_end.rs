@@ -1,4 +1,4 @@
-//! A vhost-user front end, as small as one can be.
+//! A minimal vhost-user front end.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use super::driver::{Driver, QUEUE_BYTES, QUEUE_SIZE};
 /// Bytes of the guest's memory.
 pub const MEMORY_BYTES: u64 = 160 << 20;
 
-/// Where this process says that it sees the guest's memory.
+/// The address at which this process claims to see the guest's memory.
 pub const USER: u64 = 0x7f00_0000_0000;
 
 pub const EVENT_INDEX: u64 = 1 << 29;
@@ -44,7 +44,7 @@ impl FrontEnd {
         Self::connect_with(socket, features, file)
     }
 
-    /// Connects with the memory of a guest that was there before.
+    /// Connects with the memory of an existing guest.
     pub fn connect_with(socket: &Path, features: u64, file: OwnedFd) -> Self {
         let region = GuestRegion::map(&file, 0, GuestAddress(0), MEMORY_BYTES).unwrap();
         let memory = Arc::new(GuestMemory::new(vec![region], None).unwrap());
@@ -81,12 +81,12 @@ impl FrontEnd {
         self.acknowledged(18, &[index | 1 << 32], &[]);
     }
 
-    /// Stops a ring: where it stopped.
+    /// Stops a ring. Returns where it stopped.
     pub fn stop(&mut self, index: u64) -> u64 {
         self.ask(11, &[index]) >> 32
     }
 
-    /// Sends a message whose words are given.
+    /// Sends a message with these words.
     pub fn send(&mut self, request: u32, body: &[u64], files: &[BorrowedFd<'_>]) {
         self.send_flagged(request, 1, &bytes_of(body), files);
     }
@@ -96,7 +96,7 @@ impl FrontEnd {
         assert_eq!(self.result(request, body, files), 0, "message {request}");
     }
 
-    /// Sends a message, and says how it was acknowledged.
+    /// Sends a message. Returns its acknowledgement.
     pub fn result(&mut self, request: u32, body: &[u64], files: &[BorrowedFd<'_>]) -> u64 {
         self.send_flagged(request, 9, &bytes_of(body), files);
         self.number(request)
@@ -107,7 +107,7 @@ impl FrontEnd {
         self.number(request)
     }
 
-    /// Sets up the log of the pages that the device writes to, and has it log or not.
+    /// Sets up the log of the pages that the device writes to.
     pub fn set_log(&mut self, log: &OwnedFd, bytes: u64) {
         self.send(6, &[bytes, 0], &[log.as_fd()]);
         assert_eq!(self.number(6), 0);
@@ -142,10 +142,11 @@ impl FrontEnd {
         let _ = sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL);
     }
 
-    /// Waits until the server has ended the connection; whether it has, without another word.
+    /// Waits until the server has ended the connection. Returns whether it did so without sending
+    /// anything.
     pub fn await_cut(&mut self) -> bool {
         let mut rest = Vec::new();
-        // Reset where the server did not read everything.
+        // The connection is reset if the server did not read everything.
         self.socket.read_to_end(&mut rest).is_err() || rest.is_empty()
     }
 }

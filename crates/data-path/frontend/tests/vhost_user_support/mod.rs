@@ -1,6 +1,6 @@
-//! What the tests of the vhost-user server share: a disk, and a front end with a driver of its own.
+//! Shared parts of the vhost-user server's tests: a disk, and a front end with its own driver.
 
-// Each test file uses a part of it, and all of it is tests.
+// Each test file uses only a part of it, and it is all test code.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod driver;
@@ -27,7 +27,7 @@ use strongroom_ring::Lanes;
 use strongroom_types::{Extent, KeyEpoch, VolumeSize};
 use tempfile::TempDir;
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an event that must happen.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Queues of a server.
@@ -51,8 +51,7 @@ pub fn stages() -> (Arc<MemoryDisk>, Arc<BlocksizeDisk>) {
     (blocks, Arc::new(highest))
 }
 
-/// A server in a directory of its own. The socket is the test's, so that one server can follow
-/// another.
+/// A server in its own directory. The test owns the socket, so that one server can follow another.
 pub struct Local {
     pub server: VhostUserServer,
     pub directory: TempDir,
@@ -69,7 +68,7 @@ impl Local {
         Self { server, directory, socket, listener }
     }
 
-    /// Hands all sessions over to a new server, of another disk perhaps.
+    /// Hands all sessions over to a new server, perhaps with another disk.
     pub fn upgrade(self, disk: Arc<dyn Disk<Plain>>) -> Self {
         let suspended = self.server.suspend().unwrap();
         let server =
@@ -97,10 +96,10 @@ fn adopt(listener: &Listener) -> Listener {
     Listener::adopt(listener.as_fd().try_clone_to_owned().unwrap()).unwrap()
 }
 
-/// What a disk was asked to write or flush: the kind, the bytes, and whether it had to be durable.
+/// The writes and flushes of a disk: the kind, the bytes, and whether it had to be durable.
 pub type Log = Arc<Mutex<Vec<(RequestKind, u64, bool)>>>;
 
-/// A disk that remembers what it was asked for.
+/// A disk that records its requests.
 pub struct Recorded {
     pub disk: Arc<dyn Disk<Plain>>,
     pub log: Log,

@@ -1,4 +1,4 @@
-//! What can be checked one request at a time.
+//! Checks that need only one request at a time.
 
 use strongroom_types::{BLOCK_BYTES, Extent};
 
@@ -8,7 +8,7 @@ use super::{Setup, Violation};
 use crate::disk::{Allocation, Disk, Limits};
 use crate::request::{Request, RequestKind};
 
-/// Limits that a frontend can work with.
+/// Checks that the limits are consistent.
 pub fn limits<P: TestPayload>(disk: &dyn Disk<P>) -> Result<(), Violation> {
     let limits = disk.limits();
     let checks = [
@@ -47,8 +47,8 @@ pub fn empty<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(), Vi
     Ok(())
 }
 
-/// A channel may be opened and dropped at any time that nothing is in flight on it; what was
-/// written stays.
+/// A channel may be opened and dropped at any time while nothing is in flight on it; written data
+/// stays.
 pub fn channels<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(), Violation> {
     let extent = first(disk.limits());
     let content = bytes(extent.length() as usize);
@@ -63,7 +63,7 @@ pub fn channels<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(),
     expect(extent, &Driver::open(disk, setup, 1, POOL_BYTES, 4)?.read(extent)?, &content)
 }
 
-/// Zeroings and discards have no greatest length.
+/// Zeroings and discards have no length limit.
 pub fn whole_disk<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(), Violation> {
     let limits = disk.limits();
     let mut driver = Driver::open(disk, setup, 1, POOL_BYTES, 0)?;
@@ -95,14 +95,14 @@ pub fn whole_disk<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(
     Ok(())
 }
 
-/// A report covers what was asked, in order and cut to the disk; what it calls zero is zero; it
-/// stops when told to.
+/// A report covers the requested extent, in order and cut to the disk; runs that it calls zero are
+/// zero; it stops when told to.
 pub fn allocation<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup) -> Result<(), Violation> {
     let limits = disk.limits();
     let mut driver = Driver::open(disk, setup, 1, POOL_BYTES, 0)?;
     let piece = (first(limits).length() / 4) & !(u64::from(limits.block_bytes) - 1);
     for (number, extent) in [first(limits), last(limits)].into_iter().enumerate() {
-        // Data, something that was zeroed, and something that never was.
+        // Data, a zeroed part, and a part that was never written.
         if piece > 0 && (number == 0 || extent.offset() > 0) {
             driver.write(extent.offset(), &bytes(3 * piece as usize))?;
             let zeroed = Extent::between(extent.offset() + piece, extent.offset() + 2 * piece);
@@ -163,8 +163,8 @@ fn runs<P: TestPayload>(disk: &dyn Disk<P>, extent: Extent) -> Result<Vec<(Exten
     Ok(runs)
 }
 
-/// Reads the start and the end of a run that is said to be zero; the rest too, unless it is very
-/// long.
+/// Reads the start and the end of a run that is reported as zero, and the rest too unless it is
+/// very long.
 fn check_zero<P: TestPayload>(driver: &mut Driver<P>, limits: Limits, run: Extent) -> Result<(), Violation> {
     const AT_EACH_END_BYTES: u64 = 4 << 20;
     let unit = u64::from(limits.block_bytes);
@@ -194,7 +194,7 @@ fn first(limits: Limits) -> Extent {
     Extent::between(0, length)
 }
 
-/// As many bytes at the end.
+/// The same number of bytes at the end.
 fn last(limits: Limits) -> Extent {
     let start = (limits.size_bytes - first(limits).length()) & !(u64::from(limits.block_bytes) - 1);
     Extent::between(start, limits.size_bytes)
@@ -205,7 +205,7 @@ pub fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 4096 * 31 + at * 7 % 251) as u8 | 1).collect()
 }
 
-/// Compares what was read.
+/// Compares the content that was read.
 pub fn expect(extent: Extent, found: &[u8], expected: &[u8]) -> Result<(), Violation> {
     match found.iter().zip(expected).position(|(found, expected)| found != expected) {
         None => Ok(()),

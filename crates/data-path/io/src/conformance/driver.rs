@@ -1,4 +1,4 @@
-//! One queue that drives a disk as the contract asks, and holds the disk to it.
+//! One queue that drives a disk according to the contract, and checks that the disk keeps it.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -16,21 +16,21 @@ use crate::error::IoError;
 use crate::reactor::Thread;
 use crate::request::{Done, Io, Request, RequestKind};
 
-/// Bytes of the pool that a driver's stages get, where a check does not say otherwise.
+/// Bytes of the pool that a driver's stages get, unless a check sets another size.
 pub const POOL_BYTES: usize = 64 << 20;
 
-/// A channel, its thread, and all that is in flight.
+/// A channel, its thread, and the requests in flight.
 pub struct Driver<P: TestPayload> {
-    // Fields drop in order: the channel goes before the loop that it stands on.
+    // Fields drop in order: the channel before the loop that it runs on.
     channel: Box<dyn Channel<P>>,
     event_loop: Box<dyn EventLoop>,
-    /// Where the memory of transfers comes from.
+    /// The source of transfers' memory.
     pub memory: TestMemory,
-    /// For tags, and whatever a check draws.
+    /// The random generator for tags and for the checks.
     pub random: StdRng,
     in_flight: HashMap<u64, Sent>,
-    /// Whether something was submitted since the last poll. If nothing was, only a wake-up is a
-    /// reason to poll.
+    /// Whether something was submitted since the last poll. If not, only a wake-up is a reason to
+    /// poll.
     submitted: bool,
     setup: Setup,
 }
@@ -42,8 +42,8 @@ struct Sent {
 }
 
 impl<P: TestPayload> Driver<P> {
-    /// A channel for at most `depth` requests at a time, on a loop of its own with a pool of
-    /// `pool_bytes`. `seed` goes into the setup's.
+    /// Opens a channel for at most `depth` requests at a time, on its own loop with a pool of
+    /// `pool_bytes`. `seed` is combined with the setup's.
     pub fn open(
         disk: &dyn Disk<P>,
         setup: &Setup,
@@ -118,7 +118,7 @@ impl<P: TestPayload> Driver<P> {
         Ok(done)
     }
 
-    /// One request by itself.
+    /// Runs a single request.
     pub fn run(&mut self, request: Request<P>) -> Result<Done<P>, Violation> {
         let tag = self.submit(request);
         let mut done = self.wait()?;
@@ -128,7 +128,7 @@ impl<P: TestPayload> Driver<P> {
         }
     }
 
-    /// One request by itself, which must succeed.
+    /// Runs a single request, which must succeed.
     pub fn succeed(&mut self, request: Request<P>) -> Result<Option<P::Memory>, Violation> {
         let (kind, extent) = (request.kind(), request.extent());
         let done = self.run(request)?;
@@ -154,7 +154,8 @@ impl<P: TestPayload> Driver<P> {
         self.succeed(Request::Write { extent, from, durable: false }).map(|_| ())
     }
 
-    /// What holds for every end: its tag was in flight, and its memory is the one that went down.
+    /// Checks every completion: its tag was in flight, and its memory is the one that was
+    /// submitted.
     fn check(&mut self, done: &Done<P>) -> Result<(), Violation> {
         let sent = self.in_flight.remove(&done.tag).ok_or(Violation::UnknownTag(done.tag))?;
         if done.memory.as_ref().map(P::address) != sent.address {

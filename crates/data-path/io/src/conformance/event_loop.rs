@@ -1,4 +1,4 @@
-//! How the suite sleeps: as the thread that it stands for would.
+//! How the suite's threads sleep: as the threads that they represent would.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::reactor::{IdleReactor, Reactor};
 
 /// The event loop of one thread of the suite.
 pub trait EventLoop {
-    /// What the thread's channels get.
+    /// The reactor for the thread's channels.
     fn reactor(&self) -> Rc<dyn Reactor>;
 
     /// Sleeps until something wakes the thread, or `at_most` has passed.
     fn sleep(&self, at_most: Duration) -> Result<(), IoError>;
 }
 
-/// For disks that need no files.
+/// An event loop for disks that need no files.
 pub struct IdleLoop {
     reactor: Rc<IdleReactor>,
 }

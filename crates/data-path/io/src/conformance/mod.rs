@@ -1,22 +1,21 @@
 //! The suite that every [`Disk`] must pass, from the lowest datastore to the highest stack of
 //! stages.
 //!
-//! It drives a new, empty disk through its channels as a frontend would and compares what comes
-//! back with a slow, obvious [model](self::model). It checks that
-//! - every tag comes back once, with its own memory, and nothing else does;
-//! - what the limits rule out is refused with the error that says so, and changes nothing;
+//! It drives a new, empty disk through its channels as a frontend would, and compares the results
+//! with a slow, obvious [model](self::model). It checks that
+//! - every tag comes back exactly once, with its own memory, and no other tag does;
+//! - requests that the limits forbid are refused with the right error, and change nothing;
 //! - reads return what was written, zeroed or discarded, at any depth, on several channels and
-//!   threads, also where requests in flight overlap: then any outcome that the order allows, and no
-//!   other;
+//!   threads; if requests in flight overlap, any outcome that the order allows, and no other;
 //! - holes read as zeroes, and a sealed block has a seal exactly if it is not all zeroes;
-//! - a thread that sleeps until its reactor is woken misses nothing;
-//! - an exhausted pool delays and never stops;
-//! - channels come and go, flushes return, and what is said of allocation is true.
+//! - a thread that sleeps until its reactor is woken misses no completion;
+//! - an exhausted pool delays requests but never stalls them;
+//! - channels can be opened and dropped, flushes return, and reported allocation is correct.
 //!
 //! A failed write may have happened or not: with [`Conformance::run_faulty`] that is part of the
 //! model.
 //!
-//! The suite checks no promise of durability; that takes power cuts.
+//! The suite does not check durability; that needs power cuts.
 
 mod basics;
 mod driver;
@@ -44,20 +43,20 @@ use crate::error::IoError;
 use crate::request::RequestKind;
 use random::Workload;
 
-/// How long nothing may happen while requests are in flight, unless a suite says otherwise. Far
-/// beyond any disk, so that a busy machine is no violation.
+/// How long nothing may happen while requests are in flight, unless a suite sets another time. It
+/// is far beyond any disk's latency, so that a busy machine causes no violation.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What a disk did that no disk may do.
+/// The violations of the contract.
 #[derive(Debug, Error)]
 pub enum Violation {
     /// The disk could not be opened, or the harness has no memory.
     #[error("the disk cannot be driven: {0}")]
     Setup(IoError),
-    /// Limits that contradict themselves.
+    /// The limits are inconsistent.
     #[error("limits: {0}")]
     Limits(&'static str),
-    /// Requests that never end.
+    /// Requests never end.
     #[error("{in_flight} requests are in flight and nothing has happened for {waited:?}")]
     Stalled {
         /// Count of requests.
@@ -65,7 +64,7 @@ pub enum Violation {
         /// The deadline.
         waited: Duration,
     },
-    /// An end that was there, and for which nobody woke the thread.
+    /// Requests had ended, but the thread was not woken.
     #[error("{ended} requests had ended, and the thread was not woken for {waited:?}")]
     LostWakeUp {
         /// Count of requests.
@@ -73,39 +72,40 @@ pub enum Violation {
         /// The deadline.
         waited: Duration,
     },
-    /// A tag that was not in flight: it came back twice, or was made up.
+    /// A tag came back that was not in flight: it came back twice, or was invented.
     #[error("tag {0:#x} came back and is not in flight")]
     UnknownTag(u64),
-    /// A transfer came back without its memory, with another's, or another request with some.
+    /// A transfer came back without its memory or with another's, or another request came back with
+    /// memory.
     #[error("a {0:?} came back without its own memory")]
     Memory(RequestKind),
-    /// Another result than it must be.
+    /// A request had the wrong result.
     #[error("a {kind:?} of {extent} ended as {result:?}; expected: {expected}")]
     Result {
-        /// What was asked.
+        /// The kind of request.
         kind: RequestKind,
-        /// Of which bytes.
+        /// Its extent.
         extent: Extent,
-        /// What came back.
+        /// The result.
         result: Result<(), IoError>,
-        /// What should have.
+        /// The expected result.
         expected: &'static str,
     },
-    /// Another content than any that the order of requests allows.
+    /// A read returned content that no order of requests allows.
     #[error(
         "byte {offset} of the disk is {found:#04x} in a read of {extent}; {allowed} other values are allowed"
     )]
     Content {
-        /// What was read.
+        /// The extent that was read.
         extent: Extent,
         /// The first wrong byte.
         offset: u64,
         /// Its value.
         found: u8,
-        /// Count of writes whose content it may be.
+        /// Count of writes whose content would be allowed.
         allowed: usize,
     },
-    /// A sealed block of zeroes with a seal, or another without, or of the wrong epoch.
+    /// A sealed block of zeroes has a seal, or another block has none or one of the wrong epoch.
     #[error("block {block} has the seal {seal:?} and is {}", if *is_zero { "all zeroes" } else { "not all zeroes" })]
     Seal {
         /// The block's number.
@@ -115,7 +115,7 @@ pub enum Violation {
         /// Whether its content is all zeroes.
         is_zero: bool,
     },
-    /// A report of allocation that does not cover what was asked, or says zero of what is not.
+    /// A report of allocation does not cover the requested extent, or calls data zero.
     #[error("allocation: {what} at {extent}")]
     Allocation {
         /// The run in question.
@@ -128,15 +128,15 @@ pub enum Violation {
     Elsewhere,
 }
 
-/// A violation, and how to see it again.
+/// A violation, and how to reproduce it.
 #[derive(Debug, Error)]
 #[error("{check}, seed {seed}: {violation}")]
 pub struct Failure {
-    /// What was being done.
+    /// The check that failed.
     pub check: String,
-    /// For [`Conformance::seed`].
+    /// The seed for [`Conformance::seed`].
     pub seed: u64,
-    /// What went wrong.
+    /// The violation.
     pub violation: Violation,
 }
 
@@ -151,7 +151,7 @@ pub struct Setup {
 }
 
 impl Default for Setup {
-    /// Threads that need no files, and seed 1.
+    /// Threads without files, and seed 1.
     fn default() -> Self {
         Self {
             event_loops: Arc::new(|| Ok(Box::new(IdleLoop::new()?))),
@@ -164,7 +164,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Threads on event loops that `make` makes: for disks that need a ring.
+    /// Threads on event loops from `make`, for disks that need a ring.
     pub fn on<L: EventLoop + 'static>(make: impl Fn() -> Result<L, IoError> + Send + Sync + 'static) -> Self {
         Self { event_loops: Arc::new(move || Ok(Box::new(make()?))), ..Self::default() }
     }
@@ -178,12 +178,12 @@ pub struct Conformance<P: TestPayload> {
 }
 
 impl<P: TestPayload> Conformance<P> {
-    /// The suite for disks that `make` makes, each new and empty.
+    /// The suite for disks from `make`, each new and empty.
     pub fn new<D: Disk<P> + 'static>(make: impl Fn() -> D + 'static) -> Self {
         Self { make: Box::new(move || Arc::new(make())), setup: Setup::default(), requests: 400 }
     }
 
-    /// Runs each thread on an event loop that `make` makes: for disks that need a ring.
+    /// Runs each thread on an event loop from `make`, for disks that need a ring.
     #[must_use]
     pub fn event_loops<L: EventLoop + 'static>(
         mut self,
@@ -193,28 +193,28 @@ impl<P: TestPayload> Conformance<P> {
         self
     }
 
-    /// Another seed than 1.
+    /// Sets the seed; the default is 1.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.setup.seed = seed;
         self
     }
 
-    /// The epoch that sealed writes bear and sealed reads must come back with; otherwise the first.
+    /// Sets the epoch of sealed writes, which sealed reads must return; the default is the first.
     #[must_use]
     pub fn epoch(mut self, epoch: KeyEpoch) -> Self {
         self.setup.epoch = epoch;
         self
     }
 
-    /// How long nothing may happen; otherwise 30 s.
+    /// Sets how long nothing may happen; the default is 30 s.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.setup.deadline = deadline;
         self
     }
 
-    /// Random requests of each thread in each check; otherwise 400.
+    /// Sets the count of random requests of each thread in each check; the default is 400.
     #[must_use]
     pub fn requests(mut self, requests: usize) -> Self {
         self.requests = requests;
@@ -234,8 +234,8 @@ impl<P: TestPayload> Conformance<P> {
         self.random(&self.setup)
     }
 
-    /// Runs the random checks only, on disks whose requests may also fail with `tolerated`;
-    /// whatever did not fail so must be right nevertheless.
+    /// Runs only the random checks, on disks whose requests may also fail with `tolerated`; all
+    /// other results must still be right.
     pub fn run_faulty(&self, tolerated: IoError) -> Result<(), Box<Failure>> {
         self.random(&Setup { tolerated: Some(tolerated), ..self.setup.clone() })
     }

@@ -1,14 +1,14 @@
-//! What a disk may hold: the slow, obvious oracle.
+//! The possible contents of a disk: the slow, obvious oracle.
 //!
-//! For each run of bytes it remembers which writes their content may come from. A write joins when
-//! it is submitted; when it has ended well, every write leaves that had ended before it was
-//! submitted. A failed write, and a discard, may have happened or not: they join and nobody leaves.
-//! A read may return, byte by byte, the content of any write that was in question when the read was
-//! submitted, or has joined since. That is all the order there is: requests in flight together are
-//! done in any order.
+//! For each run of bytes it records the candidate writes that their content may come from. A write
+//! becomes a candidate when it is submitted; when it has succeeded, every write that had ended
+//! before it was submitted is removed. A failed write, and a discard, may have happened or not:
+//! they become candidates and no other is removed. A read may return, byte by byte, the content of
+//! any write that was a candidate when the read was submitted, or has become one since. No other
+//! order is required: requests in flight together are done in any order.
 //!
-//! The content of a write is a function of its number and the place, so nothing needs to be kept
-//! but numbers.
+//! The content of a write is a function of its number and the offset, so only numbers need to be
+//! stored.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct WriteId(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadId(u64);
 
-/// What a write leaves behind.
+/// The content that a write leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Its own pattern.
@@ -38,7 +38,7 @@ pub enum Content {
 pub enum Outcome {
     /// It happened.
     Happened,
-    /// It failed, or promises nothing: it may have happened or not, in any part.
+    /// It failed, or has no guaranteed effect: any part of it may have happened or not.
     MayHaveHappened,
 }
 
@@ -48,7 +48,7 @@ pub struct Model {
     /// Counts submissions and ends.
     now: u64,
     writes: Vec<Write>,
-    /// The writes in question from each offset up to the next.
+    /// The candidate writes from each offset up to the next.
     candidates: BTreeMap<u64, Vec<WriteId>>,
     reads: Vec<Read>,
 }
@@ -63,9 +63,9 @@ struct Write {
 struct Read {
     id: ReadId,
     extent: Extent,
-    /// What was in question when it was submitted.
+    /// The candidates when it was submitted.
     candidates: Vec<(Extent, Vec<WriteId>)>,
-    /// What joined since.
+    /// The candidates added since.
     later: Vec<WriteId>,
 }
 
@@ -82,7 +82,7 @@ impl Model {
         Self { seed, now: 0, writes: vec![hole], candidates, reads: Vec::new() }
     }
 
-    /// A write is about to be submitted.
+    /// Begins a write, which is about to be submitted.
     pub fn write_begins(&mut self, extent: Extent, content: Content) -> WriteId {
         self.now += 1;
         let id = WriteId(self.writes.len());
@@ -98,7 +98,7 @@ impl Model {
         id
     }
 
-    /// A write has ended.
+    /// Ends a write.
     pub fn write_ends(&mut self, id: WriteId, outcome: Outcome) {
         self.now += 1;
         self.writes[id.0].ended = Some(self.now);
@@ -114,7 +114,7 @@ impl Model {
         self.join(extent);
     }
 
-    /// A read is about to be submitted.
+    /// Begins a read, which is about to be submitted.
     pub fn read_begins(&mut self, extent: Extent) -> ReadId {
         self.now += 1;
         let id = ReadId(self.now);
@@ -131,7 +131,7 @@ impl Model {
         id
     }
 
-    /// A read has ended, with this content if it succeeded.
+    /// Ends a read, with its content if it succeeded, and checks the content.
     pub fn read_ends(&mut self, id: ReadId, content: Option<&[u8]>) -> Result<(), Violation> {
         let Some(index) = self.reads.iter().position(|read| read.id == id) else { return Ok(()) };
         let read = self.reads.swap_remove(index);
@@ -189,7 +189,7 @@ impl Model {
         }
     }
 
-    /// Makes neighbours one run that have become equal.
+    /// Joins neighbouring runs that have become equal.
     fn join(&mut self, extent: Extent) {
         let mut before = self.candidates.range(..extent.offset()).next_back().map(|(start, _)| *start);
         let starts: Vec<u64> =
@@ -205,7 +205,7 @@ impl Model {
     }
 }
 
-/// Pseudo-random bytes of a place: any cut of them is the same wherever it begins.
+/// Pseudo-random bytes that depend only on the seed and each byte's offset.
 fn pattern(seed: u64, offset: u64, into: &mut [u8]) {
     let mut at = offset;
     let mut rest = into;

@@ -1,4 +1,4 @@
-//! Memory of either payload for the suite's transfers.
+//! Memory for the suite's transfers, of either payload.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -14,15 +14,13 @@ use super::Violation;
 use crate::error::IoError;
 use crate::request::{Payload, Plain, Sealed};
 
-/// Memory for 64 of the longest transfers, of which each takes a chunk; it is mapped as it is
-/// needed.
+/// Memory for 64 of the longest transfers, each of which takes a chunk; it is mapped as needed.
 const POOL_BYTES: usize = 64 * 2 * CHUNK_BYTES;
 
-/// What a transfer that reads finds in its memory: no content that is ever written.
+/// The fill of a read's memory before the read: a byte that is never written as content.
 const BEFORE_A_READ: u8 = 0xEE;
 
-/// Where the suite's memory comes from: never from the pool of the thread, which belongs to the
-/// stages.
+/// The source of the suite's memory. It is never the thread's pool, which belongs to the stages.
 #[derive(Debug)]
 pub struct TestMemory {
     pool: BufferPool,
@@ -30,20 +28,20 @@ pub struct TestMemory {
 }
 
 impl TestMemory {
-    /// Memory for one thread; sealed writes bear the seal of `epoch`.
+    /// Memory for one thread; sealed writes have the seal of `epoch`.
     pub fn new(epoch: KeyEpoch) -> Result<Self, Violation> {
         let pool = BufferPool::new(POOL_BYTES).map_err(|_| out_of_memory())?;
         Ok(Self { pool, epoch })
     }
 
-    /// Memory that holds `content`, to be written.
+    /// Memory with `content`, for a write.
     pub fn with<P: TestPayload>(&self, content: &[u8], random: &mut StdRng) -> Result<P::Memory, Violation> {
         let mut memory = P::memory(self, content.len(), random).ok_or_else(out_of_memory)?;
         P::fill(&mut memory, content);
         Ok(memory)
     }
 
-    /// Memory to be read into, full of what must not be left in it.
+    /// Memory for a read, filled with bytes that must not remain in it.
     pub fn blank<P: TestPayload>(&self, length: usize, random: &mut StdRng) -> Result<P::Memory, Violation> {
         self.with::<P>(&vec![BEFORE_A_READ; length], random)
     }
@@ -53,18 +51,18 @@ fn out_of_memory() -> Violation {
     Violation::Setup(IoError::from(rustix::io::Errno::NOMEM))
 }
 
-/// What the suite must know of a payload.
+/// The operations on a payload that the suite needs.
 pub trait TestPayload: Payload {
     /// Some memory of this length, at least one byte.
     fn memory(source: &TestMemory, length: usize, random: &mut StdRng) -> Option<Self::Memory>;
 
-    /// Fills all of the memory, which is as long.
+    /// Fills all of the memory, which has the length of `content`.
     fn fill(memory: &mut Self::Memory, content: &[u8]);
 
-    /// What is in the memory.
+    /// The content of the memory.
     fn content(memory: &Self::Memory) -> Vec<u8>;
 
-    /// Where its first byte is: it tells one memory from another.
+    /// The address of its first byte, which identifies the memory.
     fn address(memory: &Self::Memory) -> usize;
 
     /// Checks the seals of what was read.
@@ -72,7 +70,8 @@ pub trait TestPayload: Payload {
 }
 
 impl TestPayload for Plain {
-    /// A buffer, as a network client's, or pieces of a guest's memory that begin and end anywhere.
+    /// Either a buffer, as for a network client, or pieces of a guest's memory that begin and end
+    /// anywhere.
     fn memory(source: &TestMemory, length: usize, random: &mut StdRng) -> Option<GuestSlice> {
         if random.random() {
             source.pool.take(length).map(GuestSlice::from_buffer)

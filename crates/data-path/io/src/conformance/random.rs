@@ -16,23 +16,22 @@ use super::{Setup, Violation};
 use crate::disk::{Disk, Limits};
 use crate::request::{Done, Request, RequestKind};
 
-/// Bytes at the start and at the end of the disk that requests fall on: small enough that they
-/// meet.
+/// Bytes at the start and at the end of the disk that requests touch: few enough that requests
+/// often overlap.
 const START_BYTES: u64 = 3 << 20;
 const END_BYTES: u64 = 1 << 20;
 
-/// Tries to find a place that nothing in flight is on, before the thread waits for something to
-/// end.
+/// Attempts to find a place without requests in flight, before the thread waits for a completion.
 const TRIES: usize = 8;
 
-/// How many requests, and how many at a time.
+/// The parameters of a random load.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     threads: usize,
     depth: usize,
     /// Whether requests in flight may overlap.
     overlapping: bool,
-    /// Whether most transfers are as long as may be and the stages' pool has a single chunk.
+    /// Whether most transfers have the greatest length, and the stages' pool has a single chunk.
     exhausting: bool,
     /// Requests of each thread.
     requests: usize,
@@ -48,7 +47,7 @@ impl fmt::Display for Workload {
 }
 
 impl Workload {
-    /// All workloads, each of `requests` a thread.
+    /// All workloads, each with `requests` requests per thread.
     pub fn matrix(requests: usize) -> Vec<Self> {
         let shapes = [(1, 1), (1, 7), (1, 64), (2, 16), (3, 64)];
         let mut matrix = Vec::new();
@@ -57,7 +56,7 @@ impl Workload {
                 matrix.push(Self { threads, depth, overlapping, exhausting: false, requests });
             }
         }
-        // They are long: a fourth of them moves as many bytes.
+        // The requests are long: a quarter of them moves as many bytes.
         let requests = requests / 4;
         matrix.push(Self { threads: 1, depth: 32, overlapping: true, exhausting: true, requests });
         matrix.push(Self { threads: 2, depth: 32, overlapping: false, exhausting: true, requests });
@@ -83,7 +82,8 @@ pub fn run<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup, workload: Workload
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        // The thread that saw the violation says more than the one that it stopped.
+        // The error of the thread that saw the violation is more useful than that of one that was
+        // stopped.
         let failures = results.filter_map(Result::err);
         failures.reduce(|a, b| if matches!(a, Violation::Elsewhere) { b } else { a }).map_or(Ok(()), Err)
     })?;
@@ -115,7 +115,7 @@ fn read_everything<P: TestPayload>(
     Ok(())
 }
 
-/// The two parts of the disk that requests fall on; one, if it is small.
+/// The two parts of the disk that requests touch; only one if the disk is small.
 fn windows(limits: &Limits) -> Vec<Extent> {
     let size = limits.size_bytes;
     if size <= START_BYTES + END_BYTES {
@@ -125,7 +125,7 @@ fn windows(limits: &Limits) -> Vec<Extent> {
     vec![Extent::between(0, START_BYTES), Extent::between(end.offset(), size)]
 }
 
-/// Whether the request did what was asked; a violation if it failed and may not.
+/// Returns whether the request succeeded. It is a violation if it failed and may not.
 fn succeeded<P: TestPayload>(
     setup: &Setup,
     kind: RequestKind,
@@ -139,10 +139,10 @@ fn succeeded<P: TestPayload>(
     }
 }
 
-/// What all threads of a check share.
+/// The state that all threads of a check share.
 struct Shared {
     model: Model,
-    /// What is in flight, and whether it writes.
+    /// The extents of requests in flight, and whether each of them writes.
     busy: Vec<(Extent, bool)>,
     failed: bool,
 }
@@ -164,7 +164,7 @@ struct Pending {
     known: Known,
 }
 
-/// What the model knows a request by.
+/// A request's id in the model.
 #[derive(Clone, Copy)]
 enum Known {
     Read(ReadId),
@@ -205,13 +205,13 @@ impl<'a, P: TestPayload> Queue<'a, P> {
             } else if left == 0 {
                 return Ok(());
             } else {
-                // Every place that was tried is another thread's now.
+                // Every place that was tried is in use by another thread now.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Submits a request; `false` if no place was found for one.
+    /// Submits a request. Returns `false` if no place was found for one.
     fn submit(&mut self) -> Result<bool, Violation> {
         let kind = self.draw_kind();
         let writes = matches!(kind, RequestKind::Write | RequestKind::Discard | RequestKind::WriteZeroes);
@@ -292,7 +292,8 @@ impl<'a, P: TestPayload> Queue<'a, P> {
     }
 }
 
-/// A place and a length: mostly short, often near the start, sometimes as long as may be.
+/// Draws a place and a length: mostly short, often near the start, sometimes of the greatest
+/// length.
 fn draw_extent(
     random: &mut StdRng,
     limits: &Limits,

@@ -1,4 +1,4 @@
-//! What the limits rule out is refused, with the error that says why, and changes nothing.
+//! Requests that the limits forbid are refused with the right error, and change nothing.
 
 use strongroom_types::{BLOCK_BYTES, Extent};
 
@@ -117,7 +117,7 @@ impl<P: TestPayload> Refusals<P> {
         self.refused(zeroes, "ReadOnly", is_expected)
     }
 
-    /// All kinds of request of an extent.
+    /// Checks all kinds of request for an extent.
     fn refuse(
         &mut self,
         extent: Extent,
@@ -154,7 +154,7 @@ impl<P: TestPayload> Refusals<P> {
         self.refuse_change(Request::Write { extent, from, durable: false }, expected, is_expected)
     }
 
-    /// A request that a read-only disk may refuse for that reason too.
+    /// Checks a request that a read-only disk may also refuse for being read-only.
     fn refuse_change(
         &mut self,
         request: Request<P>,

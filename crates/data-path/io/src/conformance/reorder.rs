@@ -1,5 +1,5 @@
-//! A stage that lets requests overtake each other on their way down and on their way up, wherever
-//! the contract leaves the order open. What stands above it must be right nevertheless.
+//! A stage that lets requests overtake each other on their way down and up, wherever the contract
+//! leaves the order open. The stages above it must still be right.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub struct ReorderDisk<P: Payload> {
 }
 
 impl<P: Payload> ReorderDisk<P> {
-    /// Reorders what passes to and from `below`, in each channel differently.
+    /// Reorders requests and completions of `below`, differently in each channel.
     pub fn new(below: Arc<dyn Disk<P>>, seed: u64) -> Self {
         Self { below, seed, channels: AtomicU64::new(0) }
     }
@@ -56,13 +56,13 @@ struct ReorderChannel<P: Payload> {
     below: Box<dyn Channel<P>>,
     waker: Arc<Waker>,
     random: StdRng,
-    /// Held back on their way down.
+    /// Requests held back on their way down.
     down: Vec<Io<P>>,
-    /// Held back on their way up.
+    /// Completions held back on their way up.
     up: Vec<Done<P>>,
 }
 
-/// Takes out some of what is held, in any order; at least one, so that everything comes round.
+/// Releases some of the held items, in any order; at least one, so that none is held forever.
 fn release<T>(random: &mut StdRng, held: &mut Vec<T>, mut take: impl FnMut(T)) {
     let count = if held.is_empty() { 0 } else { random.random_range(1..=held.len()) };
     for _ in 0..count {
@@ -87,7 +87,7 @@ impl<P: Payload> Channel<P> for ReorderChannel<P> {
         if submits {
             self.kick();
         }
-        // What is held back, and what may have ended at once below, is looked at after the next
+        // Held requests, and those that may have ended at once below, are handled after the next
         // wake-up.
         if submits || !self.up.is_empty() {
             self.waker.wake();

@@ -1,4 +1,4 @@
-//! The suite passes a disk that is right, and catches each that is wrong in one way.
+//! The suite passes a correct disk, and catches each disk with one flaw.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use crate::disk::{Allocation, Channel, Limits};
 use crate::reactor::Thread;
 use crate::request::{Done, Io, Plain, Request, Sealed};
 
-/// What is wrong with a disk.
+/// The flaw of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
@@ -45,8 +45,7 @@ enum Flaw {
     WritesThoughReadOnly,
 }
 
-/// A disk that is as simple as can be: bytes under one lock, each request done whole when it is
-/// polled.
+/// The simplest disk: bytes under one lock, each request done completely when it is polled.
 struct VecDisk<P> {
     shared: Arc<Shared>,
     payload: PhantomData<fn(P)>,
@@ -81,7 +80,7 @@ impl Shared {
         }
     }
 
-    /// The limits that it keeps to, which need not be those that it tells.
+    /// The limits that it keeps, which may differ from those that it reports.
     fn kept(&self) -> Limits {
         let limits = self.limits();
         match self.flaw {
@@ -214,7 +213,8 @@ impl<P: Seals> Disk<P> for VecDisk<P> {
 
 struct VecChannel<P: TestPayload> {
     shared: Arc<Shared>,
-    /// With the widened old content, as a disk without range locks would have read it too early.
+    /// Requests, with the widened old content that a disk without range locks would have read too
+    /// early.
     submitted: VecDeque<(Io<P>, Option<Vec<u8>>)>,
     ended: usize,
 }

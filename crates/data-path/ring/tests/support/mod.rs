@@ -1,4 +1,4 @@
-//! A ring, a queue and files to try them on.
+//! A ring, a queue and files for tests.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::fs::{File, OpenOptions};
@@ -13,10 +13,11 @@ use strongroom_memory::{Buffer, BufferPool};
 use strongroom_ring::{Ring, RingFile};
 use tempfile::NamedTempFile;
 
-/// When a test gives up on an event. Far beyond what any takes, so that a busy machine fails none.
+/// How long a test waits for an event. It is far beyond any expected time, so that no test fails on
+/// a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Directories to test in: one on a disk, one on tmpfs.
+/// Test directories: one on a disk, one on tmpfs.
 pub const DISK: &str = env!("CARGO_TARGET_TMPDIR");
 pub const TMPFS: &str = "/dev/shm";
 
@@ -49,7 +50,7 @@ impl Bench {
         poll_until(&self.ring, self.queue.as_mut(), count)
     }
 
-    /// Does one operation.
+    /// Runs one operation.
     pub fn run(&mut self, file: FileToken, operation: FileOperation) -> FileDone {
         self.submit(1, file, operation);
         self.finish(1).pop().unwrap()
@@ -67,7 +68,7 @@ impl Bench {
     }
 
     pub fn read(&mut self, file: FileToken, offset: u64, length: usize) -> FileDone {
-        // What no read overwrites shows.
+        // Bytes that no read overwrites show up.
         let into = self.filled(length, 0xEE);
         self.run(file, FileOperation::Read { offset, into })
     }
@@ -86,7 +87,7 @@ pub fn poll_until(ring: &Ring, queue: &mut dyn FileQueue, count: usize) -> Vec<F
     done
 }
 
-/// A new file, and the same opened past the page cache where its file system can.
+/// A new file, and a second handle on it that bypasses the page cache if the file system allows.
 pub fn new_file(directory: &str) -> (NamedTempFile, File) {
     let named = NamedTempFile::new_in(directory).unwrap();
     let direct = open_direct(named.path());
@@ -97,6 +98,6 @@ pub fn open_direct(path: &Path) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(path);
-    // tmpfs takes O_DIRECT since Linux 6.6.
+    // tmpfs supports O_DIRECT since Linux 6.6.
     direct.or_else(|_| options.open(path)).unwrap()
 }

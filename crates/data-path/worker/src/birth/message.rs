@@ -1,4 +1,4 @@
-//! The messages, and how they are written.
+//! The messages and their encoding.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -11,78 +11,80 @@ use super::socket::BirthError;
 use crate::condition::Condition;
 use crate::placement::Placement;
 
-/// Its own format, and the one before. 1 is the first; 2 brought layers with a log and on each
-/// other, and reports of how a volume fares.
+/// The current format and the one before. Format 1 is the first; 2 added logs, layers below the
+/// top, and reports of a volume's condition.
 pub const FORMATS: Formats = Formats { oldest: 1, newest: 2 };
 
-/// What a supervisor asks.
+/// A supervisor's orders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Confine yourself and make your threads. Files: the listening socket, then the lease of the
-    /// user and the page to count in, each if there is one.
+    /// user and the statistics page, if there are any.
     Start(Start),
-    /// These are the keys. Each epoch's key follows in a packet of its own.
+    /// Take the keys. Each epoch's key follows in a separate packet.
     Keys(Keys),
-    /// Serve the volume. Files: the top layer's, its log's, its tags' and that of its discards if
-    /// it has them; the same of each layer below; then those of the sessions to go on with.
+    /// Serve the volume. Files: those of the top layer's blocks, log, tags and discards, as far as
+    /// it has them; the same for each layer below; then those of the sessions to resume.
     Serve {
-        /// What the top layer is.
+        /// The top layer.
         layer: LayerFacts,
-        /// What the layers below it are, nearest first.
+        /// The layers below it, nearest first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         lower: Vec<LayerFacts>,
         /// The sessions of a predecessor.
         sessions: Option<Value>,
     },
-    /// Serve an empty disk in memory, for tests and measuring. Known to workers of the same program
-    /// alone.
+    /// Serve an empty disk in memory, for tests and benchmarks. Only workers of the same program
+    /// know it.
     ServeMemory {
         /// The size that the guest sees.
         size_bytes: VolumeSize,
     },
-    /// The layer's file has grown; use it, and tell the guest.
+    /// The layer's file has grown: use it, and announce the size to the guest.
     Grow {
-        /// The size that the guest sees from now on.
+        /// The new size that the guest sees.
         size_bytes: VolumeSize,
     },
-    /// Drain, and hand your sessions over.
+    /// Drain, and hand over your sessions.
     Suspend,
-    /// Drain, flush, and end. What was suspended is a successor's, and only ends.
+    /// Drain, flush, and end. A suspended worker only ends: its sessions belong to the successor.
     End,
 }
 
-/// What a worker answers.
+/// A worker's reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// Confined, with all threads.
+    /// It is confined and has all its threads.
     Ready {
         /// The program's version.
         program: String,
     },
-    /// The keys came, and the ciphers took them.
+    /// The keys have arrived, and the ciphers are set up.
     Keyed,
     /// Clients are served.
     Serving,
-    /// The guest was told.
+    /// The guest knows the new size.
     Grown,
-    /// Drained. Files: those of the layers, as with [`Order::Serve`], then those of the sessions.
+    /// It has drained. Files: those of the layers, as with [`Order::Serve`], then those of the
+    /// sessions.
     Suspended {
-        /// What the top layer is.
+        /// The top layer.
         layer: LayerFacts,
-        /// What the layers below it are, nearest first.
+        /// The layers below it, nearest first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         lower: Vec<LayerFacts>,
-        /// The sessions, where the frontend's can be handed over; NBD clients connect again.
+        /// The sessions, if the frontend can hand them over; NBD clients reconnect.
         sessions: Option<Value>,
     },
-    /// At its end.
+    /// It ends.
     Ended {
-        /// What went wrong while it drained and flushed.
+        /// The error while it drained and flushed, if there was one.
         failure: Option<String>,
     },
-    /// How the volume fares; not an answer, and only sent to a supervisor of format 2 or later.
+    /// The volume's condition. It is not an answer, and is sent only to a supervisor of format 2 or
+    /// later.
     Condition(Condition),
     /// The order was not followed.
     Failed {
@@ -91,19 +93,19 @@ pub enum Report {
     },
 }
 
-/// What a worker has to know before it is confined.
+/// What a worker must know before it is confined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// What clients speak.
     pub frontend: Frontend,
-    /// Its own user and group, if it is to have one.
+    /// The user and group that it gets, if any.
     pub user: Option<(u32, u32)>,
-    /// What it is to be near to, on a machine with several NUMA nodes. A program that does not know
-    /// it leaves it alone.
+    /// Its placement, on a machine with several NUMA nodes. A program that does not know this field
+    /// ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// The layout of the page to count in, if one comes. A program that does not know it does not
-    /// count.
+    /// The layout of the statistics page, if there is one. A program that does not know the layout
+    /// does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<u32>,
 }
@@ -116,34 +118,34 @@ pub enum Frontend {
     Nbd {
         /// The export's name.
         export: String,
-        /// For a TCP socket. The private key follows in a packet of its own.
+        /// TLS, for a TCP socket. The private key follows in a separate packet.
         tls: Option<Tls>,
     },
     /// vhost-user.
     VhostUser {
-        /// What the guest reads as the disk's serial number.
+        /// The disk's serial number that the guest reads.
         serial: String,
         /// The most queues.
         queues_max: u16,
     },
 }
 
-/// How a server proves who it is, and whom it admits; all but the private key.
+/// A server's certificate and the clients that it admits; everything but the private key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tls {
-    /// The certificate and those that lead to its root, PEM.
+    /// The certificate and its chain up to the root, PEM.
     pub certificates: String,
-    /// Those of the authorities that sign clients' certificates, PEM.
+    /// The certificates of the authorities that sign clients' certificates, PEM.
     pub authorities: String,
     /// The identities that are admitted, as `--authorize` takes them.
     pub admitted: Vec<String>,
 }
 
-/// What seals the blocks. That nothing does is said, never left out.
+/// The keys that seal the blocks. An unencrypted volume is stated explicitly, never by omission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keys {
-    /// The key of each epoch follows, in this order; the last one seals what is written.
+    /// The key of each epoch follows, in this order; the last one seals writes.
     Epochs(Vec<KeyEpoch>),
     /// A person chose that nothing is encrypted.
     Unencrypted,
@@ -160,12 +162,12 @@ struct Body<M> {
     message: M,
 }
 
-/// The bytes of a message in a format.
+/// Encodes a message in a format.
 pub(super) fn encode<M: Serialize>(format: u32, message: &M) -> Result<Vec<u8>, BirthError> {
     Ok(serde_json::to_vec(&Written { format, message })?)
 }
 
-/// A message, and the format that it was written in.
+/// Decodes a message. Returns it with its format.
 pub(super) fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(u32, M), BirthError> {
     let format = FORMATS.of(bytes)?;
     let Body { message } = serde_json::from_slice(bytes)?;
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(reports[5], Report::Ended { failure: None });
     }
 
-    /// What format 2 brought.
+    /// An addition of format 2.
     const SERVE_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536}},"sessions":null}}}"#;
 
     const SERVE_CHAIN_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":8192,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536},"discards":{"volume":"00000000-0000-4000-8000-000000000001","layer":"00000000-0000-4000-8000-000000000002"}},"lower":[{"size_bytes":4608,"provisioning":"thin","read_only":true,"write_epoch":1}],"sessions":null}}}"#;
@@ -226,7 +228,7 @@ mod tests {
 
     const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
 
-    /// Of a volume with tags that something was found out about.
+    /// The condition of a volume whose tags found wrong blocks.
     const CONDITION_OF_TAGS_2: &str = r#"{"format":2,"message":{"condition":{"state":"running","parked":null,"refused_for_room":0,"device_errors":0,"last_device_error":null,"adopted_blocks":3,"wrong_blocks":1}}}"#;
 
     /// On a machine with several NUMA nodes.

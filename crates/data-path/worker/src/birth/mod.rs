@@ -1,9 +1,9 @@
-//! What a supervisor and its worker say to each other, over the socket that the worker was born
+//! The protocol between a supervisor and its worker, over the socket that the worker was started
 //! with.
 //!
-//! The supervisor orders and the worker reports, one report for each order. A message is a packet
-//! of JSON with open files beside it; keys are packets of their own, raw, from secret memory to
-//! secret memory. What is received is bounded before memory is taken for it.
+//! The supervisor sends orders and the worker reports, one report for each order. A message is a
+//! packet of JSON with open files attached. Keys are separate, raw packets, from secret memory to
+//! secret memory. The size of a packet is bounded before memory is allocated for it.
 //!
 //! ```text
 //! supervisor                       worker
@@ -21,17 +21,16 @@
 //!                              <-  Ended
 //! ```
 //!
-//! While it serves, a worker also says unasked how the volume fares (`Condition`).
+//! While it serves, a worker also reports the volume's condition without being asked (`Condition`).
 //!
 //! An order that cannot be followed is answered with `Failed`. When one side is gone, the other
-//! reads the end of the stream: a worker then drains, flushes and ends, and a supervisor starts
-//! another.
+//! reads the end of the stream: a worker then drains, flushes and ends; a supervisor starts another
+//! worker.
 //!
-//! **Versions.** Every message bears the format that it is written in. A program reads its own
-//! format and the one before, and refuses any other with both numbers. The supervisor writes its
-//! own; the worker answers in the supervisor's. So a supervisor can start a worker of its own
-//! release or the next one, and a newer supervisor refuses, and is refused by, a worker that is too
-//! old.
+//! **Versions.** Every message names its format. A program reads its own format and the one before,
+//! and refuses any other with an error that has both numbers. The supervisor writes its own format;
+//! the worker answers in the supervisor's. So a supervisor can start a worker of its own release or
+//! the next one. A newer supervisor and a worker that is too old refuse each other.
 
 mod message;
 mod socket;

@@ -12,14 +12,14 @@ use thiserror::Error;
 
 use super::message::{FORMATS, decode, encode};
 
-/// The longest message: the sessions of a guest with hundreds of memory regions, and below what a
-/// socket takes in one packet without being asked to (`net.core.wmem_default`).
+/// The longest message: it has room for the sessions of a guest with hundreds of memory regions,
+/// and is below a socket's default limit for one packet (`net.core.wmem_default`).
 pub const MESSAGE_BYTES_MAX: usize = 128 << 10;
 
-/// Why a message did not pass.
+/// The reasons why a message was not sent or received.
 #[derive(Debug, Error)]
 pub enum BirthError {
-    /// What was given is no such socket: a person started the process, not a supervisor.
+    /// The descriptor is not such a socket: a person started the process, not a supervisor.
     #[error("the process was not started by a supervisor")]
     NotBorn,
     /// The other side is gone.
@@ -28,10 +28,10 @@ pub enum BirthError {
     /// It cannot be sent or received.
     #[error(transparent)]
     Packet(PacketError),
-    /// It is not read.
+    /// Its format is not supported.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A message where another one had to come.
+    /// A message that was not expected.
     #[error("the other process sent what was not asked for: {0}")]
     Unexpected(String),
     /// No memory for a secret.
@@ -60,30 +60,31 @@ impl From<serde_json::Error> for BirthError {
     }
 }
 
-/// One end of the socket that a worker is born with.
+/// One end of the socket that a worker is started with.
 #[derive(Debug)]
 pub struct BirthSocket<S = OwnedFd> {
     socket: PacketSocket<S>,
-    /// What is written in: the supervisor's own, and with a worker that of the last message it got.
+    /// The format of sent messages: a supervisor's own, or, in a worker, that of the last message
+    /// received.
     format: u32,
 }
 
 impl BirthSocket {
-    /// A supervisor's end, and the other one, which becomes a worker's standard input.
+    /// Makes a supervisor's end, and the other end, which becomes a worker's standard input.
     pub fn pair() -> Result<(Self, OwnedFd), BirthError> {
         let (socket, theirs) = PacketSocket::pair()?;
         Ok((Self { socket, format: FORMATS.newest }, theirs))
     }
 
-    /// The socket itself, for another process to go on with.
+    /// The socket itself, to pass on to another process.
     pub fn into_socket(self) -> OwnedFd {
         self.socket.into_socket()
     }
 }
 
 impl<S: AsFd> BirthSocket<S> {
-    /// A worker's end, which it was started with; or a supervisor's, which began to speak over it
-    /// elsewhere.
+    /// Adopts a worker's end, with which it was started, or a supervisor's end that was used in
+    /// another process before.
     pub fn adopt(socket: S) -> Result<Self, BirthError> {
         let socket = PacketSocket::adopt(socket).ok_or(BirthError::NotBorn)?;
         Ok(Self { socket, format: FORMATS.newest })
@@ -94,13 +95,13 @@ impl<S: AsFd> BirthSocket<S> {
         self.socket.hang_up();
     }
 
-    /// What is written in. A worker's is its supervisor's, once that has said something.
+    /// The format of sent messages. A worker uses its supervisor's, once it has received a message.
     pub fn format(&self) -> u32 {
         self.format
     }
 
-    /// Sends a message with files. It does not wait for room: there is always some, but with a peer
-    /// that is stuck.
+    /// Sends a message with files. It does not wait for room in the socket; only a peer that is
+    /// stuck leaves none.
     pub fn send<M: Serialize>(&self, message: &M, files: &[BorrowedFd<'_>]) -> Result<(), BirthError> {
         let bytes = encode(self.format, message)?;
         if bytes.len() > MESSAGE_BYTES_MAX {
@@ -109,7 +110,7 @@ impl<S: AsFd> BirthSocket<S> {
         Ok(self.socket.send(&bytes, files)?)
     }
 
-    /// Waits for a message. From here on what is sent is in its format.
+    /// Waits for a message. From then on messages are sent in its format.
     pub fn receive<M: DeserializeOwned>(&mut self) -> Result<(M, Vec<OwnedFd>), BirthError> {
         let mut room = vec![0; MESSAGE_BYTES_MAX];
         let (bytes, files) = self.socket.receive(&mut room, FILES_MAX)?;
@@ -118,12 +119,12 @@ impl<S: AsFd> BirthSocket<S> {
         Ok((message, files))
     }
 
-    /// Sends a secret as a packet of its own, straight out of its memory.
+    /// Sends a secret as a separate packet, directly from its memory.
     pub fn send_secret(&self, secret: &SecretBytes) -> Result<(), BirthError> {
         Ok(self.socket.send(secret.expose(), &[])?)
     }
 
-    /// Waits for a secret, which goes straight into memory for secrets.
+    /// Waits for a secret, which is received directly into secret memory.
     pub fn receive_secret(&self) -> Result<SecretBytes, BirthError> {
         let mut packet = SecretBytes::zeroed(SECRET_MAX_BYTES)?;
         let bytes = self.socket.receive_into(packet.expose_mut())?;

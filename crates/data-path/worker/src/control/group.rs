@@ -11,11 +11,11 @@ use thiserror::Error;
 
 use super::{Answer, Client, ControlError, Peer, Request, SNAPSHOT_WITHIN};
 
-/// How long all volumes are held still at most, whatever happens to this process.
+/// The longest that all volumes are frozen, whatever happens to this process.
 const LEASE: Duration = Duration::from_secs(5);
-/// For a new layer to be made and named, on a slow disk.
+/// The deadline for a new layer to be made and named, on a slow disk.
 const PREPARED_WITHIN: Duration = Duration::from_secs(60);
-/// For a worker to drain: beyond that its guests have waited too long already.
+/// The deadline for a worker to drain: beyond that its guests have waited too long already.
 const FROZEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// A volume that is exposed, as the caller knows it.
@@ -36,7 +36,7 @@ pub struct GroupedSnapshot {
     pub stall_microseconds: u64,
 }
 
-/// Why there is no snapshot of a group. None of its volumes has one.
+/// The reasons why there is no snapshot of a group. None of its volumes has one.
 #[derive(Debug, Error)]
 pub enum GroupError {
     /// A volume is named twice.
@@ -59,7 +59,7 @@ pub enum GroupError {
         /// Why.
         error: ControlError,
     },
-    /// A volume has a snapshot of a group that there is none of, and it cannot be deleted.
+    /// A volume has its snapshot although the group's failed, and it cannot be deleted.
     #[error("{reason}; {path} has the snapshot all the same and does not let go of it: {error}")]
     Left {
         /// The volume.
@@ -85,10 +85,10 @@ impl GroupError {
 
 /// A snapshot of several volumes.
 ///
-/// Its instant lies between the last answer to a freeze and the first commit. Each volume that
-/// takes the commit has done no write since its answer, because a lease that ends in between ends
-/// the freeze and the commit is refused: so a snapshot has a write of one volume only if it has all
-/// those, of any volume, that were completed before that write began.
+/// Its instant lies between the last answer to a freeze and the first commit. A volume that accepts
+/// the commit has done no write since its answer: a lease that ends in between ends the freeze, and
+/// the commit is refused. So if a snapshot has a write of one volume, it has all writes, of any
+/// volume, that were completed before that write began.
 #[derive(Debug)]
 pub struct SnapshotGroup {
     /// Its id in all volumes.
@@ -102,10 +102,10 @@ pub struct SnapshotGroup {
 }
 
 impl SnapshotGroup {
-    /// Makes the snapshot in all volumes; returns what came of it, in their order.
+    /// Makes the snapshot in all volumes. Returns the results in their order.
     ///
     /// # Errors
-    /// [`GroupError`]; then no volume has it, unless that says so.
+    /// [`GroupError`]; then no volume has the snapshot, unless the error says so.
     pub fn make(&self) -> Result<Vec<GroupedSnapshot>, GroupError> {
         for (at, volume) in self.volumes.iter().enumerate() {
             if self.volumes[..at].iter().any(|other| is_same(&other.path, &volume.path)) {
@@ -138,8 +138,8 @@ impl SnapshotGroup {
         }
     }
 
-    /// Asks all volumes side by side. All have answered when it returns; the first failure in their
-    /// order is returned.
+    /// Asks all volumes concurrently. All have answered when it returns. Returns the first failure
+    /// in their order.
     fn all(
         &self,
         deadline: Duration,
@@ -165,8 +165,8 @@ impl SnapshotGroup {
         answers.into_iter().collect()
     }
 
-    /// Has no volume held still, or prepared, any more. One that cannot be asked lets go when its
-    /// lease is over.
+    /// Abandons the snapshot in all volumes. A volume that cannot be asked does so when its lease
+    /// is over.
     fn abandon(&self) {
         let abandon = |_: &GroupVolume| Request::AbandonSnapshot { id: self.id };
         if let Err(error) =
@@ -176,7 +176,7 @@ impl SnapshotGroup {
         }
     }
 
-    /// Deletes the snapshot where it was made although there is none of the group.
+    /// Deletes the snapshot in the volumes that have it although the group's failed.
     fn delete(&self, reason: GroupError) -> GroupError {
         for volume in &self.volumes {
             let request = Request::DeleteSnapshot { name: self.name.clone(), least_generation: 0 };

@@ -1,39 +1,40 @@
-//! Where a worker is to run, given what is known: logic alone.
+//! Chooses where a worker runs, from the known facts: logic only.
 //!
-//! Where the VM is, is worth more than where the device is: every byte is read or written by a
-//! processor in the VM's memory, and copied to or from the device by the device itself.
+//! The VM's node matters more than the device's: a processor reads or writes every byte in the VM's
+//! memory, and the device itself copies it.
 //!
-//! - The VM's node is known: the processors of that node.
-//! - Only the device's is: the processors of all nodes that are near it, which is the device's
-//!   socket where a socket has several nodes. All VMs of a datastore come to the same place, so it
-//!   is made no narrower than it must be.
-//! - Whoever started the process may have chosen already where memory comes from (numactl,
-//!   `NUMAPolicy=`). Then nothing is done for a device's sake, and for the VM's, which a person
-//!   named, nothing about memory.
-//! - Never more than the process may use anyway, and nothing at all where that would change
-//!   nothing.
+//! - If the VM's node is known: the processors of that node.
+//! - If only the device's is known: the processors of all nodes near it, which is the device's
+//!   socket if a socket has several nodes. All VMs of a datastore get the same choice, so it is
+//!   kept as wide as possible.
+//! - The process may have been started with a memory policy (numactl, `NUMAPolicy=`). Then it is
+//!   not moved to a device's node. It is still moved to the VM's node, which a person named, but
+//!   its memory policy is kept.
+//! - The choice is limited to what the process may use. If it would change nothing, nothing is
+//!   done.
 //!
-//! Memory comes from the nodes of these processors, and from the nearest of those first. Threads
-//! are bound to none of the processors by itself: the scheduler knows which of them are busy.
+//! Memory comes from the nodes of these processors, the nearest first. Threads are not bound to
+//! single processors: the scheduler knows which ones are busy.
 
 use std::fmt;
 
 use super::numbers::Numbers;
 use super::topology::Topology;
 
-/// Nodes this near are one place: parts of a socket say 11, 12 or 15, another socket 20 and more.
+/// Nodes up to this distance count as near: parts of a socket report 11, 12 or 15, another socket
+/// 20 and more.
 const NEAR_DISTANCE_MAX: u32 = 15;
 
-/// What is known.
+/// The known facts.
 #[derive(Clone, Debug, Default)]
 pub struct Situation {
-    /// The machine; nothing if the kernel does not tell.
+    /// The machine; `None` if the kernel does not report it.
     pub topology: Option<Topology>,
     /// The processors that the process may use.
     pub processors: Numbers,
-    /// The nodes that its memory may come from; nothing if the kernel does not tell.
+    /// The nodes that its memory may come from; `None` if the kernel does not report them.
     pub memory: Option<Numbers>,
-    /// Whether somebody has chosen already where its memory comes from.
+    /// Whether the process was started with a memory policy.
     pub memory_is_chosen: bool,
     /// The VM's node.
     pub vm_node: Option<u32>,
@@ -41,23 +42,23 @@ pub struct Situation {
     pub device_nodes: Numbers,
 }
 
-/// What is done.
+/// The choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Nothing.
+    /// Leave the worker where it is.
     Leave(Why),
-    /// It is moved.
+    /// Move the worker.
     Place {
-        /// To these processors.
+        /// The processors that it may run on.
         processors: Numbers,
-        /// Its memory comes from these nodes first; none leaves that to the kernel.
+        /// The nodes that its memory comes from first; an empty set leaves that to the kernel.
         memory: Numbers,
-        /// Near what.
+        /// The reason for the place.
         near: Near,
     },
 }
 
-/// What a worker is to be near to.
+/// What a worker is placed near to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Near {
     /// The VM.
@@ -66,27 +67,27 @@ pub enum Near {
     Device,
 }
 
-/// Why nothing is done.
+/// The reasons why a worker is not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The kernel does not tell of nodes.
+    /// The kernel does not report nodes.
     Unreadable,
-    /// The machine has one.
+    /// The machine has one node.
     OneNode,
     /// Neither the VM's node nor the device's is known.
     NothingKnown,
-    /// Somebody has chosen already where its memory comes from.
+    /// The process was started with a memory policy.
     Chosen,
-    /// The VM's node is not there.
+    /// The VM's node does not exist.
     NoSuchNode(u32),
-    /// None of the processors that it may use is of a node that is there.
+    /// None of the processors that it may use belongs to a known node.
     NoProcessor,
-    /// Of the processors that it may use, none are nearer than others.
+    /// All processors that it may use are equally near.
     AllNear,
 }
 
 impl Situation {
-    /// What is to be done.
+    /// Makes the choice.
     pub fn choose(&self) -> Choice {
         let Some(topology) = &self.topology else { return Choice::Leave(Why::Unreadable) };
         if topology.nodes().count() < 2 {
@@ -111,7 +112,7 @@ impl Situation {
             Near::Vm => 10,
             Near::Device => NEAR_DISTANCE_MAX,
         };
-        // A home without a processor is served from the nearest nodes that have some.
+        // If the chosen nodes have no usable processor, the nearest nodes that have some are used.
         let Some(nearest) = usable.iter().map(|(number, _)| far(*number)).min() else {
             return Choice::Leave(Why::NoProcessor);
         };
@@ -127,7 +128,7 @@ impl Situation {
         Choice::Place { processors, memory, near }
     }
 
-    /// The nodes of these that memory may come from; if it is none, the nearest to them.
+    /// Those of these nodes that memory may come from; if there are none, the nearest ones.
     fn memory_near(&self, topology: &Topology, nodes: &Numbers) -> Numbers {
         let may = |number| self.memory.as_ref().is_none_or(|allowed| allowed.contains(number));
         let far = |node| nodes.iter().map(|from| topology.distance(from, node)).min().unwrap_or(u32::MAX);

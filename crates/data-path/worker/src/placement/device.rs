@@ -10,24 +10,23 @@ use serde::{Deserialize, Serialize};
 
 use super::numbers::Numbers;
 
-/// Devices that are made of devices, to this depth: more than device mapper and RAID are stacked in
-/// earnest.
+/// The greatest depth of devices made of devices: real stacks of device mapper and RAID have fewer.
 const LAYERS_MAX: usize = 16;
 
 /// The number of a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceNumber {
-    /// Its driver's.
+    /// The driver's number.
     pub major: u32,
-    /// Its own.
+    /// The device's number.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// Of the device that a file is on, if it is on one.
+    /// The number of the device that a file is on, if it is on one.
     pub fn of_file(file: impl AsFd) -> Option<Self> {
         let number = Self::from_raw(fstat(&file).ok()?.st_dev);
-        // btrfs has numbers of no device; it says a device as the source of its mount.
+        // btrfs uses numbers that belong to no device, but its mount source names one.
         if number.major != 0 { Some(number) } else { source_of_mount(file) }
     }
 
@@ -35,8 +34,8 @@ impl DeviceNumber {
         Self { major: major(number), minor: minor(number) }
     }
 
-    /// The nodes that it is at, as far as its drivers say: several for one that is made of several.
-    /// sysfs is here.
+    /// The nodes that it is at, as far as its drivers report them. A device that is made of several
+    /// may be at several. `sysfs` is the path of sysfs.
     pub fn nodes(self, sysfs: &Path) -> Numbers {
         let mut nodes = Numbers::default();
         let link = sysfs.join("dev/block").join(format!("{}:{}", self.major, self.minor));
@@ -60,7 +59,7 @@ fn source_of_mount(file: impl AsFd) -> Option<DeviceNumber> {
 
 fn gather(device: &Path, devices: &Path, layers: usize, nodes: &mut Numbers) {
     let parents = || device.ancestors().take_while(|directory| *directory != devices);
-    // A PCI function, or an NVMe controller, above it; -1 says that it is at none.
+    // A PCI function or an NVMe controller above it has the node; -1 means that it is at none.
     let node = parents().find_map(|directory| {
         fs::read_to_string(directory.join("numa_node")).ok()?.trim().parse::<u32>().ok()
     });
@@ -70,8 +69,8 @@ fn gather(device: &Path, devices: &Path, layers: usize, nodes: &mut Numbers) {
     if layers == 0 {
         return;
     }
-    // What device mapper and RAID are made of (of a partition: what its disk is), and the paths to
-    // an NVMe namespace that has several.
+    // The devices that device mapper and RAID are made of (for a partition, those of its disk), and
+    // the paths of an NVMe namespace that has several.
     for directory in parents() {
         let paths = directory
             .file_name()
@@ -83,7 +82,7 @@ fn gather(device: &Path, devices: &Path, layers: usize, nodes: &mut Numbers) {
     }
 }
 
-/// Where the links in a directory lead whose names begin so.
+/// The targets of the links in a directory whose names begin with `prefix`.
 fn links(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries

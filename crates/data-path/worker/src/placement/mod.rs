@@ -1,14 +1,14 @@
-//! Where a worker runs, and whose memory it has, on a machine with several NUMA nodes.
+//! Where a worker runs, and which nodes its memory comes from, on a machine with several NUMA
+//! nodes.
 //!
-//! The process that starts a worker knows which file the volume is in, and perhaps where the VM is
-//! ([`Placement`]). The worker finds out before it is confined what that means on this machine
-//! ([`topology`], [`device`]), decides ([`choice`]), and does it to its one thread: all its lanes
-//! are made by that one, and inherit both. Pools take their memory when their threads first need
-//! it, so it comes from there too.
+//! The process that starts a worker knows the volume's file, and perhaps the VM's node
+//! ([`Placement`]). Before it is confined, the worker looks up the machine's nodes ([`topology`],
+//! [`device`]), decides ([`choice`]), and moves its only thread. All its lanes are started by that
+//! thread, and inherit the processors and the memory policy. Pools allocate memory when their
+//! threads first need it, so it comes from the same nodes.
 //!
-//! On a machine with one node nothing is done; it costs the reading of
-//! one small file. What cannot be found out or done is left to the kernel, and never keeps a volume
-//! from being served.
+//! On a machine with one node nothing is done, at the cost of reading one small file. If anything
+//! fails, the kernel decides; it never prevents a volume from being served.
 
 pub mod choice;
 pub mod device;
@@ -31,10 +31,10 @@ use self::choice::{Choice, Situation};
 use self::device::DeviceNumber;
 use self::topology::Topology;
 
-/// Where the kernel shows its devices.
+/// The directory in which the kernel shows its devices.
 pub const SYSFS: &str = "/sys";
 
-/// What a worker is to be near to.
+/// What a worker should be near to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// The VM's node, if it is known.
@@ -45,19 +45,19 @@ pub struct Placement {
     pub device: Option<DeviceNumber>,
 }
 
-/// What a person says of it: `auto`, `none`, or the number of the VM's node.
+/// A person's choice: `auto`, `none`, or the number of the VM's node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NumaNode {
     /// Near the device that the volume is on.
     #[default]
     Auto,
-    /// Nowhere.
+    /// Wherever the kernel chooses.
     None,
     /// Near a VM on this node.
     Vm(u32),
 }
 
-/// A node that is not there.
+/// A node that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "this machine has no NUMA node {node}: its nodes are {online}; 'lscpu' lists them with their processors"
@@ -68,11 +68,11 @@ pub struct NoSuchNode {
 }
 
 impl NumaNode {
-    /// What the worker of a volume is told that is in this file or directory: nothing on a machine
+    /// The placement of a worker whose volume is in this file or directory; `None` on a machine
     /// with one node.
     ///
     /// # Errors
-    /// For a node that is not there.
+    /// If the node does not exist.
     pub fn placement(self, volume: impl AsFd) -> Result<Option<Placement>, NoSuchNode> {
         match self {
             Self::None => Ok(None),
@@ -87,15 +87,15 @@ impl NumaNode {
 }
 
 impl Placement {
-    /// Near the device that a volume is on that is in this file or directory; nothing on a machine
+    /// The placement near the device of a volume in this file or directory; `None` on a machine
     /// with one node.
     pub fn near_device(volume: impl AsFd) -> Option<Self> {
         let nodes = Topology::online(SYSFS.as_ref())?.len();
         (nodes > 1).then(|| Self { vm_node: None, device: DeviceNumber::of_file(volume) })
     }
 
-    /// Moves the calling thread, and those that it makes from now on, to where they are to run, and
-    /// says so in the log.
+    /// Moves the calling thread, and the threads that it starts from now on, to the chosen place,
+    /// and logs that.
     pub fn settle(self, sysfs: &Path) {
         let choice = self.situation(sysfs).choose();
         tracing::info!("{choice}");
@@ -109,7 +109,7 @@ impl Placement {
         if !memory.is_empty()
             && let Err(errno) = policy::prefer(memory.iter())
         {
-            // From the node that a thread runs on, as a rule, which is one of them.
+            // Usually that is the node that a thread runs on, which is one of them.
             tracing::info!("memory of the worker comes from where the kernel chooses: {errno}");
         }
     }
@@ -119,7 +119,7 @@ impl Placement {
             topology: Topology::read(sysfs),
             processors: usable_processors(),
             memory: usable_memory(),
-            // Who may not ask may not choose either.
+            // A process that may not query its memory policy may not set it either.
             memory_is_chosen: policy::is_default() == Ok(false),
             vm_node: self.vm_node,
             device_nodes: self.device.map(|device| device.nodes(sysfs)).unwrap_or_default(),
@@ -151,8 +151,8 @@ impl fmt::Display for NumaNode {
     }
 }
 
-/// The processors that this thread may run on, cpusets considered. None on machines with more than
-/// can be asked for, which are left to the kernel then.
+/// The processors that this thread may run on, with cpusets. Empty on machines with more processors
+/// than the call supports; then the kernel decides.
 fn usable_processors() -> Numbers {
     let Ok(set) = sched_getaffinity(None) else { return Numbers::default() };
     (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).map(|number| number as u32).collect()
@@ -164,7 +164,7 @@ fn set_of(processors: &Numbers) -> CpuSet {
     set
 }
 
-/// The nodes that this thread's memory may come from, cpusets considered.
+/// The nodes that this thread's memory may come from, with cpusets.
 fn usable_memory() -> Option<Numbers> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     Numbers::parse(status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"))?)

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// The highest number that is taken for one; the kernel can be built for 8192 processors and 1024
-/// nodes.
+/// The highest number that is accepted; the kernel can be built for 8192 processors and 1024 nodes.
 const NUMBER_MAX: u32 = 1 << 16;
 
 /// Numbers of processors or of nodes: `0-3,8`.
@@ -12,7 +11,7 @@ const NUMBER_MAX: u32 = 1 << 16;
 pub struct Numbers(BTreeSet<u32>);
 
 impl Numbers {
-    /// What a list says; nothing if it is none. An empty one is the list of none.
+    /// Parses a list; `None` if it is invalid. An empty list is valid.
     pub fn parse(list: &str) -> Option<Self> {
         let mut numbers = BTreeSet::new();
         for part in list.trim().split(',').filter(|part| !part.is_empty()) {
@@ -26,27 +25,27 @@ impl Numbers {
         Some(Self(numbers))
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// The count of numbers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether this is one.
+    /// Whether the set contains a number.
     pub fn contains(&self, number: u32) -> bool {
         self.0.contains(&number)
     }
 
-    /// Each, in order.
+    /// The numbers, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().copied()
     }
 
-    /// Those that are in both.
+    /// The intersection of two sets.
     pub fn and(&self, other: &Self) -> Self {
         self.iter().filter(|number| other.contains(*number)).collect()
     }

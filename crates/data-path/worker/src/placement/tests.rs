@@ -1,8 +1,9 @@
-//! Choices on recorded machines, and what is done on this one.
+//! Choices on recorded machines, and their effect on this one.
 //!
-//! A recording has a line for each file of sysfs (`path:content`, as `grep -r` prints them) and
-//! each link (`path -> target`). The one of one node is this project's machine, that of EPYCs has
-//! its processors and distances from a published listing; the others are written in their form.
+//! A recording has a line for each file of sysfs (`path:content`, as `grep -r` prints it) and each
+//! link (`path -> target`). The recording with one node is of this project's machine; that of the
+//! EPYCs takes its processors and distances from a published listing; the others are constructed in
+//! the same form.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -24,7 +25,7 @@ const MEMORY_ONLY_NODE: &str = include_str!("recorded/memory-only-node.txt");
 const NODE_WITHOUT_MEMORY: &str = include_str!("recorded/node-without-memory.txt");
 const OFFLINE: &str = include_str!("recorded/offline.txt");
 
-/// The disk that recordings have first.
+/// The first disk of the recordings.
 const DISK: DeviceNumber = DeviceNumber { major: 259, minor: 0 };
 
 fn machine(recording: &str) -> TempDir {
@@ -37,7 +38,7 @@ fn machine(recording: &str) -> TempDir {
     for line in recording.lines().filter(|line| !line.starts_with('#')) {
         match line.split_once(" -> ") {
             Some((link, target)) => symlink(target, place(link)).unwrap(),
-            // Paths of sysfs have colons of their own.
+            // Paths of sysfs contain colons themselves.
             None => {
                 let (file, content) = line.rsplit_once(':').unwrap();
                 fs::write(place(file), format!("{content}\n")).unwrap();
@@ -51,7 +52,7 @@ fn numbers(list: &str) -> Numbers {
     Numbers::parse(list).unwrap()
 }
 
-/// What is known there to a process that may use all of it.
+/// The situation of a process that may use the whole recorded machine.
 fn situation(recording: &str) -> Situation {
     let topology = Topology::read(machine(recording).path()).unwrap();
     let processors = topology.nodes().flat_map(|(_, node)| node.processors.iter()).collect();
@@ -88,7 +89,7 @@ fn on_a_machine_with_one_node_nothing_is_done() {
 fn of_two_sockets_it_is_that_of_the_vm_or_of_the_device() {
     assert_eq!(of_vm(TWO_SOCKETS, 1), place(Near::Vm, "8-15,24-31", "1"));
     assert_eq!(of_device(TWO_SOCKETS), place(Near::Device, "0-7,16-23", "0"));
-    // Where the VM is, counts more.
+    // The VM's node takes precedence.
     let both = Situation { vm_node: Some(1), device_nodes: numbers("0"), ..situation(TWO_SOCKETS) }.choose();
     assert_eq!(both, place(Near::Vm, "8-15,24-31", "1"));
     assert_eq!(situation(TWO_SOCKETS).choose(), Choice::Leave(Why::NothingKnown));
@@ -120,7 +121,7 @@ fn of_sockets_with_several_nodes_a_vm_takes_its_node_and_a_device_its_socket() {
 #[test]
 fn a_node_of_memory_alone_is_served_from_the_nearest_processors_and_their_memory() {
     assert_eq!(of_vm(MEMORY_ONLY_NODE, 2), place(Near::Vm, "0-7", "0"));
-    // It is near to the device's node, and too slow for buffers all the same.
+    // The memory-only node is near the device's node, but too slow for buffers.
     assert_eq!(of_device(MEMORY_ONLY_NODE), place(Near::Device, "0-7", "0"));
 }
 
@@ -135,7 +136,7 @@ fn nodes_and_processors_that_are_offline_are_not_counted() {
     assert_eq!(of_vm(OFFLINE, 2), place(Near::Vm, "16-19", "2"));
     assert_eq!(of_vm(OFFLINE, 1), Choice::Leave(Why::NoSuchNode(1)));
     assert_eq!(situation(OFFLINE).topology.unwrap().distance(2, 0), 21);
-    // The scheduler was told of one before it went.
+    // The affinity mask still includes processors that have gone offline.
     let with_offline = Situation { processors: numbers("0-23"), vm_node: Some(2), ..situation(OFFLINE) };
     assert_eq!(with_offline.choose(), place(Near::Vm, "16-19", "2"));
 }
@@ -148,15 +149,15 @@ fn nothing_is_taken_that_a_cpuset_does_not_give() {
     };
     // A part of the VM's node, and more elsewhere.
     assert_eq!(with("3-5,51,90-95", "0,7", 0), place(Near::Vm, "3-5,51", "0"));
-    // Only a part of the VM's node: there it is already.
+    // Only a part of the VM's node: it is there already.
     assert_eq!(with("3-5,51", "0", 0), Choice::Leave(Why::AllNear));
-    // Nothing of the VM's node: the nearest that there is.
+    // Nothing of the VM's node: the nearest processors.
     assert_eq!(with("6-8,90-95", "0-7", 0), place(Near::Vm, "6-8", "1"));
     assert_eq!(with("90-95", "7", 0), Choice::Leave(Why::AllNear));
     // The processors, but not their memory.
     assert_eq!(with("0-11", "1-2", 0), place(Near::Vm, "0-5", "1-2"));
     assert_eq!(with("0-11", "", 0), place(Near::Vm, "0-5", ""));
-    // None that the topology knows, as on a machine with more than can be asked for.
+    // No known processor, as on a machine with more than the call supports.
     assert_eq!(with("", "0-7", 0), Choice::Leave(Why::NoProcessor));
 }
 
@@ -190,7 +191,7 @@ fn what_cannot_be_read_is_left_to_the_kernel() {
     assert_eq!(without.choose(), place(Near::Device, "0-7,16-23", "0"));
 }
 
-/// Where a thread may run, and whether its memory comes from where the kernel chooses.
+/// The processors that a thread may run on, and whether its memory policy is the default.
 fn whereabouts() -> (Numbers, Option<bool>) {
     (usable_processors(), policy::is_default().ok())
 }
@@ -207,7 +208,7 @@ fn a_worker_of_this_machine_is_left_alone_if_it_has_one_node() {
     }
     let refused = NumaNode::Vm(3).placement(&here).unwrap_err().to_string();
     assert!(refused.contains("no NUMA node 3: its nodes are 0;"), "{refused}");
-    // Even if it is told what it never is.
+    // Even if it is given a placement that it would never get.
     let before = whereabouts();
     let device = DeviceNumber::of_file(&here);
     let after = thread::spawn(move || {
@@ -217,8 +218,7 @@ fn a_worker_of_this_machine_is_left_alone_if_it_has_one_node() {
     assert_eq!(after.join().unwrap(), before);
 }
 
-/// This machine, taken apart: each of two processors is a node of its own, and all memory is at the
-/// first.
+/// This machine, split: each of two processors is a separate node, and all memory is at the first.
 #[test]
 fn a_thread_is_moved_and_takes_those_along_that_it_makes() {
     let mut usable = usable_processors().iter().collect::<Vec<_>>().into_iter();
@@ -242,7 +242,8 @@ fn a_thread_is_moved_and_takes_those_along_that_it_makes() {
     });
     let (processors, memory_is_default) = moved.join().unwrap();
     assert_eq!(processors, Numbers::from_iter([second]));
-    // Where this process may not choose, or somebody has chosen, it stays as it was.
+    // If this process may not set its memory policy, or was started with one, the policy is
+    // unchanged.
     assert_eq!(memory_is_default, before.1.map(|_| false).or(before.1));
     assert_eq!(whereabouts(), before, "this thread was not meant");
 }

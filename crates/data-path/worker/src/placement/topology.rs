@@ -15,32 +15,32 @@ pub struct Topology {
     nodes: BTreeMap<u32, Node>,
 }
 
-/// One of them.
+/// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its processors that are online; a node of memory alone (CXL, persistent) has none.
+    /// Its online processors; a node with only memory (CXL, persistent) has none.
     pub processors: Numbers,
     /// Whether it has memory.
     pub has_memory: bool,
-    /// How far each node is: 10 is itself, 20 takes twice as long (ACPI 6.5, 5.2.17).
+    /// The distance of each node: 10 is itself, 20 takes twice as long (ACPI 6.5, 5.2.17).
     distances: BTreeMap<u32, u32>,
 }
 
 impl Topology {
-    /// The numbers of the nodes that are online: one file, for whoever has nothing to do where
-    /// there is one. Nothing if the kernel does not tell.
+    /// The numbers of the online nodes. It reads a single file, which is all that a machine with
+    /// one node needs. `None` if the kernel does not report them.
     pub fn online(sysfs: &Path) -> Option<Numbers> {
         Numbers::parse(&read(sysfs, "online")?).filter(|online| !online.is_empty())
     }
 
-    /// All nodes; nothing if the kernel does not tell.
+    /// All nodes; `None` if the kernel does not report them.
     pub fn read(sysfs: &Path) -> Option<Self> {
         let online = Self::online(sysfs)?;
         let with_memory = read(sysfs, "has_memory").and_then(|list| Numbers::parse(&list));
         let nodes = online.iter().map(|number| {
             let processors = Numbers::parse(&read(sysfs, &format!("node{number}/cpulist"))?)?;
             let has_memory = with_memory.as_ref().is_none_or(|nodes| nodes.contains(number));
-            // In the order of the nodes that are online.
+            // The distances are in the order of the online nodes.
             let row = read(sysfs, &format!("node{number}/distance")).unwrap_or_default();
             let distances = row.split_whitespace().map_while(|distance| distance.parse().ok());
             let distances = online.iter().zip(distances).collect();
@@ -59,7 +59,7 @@ impl Topology {
         self.nodes.get(&number)
     }
 
-    /// How far one node is from another; what nobody says is far.
+    /// The distance from one node to another. An unknown distance counts as far.
     pub fn distance(&self, from: u32, to: u32) -> u32 {
         let said = self.nodes.get(&from).and_then(|node| node.distances.get(&to)).copied();
         if from == to { 10 } else { said.unwrap_or(u32::MAX) }

@@ -1,4 +1,4 @@
-//! One worker process, as its supervisor holds it.
+//! One worker process, from its supervisor's side.
 
 use std::fmt;
 use std::io;
@@ -21,17 +21,17 @@ use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report};
 use crate::condition::Condition;
 use crate::placement::Placement;
 
-/// From a worker's start to the report that it is confined: tens of milliseconds, and more where
-/// many start at once.
+/// The deadline from a worker's start to its report that it is confined. It takes tens of
+/// milliseconds, and more if many start at once.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// For what a worker does at once.
+/// The deadline for orders that a worker follows at once.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// From SIGKILL to its end: the kernel finishes its I/O first.
+/// The deadline from SIGKILL to its end: the kernel finishes its I/O first.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// From its last report to its end, and from SIGKILL where it had something in the disk for as long
-/// as a drain takes: whatever still does not end waits for a disk that does not answer.
+/// The deadline from its last report to its end, and from SIGKILL to its end after a drain that
+/// took too long: a worker that still does not end waits for a disk that does not respond.
 const LINGERS: Duration = Duration::from_secs(5);
-/// What every worker of a volume is started with.
+/// The parameters that every worker of a volume is started with.
 #[derive(Debug)]
 pub struct Birthright {
     /// What clients speak.
@@ -40,11 +40,11 @@ pub struct Birthright {
     pub tls_key: Option<SecretBytes>,
     /// A name for the worker's cgroup.
     pub name: String,
-    /// What it is to be near to, on a machine with several NUMA nodes.
+    /// Its placement, on a machine with several NUMA nodes.
     pub placement: Option<Placement>,
 }
 
-/// Why a worker did not do what it was asked.
+/// The reasons why a worker did not follow an order.
 #[derive(Debug, Error)]
 pub enum ChildError {
     /// It was not started.
@@ -53,21 +53,21 @@ pub enum ChildError {
         /// Why not.
         error: io::Error,
     },
-    /// It said no.
+    /// It refused.
     #[error("{0}")]
     Refused(String),
     /// It ended.
     #[error("worker {pid} {how}")]
     Died {
-        /// Which.
+        /// Its process id.
         pid: u32,
-        /// How.
+        /// How it ended.
         how: End,
     },
     /// It does not answer.
     #[error("worker {pid} has not answered within {within:?}")]
     Silent {
-        /// Which.
+        /// Its process id.
         pid: u32,
         /// The time given.
         within: Duration,
@@ -78,10 +78,10 @@ pub enum ChildError {
          when the volume is exposed again, once the disk answers"
     )]
     Hangs {
-        /// Which.
+        /// Its process id.
         pid: u32,
     },
-    /// The talk with it.
+    /// The communication with it failed.
     #[error(transparent)]
     Birth(#[from] BirthError),
 }
@@ -91,8 +91,8 @@ pub enum ChildError {
 pub struct End(pub ExitStatus);
 
 impl End {
-    /// Whether the worker did this itself. SIGKILL is another's doing: a person's, or the kernel's
-    /// when memory is short.
+    /// Whether the worker caused this itself. SIGKILL comes from outside: from a person, or from
+    /// the kernel when memory is short.
     pub fn is_own_doing(&self) -> bool {
         const SIGKILL: i32 = 9;
         self.0.signal() != Some(SIGKILL)
@@ -114,24 +114,25 @@ impl fmt::Display for End {
 pub struct WorkerProcess {
     starter: Arc<dyn StartsWorkers>,
     pid: u32,
-    /// Refers to this very process, which a number does not.
+    /// Refers to exactly this process, which a process id does not.
     pidfd: OwnedFd,
     ended: Option<End>,
     socket: BirthSocket,
     /// The version of its program.
     program: String,
-    /// How the volume fares, as it was last told.
+    /// The volume's condition, as last reported.
     condition: Condition,
-    /// Whether that was not looked at yet.
+    /// Whether that report is new.
     news: bool,
-    /// Nothing more is heard: it is ending, or talks nonsense.
+    /// Whether its reports are no longer read: it is ending, or sends invalid messages.
     silent: bool,
-    /// It was killed and does not end.
+    /// Whether it was killed and does not end.
     hangs: bool,
 }
 
 impl WorkerProcess {
-    /// Starts a worker, which counts in `page`, and waits until it is confined and has its threads.
+    /// Starts a worker, with its statistics in `page`, and waits until it is confined and has its
+    /// threads.
     pub fn start(
         workers: &Workers,
         birthright: &Birthright,
@@ -162,13 +163,13 @@ impl WorkerProcess {
         Ok(worker)
     }
 
-    /// Gives it the keys, which are wiped here. That a volume is clear is said by `kek`, and never
-    /// concluded from keys that are missing: a worker without them refuses to serve.
+    /// Gives it the keys, which are wiped here. `kek` tells whether the volume is clear; that is
+    /// never concluded from missing keys, and a worker without them refuses to serve.
     pub fn give_keys(&mut self, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
         self.give(deks, kek.is_clear())
     }
 
-    /// The same, of a disk without a KEK.
+    /// As [`Self::give_keys`], for a disk without a KEK.
     pub fn give(&mut self, deks: Deks, is_clear: bool) -> Result<(), ChildError> {
         let keys = match is_clear {
             true => Keys::Unencrypted,
@@ -181,29 +182,29 @@ impl WorkerProcess {
         self.expect(Report::Keyed, ANSWERS_WITHIN)
     }
 
-    /// Has it serve a layer and those below it, from the start.
+    /// Makes it serve a layer and those below it, without earlier sessions.
     pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
         let order = Order::Serve { layer: layer.facts, lower: layer.lower_facts(), sessions: None };
         self.order(&order, &layer.files())?;
-        // From here on the locks are the worker's alone.
+        // From here on only the worker holds the locks.
         drop(layer);
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
-    /// Has it serve an empty disk in memory.
+    /// Makes it serve an empty disk in memory.
     pub fn serve_memory(&mut self, size_bytes: strongroom_types::VolumeSize) -> Result<(), ChildError> {
         self.order(&Order::ServeMemory { size_bytes }, &[])?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
-    /// Has it serve what another worker [suspended](Self::suspend).
+    /// Makes it serve the volume that another worker [suspended](Self::suspend).
     pub fn take_over(&mut self, suspended: &Handover) -> Result<(), ChildError> {
         let files: Vec<_> = suspended.files.iter().map(AsFd::as_fd).collect();
         self.order(&suspended.order, &files)?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
-    /// Has it serve what another worker suspended, below a new, empty top.
+    /// Makes it serve the volume that another worker suspended, with a new, empty top.
     pub fn take_over_under(&mut self, suspended: &Handover, top: &OpenLayer) -> Result<(), ChildError> {
         let Order::Serve { layer, lower, sessions } = &suspended.order else {
             return Err(BirthError::Unexpected("a handover without a layer".to_owned()).into());
@@ -216,7 +217,7 @@ impl WorkerProcess {
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
-    /// Has it drain within `deadline`, and hand over what it serves.
+    /// Makes it drain within `deadline`, and hand over its layers and sessions.
     pub fn suspend(&mut self, deadline: Duration) -> Result<Handover, ChildError> {
         self.order(&Order::Suspend, &[])?;
         match self.await_report(deadline)? {
@@ -233,8 +234,8 @@ impl WorkerProcess {
         self.expect(Report::Grown, ANSWERS_WITHIN)
     }
 
-    /// Has it drain within `deadline`, flush and end; returns when it has ended. `Ok(Some(..))`
-    /// says what went wrong.
+    /// Makes it drain within `deadline`, flush and end. Returns when it has ended; `Ok(Some(..))`
+    /// is its error.
     pub fn end(mut self, deadline: Duration) -> Result<Option<String>, ChildError> {
         self.order(&Order::End, &[])?;
         match self.await_report(deadline)? {
@@ -249,7 +250,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Kills it; whether it has ended within that time. It is not waited for a second time.
+    /// Kills it. Returns whether it has ended within that time. It does not wait a second time.
     fn kill(&mut self, within: Duration) -> bool {
         self.starter.kill(self.pid);
         self.await_end(within);
@@ -257,7 +258,7 @@ impl WorkerProcess {
         !self.hangs
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.pid
     }
@@ -272,18 +273,18 @@ impl WorkerProcess {
         self.pidfd.as_fd()
     }
 
-    /// How the volume fares, as it was last told.
+    /// The volume's condition, as last reported.
     pub fn condition(&self) -> &Condition {
         &self.condition
     }
 
-    /// Readable when it says something unasked.
+    /// Readable when there is an unsolicited report.
     pub fn voice(&self) -> Option<BorrowedFd<'_>> {
         (!self.silent).then(|| self.socket.as_fd())
     }
 
-    /// Hears what it has said unasked; whether that, or what came before an answer, is news of how
-    /// the volume fares.
+    /// Reads unsolicited reports. Returns whether the volume's condition was reported since the
+    /// last call, even before an answer.
     pub fn hear(&mut self) -> bool {
         while !self.silent && matches!(poll_until(self.socket.as_fd(), Duration::ZERO), Ok(true)) {
             match self.socket.receive() {
@@ -292,7 +293,7 @@ impl WorkerProcess {
                     tracing::error!("worker {} fails: {reason}", self.id());
                     self.silent = true;
                 }
-                // Its end is seen elsewhere.
+                // Its end is noticed elsewhere.
                 Err(BirthError::Gone) => self.silent = true,
                 Ok((other, _)) => {
                     tracing::warn!("worker {} said what was not asked for: {other:?}", self.id());
@@ -346,7 +347,7 @@ impl WorkerProcess {
         self.socket.send(order, files).map_err(|error| self.explained(error))
     }
 
-    /// That the other side is gone means that the worker has ended, and it can be told how.
+    /// Turns the loss of the connection into the way in which the worker has ended.
     fn explained(&mut self, error: BirthError) -> ChildError {
         let pid = self.id();
         if !matches!(error, BirthError::Gone) {
@@ -360,12 +361,12 @@ impl WorkerProcess {
     }
 
     fn await_end(&self, within: Duration) {
-        // What cannot be waited for is killed when this is dropped.
+        // If the wait fails, the worker is killed when this is dropped.
         let _ = poll_until(self.pidfd.as_fd(), within);
     }
 }
 
-/// What a worker that was suspended leaves to its successor.
+/// The state that a suspended worker leaves to its successor.
 #[derive(Debug)]
 pub struct Handover {
     order: Order,
@@ -384,7 +385,7 @@ fn unexpected(report: Report) -> ChildError {
     BirthError::Unexpected(format!("{report:?}")).into()
 }
 
-/// Waits until a descriptor is readable, or the other side gone; `false` if the time is over first.
+/// Waits until a descriptor is readable or the other side is gone. Returns `false` on a timeout.
 fn poll_until(descriptor: BorrowedFd<'_>, within: Duration) -> Result<bool, BirthError> {
     let deadline = Instant::now() + within;
     loop {
@@ -397,7 +398,7 @@ fn poll_until(descriptor: BorrowedFd<'_>, within: Duration) -> Result<bool, Birt
     }
 }
 
-/// As poll(2) takes it.
+/// A duration as poll(2) takes it.
 pub fn timespec(duration: Duration) -> Timespec {
     // Rounded up to a millisecond, so that a deadline is over when poll says so.
     let duration = duration + Duration::from_micros(999);

@@ -1,5 +1,4 @@
-//! The supervisor's side of the control socket: requests of other commands, one for each
-//! connection.
+//! The supervisor's side of the control socket: requests from other commands, one per connection.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,21 +13,21 @@ use strongroom_datastore::file::{CONTROL_SOCKET, VolumeHead};
 
 use crate::control::{Answer, LINE_BYTES_MAX, Request, address_in, read_request, write_answer};
 
-/// Commands that are heard at once; more wait in the kernel's queue.
+/// The most connections at once; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 8;
-/// For a request to come in full.
+/// The deadline for a request to arrive completely.
 const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 16;
 
-/// The socket, and who is connected.
+/// The socket and its connections.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: OwnedFd,
     /// The volume's directory, where its file is.
     directory: OwnedFd,
     connections: Vec<Connection>,
-    /// Who waits for an answer that takes its time; one at most.
+    /// The client whose answer comes later; one at most.
     late: Option<UnixStream>,
 }
 
@@ -36,14 +35,14 @@ pub struct ControlSocket {
 struct Connection {
     stream: UnixStream,
     line: Vec<u8>,
-    /// What came beside it.
+    /// The file that came with the line.
     file: Option<OwnedFd>,
     deadline: Instant,
 }
 
 impl ControlSocket {
-    /// Listens in the volume's directory. Only the holder of the volume does, so a socket that is
-    /// found there is a dead one's.
+    /// Listens in the volume's directory. Only the holder of the volume does so, so a socket that
+    /// is found there belongs to a dead process.
     pub fn bind(head: &VolumeHead) -> Result<Self, Errno> {
         let directory = rustix::io::fcntl_dupfd_cloexec(head, 0)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -64,7 +63,7 @@ impl ControlSocket {
         Ok(Self { listener, directory, connections: Vec::new(), late: None })
     }
 
-    /// What is to be slept on.
+    /// Adds the descriptors to wait for.
     pub fn watch<'a>(&'a self, watched: &mut Vec<PollFd<'a>>) {
         if self.connections.len() < CONNECTIONS_MAX {
             watched.push(PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN));
@@ -75,13 +74,14 @@ impl ControlSocket {
         );
     }
 
-    /// When somebody's time is over.
+    /// The earliest deadline of a connection.
     pub fn deadline(&self) -> Option<Instant> {
         self.connections.iter().map(|connection| connection.deadline).min()
     }
 
-    /// Accepts waiting clients, and answers every request that has come in full. One whose answer
-    /// is none yet is answered [late](Self::answer_late); there is no other such one until then.
+    /// Accepts waiting clients, and answers every complete request. If `answer` returns `None`, the
+    /// request is answered [later](Self::answer_late), and there must be no other such request
+    /// until then.
     pub fn serve(&mut self, answer: &mut dyn FnMut(Request, Option<OwnedFd>) -> Option<Answer>) {
         while self.connections.len() < CONNECTIONS_MAX {
             match self.accept() {
@@ -118,8 +118,8 @@ impl ControlSocket {
         }
     }
 
-    /// The next one to be heard. Others than root and our own user are not: the file's mode keeps
-    /// them out already.
+    /// Accepts the next connection. Only root and our own user are accepted; the file's mode
+    /// already keeps others out.
     fn accept(&self) -> Result<Option<Connection>, Errno> {
         let stream =
             match rustix::net::accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -136,13 +136,14 @@ impl ControlSocket {
     }
 }
 
-/// Who has gone away does not want to know. An answer always fits a new socket's buffer.
+/// Sends an answer, and ignores a client that has gone away. An answer always fits into a new
+/// socket's buffer.
 fn tell(mut stream: &UnixStream, answer: Answer) {
     let _ = stream.write_all(&write_answer(answer));
 }
 
 impl Connection {
-    /// Reads what is there; whether the line is complete.
+    /// Reads the available bytes. Returns whether the line is complete.
     fn read(&mut self) -> io::Result<bool> {
         let mut piece = [0; 1024];
         loop {
@@ -164,8 +165,8 @@ impl Connection {
 }
 
 impl Connection {
-    /// Reads a piece of the line, and keeps the file beside it, if one comes. More than one are
-    /// refused.
+    /// Reads a piece of the line, and keeps the file that comes with it, if there is one. A second
+    /// file is refused.
     fn receive(&mut self, piece: &mut [u8]) -> Result<usize, Errno> {
         let mut received = strongroom_wire::receive(&self.stream, piece, 1)?;
         self.file = received.files.pop().or(self.file.take());
@@ -175,7 +176,7 @@ impl Connection {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // A rest that cannot be removed is the next one's to replace.
+        // If the socket's file cannot be removed, the next supervisor replaces it.
         let _ = unlinkat(&self.directory, CONTROL_SOCKET, AtFlags::empty());
     }
 }

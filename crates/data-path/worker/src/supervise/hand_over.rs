@@ -1,10 +1,10 @@
-//! Sessions move from one worker to another.
+//! Moves sessions from one worker to another.
 //!
-//! The successor is started, confined and given the keys before. Then the old worker drains and
+//! First the successor is started, confined and given the keys. Then the old worker drains and
 //! hands over ([`Supervisor::suspend`]), and the successor serves ([`Supervisor::resume`]): clients
-//! wait only from the one to the other. A successor that refuses the sessions has done no I/O, so
-//! another worker takes them back. One that dies with them may have begun with I/O, so its last I/O
-//! is waited for, as after any death.
+//! wait only in between. A successor that refuses the sessions has done no I/O, so another worker
+//! takes them back. One that dies with them may have begun I/O, so the supervisor waits for its
+//! last I/O, as after any death.
 
 use std::time::{Duration, Instant};
 
@@ -14,25 +14,25 @@ use super::child::{ChildError, Handover, WorkerProcess};
 use super::restart::Outage;
 use super::{Phase, Supervisor, Workers, drain_deadline, start_worker};
 
-/// Sessions that no worker serves. The worker that had them waits for its end.
+/// Sessions that no worker serves. The worker that had them waits to be ended.
 #[derive(Debug)]
 pub(super) struct Suspended {
     handover: Handover,
     at: Instant,
 }
 
-/// Why the sessions are not suspended.
+/// The reasons why sessions are not suspended.
 #[derive(Debug)]
 pub(super) enum NotSuspended {
     /// No worker serves now; one is being started.
     Down,
-    /// The worker goes on with them.
+    /// The worker keeps serving them.
     Kept(String),
-    /// How far the worker came is unknown, and it is replaced.
+    /// The worker's progress is unknown, and it is replaced.
     Lost(String),
 }
 
-/// Why a successor does not serve the sessions.
+/// The reasons why a successor does not serve the sessions.
 #[derive(Debug)]
 pub(super) enum NotResumed {
     /// It refused them, and has done no I/O.
@@ -47,7 +47,7 @@ pub(super) enum NotResumed {
 }
 
 impl Supervisor {
-    /// Has the worker drain and hand over.
+    /// Makes the worker drain and hand over.
     pub(super) fn suspend(&mut self) -> Result<Suspended, NotSuspended> {
         let Phase::Serving(worker) = &mut self.phase else { return Err(NotSuspended::Down) };
         let at = Instant::now();
@@ -61,7 +61,7 @@ impl Supervisor {
         }
     }
 
-    /// Has a successor serve the sessions, under a new top if there is one. Returns for how long
+    /// Makes a successor serve the sessions, with a new top if there is one. Returns how long
     /// clients waited.
     pub(super) fn resume(
         &mut self,
@@ -76,7 +76,7 @@ impl Supervisor {
         match taken {
             Ok(()) => {
                 let stall = suspended.at.elapsed();
-                // The layer's files in it would keep its lock.
+                // Its open files of the layer would hold the lock.
                 drop(suspended);
                 self.replace(successor);
                 Ok(stall)
@@ -92,7 +92,7 @@ impl Supervisor {
         }
     }
 
-    /// Has another worker of the old program go on with the sessions.
+    /// Makes another worker of the old program resume the sessions.
     pub(super) fn take_back(&mut self, suspended: Suspended) {
         let taken = self.successor_of(&self.exposure.workers).and_then(|mut worker| {
             worker.take_over(&suspended.handover)?;
@@ -107,7 +107,7 @@ impl Supervisor {
         }
     }
 
-    /// A worker of this program that has everything but the layer.
+    /// Starts a worker of this program, and gives it everything but the layer.
     pub(super) fn successor_of(&self, workers: &Workers) -> Result<WorkerProcess, ChildError> {
         let mut successor = start_worker(&self.exposure, self.page.as_deref(), workers)?;
         let kek = self.exposure.kek.now().map_err(|error| ChildError::Refused(error.to_string()))?;
@@ -118,7 +118,8 @@ impl Supervisor {
         Ok(successor)
     }
 
-    /// Serves through this worker, and lets go of the one before, which has nothing left to do.
+    /// Makes this worker the one that serves, and drops the former one, which has nothing left to
+    /// do.
     fn replace(&mut self, worker: WorkerProcess) {
         self.crashes.serving();
         self.herald.begins_anew();

@@ -1,5 +1,5 @@
-//! The log messages about the state of a volume: each change once, and what lasts again
-//! after a while.
+//! The log messages about a volume's condition: each change once, and lasting trouble again after a
+//! while.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,46 +9,46 @@ use strongroom_types::display_bytes;
 
 use crate::condition::{Condition, Parked, State};
 
-/// After how long something that lasts is said again, and the least time between two lines on what
-/// comes and goes.
+/// The interval at which lasting trouble is logged again, and the least time between two lines
+/// about recurring trouble.
 const REMINDS_EVERY: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether the volume's files are still where they were.
+/// How often to check that the volume's files still exist.
 const LOOKS_EVERY: Duration = Duration::from_secs(10);
 
-/// How long a new worker has to say that requests still wait: clients connect to it within a
-/// second, and do again what waited.
+/// How long a new worker has to report that requests still wait: clients connect to it within a
+/// second, and repeat those requests.
 const CONFIRMS_WITHIN: Duration = Duration::from_secs(5);
 
-/// Says it, and remembers what it has said.
+/// Logs the messages, and remembers which it has logged.
 #[derive(Debug)]
 pub struct Herald {
     /// The volume.
     path: PathBuf,
     parked: Option<Wait>,
-    /// When a line on the same may come again.
+    /// The earliest time of the next line on each topic.
     quiet_until: [Option<Instant>; TOPICS],
     flush_failed: bool,
     refused: u64,
     device_errors: u64,
-    /// When it is looked for the volume's files again.
+    /// The time of the next check of the volume's files.
     next_look: Instant,
 }
 
-/// A time without room.
+/// A period without room.
 #[derive(Debug)]
 struct Wait {
     since: Instant,
-    /// Whether a line was logged that it began.
+    /// Whether its begin was logged.
     said: bool,
-    /// The last that was heard.
+    /// The latest report.
     latest: Parked,
-    /// Set when another worker serves, which has not said yet whether it is so still: by when it
-    /// would have.
+    /// Set while a new worker has not reported yet whether requests still wait: the deadline for
+    /// that report.
     unconfirmed_until: Option<Instant>,
 }
 
-/// What there is to be said.
+/// The topics of log messages.
 #[derive(Clone, Copy)]
 enum Topic {
     Parked,
@@ -60,7 +60,7 @@ enum Topic {
 const TOPICS: usize = 4;
 
 impl Herald {
-    /// One that has said nothing yet.
+    /// A herald that has not logged anything yet.
     pub fn new(path: &Path) -> Self {
         let path = path.to_owned();
         let quiet_until = [None; TOPICS];
@@ -68,7 +68,7 @@ impl Herald {
         Self { path, parked: None, quiet_until, flush_failed: false, refused: 0, device_errors: 0, next_look }
     }
 
-    /// When something is to be said again, or looked for.
+    /// The time of the next reminder or check.
     pub fn deadline(&self) -> Option<Instant> {
         let lasting = self.parked.as_ref().into_iter().flat_map(|wait| {
             [wait.unconfirmed_until, self.quiet_until[Topic::Parked as usize]].into_iter().flatten()
@@ -76,7 +76,7 @@ impl Herald {
         lasting.chain([self.next_look]).min()
     }
 
-    /// Another worker serves, and counts from nothing.
+    /// Starts over with a new worker, which counts from zero.
     pub fn begins_anew(&mut self) {
         let mut parked = self.parked.take();
         if let Some(wait) = &mut parked {
@@ -85,7 +85,7 @@ impl Herald {
         *self = Self { parked, quiet_until: self.quiet_until, ..Self::new(&self.path) };
     }
 
-    /// Says what is new.
+    /// Logs the news of a condition.
     pub fn hear(&mut self, condition: &Condition, head: &VolumeHead) {
         match (condition.parked, &mut self.parked) {
             (Some(latest), Some(wait)) => (wait.latest, wait.unconfirmed_until) = (latest, None),
@@ -124,7 +124,7 @@ impl Herald {
         }
     }
 
-    /// Says once more what lasts, if it is time to.
+    /// Logs lasting trouble again, if it is time to.
     pub fn remind(&mut self, head: &VolumeHead) {
         let unconfirmed_until = self.parked.as_ref().and_then(|wait| wait.unconfirmed_until);
         if unconfirmed_until.is_some_and(|until| Instant::now() >= until) {
@@ -146,8 +146,8 @@ impl Herald {
         );
     }
 
-    /// Clients notice nothing when the files that they use are removed: they are kept open until
-    /// this ends.
+    /// Checks that the volume's files still exist. Clients do not notice when they are removed,
+    /// because they are kept open.
     fn look_for_files(&mut self, head: &VolumeHead) {
         if Instant::now() < self.next_look {
             return;
@@ -162,7 +162,7 @@ impl Herald {
         }
     }
 
-    /// There is room again.
+    /// Logs that there is room again.
     fn go_on(&mut self) {
         if let Some(Wait { since, said: true, .. }) = self.parked.take() {
             let waited = since.elapsed();
@@ -184,7 +184,7 @@ impl Herald {
     }
 }
 
-/// That the datastore is full, and what is left of it.
+/// A text that the datastore is full, with its remaining room.
 fn full(head: &VolumeHead) -> String {
     let datastore = head.path().parent().unwrap_or(head.path()).display();
     match head.room() {

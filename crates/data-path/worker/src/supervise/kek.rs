@@ -1,4 +1,4 @@
-//! The volume's KEK, wherever it is.
+//! The volume's KEK, kept here or held under a lease.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use strongroom_types::KekId;
 
 use crate::control::KeyStatus;
 
-/// The KEK of a volume, for as long as that is exposed. One that a provider keeps is under a lease,
-/// and may not be at hand when it is wanted.
+/// The KEK of an exposed volume. A provider's KEK is held under a lease, and may not be available
+/// when it is needed.
 #[derive(Debug)]
 pub struct VolumeKek {
     place: Place,
@@ -21,19 +21,20 @@ pub struct VolumeKek {
 
 #[derive(Debug)]
 enum Place {
-    /// There is none: a clear volume, which a person has chosen.
+    /// There is no key: a person chose a clear volume.
     Nowhere,
-    /// Here. It came from a passphrase or a key file, and nobody could give it again.
+    /// It is kept here, because it came from a passphrase or a key file and cannot be fetched
+    /// again.
     Kept(Arc<Kek>),
-    /// Held elsewhere, under a lease.
+    /// It is held elsewhere, under a lease.
     Leased { key: ProviderKey, id: KekId },
 }
 
 impl VolumeKek {
-    /// The key that has just opened the volume; none for a clear one.
+    /// Takes the key that has just opened the volume; `None` for a clear one.
     ///
     /// # Errors
-    /// If a provider's cannot be held.
+    /// If a provider's key cannot be held under a lease.
     pub fn new(kek: Option<Kek>, leases: Arc<dyn Leases>) -> Result<Self, KeyError> {
         let place = match kek {
             None => Place::Nowhere,
@@ -49,21 +50,21 @@ impl VolumeKek {
         Ok(Self { place, leases })
     }
 
-    /// A provider's key of this id, which is held under a lease already, as where several volumes
-    /// have the same one.
+    /// A provider's key of this id that is already held under a lease, for example for another
+    /// volume.
     pub fn leased(key: ProviderKey, id: KekId, leases: Arc<dyn Leases>) -> Self {
         Self { place: Place::Leased { key, id }, leases }
     }
 
-    /// Whether there is none.
+    /// Whether the volume is clear.
     pub(super) fn is_clear(&self) -> bool {
         matches!(self.place, Place::Nowhere)
     }
 
-    /// The key for one use, to be let go of at once; none for a clear volume.
+    /// The key for one use, to be dropped right afterwards; empty for a clear volume.
     ///
     /// # Errors
-    /// [`KeyError::Unavailable`] for one that is not held now.
+    /// [`KeyError::Unavailable`] if the key is not held now.
     pub(super) fn now(&self) -> Result<KekInUse, KeyError> {
         match &self.place {
             Place::Nowhere => Ok(KekInUse(None)),
@@ -87,8 +88,8 @@ impl VolumeKek {
         }
     }
 
-    /// Has a key that is missing held as soon as it can be had. Another one that the provider gave
-    /// in its place is let go of first.
+    /// Requests a missing key, to be held as soon as it is available. A wrong key that the provider
+    /// gave instead is released first.
     pub(super) fn ask_for(&self, error: &KeyError) {
         let Place::Leased { key, .. } = &self.place else { return };
         if matches!(error, KeyError::WrongKek { .. }) {
@@ -97,7 +98,7 @@ impl VolumeKek {
         self.leases.hold_when_back(key);
     }
 
-    /// Where its provider has it, if it has to be fetched before it can be used.
+    /// The provider's name of the key, if it must be fetched before it can be used.
     pub(super) fn to_fetch(&self) -> Option<&ProviderKey> {
         match &self.place {
             Place::Leased { key, .. } if self.now().is_err() => Some(key),
@@ -105,13 +106,13 @@ impl VolumeKek {
         }
     }
 
-    /// Another key is the volume's now. The one before is not needed any more.
+    /// Replaces the volume's key. The former one is no longer needed.
     pub(super) fn replace(&mut self, kek: Kek) {
         let id = kek.id();
         let place = match kek.source().clone() {
             KekSource::Provider(key) => {
                 if let Err(error) = self.leases.hold(kek) {
-                    // It is asked for when it is wanted.
+                    // It is requested when it is needed.
                     tracing::error!("{error}");
                 }
                 Place::Leased { key, id }
@@ -126,14 +127,14 @@ impl VolumeKek {
         }
     }
 
-    /// How the lease stands, of a provider's key.
+    /// The status of the lease of a provider's key.
     pub(super) fn status(&self) -> Option<Box<KeyStatus>> {
         let Place::Leased { key, .. } = &self.place else { return None };
         let lease = self.leases.status(key)?;
         Some(Box::new(KeyStatus { provider: key.provider.clone(), key: key.key.clone(), lease }))
     }
 
-    /// Whether the volume is to be closed because its key was revoked, and how that was.
+    /// How the key was revoked, if that ends the exposure.
     pub(super) fn ends_the_exposure(&self) -> Option<RevokedHow> {
         let Place::Leased { key, .. } = &self.place else { return None };
         match self.leases.status(key)?.state {
@@ -147,13 +148,13 @@ impl VolumeKek {
         self.leases.changed()
     }
 
-    /// Whether it may, since this was last asked.
+    /// Whether it may have changed since the last call.
     pub(super) fn take_changes(&self) -> bool {
         self.leases.take_changes()
     }
 }
 
-/// A key while it is used; none for a clear volume.
+/// A key while it is used; empty for a clear volume.
 pub struct KekInUse(Option<Arc<Kek>>);
 
 impl KekInUse {

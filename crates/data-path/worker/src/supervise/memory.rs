@@ -1,7 +1,7 @@
-//! A disk in memory, served by a worker like any other: confined, without rights, encrypting.
+//! A disk in memory, served by a worker like any volume: confined, without rights, encrypting.
 //!
-//! It is for tests and for measuring what the stages above a datastore cost. What is written is in
-//! the worker's memory and nowhere else, so a worker that dies is not replaced.
+//! It is for tests and for measuring the cost of the stages above a datastore. Its content is only
+//! in the worker's memory, so a worker that dies is not replaced.
 
 use std::os::fd::AsFd;
 
@@ -17,24 +17,24 @@ use super::child::{Birthright, ChildError, WorkerProcess};
 use super::starter::Workers;
 use super::{SuperviseError, drain_deadline_of, make_page};
 
-/// What is exposed, and how.
+/// The parameters of the exposure.
 #[derive(Debug)]
 pub struct MemoryExposure {
     /// The size that clients see.
     pub size_bytes: VolumeSize,
-    /// Whether blocks are sealed, under a key that nobody keeps.
+    /// Whether blocks are sealed, under a key that is not stored anywhere.
     pub encrypted: bool,
     /// Where clients connect.
     pub listener: Listener,
-    /// What the worker is started with.
+    /// The parameters that the worker is started with.
     pub birthright: Birthright,
-    /// Who starts it.
+    /// The starter of the worker.
     pub workers: Workers,
 }
 
 impl MemoryExposure {
-    /// Serves until `stop` is readable; `ready` is called when clients are served, with the
-    /// worker's number.
+    /// Serves until `stop` is readable. Calls `ready` with the worker's process id when clients are
+    /// served.
     ///
     /// # Errors
     /// If the worker does not start, dies, or does not end in order.
@@ -81,7 +81,7 @@ impl MemoryExposure {
     }
 }
 
-/// A key that is known nowhere else.
+/// A random key that exists only in this process and its worker.
 fn new_dek() -> Result<Deks, SecretError> {
     Ok(vec![(KeyEpoch::FIRST, SecretBytes::random(KEY_BYTES)?)])
 }

@@ -1,18 +1,18 @@
 //! Keeps a volume served: starts a worker, starts another when that one dies, exchanges it for that
 //! of a newer program, and ends it in order.
 //!
-//! The supervisor answers for the volume. It has the volume's directory and its lock, and the
-//! listening socket, and fetches the KEK from its holder when it needs it; the worker has the
-//! layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at the
-//! volume before its successor has it:
+//! The supervisor owns the volume. It has the volume's directory, its lock and the listening
+//! socket, and fetches the KEK from its holder when it needs it. The worker has the layer and its
+//! keys, and the clients. So whatever happens to a worker, no other process can take the volume
+//! before its successor has it:
 //!
 //! ```text
 //! worker dies -> another is started and confined, while the layer's lock is waited for: it is free when the last of the
 //! dead one's I/O has ended -> descriptor read and authenticated anew -> keys -> layer -> clients connect again
 //! ```
 //!
-//! All of it happens on the caller's thread, which sleeps in poll(2), and never waits for a key: a
-//! worker that dies while the KEK cannot be had is replaced as soon as it can.
+//! All of it runs on the caller's thread, which sleeps in poll(2) and never waits for a key: a
+//! worker that dies while the KEK is not available is replaced as soon as it is.
 
 mod child;
 mod control_socket;
@@ -63,75 +63,76 @@ pub use self::quarters::Quarters;
 pub use self::starter::{Born, NewWorker, ProgramNumber, StartsWorkers, WorkerStarter, Workers};
 pub use self::starter_process::{StarterBirth, StarterProcess, confine, serve as serve_starter};
 
-/// What a worker may take to drain and flush, beyond what its frontend gives its clients twice.
+/// The time that a worker may take to drain and flush, beyond twice the time that its frontend
+/// gives its clients.
 const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 
-/// What is exposed, and how.
+/// The parameters of the exposure.
 #[derive(Debug)]
 pub struct Exposure {
-    /// The volume, opened apart: what answers for it.
+    /// The owner's side of the volume.
     pub head: VolumeHead,
-    /// Its KEK, wherever that is.
+    /// Its KEK.
     pub kek: VolumeKek,
-    /// Whatever reaches the key providers.
+    /// The access to key providers.
     pub keyring: Arc<dyn Keyring>,
     /// Where clients connect.
     pub listener: Listener,
-    /// What a worker is started with.
+    /// The parameters that a worker is started with.
     pub birthright: Birthright,
-    /// Who starts workers.
+    /// The starter of workers.
     pub workers: Workers,
 }
 
 /// A callback for each change of a volume's status.
 type Observer = Box<dyn FnMut(&Status) + Send>;
 
-/// Why a volume is not, or no longer, exposed.
+/// The reasons why a volume is not, or no longer, exposed.
 #[derive(Debug, Error)]
 pub enum SuperviseError {
-    /// The supervisor must not have the volume's key.
+    /// The supervisor cannot be confined, so it must not have the volume's key.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     /// The first worker does not serve.
     #[error("the volume cannot be served: {0}")]
     Start(String),
-    /// After the death of a worker the volume is not what it was.
+    /// After the death of a worker the volume cannot be reopened as it was.
     #[error("the volume is not served any more: {0}")]
     Lost(#[source] DatastoreError),
-    /// The volume's key was revoked, and its provider is set up so that this ends the exposure. It
-    /// was closed in order.
+    /// The volume's key was revoked, and its provider is configured to end the exposure then. The
+    /// volume was closed in order.
     #[error(
         "the volume's key was {how}, and its key provider is set up to end the exposure then (on_revocation: stop); what was \
          in flight is done and flushed"
     )]
     Revoked {
-        /// How.
+        /// How it was revoked.
         how: RevokedHow,
     },
-    /// The end was not in order.
+    /// The volume was not closed in order.
     #[error("the volume was not closed in order: {0}")]
     Stop(String),
-    /// No more sleep.
+    /// Waiting for events failed.
     #[error("cannot wait for events: {0}")]
     Wait(#[from] Errno),
 }
 
 /// A volume that is served.
 pub struct Supervisor {
-    /// Before the head: it is removed while the volume is still ours.
+    /// Dropped before the head: its file is removed while the volume is still ours.
     control: Option<ControlSocket>,
     phase: Phase,
     exposure: Exposure,
-    /// What its workers count in, one after the other.
+    /// The statistics page of its workers, one after the other.
     page: Option<Arc<Page>>,
     restarts: u64,
     /// How the last worker that died ended.
     last_end: Option<String>,
     crashes: Crashes,
     herald: Herald,
-    /// A move to another KEK that waits for keys, and whose answer is waited for.
+    /// A move to another KEK that waits for keys, and whose client waits.
     rewrap: Option<PendingRewrap>,
-    /// A snapshot that is not durable yet, and whose answer is waited for.
+    /// A snapshot that does not exist yet, and whose client may wait.
     snapshot: Option<PendingSnapshot>,
     observer: Option<(Observer, Option<Status>)>,
 }
@@ -157,8 +158,8 @@ impl Supervisor {
     pub fn start(exposure: Exposure, layer: OpenLayer, deks: Deks) -> Result<Self, SuperviseError> {
         let control = match exposure.head.access() {
             Access::ReadWrite => Some(ControlSocket::bind(&exposure.head)),
-            // Several can read a volume, and its datastore may be read-only: there is no place for
-            // one.
+            // Several processes can read a volume, and its datastore may be read-only: so there is
+            // no control socket.
             Access::ReadOnly => None,
         };
         let control = control.transpose().map_err(|errno| {
@@ -193,8 +194,8 @@ impl Supervisor {
         })
     }
 
-    /// The same, which tells how the volume fares: now, and whenever that has changed. `observer`
-    /// runs on the thread that keeps the volume served, and does not wait for anything.
+    /// Calls `observer` with the volume's status now and after each change. `observer` runs on the
+    /// supervisor's thread, and must not block.
     #[must_use]
     pub fn observed_by(mut self, observer: impl FnMut(&Status) + Send + 'static) -> Self {
         self.observer = Some((Box::new(observer), None));
@@ -219,8 +220,8 @@ impl Supervisor {
         }
     }
 
-    /// What clients asked for is counted here, by one worker after another, and can be read at any
-    /// moment. `None` where there was no memory for it.
+    /// The page in which all workers count client requests; it can be read at any time. `None` if
+    /// there was no memory for it.
     pub fn page(&self) -> Option<Arc<Page>> {
         self.page.clone()
     }
@@ -230,8 +231,8 @@ impl Supervisor {
         self.exposure.listener.address()
     }
 
-    /// Keeps the volume served until `stop` is readable. Then what is in flight is done and
-    /// flushed, and the volume free.
+    /// Keeps the volume served until `stop` is readable. Then it drains and flushes, and releases
+    /// the volume.
     pub fn run(mut self, stop: &impl AsFd) -> Result<(), SuperviseError> {
         loop {
             if self.wait(stop.as_fd())? {
@@ -262,7 +263,7 @@ impl Supervisor {
         }
     }
 
-    /// Sleeps until there is something to do; `true` if that is to end.
+    /// Sleeps until there is something to do. Returns `true` if that is to end.
     fn wait(&self, stop: BorrowedFd<'_>) -> Result<bool, Errno> {
         let mut watched = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         let mut deadline = match &self.phase {
@@ -291,22 +292,21 @@ impl Supervisor {
         }
     }
 
-    /// Hears how the volume fares, and says what a person should know of it.
+    /// Reads the volume's condition, and logs what a person should know.
     fn hear(&mut self) {
         let Phase::Serving(worker) = &mut self.phase else { return };
         let head = &mut self.exposure.head;
         if worker.hear() {
             self.herald.hear(worker.condition(), head);
             if worker.condition().parked.is_none() {
-                // What was taken of the reserve while there was no room is put back, as far as
-                // there is some.
+                // Refill the reserve that was used while there was no room, as far as possible.
                 let _ = head.fill_reserve();
             }
         }
         self.herald.remind(head);
     }
 
-    /// Does what was asked on the control socket.
+    /// Answers requests from the control socket.
     fn answer_requests(&mut self) {
         let Some(mut control) = self.control.take() else { return };
         if let Some(answer) = self.go_on_with_rewrap() {
@@ -381,8 +381,8 @@ impl Supervisor {
         }
     }
 
-    /// Grows the volume, durably, and then tells the worker. A worker that dies meanwhile is
-    /// started again with the new size.
+    /// Durably grows the volume, and then informs the worker. A worker that dies meanwhile is
+    /// replaced by one with the new size.
     fn resize(&mut self, size: VolumeSize, least_generation: u64) -> Answer {
         let head = &mut self.exposure.head;
         let old_size_bytes = head.descriptor().size_bytes;
@@ -419,7 +419,7 @@ impl Supervisor {
             Phase::Down(_) => Some("its worker had died, and no other one was back yet".to_owned()),
         };
         match failure {
-            // The sockets' files, and then the volume, are free when this returns.
+            // The sockets' files are removed, and then the volume is released, when this returns.
             None => {
                 let are_gone = exposure.head.are_files_gone();
                 drop((control, exposure));
@@ -431,8 +431,8 @@ impl Supervisor {
                     false => Ok(()),
                 }
             }
-            // The disk may be one that does not answer, and to remove a file of it would be to wait
-            // for it. What is left of the sockets is the next one's to replace, as after a kill.
+            // The disk may have stopped responding, so removing a file on it might block. The next
+            // supervisor replaces the sockets' files, as after a kill.
             Some(failure) => {
                 std::mem::forget((control, exposure.listener));
                 Err(SuperviseError::Stop(failure))
@@ -441,7 +441,7 @@ impl Supervisor {
     }
 }
 
-/// How long draining may take: a frontend gives its clients, and then its disk, their time.
+/// How long draining may take: a frontend waits for its clients, and then for its disk.
 fn drain_deadline(exposure: &Exposure) -> Duration {
     drain_deadline_of(&exposure.birthright.frontend)
 }
@@ -463,7 +463,7 @@ fn start_worker(
     WorkerProcess::start(workers, &exposure.birthright, exposure.listener.as_fd(), page)
 }
 
-/// A page to count in. A volume is served all the same without one.
+/// A statistics page. Without one the volume is served nevertheless.
 fn make_page() -> Option<Page> {
     Page::make().inspect_err(|error| tracing::warn!("requests are not counted: {error}")).ok()
 }

@@ -1,4 +1,4 @@
-//! Which program a worker runs.
+//! The program that a worker runs.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,8 +9,8 @@ use std::process::Command;
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 
-/// A program's very file, whatever is installed at its path meanwhile: a worker that died is
-/// started again from what it was, and only an upgrade looks at the path anew.
+/// A program's open file, whatever is installed at its path meanwhile: a dead worker is replaced by
+/// one of the same program, and only an upgrade looks at the path again.
 #[derive(Debug)]
 pub struct Program {
     path: PathBuf,
@@ -19,30 +19,30 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program at `path` as it is now, to be called with these arguments.
+    /// Opens the program at `path` as it is now, to be run with these arguments.
     pub fn at(path: &Path, arguments: Vec<OsString>) -> io::Result<Self> {
         let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { path: path.to_owned(), file, arguments })
     }
 
-    /// What is at the same path now.
+    /// Opens the program that is at the same path now.
     pub(super) fn installed_now(&self) -> io::Result<Self> {
         Self::at(&self.path, self.arguments.clone())
     }
 
-    /// Whether it is the very same file.
+    /// Whether both are the same file.
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
         let identity = |program: &Self| fstat(&program.file).map(|found| (found.st_dev, found.st_ino));
         matches!((identity(self), identity(other)), (Ok(one), Ok(other)) if one == other)
     }
 
-    /// Where it was found.
+    /// The path where it was found.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A command that runs it, in a process group of its own (a Control-C is for the supervisor)
-    /// and with nothing of our environment.
+    /// A command that runs it in a separate process group (Control-C is for the supervisor) and
+    /// with an empty environment.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         command.arg0(self.path.file_name().unwrap_or(self.path.as_os_str()));

@@ -1,4 +1,4 @@
-//! As whom workers run, and what bounds them.
+//! The users that workers run as, and the cgroups that limit them.
 
 use std::sync::Arc;
 
@@ -6,19 +6,18 @@ use rustix::process::Pid;
 
 use strongroom_confine::{Cgroup, CgroupError, RUN_DIRECTORY, TASKS_MAX, UidLease};
 
-/// What bounds workers. Each has a user of its own, where it can have one.
+/// The limits of workers. Each worker has its own user, if possible.
 #[derive(Clone, Debug, Default)]
 pub enum Quarters {
-    /// Each has a cgroup of its own, too.
+    /// Each also has its own cgroup.
     #[default]
     OfItsOwn,
-    /// All share this cgroup, if there is one, with each other and with whatever else runs for the
-    /// same VM.
+    /// All share this cgroup, if there is one, with each other and with the VM's other processes.
     InCgroup(Option<Arc<Cgroup>>),
 }
 
-/// What a worker has of its quarters, for as long as it lives. In this order: a user is free when
-/// its process is gone, and a cgroup can be removed then.
+/// A worker's user and cgroup, for as long as it lives. The order matters: the user becomes free
+/// when the process is gone, and only then can the cgroup be removed.
 #[derive(Debug)]
 pub(super) struct Place {
     user: Option<UidLease>,
@@ -26,15 +25,15 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Its user, if it has one of its own.
+    /// Its own user, if it has one.
     pub fn user(&self) -> Option<&UidLease> {
         self.user.as_ref()
     }
 }
 
 impl Quarters {
-    /// Makes room for a worker that has just been started and does nothing yet. `name` is for its
-    /// cgroup.
+    /// Assigns a user and a cgroup to a worker that was just started and does nothing yet. `name`
+    /// is for its cgroup.
     pub(super) fn admit(&self, worker: Pid, name: &str) -> Place {
         let cgroup = match self {
             Self::OfItsOwn => {
@@ -47,7 +46,7 @@ impl Quarters {
     }
 }
 
-/// A user of its own, which only root can give.
+/// Leases a user, which only root can assign.
 fn take_user() -> Option<UidLease> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -57,7 +56,7 @@ fn take_user() -> Option<UidLease> {
         .ok()
 }
 
-/// The cgroup with this process in it, where there can be one.
+/// The cgroup with this process in it, if possible.
 fn entered(cgroup: Result<Arc<Cgroup>, CgroupError>, worker: Pid) -> Option<Arc<Cgroup>> {
     match cgroup.and_then(|cgroup| cgroup.add(worker).map(|()| cgroup)) {
         Ok(cgroup) => {

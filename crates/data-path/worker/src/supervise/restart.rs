@@ -1,4 +1,4 @@
-//! From a worker's death to its successor.
+//! Replaces a dead worker by its successor.
 
 use std::time::{Duration, Instant};
 
@@ -12,20 +12,20 @@ use crate::condition::{Condition, State};
 /// How often the dead worker's lock is tried: its last I/O ends within milliseconds, on a slow disk
 /// later.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
-/// After how long it is said that the lock is still waited for, and how often again.
+/// The interval at which a continued wait for the lock is logged.
 const LOCK_REMINDER: Duration = Duration::from_secs(5);
-/// The pause before the second attempt to start a worker that died before it served, or soon after;
-/// twice as long before each further one.
+/// The pause before the second attempt to start a worker that died before it served or soon after.
+/// It doubles with each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause: a person who repairs something does not wait longer for it to be noticed.
+/// The longest pause, and so the longest time until a repair takes effect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A worker that served for so long and then crashes is not one that crashes at once.
+/// A worker that served for this long does not count as crashing at once.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Crashes of one worker after another. What crashes a worker may be a request that is in flight,
-/// and is done again by every successor: those are started ever more slowly, so that a guest that
-/// does this has no processor of ours for itself.
+/// Counts the crashes of successive workers. The cause may be a request in flight that every
+/// successor repeats. So successors are started ever more slowly, and a guest that causes this
+/// cannot occupy a processor.
 #[derive(Debug)]
 pub struct Crashes {
     count: u32,
@@ -33,17 +33,17 @@ pub struct Crashes {
 }
 
 impl Crashes {
-    /// None so far, of a worker that serves from now on.
+    /// No crashes so far, with a worker that serves from now on.
     pub fn none() -> Self {
         Self { count: 0, serving_since: Instant::now() }
     }
 
-    /// A worker serves from now on.
+    /// Notes that a worker serves from now on.
     pub fn serving(&mut self) {
         self.serving_since = Instant::now();
     }
 
-    /// A worker that served died; the outage that begins.
+    /// Notes the death of a worker that served. Returns the outage that begins.
     pub fn died(&mut self, how: &End) -> Outage {
         let at_once = how.is_own_doing() && self.serving_since.elapsed() < SETTLED;
         self.count = if at_once { self.count + 1 } else { 0 };
@@ -56,12 +56,12 @@ impl Crashes {
     }
 }
 
-/// The pause after so many failures before the last one.
+/// The pause after a failure that `failures` others preceded.
 fn pause(failures: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(PAUSE_MAX)
 }
 
-/// The time without a worker.
+/// A period without a worker.
 #[derive(Debug)]
 pub struct Outage {
     since: Instant,
@@ -70,20 +70,20 @@ pub struct Outage {
     next_attempt: Instant,
     failures: u32,
     remind_at: Instant,
-    /// Set while it is the volume's key that is missing.
+    /// Set while the volume's key is missing.
     missing_key: Option<MissingKey>,
 }
 
 #[derive(Debug)]
 struct MissingKey {
     reason: String,
-    /// Whether it is looked for as soon as it may be back. Not where a provider gave another one,
-    /// which it might do again and again.
+    /// Whether to try again as soon as the key may be available. Not if a provider gave a wrong
+    /// key, which it might do repeatedly.
     at_once: bool,
 }
 
 impl Outage {
-    /// One that began just now.
+    /// An outage that began at `since`.
     pub fn new(since: Instant) -> Self {
         Self {
             since,
@@ -95,19 +95,19 @@ impl Outage {
         }
     }
 
-    /// When something is to be tried.
+    /// The time of the next attempt.
     pub fn next_attempt(&self) -> Instant {
         self.next_attempt
     }
 
-    /// How a volume fares that nobody serves.
+    /// The condition of a volume that is not served.
     pub fn condition(&self) -> Condition {
         let state = if self.missing_key.is_some() { State::KeyUnavailable } else { State::Running };
         Condition { state, ..Condition::default() }
     }
 
-    /// The volume's key cannot be had now: it is tried again when it stands otherwise, or after a
-    /// pause.
+    /// Notes that the volume's key is not available now. It is tried again when the state of the
+    /// key changes, or after a pause.
     fn misses_key(&mut self, error: &KeyError) {
         self.next_attempt = Instant::now() + PAUSE_MAX;
         let reason = error.to_string();
@@ -118,7 +118,7 @@ impl Outage {
         self.missing_key = Some(MissingKey { reason, at_once });
     }
 
-    /// A worker that died before it served: the next one is started after a pause.
+    /// Notes a worker that died before it served. The next one is started after a pause.
     fn failed(&mut self, error: &ChildError) {
         let pause = pause(self.failures);
         self.failures += 1;
@@ -129,14 +129,14 @@ impl Outage {
 }
 
 impl Supervisor {
-    /// The state of the key has changed: if it is missing, it is fetched.
+    /// Called when the state of the key has changed: if it was missing, tries again.
     pub(super) fn key_may_be_back(&mut self) {
         if let Phase::Down(Outage { missing_key: Some(MissingKey { at_once: true, .. }), .. }) = &self.phase {
             self.look_for_key();
         }
     }
 
-    /// If nobody serves, another attempt to change that is due.
+    /// If no worker serves, makes the next attempt due now.
     pub(super) fn look_for_key(&mut self) {
         if let Phase::Down(outage) = &mut self.phase {
             outage.next_attempt = Instant::now();

@@ -1,8 +1,7 @@
-//! A volume that is exposed moves to another KEK. The worker notices nothing: its keys are the
-//! same.
+//! Moves an exposed volume to another KEK. The worker is not involved: its keys stay the same.
 //!
-//! What a provider keeps is fetched by us, in a thread of its own: its servers may be silent, and
-//! the volume is looked after meanwhile. The client waits.
+//! A provider's key is fetched on a separate thread: its servers may not respond, and the volume
+//! must be supervised meanwhile. The client waits.
 
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,28 +20,28 @@ use crate::control::{Answer, NewKek};
 pub struct PendingRewrap {
     least_generation: u64,
     keys: Receiver<Result<Keys, KeyError>>,
-    /// Hung up when the keys are there, or why they are not.
+    /// Hung up when the keys, or an error, have arrived.
     done: PipeReader,
 }
 
 /// The keys of a move.
 #[derive(Debug)]
 struct Keys {
-    /// The volume's present key, where it had to be fetched.
+    /// The volume's present key, if it had to be fetched.
     from: Option<Kek>,
     to: Kek,
 }
 
 impl PendingRewrap {
-    /// Readable when it can go on.
+    /// Readable when the move can go on.
     pub fn done(&self) -> BorrowedFd<'_> {
         self.done.as_fd()
     }
 }
 
 impl Supervisor {
-    /// Moves the volume to another KEK, or begins to: the answer comes later then. It came with the
-    /// request, in a pipe, or it is a provider's, and is fetched from there by us.
+    /// Moves the volume to another KEK, or begins to; then the answer comes later. The KEK comes in
+    /// a pipe with the request, or is fetched from its provider.
     pub(super) fn rewrap(
         &mut self,
         new: NewKek,
@@ -78,7 +77,7 @@ impl Supervisor {
         }
     }
 
-    /// Goes on with a move whose keys are there; what there is to be answered then.
+    /// Finishes a move whose keys have arrived. Returns the answer.
     pub(super) fn go_on_with_rewrap(&mut self) -> Option<Answer> {
         let pending = self.rewrap.as_ref()?;
         let keys = match pending.keys.try_recv() {
@@ -106,8 +105,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Fetches in the background what is missing. A key that was revoked as compromised is given
-    /// for this: moving away from it matters most.
+    /// Fetches the missing keys in the background. Even a key that was revoked as compromised is
+    /// provided for this: moving away from it matters most.
     fn fetch(
         &self,
         from: Option<ProviderKey>,
@@ -130,7 +129,7 @@ impl Supervisor {
             Ok(Keys { from, to })
         };
         std::thread::Builder::new().name("rewrap-keys".to_owned()).spawn(move || {
-            // Who does not listen any more has ended.
+            // If the receiver is gone, the supervisor has ended.
             let _ = sender.send(fetch());
             drop(at_end);
         })?;
@@ -157,8 +156,7 @@ impl Supervisor {
         let rewrapped = head.rewrap(from, &to);
         drop(held);
         if !head.descriptor().is_under(old_kek) || rewrapped.is_ok() {
-            // Also where it failed at the very end: the next worker is started with the key that
-            // opens the volume.
+            // Even if the last step failed: the next worker needs the key that opens the volume.
             self.exposure.kek.replace(to);
         }
         match rewrapped {

@@ -1,8 +1,8 @@
-//! What a worker says on its standard error, passed on to ours.
+//! Copies a worker's standard error to ours.
 //!
-//! It has the end of a pipe. With the file itself, a log that others write to as well, whoever took
-//! it over could cut off or write over what is in it: that is a right of the open file, which no
-//! sandbox takes back, and that a file is appended to is a flag of it, which its holder removes.
+//! The worker gets the end of a pipe. With the log file itself, which others write to as well, an
+//! attacker who took the worker over could truncate or overwrite the log: an open file gives that
+//! right, no sandbox can revoke it, and the holder can clear the append flag.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
@@ -11,18 +11,18 @@ use std::thread::{self, JoinHandle};
 
 /// The longest line, in bytes; a longer one becomes several.
 const LINE_BYTES_MAX: u64 = 8 << 10;
-/// What the thread needs: a line, and its copy.
+/// The stack of the thread: it holds a line and its copy.
 const STACK_BYTES: usize = 128 << 10;
 
-/// A thread that passes on, until the pipe has no writer any more.
+/// A thread that copies lines until the pipe has no writer any more.
 #[derive(Debug)]
 pub(super) struct Said(JoinHandle<()>);
 
 impl Said {
-    /// Begins; the end of the pipe is for the worker.
+    /// Starts the thread. Returns it with the worker's end of the pipe.
     ///
-    /// The worker can read it, too: it closes its volume in order when its supervisor has died, and
-    /// must not fail to because nobody hears it.
+    /// That end is open for reading too, so that a worker whose supervisor has died gets no write
+    /// error, and can close its volume in order.
     pub fn pass_on() -> io::Result<(Self, OwnedFd)> {
         let (reader, writer) = io::pipe()?;
         let writer = OpenOptions::new()
@@ -34,7 +34,7 @@ impl Said {
         Ok((Self(thread), writer.into()))
     }
 
-    /// Waits until all is passed on that a worker has said which has ended.
+    /// Waits until all output of a worker that has ended is copied.
     pub fn finish(self) {
         let _ = self.0.join();
     }
@@ -44,13 +44,15 @@ fn copy_lines(reader: PipeReader, log: &mut impl Write) {
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     while matches!((&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut line), Ok(count) if count > 0) {
-        // In one piece: others write to the same log. If it is full, nobody is helped by an error.
+        // Write it at once, because others write to the same log. If the log is full, an error
+        // would be of no use.
         let _ = log.write_all(printable(&line).as_bytes());
         line.clear();
     }
 }
 
-/// A line without what would steer a terminal or begin another line.
+/// A line with control characters escaped, so that it cannot control a terminal or begin another
+/// line.
 fn printable(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line)).into_owned();
     let escape = |character: char| match character.is_control() && character != '\t' {

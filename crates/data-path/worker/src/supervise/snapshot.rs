@@ -7,11 +7,11 @@
 //!                         +------> no change <-------+
 //! ```
 //!
-//! A worker takes over from the one that serves, as at an upgrade, with a new, empty top over the
-//! layer that was the top ([`hand_over`](super::hand_over)). Everything that takes time comes
-//! before or after: the new top is made and named durably before the old worker drains, and the old
-//! top is completed by the new worker when clients are served again. Clients wait from the freeze
-//! to the commit, in which nothing is synced.
+//! A new worker takes over, as at an upgrade, with a new, empty top over the former top
+//! ([`hand_over`](super::hand_over)). Everything that takes time comes before or after: the new top
+//! is made and named durably before the old worker drains, and the old top is completed by the new
+//! worker when clients are served again. Clients wait from the freeze to the commit, in which
+//! nothing is synced.
 //!
 //! Several volumes have a snapshot of one instant if each is frozen when the first is committed. So
 //! a freeze has a lease. While it lasts, no write is done; a commit that comes later is refused,
@@ -49,7 +49,7 @@ pub(super) enum PendingSnapshot {
     Closing { snapshot: NewSnapshot, stall: Duration },
 }
 
-/// A new top, and the worker that is to serve it.
+/// A new top, and the worker that will serve it.
 #[derive(Debug)]
 pub(super) struct LayerChange {
     snapshot: NewSnapshot,
@@ -65,7 +65,7 @@ impl PendingSnapshot {
         }
     }
 
-    /// When it is given up, unless it goes on before.
+    /// When it is given up, unless it proceeds before.
     fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Prepared { until, .. } | Self::Frozen { until, .. } => Some(*until),
@@ -75,7 +75,7 @@ impl PendingSnapshot {
 }
 
 impl Supervisor {
-    /// Makes a snapshot, or begins to: the answer comes when it is durable.
+    /// Makes a snapshot, or begins to; then the answer comes when it is durable.
     pub(super) fn snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Option<Answer> {
         let made = self.prepare(snapshot, least_generation).and_then(|change| {
             let suspended = self.freeze()?;
@@ -96,7 +96,7 @@ impl Supervisor {
         }
     }
 
-    /// Holds the volume still for a prepared snapshot, as long as the lease lasts.
+    /// Freezes the volume for a prepared snapshot, as long as the lease lasts.
     pub(super) fn freeze_for_snapshot(&mut self, id: SnapshotId, lease: Duration) -> Answer {
         let (change, until) = match self.snapshot.take() {
             Some(PendingSnapshot::Prepared { change, .. }) if change.snapshot.id == id => {
@@ -133,7 +133,7 @@ impl Supervisor {
         self.change_over(*change, suspended).err().map(Answer::from)
     }
 
-    /// Gives a snapshot up that was prepared, and has clients served on.
+    /// Abandons a prepared snapshot, and serves clients again.
     pub(super) fn abandon_snapshot(&mut self, id: SnapshotId) -> Answer {
         match self.snapshot.take() {
             Some(pending) if pending.snapshot().id == id => self.give_up(pending),
@@ -142,7 +142,7 @@ impl Supervisor {
         Answer::SnapshotAbandoned
     }
 
-    /// Gives up what is not committed, before the volume is closed.
+    /// Abandons a snapshot that is not committed, before the volume is closed.
     pub(super) fn leave_snapshot(&mut self) {
         if self.is_changing_layers()
             && let Some(pending) = self.snapshot.take()
@@ -168,7 +168,7 @@ impl Supervisor {
         self.give_up(pending);
     }
 
-    /// Whether a change of layers is under way that others have to wait for.
+    /// Whether a change of layers is under way for which other changes must wait.
     pub(super) fn is_changing_layers(&self) -> bool {
         self.snapshot_deadline().is_some()
     }
@@ -184,7 +184,7 @@ impl Supervisor {
         snapshot.check(path, descriptor)
     }
 
-    /// Names a new top durably, and has a worker ready for it.
+    /// Durably names a new top, and starts a worker for it.
     fn prepare(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Result<LayerChange, Refusal> {
         if self.snapshot.is_some() || self.rewrap.is_some() {
             let reason = "another snapshot, or a move to another key, is under way".to_owned();
@@ -220,7 +220,7 @@ impl Supervisor {
         Ok(LayerChange { snapshot, successor, top })
     }
 
-    /// Has the worker drain; it writes no more.
+    /// Makes the worker drain, after which it no longer writes.
     fn freeze(&mut self) -> Result<Suspended, Refusal> {
         self.suspend().map_err(|error| match error {
             NotSuspended::Down => Refusal::because("no worker serves now".to_owned()),
@@ -228,14 +228,14 @@ impl Supervisor {
                 self.withdraw();
                 Refusal::because(format!("the volume cannot be held still: {reason}"))
             }
-            // Its layer is opened as a dead worker's is, below the new top.
+            // Its layer is reopened as that of a dead worker, below the new top.
             NotSuspended::Lost(error) => {
                 Refusal::because(format!("the worker did not hand over and is replaced: {error}"))
             }
         })
     }
 
-    /// Has the other worker go on with the new top.
+    /// Makes the other worker resume with the new top.
     fn change_over(&mut self, change: LayerChange, suspended: Suspended) -> Result<(), Refusal> {
         let LayerChange { snapshot, successor, top } = change;
         match self.resume(suspended, successor, Some(&top)) {
@@ -255,15 +255,15 @@ impl Supervisor {
         }
     }
 
-    /// Takes the new top away, and has clients served on where they are not.
+    /// Removes the new top, and serves clients again if they are not.
     fn give_up(&mut self, pending: PendingSnapshot) {
         let (change, suspended) = match pending {
             PendingSnapshot::Prepared { change, .. } => (change, None),
             PendingSnapshot::Frozen { change, suspended, .. } => (change, Some(suspended)),
-            // The layers stay, and there is no snapshot of the lower one.
+            // The layers stay, without a snapshot of the lower one.
             PendingSnapshot::Closing { .. } => return,
         };
-        // Its files would keep its lock.
+        // Its open files would hold its lock.
         drop(change);
         // Where no worker serves, the layers are opened as they are: the empty top stays.
         if matches!(self.phase, Phase::Serving(_)) {
@@ -281,8 +281,8 @@ impl Supervisor {
         }
     }
 
-    /// Takes the new top away, to which nobody has written. If that fails, the volume is opened
-    /// anew as its descriptor says it is.
+    /// Removes the new top, to which nothing was written. If that fails, the volume is reopened as
+    /// its descriptor describes it.
     fn withdraw(&mut self) {
         let withdrawn = match self.exposure.kek.now() {
             Ok(kek) => self.exposure.head.withdraw_layer(kek.protection()).map_err(|error| error.to_string()),
@@ -294,11 +294,11 @@ impl Supervisor {
         }
     }
 
-    /// Notes that the layer below the top is complete, once the worker has said so, and answers for
-    /// its snapshot.
+    /// Records that the layer below the top is complete, once the worker has reported that, and
+    /// answers the request for its snapshot.
     pub(super) fn go_on_with_snapshot(&mut self) {
         let Phase::Serving(worker) = &self.phase else { return };
-        // Before the commit the worker speaks of an earlier change.
+        // Before the commit the worker reports on an earlier change.
         if self.is_changing_layers() || self.exposure.head.descriptor().closing().is_none() {
             return;
         }
@@ -312,7 +312,7 @@ impl Supervisor {
             ))),
             Some(Completion::UnderWay) | None => return,
         };
-        // A layer that a dead supervisor has left is nobody's snapshot.
+        // A layer that a dead supervisor left behind belongs to no snapshot.
         let Some(PendingSnapshot::Closing { snapshot, stall }) = self.snapshot.take() else { return };
         let answer = outcome.map_or_else(Answer::from, |()| Answer::Snapshotted {
             snapshot: snapshot.id,
@@ -324,7 +324,8 @@ impl Supervisor {
         }
     }
 
-    /// Notes that the layer below the top is complete; `None` as long as the key cannot be had.
+    /// Records that the layer below the top is complete; `None` as long as the key is not
+    /// available.
     fn settle(&mut self) -> Option<Result<(), DatastoreError>> {
         let kek = match self.exposure.kek.now() {
             Ok(kek) => kek,
@@ -341,7 +342,7 @@ impl Supervisor {
         Some(self.exposure.head.settle_layer(snapshot, kek.protection()))
     }
 
-    /// Deletes a snapshot. The layers that are read stay as they are.
+    /// Deletes a snapshot. The layers in use stay as they are.
     pub(super) fn delete_snapshot(&mut self, name: &SnapshotName, least_generation: u64) -> Answer {
         let head = &mut self.exposure.head;
         let path = PathBuf::from(head.path());
@@ -365,12 +366,12 @@ impl Supervisor {
     }
 }
 
-/// Bytes of the log of a volume's top, which a new top gets too.
+/// Bytes of the log of a volume's top; a new top gets as many.
 fn top_log_bytes(descriptor: &Descriptor) -> Option<u64> {
     descriptor.layer(descriptor.top).and_then(|layer| layer.log).map(|log| log.bytes)
 }
 
-/// Why there is no snapshot.
+/// The reason why a snapshot was refused.
 struct Refusal {
     code: &'static str,
     message: String,

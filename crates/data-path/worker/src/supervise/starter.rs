@@ -1,8 +1,8 @@
-//! Who starts workers.
+//! Starts workers.
 //!
-//! Starting one takes rights: to give it a user, namespaces and a cgroup. A supervisor that holds
-//! keys has given those up, so it asks a process without keys ([`StartsWorkers`]); one without
-//! rights to give up starts them itself ([`WorkerStarter`]).
+//! That takes rights: to give a worker a user, namespaces and a cgroup. A supervisor that holds
+//! keys has given those rights up, so it asks a process without keys ([`StartsWorkers`]). A
+//! supervisor that has no such rights starts workers itself ([`WorkerStarter`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,33 +23,33 @@ use super::said::Said;
 use crate::birth::{BirthSocket, Frontend, Order, Start};
 use crate::placement::Placement;
 
-/// A worker to be.
+/// The parameters of a new worker.
 #[derive(Debug)]
 pub struct NewWorker<'a> {
     /// What clients speak.
     pub frontend: &'a Frontend,
-    /// What it is to be near to.
+    /// Its placement.
     pub placement: Option<Placement>,
     /// A name for its cgroup.
     pub name: &'a str,
     /// Where clients connect.
     pub listener: BorrowedFd<'a>,
-    /// The page that it counts in, of this program's layout.
+    /// Its statistics page, in this program's layout.
     pub page: Option<BorrowedFd<'a>>,
 }
 
-/// A worker that was told to begin ([`Order::Start`]).
+/// A worker that was sent [`Order::Start`].
 #[derive(Debug)]
 pub struct Born {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// Itself.
+    /// Its pidfd.
     pub pidfd: OwnedFd,
-    /// The supervisor's end of the socket that it was born with.
+    /// The supervisor's end of the worker's socket.
     pub socket: OwnedFd,
 }
 
-/// Which of a starter's programs a worker runs: they are counted from 0.
+/// The index of one of a starter's programs.
 pub type ProgramNumber = u32;
 
 /// Starts workers, and ends them.
@@ -63,17 +63,17 @@ pub trait StartsWorkers: fmt::Debug + Send + Sync {
     /// Starts a worker.
     ///
     /// # Errors
-    /// If it is not there.
+    /// If the process cannot be started.
     fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born>;
 
-    /// How a worker ended, if it has. It is not asked for again then.
+    /// How a worker ended, if it has. Then the caller must not ask again.
     fn ended(&self, pid: u32) -> Option<ExitStatus>;
 
     /// Kills a worker.
     fn kill(&self, pid: u32);
 }
 
-/// What a volume's workers are started by, and from which program.
+/// The starter and the program of a volume's workers.
 #[derive(Clone, Debug)]
 pub struct Workers {
     pub(super) starter: Arc<dyn StartsWorkers>,
@@ -81,12 +81,12 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Of a starter's first program.
+    /// Workers of a starter's first program.
     pub fn of(starter: Arc<dyn StartsWorkers>) -> Self {
         Self { starter, program: 0 }
     }
 
-    /// Of the program that is installed now.
+    /// Workers of the program that is installed now.
     pub(super) fn installed_now(&self) -> io::Result<Self> {
         let program = self.starter.installed_now()?;
         Ok(Self { starter: Arc::clone(&self.starter), program })
@@ -107,10 +107,11 @@ impl Workers {
 /// Starts workers as children of this process.
 #[derive(Debug)]
 pub struct WorkerStarter {
-    /// Never fewer, and at most one for each file that was installed.
+    /// The programs by number. They are never removed, and there is at most one for each installed
+    /// file.
     programs: Mutex<Vec<Arc<Program>>>,
     quarters: Quarters,
-    /// How many live at once, at most.
+    /// The most workers that live at once.
     workers_max: usize,
     children: Mutex<HashMap<u32, Started>>,
 }
@@ -119,25 +120,25 @@ pub struct WorkerStarter {
 struct Started {
     child: Child,
     said: Said,
-    /// `None` when the process is gone, and its user another one's.
+    /// `None` once the process is gone, and its user may belong to another one.
     place: Option<Place>,
 }
 
 impl WorkerStarter {
-    /// They run this program, bounded by `quarters`.
+    /// Starts workers of this program, limited by `quarters`.
     pub fn new(program: Program, quarters: Quarters) -> Self {
         let programs = Mutex::new(vec![Arc::new(program)]);
         Self { programs, quarters, workers_max: usize::MAX, children: Mutex::default() }
     }
 
-    /// The most processes that live at once.
+    /// Limits how many workers live at once.
     #[must_use]
     pub fn at_most(self, workers_max: usize) -> Self {
         Self { workers_max, ..self }
     }
 
-    /// Waits for the end of all workers, whose supervisor has gone: what they say last is still
-    /// passed on.
+    /// Waits for the end of all workers after their supervisor has gone, so that their last output
+    /// is still copied.
     pub fn wait_for_all(&self) {
         let children = std::mem::take(&mut *self.children.lock());
         for mut started in children.into_values() {
@@ -165,7 +166,7 @@ impl StartsWorkers for WorkerStarter {
     fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born> {
         let program = self.programs.lock().get(program as usize).cloned();
         let program = program.ok_or_else(|| io::Error::other("no such program"))?;
-        // Until it is one of them: another one may be asked for meanwhile.
+        // Held until the new worker is counted: another one may be requested meanwhile.
         let mut children = self.children.lock();
         make_room(&mut children, self.workers_max)?;
         let failed = |error| io::Error::other(format!("{}: {error}", program.path().display()));
@@ -174,9 +175,9 @@ impl StartsWorkers for WorkerStarter {
         let mut command = program.command();
         command.stdin(theirs).stdout(Stdio::null()).stderr(stderr);
         let mut child = command.spawn().map_err(failed)?;
-        // It holds the other ends.
+        // The command holds the other ends.
         drop(command);
-        // Not reaped yet, so the number is still its own.
+        // It is not reaped yet, so its process id is still valid.
         let process = Pid::from_child(&child);
         let pidfd = match pidfd_open(process, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
@@ -192,7 +193,7 @@ impl StartsWorkers for WorkerStarter {
         let start = Order::Start(Start { frontend, user, placement, statistics });
         let lease = place.user().map(AsFd::as_fd);
         let files: Vec<_> = std::iter::once(worker.listener).chain(lease).chain(worker.page).collect();
-        // One that has ended already is seen to have.
+        // If it has ended already, that is noticed later.
         let _ = socket.send(&start, &files);
         let pid = child.id();
         children.insert(pid, Started { child, said, place: Some(place) });
@@ -204,7 +205,7 @@ impl StartsWorkers for WorkerStarter {
         let status = children.get_mut(&pid)?.child.try_wait().ok().flatten()?;
         let ended = children.remove(&pid);
         drop(children);
-        // What it said last comes before whatever is said of its end.
+        // Log its last output before any message about its end.
         ended?.said.finish();
         Some(status)
     }
@@ -216,8 +217,8 @@ impl StartsWorkers for WorkerStarter {
     }
 }
 
-/// Refuses one more than `workers_max`. Those that are gone leave their places to others, and are
-/// forgotten if there are as many whose end nobody asked for.
+/// Refuses a worker beyond `workers_max`. Ended workers release their user and cgroup, and are
+/// forgotten once `workers_max` of them have piled up whose end was not queried.
 fn make_room(children: &mut HashMap<u32, Started>, workers_max: usize) -> io::Result<()> {
     let mut gone = 0;
     for started in children.values_mut() {

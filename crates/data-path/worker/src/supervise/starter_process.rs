@@ -1,4 +1,5 @@
-//! A process that starts a volume's workers, for a supervisor that has given up the rights to.
+//! A process that starts a volume's workers, for a supervisor that has given up the rights to do
+//! so.
 //!
 //! ```text
 //! volume expose     the KEK; the volume's directory; no right, few system calls
@@ -6,9 +7,9 @@
 //!         -> workers   DEKs, one volume's file
 //! ```
 //!
-//! Which program workers are, what their cgroup is called, and which socket's file is removed at
-//! the end, was told to it before the supervisor had met anybody. What can be asked of it
-//! afterwards names no program and no path. Whichever of the two dies, the other one ends.
+//! The workers' program, the name of their cgroup, and the socket file to remove at the end are
+//! given to it before the supervisor has any client. Later requests can name no program and no
+//! path. If either of the two dies, the other one ends.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -36,26 +37,25 @@ use super::timespec;
 use crate::birth::{BirthError, BirthSocket, Frontend};
 use crate::placement::Placement;
 
-/// The most workers of a volume at once: one that serves, one of the program that is installed now,
-/// and one of the former program that takes its place again.
+/// The most workers of a volume at once: one that serves, one of the newly installed program, and
+/// one of the former program that replaces it again.
 const WORKERS_MAX: usize = 3;
-/// How long a supervisor that ends waits for its starter: what a worker said last passes through
-/// that.
+/// How long an ending supervisor waits for its starter, which copies the workers' last output.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The first message to a starter.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StarterBirth {
-    /// For the cgroups of workers: the volume's name.
+    /// The volume's name, for the cgroups of workers.
     pub name: String,
-    /// The file that it removes when it is asked to.
+    /// The file that it removes on request.
     pub socket_file: Option<SocketFile>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Ask {
     InstalledProgram,
-    /// The listening socket comes beside, and the page that it counts in, if there is one.
+    /// The listening socket is attached, and the statistics page, if there is one.
     Worker {
         program: ProgramNumber,
         frontend: Frontend,
@@ -75,28 +75,28 @@ enum Answer {
     Done,
     Failed(String),
     Program(ProgramNumber),
-    /// The socket that it was born with, and its pidfd, come beside.
+    /// The worker's socket and its pidfd are attached.
     Worker {
         pid: u32,
     },
     Ended(Option<i32>),
 }
 
-/// The starter, as its supervisor has it.
+/// The starter, from its supervisor's side.
 #[derive(Debug)]
 pub struct StarterProcess {
-    /// One question at a time.
+    /// One request at a time.
     socket: Mutex<BirthSocket>,
     pidfd: OwnedFd,
-    /// Set when it is to end.
+    /// Set when it is asked to end.
     is_ending: Arc<AtomicBool>,
 }
 
 impl StarterProcess {
-    /// Starts it: a program that calls [`serve`].
+    /// Starts `program`, which must call [`serve`].
     ///
     /// # Errors
-    /// If there is no process.
+    /// If the process cannot be started.
     pub fn start(program: &Program, birth: &StarterBirth) -> io::Result<Arc<Self>> {
         let (socket, theirs) = BirthSocket::pair().map_err(io::Error::other)?;
         let child = program.command().stdin(theirs).stdout(Stdio::null()).spawn()?;
@@ -105,11 +105,11 @@ impl StarterProcess {
         Ok(Arc::new(Self { socket: Mutex::new(socket), pidfd, is_ending: Arc::default() }))
     }
 
-    /// Ends this process when that one has ended: a worker that dies could not be replaced any
-    /// more.
+    /// Ends this process when the starter has ended: a worker that dies could no longer be
+    /// replaced.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub fn end_with(&self) -> io::Result<()> {
         let (pidfd, is_ending) = (self.pidfd.try_clone()?, Arc::clone(&self.is_ending));
         thread::Builder::new().name("starter".to_owned()).spawn(move || {
@@ -123,9 +123,9 @@ impl StarterProcess {
         Ok(())
     }
 
-    /// Has the socket's file removed.
+    /// Requests the removal of the socket's file.
     pub fn remove_socket_file(&self) {
-        // A file that stays is that of a dead socket, which the next server replaces.
+        // A file that stays belongs to a dead socket, which the next server replaces.
         let _ = self.ask(&Ask::RemoveSocketFile, &[]);
     }
 
@@ -182,13 +182,13 @@ impl StartsWorkers for StarterProcess {
     }
 }
 
-/// Leaves this process, which has one thread and somebody who starts workers for it, the volume's
-/// directory, what it may `read`, and what fetching a key takes ([`strongroom_confine`]).
+/// Confines this process, which has one thread and a starter of workers, to the volume's directory,
+/// the paths in `read`, and the rights needed to fetch a key ([`strongroom_confine`]).
 ///
 /// # Errors
-/// The process must end then.
+/// If confinement fails; then the process must end.
 pub fn confine(head: &VolumeHead, read: Vec<PathBuf>) -> Result<(), SuperviseError> {
-    // By its descriptor: the way there may take rights that this process is about to lose.
+    // Use its descriptor: the path to it may need rights that this process is about to lose.
     let directory = PathBuf::from(format!("/proc/self/fd/{}", head.as_fd().as_raw_fd()));
     let are_other_users = head.has_files_of_other_users();
     confine_supervisor(&SupervisorFiles { read, write: vec![directory], are_other_users })?;
@@ -199,11 +199,11 @@ fn unexpected(answer: &Answer) -> io::Error {
     io::Error::other(format!("what starts workers answered {answer:?}"))
 }
 
-/// Starts workers of this program for the supervisor at the other end of `socket`, until that hangs
-/// up and all have ended.
+/// Starts workers of this program for the supervisor at the other end of `socket`, until the
+/// supervisor hangs up and all workers have ended.
 ///
 /// # Errors
-/// [`BirthError::NotBorn`] if a person has started it; if it does not understand its supervisor.
+/// [`BirthError::NotBorn`] if a person started it; if it does not understand its supervisor.
 pub fn serve(socket: OwnedFd, program: Program) -> Result<(), BirthError> {
     let mut socket = BirthSocket::adopt(socket)?;
     let (StarterBirth { name, socket_file }, _) = socket.receive()?;

@@ -1,6 +1,6 @@
-//! A running volume moves to the program that is installed now.
+//! Moves a served volume to the program that is installed now.
 //!
-//! Whatever fails, clients are served: by the new worker, or by one of the old program
+//! Whatever fails, clients are served, by the new worker or by one of the old program
 //! ([`hand_over`](super::hand_over)).
 
 use super::hand_over::{NotResumed, NotSuspended};
@@ -8,7 +8,7 @@ use super::{Supervisor, microseconds};
 use crate::control::Answer;
 
 impl Supervisor {
-    /// Exchanges the worker.
+    /// Replaces the worker.
     pub(super) fn upgrade(&mut self) -> Answer {
         let workers = match self.exposure.workers.installed_now() {
             Ok(workers) => workers,
@@ -25,7 +25,7 @@ impl Supervisor {
         let suspended = match self.suspend() {
             Ok(suspended) => suspended,
             Err(NotSuspended::Down) => return refused("no worker serves now".to_owned()),
-            // It goes on, or ends by itself and is replaced.
+            // It keeps serving, or ends by itself and is replaced.
             Err(NotSuspended::Kept(reason)) => {
                 return refused(format!("the old worker does not hand over: {reason}"));
             }

@@ -1,4 +1,4 @@
-//! What a worker in an attacker's hands would try, one deed each.
+//! Actions that a worker under an attacker's control would try, one deed each.
 
 use std::ffi::CStr;
 use std::io;
@@ -84,7 +84,7 @@ const ALL: &[(&str, Deed)] = &[
     ("execute a program", |_| Err(errno(Command::new("/bin/true").exec()))),
     ("start a process", |_| done(Command::new("/bin/true").status())),
     ("fork", |_| match system_call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0]) {
-        // The copy.
+        // The forked copy.
         Ok(0) => std::process::exit(0),
         other => other.map(drop),
     }),
@@ -97,7 +97,7 @@ const ALL: &[(&str, Deed)] = &[
         let theirs = libc::iovec { iov_base: std::ptr::without_provenance_mut(4096), iov_len: 1 };
         let vectors = [&raw const ours, &raw const theirs].map(|vector| vector.expose_provenance());
         match system_call(libc::SYS_process_vm_readv, [pid(before), vectors[0], 1, vectors[1], 1, 0]) {
-            // It was looked for.
+            // The kernel looked for it.
             Err(Errno::FAULT) => Ok(()),
             other => other.map(drop),
         }
@@ -151,7 +151,7 @@ fn pid(before: &Before) -> usize {
     before.target.as_raw_nonzero().get() as usize
 }
 
-/// Opens and reads what `/proc` has of the target.
+/// Opens and reads a file of the target below `/proc`.
 fn of_process(before: &Before, name: &str) -> Result<(), Errno> {
     let path = format!("/proc/{}/{name}", before.target.as_raw_nonzero());
     if name == "fd" {
@@ -182,14 +182,14 @@ fn from_nix(errno: nix::errno::Errno) -> Errno {
     Errno::from_raw_os_error(errno as i32)
 }
 
-/// Names a file without a path, for those who may.
+/// A file handle, which names a file without a path for privileged processes.
 pub struct FileHandle([u32; Self::WORDS]);
 
 impl FileHandle {
     /// Its head, and `MAX_HANDLE_SZ`.
     const WORDS: usize = 2 + 128 / 4;
 
-    /// That of a file in a directory.
+    /// The handle of a file in a directory.
     pub fn of(directory: BorrowedFd<'_>, name: &CStr) -> Self {
         let mut handle = [0; Self::WORDS];
         handle[0] = 128;
@@ -202,7 +202,7 @@ impl FileHandle {
             0,
             0,
         ];
-        // Some file systems have none; the deed is refused then as with one.
+        // Some file systems have no handles; the deed is then refused as with one.
         let _ = system_call(libc::SYS_name_to_handle_at, arguments);
         Self(handle)
     }

@@ -1,4 +1,4 @@
-//! What a worker does all day, which must go on behind the walls.
+//! A worker's regular duties, which must still work inside the sandbox.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
@@ -33,7 +33,7 @@ pub fn find(name: &str) -> Option<Deed> {
     ALL.iter().chain(INSPECTIONS).find(|(known, _)| *known == name).map(|(_, duty)| *duty)
 }
 
-/// All that end.
+/// The names of all duties that end.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name).filter(|name| !ENDLESS.contains(name))
 }
@@ -41,7 +41,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Those that only end from outside, or end the process.
 const ENDLESS: [&str; 2] = ["serve", "abort"];
 
-/// What is said of the walls, of those who look at them.
+/// Inspections of the sandbox itself.
 const INSPECTIONS: &[(&str, Deed)] = &[
     ("have every wall", |before| has_all_but(before, &[Measure::OwnUser])),
     ("have every wall but Landlock", |before| has_all_but(before, &[Measure::OwnUser, Measure::Landlock])),
@@ -64,7 +64,8 @@ const INSPECTIONS: &[(&str, Deed)] = &[
         Ok(())
     }),
     ("hear and answer", |before| {
-        // All that a monitor does: files come with packets, and are passed on; bytes come and go.
+        // Everything that a monitor does: it receives files with packets and passes them on, and
+        // copies bytes.
         drop(passed_on(before, before.beneath.as_fd())?);
         (&before.pair.0).write_all(b"hello").unwrap();
         (&before.pair.1).read_exact(&mut [0; 5]).unwrap();
@@ -122,7 +123,7 @@ const ALL: &[(&str, Deed)] = &[
         Ok(())
     }),
     ("pause and tell the time", |_| {
-        // The call is what is tested, however little it pauses.
+        // The call is tested, however short its pause.
         let pause = clock_nanosleep_relative(ClockId::Monotonic, &Timespec { tv_sec: 0, tv_nsec: 1 });
         assert!(matches!(pause, NanosleepRelativeResult::Ok));
         assert!(std::time::SystemTime::now().elapsed().is_ok());
@@ -152,7 +153,7 @@ fn has_all_but(before: &Before, expected: &[Measure]) -> Result<(), Errno> {
     if complete { Ok(()) } else { Err(Errno::NOTSUP) }
 }
 
-/// A sealed area that can neither grow nor shrink.
+/// A sealed memory area that can neither grow nor shrink.
 fn in_flight_area() -> Result<OwnedFd, Errno> {
     let file = memfd_create("area", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, AREA_BYTES)?;
@@ -197,7 +198,7 @@ fn use_events(_: &Before) -> Result<(), Errno> {
     rustix::io::read(&event, &mut [0; 8]).map(drop)
 }
 
-/// Through a ring and a thread that were there before the walls.
+/// Uses a ring and a thread from before the sandbox was closed.
 fn do_ring_io(before: &Before) -> Result<(), Errno> {
     let file = Arc::new(RingFile::new(File::from(received(before)?)));
     let job = before.lanes.as_ref().unwrap().run(move |ring: &Ring| {

@@ -1,5 +1,4 @@
-//! Probes: this program again, confined as a worker is, that then does one deed and says how it
-//! went.
+//! Probes: this program runs itself, confined as a worker, does one deed and reports the result.
 
 pub mod deeds;
 pub mod duties;
@@ -19,25 +18,25 @@ use std::{fs, io::Read, net::TcpListener};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-/// Who an ordinary user is.
+/// The user id of an ordinary user.
 pub const NOBODY: u32 = 65534;
-/// The user of a confined probe, where it can have one; no running worker has it.
+/// The user id of a confined probe, if it can have one; no running worker has it.
 pub const LEASED: u32 = 0x7100_0000;
-/// What is in the file that a probe could read before.
+/// The content of the file that a probe could read before.
 pub const SECRET: &str = "what another process wrote";
 
-/// What stands around a probe when it does its deed.
+/// The confinement of a probe when it does its deed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walls {
-    /// None: the deed can be done where nobody prevents it.
+    /// None, which shows that the deed succeeds unless it is prevented.
     None,
     /// Namespaces, user, capabilities and Landlock, without the filter of system calls.
     Confined,
-    /// All, as a worker.
+    /// Everything, as for a worker.
     Sealed,
-    /// All that a kernel without namespaces and Landlock has.
+    /// Everything that a kernel without namespaces and Landlock supports.
     Old,
-    /// Those of a supervisor, with one directory of its own.
+    /// Those of a supervisor, which keeps one directory.
     Supervisor,
     /// A monitor's filter of system calls, without the namespaces and the user that it is started
     /// with.
@@ -55,7 +54,7 @@ pub enum End {
     Killed(i32),
 }
 
-/// This program where an ordinary user can run it, which the build directory may be no place for.
+/// This program in a place where an ordinary user can run it, unlike perhaps the build directory.
 pub struct Program {
     directory: TempDir,
 }
@@ -77,7 +76,7 @@ impl Program {
     }
 }
 
-/// The world outside of a probe, with everything in it that it would like to reach.
+/// The environment of a probe, with everything that it tries to reach.
 pub struct World {
     directory: TempDir,
     program: PathBuf,
@@ -88,7 +87,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world that an ordinary user can see.
+    /// An environment that an ordinary user can access.
     pub fn new(program: &Program) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let inside = |name| directory.path().join(name);
@@ -114,7 +113,7 @@ impl World {
         }
     }
 
-    /// Starts a probe, as `user` or as we are.
+    /// Starts a probe as `user`, or as our own user.
     pub fn start(&self, deed: &str, walls: Walls, user: Option<u32>, target: Option<u32>) -> Running {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut command = Command::new(&self.program);
@@ -130,7 +129,7 @@ impl World {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         if let Some(user) = user {
-            // The standard library leaves the supplementary groups too.
+            // The standard library drops the supplementary groups too.
             command.gid(user).uid(user);
         }
         let child = command.spawn().unwrap();
@@ -138,12 +137,12 @@ impl World {
         Running { child, socket: ours }
     }
 
-    /// What a probe's deed came to.
+    /// Runs a probe. Returns how its deed ended.
     pub fn try_deed(&self, deed: &str, walls: Walls, user: Option<u32>) -> Result<End, String> {
         self.start(deed, walls, user, None).end()
     }
 
-    /// What a file in it holds now.
+    /// The present content of the file in it.
     pub fn file(&self) -> String {
         fs::read_to_string(self.directory.path().join("file")).unwrap()
     }
@@ -171,7 +170,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until it has entered its walls, and says so.
+    /// Waits until it reports that it is confined.
     pub fn wait_until_ready(&mut self) {
         let mut byte = [0];
         let said = self.socket.read(&mut byte);
@@ -180,12 +179,12 @@ impl Running {
         }
     }
 
-    /// What its deed came to. On a failure of the probe, what it said.
+    /// Returns how its deed ended, or the output of a probe that failed.
     pub fn end(mut self) -> Result<End, String> {
         self.finish()
     }
 
-    /// How it ended.
+    /// Waits for its end. Returns its exit status.
     pub fn status(mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
@@ -214,13 +213,13 @@ impl Drop for Running {
     }
 }
 
-/// As whom probes run: as root, whose workers are given a user, and as an ordinary user; only as
-/// that if the tests do.
+/// The users that probes run as: root, whose workers are given a user, and an ordinary user; only
+/// the latter if the tests run as one.
 pub fn users() -> Vec<Option<u32>> {
     if rustix::process::geteuid().is_root() { vec![None, Some(NOBODY)] } else { vec![None] }
 }
 
-/// What such a user is called.
+/// The name of such a user, for test names.
 pub fn user_name(user: Option<u32>) -> &'static str {
     match user {
         None if rustix::process::geteuid().is_root() => "root",

@@ -1,4 +1,5 @@
-//! A confined worker seen from outside: what it is, and what others can do to it.
+//! A confined worker from outside: its state, and the actions that other processes can take against
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use strongroom_confine::{Cgroup, DESCRIPTORS_MAX, TASKS_MAX};
 
 use super::{End, LEASED, NOBODY, Program, Running, Walls, World, user_name};
 
-/// What another user tries with a worker.
+/// The deeds that another user tries against a worker.
 const INTRUSIONS: &[&str] = &[
     "attach to a process",
     "read a process's memory",
@@ -38,11 +39,12 @@ pub fn trials(program: &Arc<Program>, user: Option<u32>, walled: bool) -> Vec<Tr
     if walled {
         trials.push(seen("it is what it should be", looks_powerless));
     }
-    // Here a hierarchy of version 2 is there, and is ours to divide.
+    // Here there is a cgroup hierarchy of version 2, and we may create groups in it.
     if user.is_none() && Cgroup::create("probe", TASKS_MAX).is_ok() {
         trials.push(seen("it has a cgroup, which goes with it", has_a_cgroup));
     }
-    // The same user, where it has none of its own: being non-dumpable keeps that one out too.
+    // The same user, if the worker has no user of its own: being non-dumpable keeps that user out
+    // too.
     for deed in INTRUSIONS {
         let program = Arc::clone(program);
         trials.push(Trial::test(named(&format!("an ordinary user cannot {deed}")), move || {
@@ -86,7 +88,7 @@ fn looks_powerless(world: &World, user: Option<u32>) {
     }
     assert!(threads > 1, "the lanes are confined with it");
     assert_eq!(status["VmSwap"], "0 kB");
-    // What follows only root may look at: the worker is not dumpable.
+    // Only root may examine the rest: the worker is not dumpable.
     if !root {
         return;
     }
@@ -104,8 +106,8 @@ fn looks_powerless(world: &World, user: Option<u32>) {
         line.split_whitespace().nth(1).unwrap().to_owned()
     };
     assert_eq!(hard_limit("Max core file size"), "0");
-    // Its memory is locked where that has no bound; where it has one, a host without swap is
-    // enough.
+    // Its memory is locked if there is no limit on locked memory; otherwise a host without swap
+    // suffices.
     let may_lock = hard_limit("Max locked memory") == "unlimited";
     assert!(!may_lock || status["VmLck"] != "0 kB", "{status:?}");
     assert_eq!(hard_limit("Max open files"), DESCRIPTORS_MAX.to_string());
@@ -127,7 +129,7 @@ fn has_a_cgroup(world: &World, user: Option<u32>) {
         [("memory", "memory.swap.max", "0"), ("pids", "pids.max", &*TASKS_MAX.to_string())]
     {
         let missing = cgroup.warnings().iter().any(|warning| warning.contains(controller));
-        // Without its controller a limit is neither there nor passed over in silence.
+        // Without its controller a limit does not exist, and a warning says so.
         assert!(limit(file).map_or(missing, |limit| limit == wanted && !missing), "{:?}", cgroup.warnings());
     }
     drop(worker);
@@ -139,12 +141,12 @@ fn crash_leaves_no_core(world: &World, user: Option<u32>) {
     let names = world.names();
     let worker = serving(world, user);
     let pid = Pid::from_raw(worker.pid().cast_signed()).unwrap();
-    // The standard library handles SIGSEGV itself, and who runs tests in the background has SIGQUIT
-    // ignored; of this one, too, the kernel makes a core.
+    // The standard library handles SIGSEGV itself, and SIGQUIT is ignored when tests run in the
+    // background. The kernel dumps core for SIGABRT too.
     kill_process(pid, Signal::ABORT).unwrap();
     let status = worker.status();
-    // Neither a file nor what a `core_pattern` pipes to got one: the kernel says whether it made
-    // any.
+    // Neither a file nor a `core_pattern` program got a core: the kernel reports whether it made
+    // one.
     assert_eq!((status.signal(), status.core_dumped()), (Some(libc::SIGABRT), false));
     assert_eq!(world.names(), names);
 }

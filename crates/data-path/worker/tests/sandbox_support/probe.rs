@@ -1,4 +1,4 @@
-//! The inside of a probe.
+//! The code that runs inside a probe.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,27 +19,27 @@ use strongroom_ring::Lanes;
 
 use super::{LEASED, Walls, deeds, duties};
 
-/// Names the deed to a probe.
+/// The variable that names the deed.
 pub const DEED: &str = "STRONGROOM_PROBE_DEED";
-/// Names what stands around it.
+/// The variable that names the confinement.
 pub const WALLS: &str = "STRONGROOM_PROBE_WALLS";
-/// Where the files are that it could use before.
+/// The variable with the directory of the files that it could use before.
 pub const DIRECTORY: &str = "STRONGROOM_PROBE_DIRECTORY";
-/// The directory in it that a supervisor is left.
+/// The directory in it that a supervisor keeps.
 pub const OWN: &str = "own";
-/// Where a server listens on the loopback network.
+/// The variable with the port of a server on the loopback network.
 pub const PORT: &str = "STRONGROOM_PROBE_PORT";
-/// The process that it would like to harm.
+/// The variable with the process that it tries to harm.
 pub const TARGET: &str = "STRONGROOM_PROBE_TARGET";
-/// Its exit status when the deed was done; an error number otherwise. Above all of them.
+/// The exit status if the deed was done; otherwise it is an error number, all of which are lower.
 pub const DONE: i32 = 200;
 
-/// What a probe knows, and has open, from before it was confined.
+/// The data and open files that a probe has from before it was confined.
 pub struct Before {
     pub directory: PathBuf,
     pub port: u16,
     pub target: Pid,
-    /// The directory, opened.
+    /// The open directory.
     pub beneath: OwnedFd,
     /// The target's directory below `/proc`.
     pub process: OwnedFd,
@@ -59,7 +59,7 @@ pub struct Before {
     pub handle: deeds::FileHandle,
     /// The threads of a worker.
     pub lanes: Option<Lanes>,
-    /// How the confinement went.
+    /// The report of the confinement.
     pub report: Report,
 }
 
@@ -134,7 +134,7 @@ fn enter(walls: &Walls) -> Result<Before, Errno> {
     Ok(before)
 }
 
-/// Has the kernel refuse namespaces, and not know Landlock.
+/// Makes the kernel refuse namespaces, and not support Landlock.
 pub fn answer_as_an_old_kernel() {
     for (call, errno) in [(libc::SYS_unshare, libc::EPERM), (libc::SYS_landlock_create_ruleset, libc::ENOSYS)]
     {
@@ -146,19 +146,19 @@ pub fn answer_as_an_old_kernel() {
     }
 }
 
-/// Tells the outside that the walls stand.
+/// Reports that the probe is confined.
 pub fn say_ready() {
     let stdin = io::stdin();
     let socket = UnixStream::from(stdin.as_fd().try_clone_to_owned().unwrap());
     (&socket).write_all(b"r").unwrap();
 }
 
-/// A name outside of all files that takes datagrams.
+/// An abstract address that receives datagrams.
 pub fn datagrams_name(directory: &Path) -> Vec<u8> {
     [directory.as_os_str().as_bytes(), b"/datagrams"].concat()
 }
 
-/// A name outside of all files that a server has.
+/// The abstract address of a server.
 pub fn abstract_address(directory: &Path) -> SocketAddr {
     SocketAddr::from_abstract_name(directory.as_os_str().as_bytes()).unwrap()
 }

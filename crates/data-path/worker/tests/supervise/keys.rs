@@ -1,4 +1,4 @@
-//! Volumes whose keys change, go away and come back.
+//! Volumes whose keys change, become unavailable and return.
 
 use std::os::fd::AsFd;
 
@@ -62,7 +62,7 @@ fn an_outage_is_shown_and_disturbs_nothing() {
     let key = supervised.status().key.unwrap();
     assert_eq!((key.provider.as_str(), key.key.as_str()), ("corp", "4711"));
     assert_eq!((key.lease.state, key.lease.reason.as_deref()), (LeaseState::Outage, Some("kms1 rests")));
-    // The key is held on: a worker that dies is replaced, and the volume grows.
+    // The key is still held: a worker that dies is replaced, and the volume grows.
     kill(worker);
     wait_until("another worker serves", || supervised.status().worker_pid.is_some_and(|pid| pid != worker));
     let larger = Request::Resize { size_bytes: VolumeSize::new(2 << 20).unwrap(), least_generation: 0 };
@@ -75,7 +75,7 @@ fn without_its_key_a_volume_is_served_on_and_a_dead_worker_replaced_when_it_is_b
     let (supervised, leases) = Supervised::start_provided(OneKey(7));
     let worker = supervised.worker();
     leases.now(LeaseState::Waiting);
-    // What needs the key says so; the worker does not.
+    // Requests that need the key are refused; the worker does not need it.
     let larger = Request::Resize { size_bytes: VolumeSize::new(2 << 20).unwrap(), least_generation: 0 };
     let refused = supervised.refused(larger.clone());
     assert!(refused.contains("key-unavailable: key provider corp, key 4711: kms1 rests"), "{refused}");
@@ -87,10 +87,10 @@ fn without_its_key_a_volume_is_served_on_and_a_dead_worker_replaced_when_it_is_b
     let unavailable = || supervised.status().condition.state == State::KeyUnavailable;
     wait_until("it says that the key is missing", unavailable);
     assert!(leases.is_asked_for(&provider_key("4711")) && supervised.status().worker_pid.is_none());
-    // A change that does not bring it is none.
+    // A change without the key has no effect.
     leases.now(LeaseState::Waiting);
     assert!(unavailable());
-    // Nor is another key under its name.
+    // Neither has another key under its name.
     leases.back(OneKey(9).fetch(&provider_key("4711")).unwrap());
     wait_until("the wrong key is let go of", || leases.kek(&provider_key("4711")).is_none());
     assert!(unavailable());
@@ -119,7 +119,7 @@ fn a_revoked_key_is_moved_away_from_while_the_volume_is_served() {
         supervised.status().condition.state == State::KeyUnavailable
     });
 
-    // The key server is silent, and everything else is answered meanwhile.
+    // The key server does not respond, and all other requests are answered meanwhile.
     let to = OneKey(8).fetch(&provider_key("4712")).unwrap();
     let client = Client::connect(&supervised.volume()).unwrap().unwrap();
     let request = rewrap_request(&to, 0);
@@ -131,7 +131,7 @@ fn a_revoked_key_is_moved_away_from_while_the_volume_is_served() {
     speak.send(()).unwrap();
     let moved = moving.join().unwrap();
     assert!(matches!(moved, Answer::Rewrapped { kek, .. } if kek == to.id()), "{moved:?}");
-    // A worker is started under the new key; the old one is nobody's any more.
+    // A worker is started under the new key; the old one is not used any more.
     assert_ne!(supervised.worker(), worker);
     assert_eq!(supervised.status().key.unwrap().key.as_str(), "4712");
     assert!(leases.kek(&provider_key("4711")).is_none() && leases.kek(&provider_key("4712")).is_some());

@@ -1,4 +1,4 @@
-//! A worker that would change what is in the log.
+//! A worker that tries to change the content of the log.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -7,9 +7,9 @@ use std::process::Command;
 
 use crate::stage::{Supervised, install};
 
-/// What the newest program does: it has a right to whatever its standard error is open for.
+/// The newest program's behaviour: it uses every right that its open standard error gives.
 pub const FORGES: &str = "forges";
-/// Set for the process whose log it is.
+/// Set for the process that owns the log.
 const WITH_LOG: &str = "STRONGROOM_TEST_WITH_LOG";
 const BEFORE: &str = "what was logged before\n";
 

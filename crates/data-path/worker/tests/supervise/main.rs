@@ -1,7 +1,7 @@
-//! A supervisor and workers that do what they should not: refuse, die or fall silent at the worst
-//! moment of an upgrade. And keys that come and go while their volume is served.
+//! A supervisor and misbehaving workers: they refuse, die or hang at the worst moment of an
+//! upgrade. And keys that come and go while their volume is served.
 //!
-//! The test runs itself as the worker: it speaks as one, and serves nobody.
+//! The test runs itself as the worker: it speaks the protocol, and serves no clients.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -20,13 +20,13 @@ use strongroom_datastore::file::OpenLayer;
 use strongroom_worker::birth::{BirthSocket, Keys, Order, Report};
 use strongroom_worker::condition::Condition;
 
-/// The process that plays the worker. Run by hand, or by the harness, it has no supervisor and does
-/// nothing.
+/// The process that plays the worker. If it is run by hand or by the harness, it has no supervisor
+/// and does nothing.
 #[test]
 fn a_worker() {
     let Ok(mut socket) = BirthSocket::adopt(io::stdin()) else { return };
     let program = std::env::current_exe().unwrap();
-    // A program that another one was put in the place of does as it did.
+    // A program that was replaced by another one keeps its behaviour.
     let behaviour = match program.to_str().unwrap().ends_with(" (deleted)") {
         true => "serves".to_owned(),
         false => fs::read_to_string(program.with_file_name(BEHAVIOUR)).unwrap(),
@@ -61,7 +61,7 @@ fn a_worker() {
                     statistics::count(page)
                 }
                 if behaviour == "waits" {
-                    // It may be heard before the answer, and after it.
+                    // It may be received before or after the answer.
                     socket.send(&Report::Condition(waiting(1)), &[]).unwrap();
                     socket.send(&Report::Serving, &[]).unwrap();
                     socket.send(&Report::Condition(waiting(2)), &[]).unwrap();

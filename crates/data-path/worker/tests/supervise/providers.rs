@@ -1,4 +1,4 @@
-//! Where keys come from, and who holds them.
+//! Sources and holders of keys.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub fn rewrap_request(to: &Kek, least_generation: u64) -> Request {
     Request::Rewrap { to: NewKek { id: to.id(), source: to.source().clone() }, least_generation }
 }
 
-/// Holds keys as long as the test lets it.
+/// Holds keys as long as the test allows.
 #[derive(Debug)]
 pub struct ScriptedLeases {
     pub state: Mutex<Scripted>,
@@ -51,7 +51,7 @@ pub struct ScriptedLeases {
 #[derive(Debug, Default)]
 pub struct Scripted {
     held: Vec<Arc<Kek>>,
-    /// Keys that were asked for while they could not be had.
+    /// Keys that were requested while they were not available.
     asked_for: Vec<ProviderKey>,
     stands: Option<LeaseState>,
     pub on_revocation: OnRevocation,
@@ -65,7 +65,7 @@ impl Default for ScriptedLeases {
 }
 
 impl ScriptedLeases {
-    /// Every key stands like this from now on.
+    /// Sets the state of every key's lease from now on.
     pub fn now(&self, state: LeaseState) {
         let mut scripted = self.state.lock();
         scripted.stands = Some(state);
@@ -76,7 +76,7 @@ impl ScriptedLeases {
         rustix::io::write(&self.changed, &1_u64.to_ne_bytes()).unwrap();
     }
 
-    /// The key is had again.
+    /// Makes the key available again.
     pub fn back(&self, kek: Kek) {
         self.hold(kek).unwrap();
         self.now(LeaseState::Held);
@@ -129,7 +129,7 @@ impl Leases for ScriptedLeases {
     }
 }
 
-/// A key server that says nothing until it is told to, and tells when it is asked.
+/// A key server that does not respond until the test lets it, and signals each request.
 #[derive(Debug)]
 pub struct Silent {
     asked: Sender<()>,
@@ -137,7 +137,7 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// It, what is heard when it is asked, and what makes it speak.
+    /// The server, the receiver of its signals, and the sender that makes it respond.
     pub fn new() -> (Self, Receiver<()>, Sender<()>) {
         let (asked, heard) = channel();
         let (speak, silence) = channel();
@@ -152,7 +152,7 @@ impl Keyring for Silent {
         OneKey(8).fetch(key)
     }
 
-    /// A key that is moved away from.
+    /// Fetches a key that a volume moves away from.
     fn fetch_to_leave(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
         OneKey(7).fetch(key)
     }

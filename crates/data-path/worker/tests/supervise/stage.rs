@@ -23,15 +23,15 @@ use strongroom_worker::supervise::{
 use crate::providers::{OneKey, ScriptedLeases, key_file_kek, provider_key};
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
-/// What is closed here is free a moment later: a worker that another test starts has it until it is
-/// another program.
+/// A file that is closed here may be released later: a worker that another test forks holds it
+/// until it executes its program.
 pub const LOCK_WAIT: Duration = DEADLINE;
-/// The file, beside the program, that says what the newest program does when it is to serve.
+/// The file beside the program that sets the newest program's behaviour when it has to serve.
 pub const BEHAVIOUR: &str = "behaviour";
-/// Of the volume: all of them go to each worker.
+/// The layers of the volume, all of which go to each worker.
 pub const LAYERS: usize = 3;
 
-/// How a volume fares of which so many requests wait for room.
+/// The condition of a volume with this many requests that wait for room.
 pub fn waiting(requests: u64) -> Condition {
     let parked = Parked { since_unix_seconds: 1, requests, bytes: 4096 * requests };
     Condition { state: State::Parked, parked: Some(parked), ..Condition::default() }
@@ -49,7 +49,7 @@ impl Supervised {
         Self::start_under(key_file_kek(7), Arc::default(), Arc::new(OneKey(8)))
     }
 
-    /// A volume under a key of the provider, and those who hold and fetch it.
+    /// Starts with a volume under a provider's key, and with its leases and keyring.
     pub fn start_provided(keyring: impl Keyring + 'static) -> (Self, Arc<ScriptedLeases>) {
         let leases = Arc::<ScriptedLeases>::default();
         let kek = OneKey(7).fetch(&provider_key("4711")).unwrap();
@@ -107,9 +107,9 @@ impl Supervised {
     }
 }
 
-/// Puts a program of this behaviour in the place of what is there, as a package does. Another
-/// process copies it: a worker that another test starts meanwhile would hold it open for writing,
-/// and it could not be run.
+/// Replaces the installed program by one of this behaviour, as a package does. Another process
+/// copies it: otherwise a worker that another test forks meanwhile would hold it open for writing,
+/// and it could not be executed.
 pub fn install(directory: &Path, behaviour: &str) {
     fs::write(directory.join(BEHAVIOUR), behaviour).unwrap();
     let copy = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(directory.join("new")).status();

@@ -1,4 +1,4 @@
-//! What is counted outlives the workers that count, and a worker that lies is believed in nothing.
+//! Statistics outlive the workers that count, and a worker that writes false ones is not trusted.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -9,8 +9,8 @@ use strongroom_worker::control::{Answer, Request};
 
 use crate::stage::{Supervised, install, kill};
 
-/// What the worker that is played does with its page when it begins to serve: one read is answered,
-/// and another is not.
+/// The played worker's use of its page when it begins to serve: one read is answered, and another
+/// is not.
 pub fn count(page: &std::os::fd::OwnedFd) {
     let recorders = Recorders::of_page(page).unwrap();
     recorders.begin();
@@ -19,15 +19,15 @@ pub fn count(page: &std::os::fd::OwnedFd) {
     lane.taken(now);
     lane.taken(now);
     lane.answered(Operation::Read, Ok(4096), now, now);
-    // It is killed, or ends, as it stands.
+    // The worker is killed, or ends, in this state.
     std::mem::forget(lane);
 }
 
-/// What one does that was taken over.
+/// The behaviour of a worker that an attacker has taken over.
 pub fn lie(page: &std::os::fd::OwnedFd) {
     let words = WordsWriter::map(page, PAGE_WORDS).unwrap();
     words.words().iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
-    // Were the file cut short, its reader would die of it.
+    // If the file could be truncated, its reader would crash.
     assert!(rustix::fs::ftruncate(page, 0).is_err());
     assert!(rustix::fs::ftruncate(page, 1 << 40).is_err());
 }

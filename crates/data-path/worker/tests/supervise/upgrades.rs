@@ -74,7 +74,7 @@ fn what_a_worker_says_unasked_is_told_to_whoever_asks() {
     install(supervised.directory.path(), "waits");
     assert!(matches!(supervised.ask(Request::Upgrade), Answer::Upgraded { .. }));
     wait_until("what it said last is told", || supervised.status().condition == waiting(2));
-    // An answer behind it is found.
+    // The answer after it is found.
     let size_bytes = VolumeSize::new(2 << 20).unwrap();
     let grown = supervised.ask(Request::Resize { size_bytes, least_generation: 1 });
     assert!(matches!(grown, Answer::Resized { .. }), "{grown:?}");
@@ -92,8 +92,7 @@ fn the_first_worker_must_serve() {
     delete(&directory.path().join("vm1"), LOCK_WAIT).unwrap();
 }
 
-/// A descriptor that somebody put in the place of the volume's is not served: the supervisor says
-/// so and ends.
+/// A descriptor that replaced the volume's is not served: the supervisor reports that and ends.
 #[test]
 fn a_volume_that_was_replaced_is_not_served_any_more() {
     let supervised = Supervised::start();

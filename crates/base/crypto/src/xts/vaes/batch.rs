@@ -1,27 +1,29 @@
-//! A batch of units that are whole strides, in one piece of assembly: the data path.
+//! Encrypts and decrypts a batch of units that are whole strides, in one piece of assembly: the
+//! data path.
 //!
-//! A *stride* is as many blocks as the processor's AES units work at together. The numbers of a
-//! batch's units are encrypted side by side. While the rounds of a stride run, the tweaks of the
-//! next are made ready by the processor's other vector units, and what lies 2 KiB ahead in the
-//! source is fetched.
+//! A *stride* is the count of blocks that the processor's AES units process together. The numbers
+//! of a batch's units are encrypted in parallel. While the rounds of a stride run, the processor's
+//! other vector units prepare the tweaks of the next stride, and the source is prefetched 2 KiB
+//! ahead.
 //!
-//! Assembly, and not the compiler's intrinsics, for three reasons:
-//! - The compiler may move what a register holds to the stack. Here round keys, tweaks and data are
-//!   in registers and in the places that are meant for them, however this is built.
-//! - A guest can change a source while it is read. Assembly reads each byte once, which the
-//!   language promises of no access of its own to memory that others write.
-//! - The compiler sorts instructions by its own lights: it undid the interleaving, and a quarter of
-//!   the speed of 512-byte units with it.
+//! It is assembly, and not the compiler's intrinsics, for three reasons:
+//! - The compiler may spill registers to the stack. Here round keys, tweaks and data are only in
+//!   registers and in their intended memory, in any build.
+//! - A guest can change a source while it is read. Assembly reads each byte once, which Rust
+//!   guarantees for none of its own accesses to memory that others write.
+//! - The compiler reorders instructions: it undid the interleaving, and lost a quarter of the speed
+//!   of 512-byte units.
 //!
-//! Time does not depend on secrets: no branch and no address comes from a key, a tweak or data.
+//! Time does not depend on secrets: no branch and no address depends on a key, a tweak or data.
 
 use std::arch::asm;
 use std::mem::offset_of;
 
 use super::state::{BATCH_MAX, Numbers, RoundKeys};
 
-/// How far ahead of a stride memory is fetched. Farther is better for long calls on cold data, and
-/// worse for single pages, which then fetch more of what lies behind them than of themselves.
+/// How far ahead of a stride memory is prefetched. A longer distance is better for long calls on
+/// cold data, but worse for single pages, where most of the prefetched memory would be beyond the
+/// page.
 const AHEAD_BYTES: usize = 2048;
 
 /// Blocks of the longest stride.
@@ -29,10 +31,10 @@ const STRIDE_BLOCKS_MAX: usize = 32;
 
 /// Units that are processed with one encryption of their numbers.
 pub(super) struct Batch<'a> {
-    /// For the data, in the direction of the call.
+    /// The round keys for the data, in the direction of the call.
     pub keys: &'a RoundKeys,
     pub tweak_keys: &'a RoundKeys,
-    /// Where the units' encrypted numbers are meanwhile.
+    /// Space for the units' encrypted numbers.
     pub numbers: &'a mut Numbers,
     /// Number of the first unit. Its lower half does not overflow within the batch.
     pub first: u128,
@@ -40,9 +42,9 @@ pub(super) struct Batch<'a> {
     pub units: usize,
     /// Strides of a unit, not zero.
     pub strides: usize,
-    /// Readable for `units` units, by whomever it is written.
+    /// Readable for `units` units; others may write it.
     pub source: *const u8,
-    /// Writable for `units` units, and apart from the source.
+    /// Writable for `units` units, and not overlapping the source.
     pub destination: *mut u8,
 }
 
@@ -56,7 +58,7 @@ pub(super) trait Width {
     /// Encrypts a batch.
     ///
     /// # Safety
-    /// The batch is what its fields promise, and the processor has what this width needs.
+    /// The batch's fields must be as documented, and the processor must support this width.
     unsafe fn encrypt(batch: Batch<'_>);
 
     /// Decrypts a batch.
@@ -68,26 +70,28 @@ pub(super) trait Width {
     /// Zeroes all registers of this width.
     ///
     /// # Safety
-    /// The processor has what this width needs.
+    /// The processor must support this width.
     unsafe fn clear_registers();
 }
 
-/// Four blocks a register and eight registers a stride, for AVX-512.
+/// Four blocks per register and eight registers per stride, for AVX-512.
 pub(super) struct Bits512;
 
-/// Two blocks a register and four registers a stride, for AVX2, which has sixteen registers in all.
+/// Two blocks per register and four registers per stride, for AVX2, which has sixteen registers in
+/// all.
 pub(super) struct Bits256;
 
-/// What the assembly reads beside keys and data; pairs are the halves of a block.
+/// The constants of the assembly; pairs are the halves of a block.
 #[repr(C, align(64))]
 struct Constants {
-    /// By how much a unit's tweak is shifted for each block of its first stride.
+    /// How far a unit's tweak is shifted for each block of its first stride.
     left: [[u64; 2]; STRIDE_BLOCKS_MAX],
-    /// By how much for what that carries out of each half: 64 less that.
+    /// The shift for the bits carried out of each half: 64 less that.
     right: [[u64; 2]; STRIDE_BLOCKS_MAX],
-    /// What a carry out of the tweak is multiplied with: x^7 + x^2 + x + 1 (IEEE 1619-2018, 5.2).
+    /// The polynomial by which a carry out of the tweak is multiplied: x^7 + x^2 + x + 1 (IEEE
+    /// 1619-2018, 5.2).
     reduction: [[u64; 2]; 4],
-    /// What is added to the number of a batch's first unit for each.
+    /// The offset of each unit's number from that of the batch's first unit.
     count: [[u64; 2]; BATCH_MAX],
 }
 
@@ -112,7 +116,8 @@ static CONSTANTS: Constants = {
     constants
 };
 
-/// [`Width`], from a dialect, rows, and which rounds run beside which work: see `text.rs`.
+/// Implements [`Width`] from a dialect, rows, and the schedule of which rounds run beside which
+/// work: see `text.rs`.
 macro_rules! width {
     (
         $width:ty, $blocks:literal blocks a register, $stride_bytes:literal bytes a stride,
@@ -123,7 +128,7 @@ macro_rules! width {
         one row $one_row:tt, four rows $four_rows:tt,
         registers [$($register:literal)*], further registers [$($further:literal)*]
     ) => {
-        /// A batch by rounds of `$round`, which is `vaesenc` or `vaesdec`.
+        /// Processes a batch with rounds of `$round`, which is `vaesenc` or `vaesdec`.
         macro_rules! run {
             ($round:literal, $batch:ident) => {
                 asm!(
@@ -157,10 +162,10 @@ macro_rules! width {
 
             unsafe fn encrypt(batch: Batch<'_>) {
                 // SAFETY: reads `units` times `strides` strides of the source and writes as many of
-                // the destination, which the batch promises. Writes up to four registers of
-                // numbers, for which there is room, as the widest are 64 bytes, and reads as many
+                // the destination, which the batch guarantees. Writes up to four registers of
+                // numbers, for which there is space, as the widest are 64 bytes, and reads as many
                 // as there are units and one more. Reads round keys and constants, aligned for any
-                // width. What it fetches ahead is not read.
+                // width. Prefetching is not an access.
                 unsafe { run!("vaesenc", batch) }
             }
 
@@ -171,8 +176,9 @@ macro_rules! width {
 
             #[inline]
             unsafe fn clear_registers() {
-                // SAFETY: changes vector registers only. Each of these instructions also clears the
-                // rest of its register; the last tells the processor that there is no rest.
+                // SAFETY: changes only vector registers. Each of these instructions also clears the
+                // rest of its register; the last one tells the processor that the upper parts are
+                // unused.
                 unsafe {
                     asm!(
                         $(concat!("vpxor xmm", $register, ", xmm", $register, ", xmm", $register),)*

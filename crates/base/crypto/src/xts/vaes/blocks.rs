@@ -1,7 +1,7 @@
-//! Units of any other length, block by block, with ciphertext stealing for a last, partial block
-//! (IEEE 1619-2018, 5.3.2 and 5.4.2).
+//! Processes units of any other length, block by block, with ciphertext stealing for a last,
+//! partial block (IEEE 1619-2018, 5.3.2 and 5.4.2).
 //!
-//! The data path has none: this is here so that a kernel answers for all that the standard knows,
+//! The data path has no such units. They are supported so that a kernel covers the whole standard
 //! and runs its published vectors. Tweaks and blocks pass through compiled code here, which may
 //! leave them on the stack; round keys do not.
 
@@ -16,7 +16,8 @@ const BLOCK_BYTES: usize = 16;
 /// Encrypts `units`, or decrypts them with `decrypting`.
 ///
 /// # Safety
-/// As [`KeyedXts::encrypt`](crate::xts::kernel::KeyedXts::encrypt); the processor has AES and AVX.
+/// As [`KeyedXts::encrypt`](crate::xts::kernel::KeyedXts::encrypt); the processor must have AES and
+/// AVX.
 pub(super) unsafe fn process(
     state: &State,
     decrypting: bool,
@@ -25,7 +26,7 @@ pub(super) unsafe fn process(
     destination: *mut u8,
 ) {
     for (number, offset) in units.tweaks() {
-        // SAFETY: the caller's promise; the unit at `offset` lies within source and destination.
+        // SAFETY: guaranteed by the caller; the unit at `offset` is within source and destination.
         unsafe {
             let tweak = encrypt_block(&state.tweak, number);
             let (source, destination) = (source.add(offset), destination.add(offset));
@@ -34,10 +35,11 @@ pub(super) unsafe fn process(
     }
 }
 
-/// One unit of at least a block.
+/// Processes one unit of at least a block.
 ///
 /// # Safety
-/// `source` is readable and `destination` writable for `unit_bytes`; the processor has AES and AVX.
+/// `source` must be readable and `destination` writable for `unit_bytes`; the processor must have
+/// AES and AVX.
 unsafe fn process_unit(
     state: &State,
     decrypting: bool,
@@ -46,7 +48,7 @@ unsafe fn process_unit(
     source: *const u8,
     destination: *mut u8,
 ) {
-    // SAFETY: as the caller's.
+    // SAFETY: guaranteed by the caller.
     let cipher = |block: u128, tweak: u128| unsafe {
         tweak
             ^ if decrypting {
@@ -56,24 +58,23 @@ unsafe fn process_unit(
             }
     };
     let partial_bytes = unit_bytes % BLOCK_BYTES;
-    // The last whole block takes part in the stealing.
+    // The last whole block takes part in ciphertext stealing.
     let plain_blocks = unit_bytes / BLOCK_BYTES - usize::from(partial_bytes > 0);
     for block in 0..plain_blocks {
         let at = block * BLOCK_BYTES;
-        // SAFETY: `plain_blocks` whole blocks lie within the unit.
+        // SAFETY: `plain_blocks` whole blocks are within the unit.
         unsafe { write(destination.add(at), BLOCK_BYTES, cipher(read(source.add(at), BLOCK_BYTES), tweak)) };
         tweak = times_x(tweak);
     }
     if partial_bytes > 0 {
         let at = plain_blocks * BLOCK_BYTES;
-        // The last two tweaks are used in order for encryption and the other way round for
-        // decryption.
+        // Encryption uses the last two tweaks in order, decryption in reverse order.
         let (first, second) = if decrypting { (times_x(tweak), tweak) } else { (tweak, times_x(tweak)) };
-        // SAFETY: one whole block and `partial_bytes` more lie in the unit from `at` on.
+        // SAFETY: one whole block and `partial_bytes` more are in the unit from `at` on.
         unsafe {
             let whole = cipher(read(source.add(at), BLOCK_BYTES), first);
             let partial = read(source.add(at + BLOCK_BYTES), partial_bytes);
-            // The partial block steals what it lacks from the end of the whole one.
+            // The partial block is filled up from the end of the whole one.
             let stolen = whole & (u128::MAX << (8 * partial_bytes));
             write(destination.add(at), BLOCK_BYTES, cipher(partial | stolen, second));
             write(destination.add(at + BLOCK_BYTES), partial_bytes, whole);
@@ -81,18 +82,18 @@ unsafe fn process_unit(
     }
 }
 
-/// A tweak times x in GF(2^128), in the same time for each.
+/// A tweak times x in GF(2^128), in constant time.
 fn times_x(tweak: u128) -> u128 {
     (tweak << 1) ^ (0x87 & (tweak >> 127).wrapping_neg())
 }
 
-/// Reads `bytes` bytes, at most a block, the rest being zero.
+/// Reads `bytes` bytes, at most a block, and pads them with zeroes.
 ///
 /// # Safety
-/// They are readable, by whomever they are written.
+/// They must be readable; others may write them.
 unsafe fn read(from: *const u8, bytes: usize) -> u128 {
     let mut block = [0; BLOCK_BYTES];
-    // SAFETY: the caller's promise, and a block has room for them.
+    // SAFETY: guaranteed by the caller, and a block has space for them.
     unsafe { ptr::copy_nonoverlapping(from, block.as_mut_ptr(), bytes) };
     u128::from_le_bytes(block)
 }
@@ -100,9 +101,9 @@ unsafe fn read(from: *const u8, bytes: usize) -> u128 {
 /// Writes the first `bytes` bytes of a block.
 ///
 /// # Safety
-/// There is room for them.
+/// There must be space for them.
 unsafe fn write(to: *mut u8, bytes: usize, block: u128) {
-    // SAFETY: the caller's promise; `bytes` is at most a block.
+    // SAFETY: guaranteed by the caller; `bytes` is at most a block.
     unsafe { ptr::copy_nonoverlapping(block.to_le_bytes().as_ptr(), to, bytes) };
 }
 
@@ -110,7 +111,7 @@ unsafe fn write(to: *mut u8, bytes: usize, block: u128) {
 macro_rules! block_cipher {
     ($name:ident, $round:literal, [$($number:literal)*]) => {
         /// # Safety
-        /// The processor has AES and AVX.
+        /// The processor must have AES and AVX.
         unsafe fn $name(keys: &RoundKeys, mut block: u128) -> u128 {
             // SAFETY: reads 15 round keys, which are aligned, reads and writes one block.
             unsafe {

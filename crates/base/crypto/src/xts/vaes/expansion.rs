@@ -1,12 +1,12 @@
-//! The key expansion of AES-256 (FIPS 197, 5.2 and 5.3.5), with the processor's own S-box and in
-//! its registers: no round key passes through compiled code.
+//! The key expansion of AES-256 (FIPS 197, 5.2 and 5.3.5), with the processor's own S-box and only
+//! in registers: no round key passes through compiled code.
 
 use std::arch::asm;
 
 use super::state::RoundKeys;
 
-/// The round key in register `$from`, as often as the widest register has room for it, as that of
-/// round `$round`.
+/// Stores the round key in register `$from`, repeated to fill the widest register, as that of round
+/// `$round`.
 macro_rules! keep {
     ($from:literal, $round:literal) => {
         concat!(
@@ -17,9 +17,10 @@ macro_rules! keep {
     };
 }
 
-/// The round key after next in register `$of`: each of its words, and a word made of the round key
-/// between, in register `$between`, are added to all words after it. The instruction leaves that
-/// word, through the S-box, rotated in word 3 and as it is in word 2; `$word` says which is meant.
+/// Computes the round key after next in register `$of`: each of its words, and a word computed from
+/// the round key between, in register `$between`, are added to all words after it. The instruction
+/// leaves that word, after the S-box, rotated in word 3 and unrotated in word 2; `$word` selects
+/// one.
 macro_rules! next {
     ($of:literal, $between:literal, $constant:literal, $word:literal, $round:literal) => {
         concat!(
@@ -47,10 +48,10 @@ macro_rules! odd {
     };
 }
 
-/// The round keys for encryption.
+/// Computes the round keys for encryption.
 ///
 /// # Safety
-/// The processor has AES and AVX2.
+/// The processor must have AES and AVX2.
 pub(super) unsafe fn expand(key: &[u8; 32], encryption: &mut RoundKeys) {
     // SAFETY: reads the key, writes the 15 round keys, which are aligned, and leaves none in a
     // register.
@@ -75,11 +76,11 @@ pub(super) unsafe fn expand(key: &[u8; 32], encryption: &mut RoundKeys) {
     }
 }
 
-/// The round keys for decryption: those for encryption the other way round, all but the outer two
-/// through InvMixColumns.
+/// Computes the round keys for decryption: those for encryption in reverse order, all but the outer
+/// two after InvMixColumns.
 ///
 /// # Safety
-/// The processor has AES and AVX2.
+/// The processor must have AES and AVX2.
 pub(super) unsafe fn invert(encryption: &RoundKeys, decryption: &mut RoundKeys) {
     macro_rules! outer {
         ($of:literal, $round:literal) => {

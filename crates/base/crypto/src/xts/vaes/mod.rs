@@ -1,7 +1,7 @@
-//! AES-256-XTS of our own, for x86-64 processors with VAES: several blocks in a register, many
-//! units in a call.
+//! Our own AES-256-XTS, for x86-64 processors with VAES: several blocks per register, many units
+//! per call.
 //!
-//! Two kernels from one text: [`VAES_512`] has four blocks in a register and needs AVX-512,
+//! Two kernels share one source text: [`VAES_512`] has four blocks per register and needs AVX-512,
 //! [`VAES_256`] has two and needs AVX2. The processor's AES units do the rounds and the S-box of
 //! the key expansion. `docs/decisions/0015-vaes-kernel.md` has the reasons and the measurements.
 //!
@@ -13,13 +13,13 @@
 //! | `text` | the lines of its assembly |
 //! | `blocks` | units of other lengths, block by block, with ciphertext stealing |
 //!
-//! What it promises, however it is built, since all of it is assembly: round keys, and the tweaks
-//! and data of units that are whole strides, are in the pages of a `SecretBytes`, in source and
-//! destination, and in registers, which are cleared before a call returns. What it cannot promise:
-//! while a call runs, an interrupt saves its registers in the kernel's memory, and a signal on the
-//! thread's stack, as with any cipher.
+//! Promises, in any build, because all of it is assembly: round keys, and the tweaks and data of
+//! units that are whole strides, are only in the pages of a `SecretBytes`, in source and
+//! destination, and in registers, which are cleared before a call returns. It cannot prevent that
+//! during a call an interrupt saves the registers in the kernel's memory, and a signal on the
+//! thread's stack; this is true of any cipher.
 
-// A line of text is a line here, which the formatter does not know.
+// One line of the text is one line of assembly; the formatter would break them.
 #[macro_use]
 #[rustfmt::skip]
 mod text;
@@ -40,7 +40,7 @@ use crate::error::CryptoError;
 use batch::{Batch, Bits256, Bits512, Width};
 use state::{BATCH_MAX, SecretState, State};
 
-/// Four blocks a register: Intel since Ice Lake, AMD since Zen 4.
+/// Four blocks per register: Intel since Ice Lake, AMD since Zen 4.
 pub(super) static VAES_512: Vaes = Vaes {
     name: "vaes-512",
     is_supported: || {
@@ -49,11 +49,12 @@ pub(super) static VAES_512: Vaes = Vaes {
     process: process::<Bits512>,
 };
 
-/// Two blocks a register: AMD since Zen 3, Intel since Alder Lake.
+/// Two blocks per register: AMD since Zen 3, Intel since Alder Lake.
 pub(super) static VAES_256: Vaes =
     Vaes { name: "vaes-256", is_supported: has_vaes, process: process::<Bits256> };
 
-/// What both need. Detection includes that the operating system saves the registers.
+/// Whether the processor has the features that both need. Detection includes that the operating
+/// system saves the registers.
 fn has_vaes() -> bool {
     is_x86_feature_detected!("aes")
         && is_x86_feature_detected!("avx2")
@@ -68,8 +69,8 @@ pub(super) struct Vaes {
     process: Process,
 }
 
-/// Encrypts, or with `true` decrypts. Asks of its caller what [`KeyedXts::encrypt`] asks, and a
-/// processor that has what the kernel needs.
+/// Encrypts, or with `true` decrypts. It has the requirements of [`KeyedXts::encrypt`], and needs a
+/// processor that supports the kernel.
 type Process = unsafe fn(&mut State, bool, DataUnits, *const u8, *mut u8);
 
 impl XtsKernel for Vaes {
@@ -90,8 +91,7 @@ impl XtsKernel for Vaes {
     }
 }
 
-/// A key with the code of one kernel. There is one only where the processor has what the code
-/// needs.
+/// A key with the code of one kernel. It exists only if the processor supports the code.
 struct Keyed {
     state: SecretState,
     process: Process,
@@ -104,7 +104,8 @@ impl KeyedXts for Keyed {
         source: *const u8,
         destination: *mut u8,
     ) -> Result<(), CryptoError> {
-        // SAFETY: the caller's promise, and the processor is right, as there is a `Keyed`.
+        // SAFETY: guaranteed by the caller; the processor supports the code, because there is a
+        // `Keyed`.
         unsafe { (self.process)(self.state.expose_mut(), false, units, source, destination) };
         Ok(())
     }
@@ -124,7 +125,7 @@ impl KeyedXts for Keyed {
 /// [`Process`] with registers of one width.
 ///
 /// # Safety
-/// As there.
+/// As [`Process`].
 unsafe fn process<W: Width>(
     state: &mut State,
     decrypting: bool,
@@ -135,7 +136,7 @@ unsafe fn process<W: Width>(
     if units.count() == 0 {
         return;
     }
-    // SAFETY: the caller's promise, unchanged, and there are units.
+    // SAFETY: guaranteed by the caller, and there are units.
     unsafe {
         if units.unit_bytes().is_multiple_of(W::STRIDE_BYTES) {
             process_batches::<W>(state, decrypting, units, source, destination);
@@ -146,7 +147,7 @@ unsafe fn process<W: Width>(
     }
 }
 
-/// Units that are whole strides, at least one.
+/// Processes units that are whole strides, at least one.
 ///
 /// # Safety
 /// As [`process`].
@@ -163,8 +164,8 @@ unsafe fn process_batches<W: Width>(
         let first = units.first() + done as u128;
         let count = batch_units::<W>(first, units.count() - done);
         let offset = done * units.unit_bytes();
-        // SAFETY: the batch's units are among the caller's, so that source and destination have
-        // room for them; `batch_units` keeps to the other bounds.
+        // SAFETY: the batch's units are among the caller's, so source and destination have space
+        // for them; `batch_units` ensures the other bounds.
         unsafe {
             let batch = Batch {
                 keys: if decrypting { decryption } else { encryption },
@@ -186,8 +187,8 @@ unsafe fn process_batches<W: Width>(
     }
 }
 
-/// How many of `left` units, the first of them with the number `first`, make a batch: as many as
-/// four registers have room for, and none behind a carry into the upper half of the number.
+/// How many of `left` units, the first of which has the number `first`, make a batch: as many as
+/// fit into four registers, and none after a carry into the upper half of the number.
 fn batch_units<W: Width>(first: u128, left: usize) -> usize {
     let before_carry = usize::try_from(u64::MAX - first as u64).unwrap_or(usize::MAX).saturating_add(1);
     left.min(BATCH_MAX.min(4 * W::BLOCKS)).min(before_carry)
@@ -199,14 +200,14 @@ mod tests {
 
     use super::*;
 
-    /// Sixteen registers as a call left them.
+    /// The content of sixteen registers after a call.
     #[repr(C, align(64))]
     struct Registers([[u8; 64]; 16]);
 
     macro_rules! registers {
         ($prefix:literal, $move:literal, [$($number:literal)*], [$($place:literal)*]) => {{
             let mut registers = Registers([[0; 64]; 16]);
-            // SAFETY: writes sixteen registers, for which there is room.
+            // SAFETY: writes sixteen registers, for which there is space.
             unsafe {
                 asm!(
                     $(concat!($move, " [{into} + 64 * ", $place, "], ", $prefix, $number),)*
@@ -218,9 +219,9 @@ mod tests {
         }};
     }
 
-    /// Compiled code uses the lower halves of registers 0 to 15 between the call and the look, so
-    /// that only what it does not touch can be looked at: all of registers 16 to 31, and the upper
-    /// halves of the others.
+    /// Compiled code uses the lower halves of registers 0 to 15 between the call and the check, so
+    /// only the parts that it does not touch can be checked: all of registers 16 to 31, and the
+    /// upper halves of the others.
     #[test]
     fn no_call_leaves_anything_in_registers() {
         let key = SecretBytes::random(64).unwrap();
@@ -229,7 +230,7 @@ mod tests {
             let mut keyed = kernel.set_key(&key).unwrap();
             for unit_bytes in [512, 500] {
                 let units = DataUnits::new(3, 20, unit_bytes).unwrap();
-                // SAFETY: both arrays have room for the units, and are apart.
+                // SAFETY: both arrays have space for the units, and do not overlap.
                 let encrypted = unsafe { keyed.encrypt(units, source.as_ptr(), destination.as_mut_ptr()) };
                 let lower = registers!("ymm", "vmovdqu", [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15],
                     [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]);

@@ -1,4 +1,4 @@
-//! What a key is expanded to, and the room to work in: one page of secret memory a session.
+//! The expanded key and the working space of a session, in one page of secret memory.
 
 use strongroom_memory::secret::SecretBytes;
 
@@ -8,23 +8,23 @@ use crate::error::CryptoError;
 /// AES-256 has 14 rounds (FIPS 197, 5).
 const ROUNDS: usize = 14;
 
-/// Most units of a batch: four of the widest registers.
+/// The most units of a batch: four of the widest registers.
 pub(super) const BATCH_MAX: usize = 16;
 
-/// The round keys of one AES key in the order of their use, each as often as the widest register
-/// has room for it, so that one plain load fills a register.
+/// The round keys of one AES key in the order of use, each repeated to fill the widest register, so
+/// that one plain load fills a register.
 #[repr(C, align(64))]
 pub(super) struct RoundKeys([[u128; 4]; ROUNDS + 1]);
 
-/// The encrypted numbers of a batch of units, and room for one more, which is read and not used.
+/// The encrypted numbers of a batch of units, and space for one more, which is read but not used.
 #[repr(C, align(64))]
 pub(super) struct Numbers([u128; BATCH_MAX + 1]);
 
-/// All that a session keeps.
+/// The state of a session.
 #[repr(C)]
 pub(super) struct State {
     pub encryption: RoundKeys,
-    /// For the equivalent inverse cipher (FIPS 197, 5.3.5).
+    /// The round keys of the equivalent inverse cipher (FIPS 197, 5.3.5).
     pub decryption: RoundKeys,
     pub tweak: RoundKeys,
     pub numbers: Numbers,
@@ -40,11 +40,11 @@ impl SecretState {
     /// [`CryptoError::Secret`].
     ///
     /// # Safety
-    /// The processor has AES and AVX2.
+    /// The processor must have AES and AVX2.
     pub(super) unsafe fn expand(data_key: &[u8; 32], tweak_key: &[u8; 32]) -> Result<Self, CryptoError> {
         let mut secret = Self(SecretBytes::zeroed(size_of::<State>())?);
         let state = secret.expose_mut();
-        // SAFETY: the caller's promise, unchanged.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             expansion::expand(data_key, &mut state.encryption);
             expansion::invert(&state.encryption, &mut state.decryption);

@@ -1,17 +1,17 @@
-//! The lines of the assembly for a batch of units: macros that write a line for each register of a
-//! row, so that one text serves both widths.
+//! The assembly for a batch of units: macros that write a line for each register of a row, so that
+//! one text serves both widths.
 //!
-//! A *row* is a register of a stride: the number of the register with data, of that with its
-//! tweaks, of that with its tweaks and the last round key, and the offset of the data. Beside rows,
-//! register 12 has a round key, 13 and 14 are to work with, and 15 has a unit's tweak. rdi is the
-//! destination, rsi the source, rdx the round keys, rcx the encrypted numbers, r8 the constants, r9
-//! the units left, r10 the strides of a unit, r11 those left.
+//! A *row* describes a register of a stride: the number of the register with data, of that with its
+//! tweaks, of that with its tweaks and the last round key, and the offset of the data. Besides the
+//! rows, register 12 has a round key, 13 and 14 are temporaries, and 15 has a unit's tweak. rdi is
+//! the destination, rsi the source, rdx the round keys, rcx the encrypted numbers, r8 the
+//! constants, r9 the count of remaining units, r10 the strides of a unit, r11 those remaining.
 //!
-//! A *dialect* is what the widths differ in: the registers' prefix; how to XOR two, and three; how
-//! to repeat a block from memory, and from a register; by how many bytes tweaks are shifted from
-//! one stride to the next, and 16 less that.
+//! A *dialect* contains the differences between the widths: the registers' prefix; how to XOR two,
+//! and three; how to repeat a block from memory, and from a register; by how many bytes tweaks are
+//! shifted from one stride to the next, and 16 less that.
 
-/// `$to` XOR `$one` XOR `$two` to `$to`, as AVX-512 has it.
+/// `$to` XOR `$one` XOR `$two` to `$to`, for AVX-512.
 macro_rules! xor3_by_ternary {
     ($r:literal, $to:literal, $one:literal, $two:literal) => {
         concat!("vpternlogq ", $r, $to, ", ", $r, $one, ", ", $r, $two, ", 0x96\n")
@@ -49,7 +49,7 @@ macro_rules! round {
     };
 }
 
-/// The last round, which takes the tweaks off with its round key.
+/// The last round, which removes the tweaks with its round key.
 macro_rules! last_round {
     ($round:literal, {$r:literal $($_:tt)*}, [$(($data:literal $tweaks:literal $last:literal $at:literal))*]) => {
         concat!($(
@@ -66,8 +66,8 @@ macro_rules! last_key {
     };
 }
 
-/// A row's tweaks in the next stride of the unit: times x as often as a stride has blocks, a whole
-/// number of bytes. What is carried out comes back reduced.
+/// A row's tweaks in the next stride of the unit: times x once for each block of a stride, which is
+/// a shift by whole bytes. The carry is reduced and added.
 macro_rules! next_stride {
     ({$r:literal $xor:literal $xor3:ident $repeat:literal $spread:literal $up:literal $down:literal},
         ($data:literal $tweaks:literal $last:literal $at:literal)) => {
@@ -80,9 +80,9 @@ macro_rules! next_stride {
     };
 }
 
-/// A row's tweaks in the first stride of the unit whose tweak is in register 15: times x as often
-/// as there are blocks before. What is carried out of the lower half goes to the upper, what is
-/// carried out of the upper comes back reduced.
+/// A row's tweaks in the first stride of the unit whose tweak is in register 15: times x once for
+/// each preceding block. The carry out of the lower half goes to the upper; the carry out of the
+/// upper half is reduced and added.
 macro_rules! first_stride {
     ({$r:literal $xor:literal $xor3:ident $($_:literal)*}, ($data:literal $tweaks:literal $last:literal $at:literal)) => {
         concat!(
@@ -95,8 +95,8 @@ macro_rules! first_stride {
     };
 }
 
-/// One stride, and beside its rounds, by `$next`, the tweaks of the one after it. To fetch is no
-/// access: what lies ahead need not be the source any more, nor anything.
+/// One stride, and in parallel with its rounds, by `$next`, the tweaks of the next one. Prefetching
+/// is not an access: the memory ahead may be beyond the source, or unmapped.
 macro_rules! stride {
     ($round:literal, $next:ident, $stride_bytes:literal, $dialect:tt, $rows:tt, [$($row:tt)*],
         [$($beside_tweaks:literal)*], [$($alone:literal)*], [$($line:literal)*]) => {
@@ -116,8 +116,7 @@ macro_rules! stride {
     };
 }
 
-/// The numbers of the units from that in register 15 on, a register of them for each row,
-/// encrypted.
+/// Encrypts the numbers of the units from that in register 15 on, one register of them per row.
 macro_rules! numbers {
     ({$r:literal $xor:literal $($_:tt)*}, $rows:tt, [$(($data:literal $tweaks:literal $last:literal $at:literal))*],
         [$($number:literal)*]) => {
@@ -132,8 +131,8 @@ macro_rules! numbers {
     };
 }
 
-/// A batch of units, whose first has the number in rax (lower half) and r11; rdx has the round keys
-/// for tweaks at first.
+/// A batch of units. The number of the first one is in rax (lower half) and r11; rdx has the round
+/// keys for tweaks at first.
 macro_rules! batch {
     ($round:literal, $stride_bytes:literal,
         {$r:literal $xor:literal $xor3:ident $repeat:literal $spread:literal $up:literal $down:literal}, $dialect:tt,
@@ -142,7 +141,7 @@ macro_rules! batch {
             "vmovq xmm15, rax\n",
             "vpinsrq xmm15, xmm15, r11, 1\n",
             $spread, " ", $r, "15, ", $r, "15, ", $r, "15, 0\n",
-            // Few numbers, above all that of a single unit, fit one register.
+            // Few numbers, and often just one, fit into one register.
             "cmp r9, {blocks}\n",
             "ja 2f\n",
             numbers!($dialect, $one_row, $one_row, [1 2 3 4 5 6 7 8 9 10 11 12 13]),
@@ -153,7 +152,7 @@ macro_rules! batch {
             $spread, " ", $r, "15, ", $r, "0, ", $r, "0, 0\n",
             "mov rdx, {keys}\n",
             $(first_stride!($dialect, $row),)*
-            // A unit: all strides but the last.
+            // A unit: all strides except the last.
             "4:\n",
             "mov r11, r10\n",
             "dec r11\n",
@@ -163,8 +162,8 @@ macro_rules! batch {
             stride!($round, next_stride, $stride_bytes, $dialect, $rows, [$($row)*], $beside_tweaks, $alone, $lines),
             "dec r11\n",
             "jnz 5b\n",
-            // The last, beside the first tweaks of the unit that follows; after the batch's last
-            // unit, of none, in vain.
+            // The last stride, in parallel with the first tweaks of the next unit; after the
+            // batch's last unit their result is unused.
             "6:\n",
             "add rcx, 16\n",
             $repeat, " ", $r, "15, [rcx]\n",

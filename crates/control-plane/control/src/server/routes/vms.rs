@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
-    CreateSnapshot, CreateVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RevertVm,
+    CloneVm, CreateSnapshot, CreateVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RevertVm,
     RotateKey, Snapshot, StartVm, StopVm, Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
 };
 use strongroom_api::{ErrorBody, ListQuery, Page};
@@ -300,6 +300,16 @@ pub async fn vm_snapshot_delete(
     wish: Wish<PowerOptions>,
 ) -> Accepted {
     let task = blocking(api, move |control| control.delete_snapshot(&wish.caller, &vm, &snapshot)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Makes a new VM with the hardware and the disks' content of a VM that is off, or of a snapshot.
+/// Everything is copied, encrypted under the new VM's own key.
+#[utoipa::path(post, path = "/v1/vms/{vm}/clone", operation_id = "vm_clone", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = CloneVm,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_clone(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<CloneVm>) -> Accepted {
+    let task = blocking(api, move |control| control.clone_vm(&wish.caller, &vm, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

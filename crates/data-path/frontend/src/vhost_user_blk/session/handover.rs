@@ -1,4 +1,4 @@
-//! A session on its way from one server to the next.
+//! Hands a session over from one server to the next.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::super::suspended::{Incoming, Outgoing, SessionState, SuspendedError};
 use super::{Place, Refusal, Session, map_log};
 
 impl Session {
-    /// Ends the queues, after they have answered what they took, and writes down everything that a
-    /// successor needs, but for the socket.
+    /// Ends the queues, after they have answered the requests that they took, and collects the
+    /// state that a successor needs, except for the socket.
     pub fn suspend(&mut self, socket: usize, files: &mut Outgoing) -> Result<SessionState, SuspendedError> {
         self.end();
         let regions = self.regions.iter();
@@ -36,7 +36,7 @@ impl Session {
         })
     }
 
-    /// Goes on with a predecessor's session.
+    /// Resumes a predecessor's session.
     pub fn take_over(place: Place, state: &SessionState, files: &mut Incoming) -> Result<Self, Refusal> {
         let mut session = Self::new(place)?;
         let device = &session.device;

@@ -1,0 +1,77 @@
+//! `strongroom vm clone`: a new VM with the content of another one.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_api::Name;
+use strongroom_api::task::Task;
+use strongroom_api::vm::CloneVm;
+
+use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// The arguments of `vm clone`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The clone has the hardware of the VM and everything on its disks, copied and encrypted under a key of its own. Its network \
+addresses, its id and its TPM are its own; its seed for cloud-init is empty (`strongroom vm seed`). The consoles' records and dumps are \
+not copied. A VM that runs is cloned from a snapshot. If the copy fails or is cancelled, nothing of the clone is left.
+
+Examples:
+  strongroom vm clone web1 web2
+  strongroom vm clone web1 web2 --snapshot before-upgrade"
+)]
+pub struct CloneArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The name of the new VM
+    name: Name,
+
+    /// The snapshot whose content the clone gets, by name or id [default: the VM as it is, which must
+    /// be off]
+    #[arg(long, value_name = "SNAPSHOT")]
+    snapshot: Option<String>,
+
+    /// A datastore of the same host [default: that of the VM]
+    #[arg(long, value_name = "DATASTORE")]
+    datastore: Option<String>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+struct Cloned {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    said: String,
+}
+
+impl fmt::Display for Cloned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl CloneArguments {
+    /// Makes the clone.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let Self { vm, name, snapshot, datastore, .. } = self;
+        let api = self.api.connect()?;
+        let wish = CloneVm { name: name.clone(), snapshot: snapshot.clone(), datastore: datastore.clone() };
+        let task = api.post(&format!("/v1/vms/{}/clone", segment(vm)), &wish)?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        let task = follow(&api, output, "cloning", task)?;
+        let said = format!("{name} is a clone of {vm}; `strongroom vm start {name}` starts it");
+        output.answer(&Cloned { task, said })
+    }
+}
