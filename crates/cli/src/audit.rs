@@ -23,20 +23,20 @@ const BROKEN_STATUS: u8 = 1;
 /// The commands for the audit log.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
-    /// Hold the log against its chain and its signed heads; the server may run meanwhile
+    /// Verify the log's chain and signed heads, even while the server runs
     Verify(VerifyArguments),
-    /// Have the server sign how far the log is; kept elsewhere, it tells later whether the log was
-    /// cut short or written anew
+    /// Get a signed head of the log, to detect later that the log was truncated or rewritten
     Head(HeadArguments),
 }
 
 /// The arguments of `verify`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The key beside the log is worth no more than the log: who does not trust the machine keeps a copy of it elsewhere, and gives \
-it with --key. What comes after the last signed head could have been written by whoever holds the disk; 'audit head' signs one now.
+    after_help = "The key beside the log is no more trustworthy than the log. If you do not trust the \
+machine, keep a copy of the key elsewhere, and give it with --key. Records after the last signed head \
+could have been written by anyone with access to the disk; 'audit head' signs a head now.
 
-Exit status: 0 the log is whole; 1 it is not, or could not be read.
+Exit status: 0 the log is intact; 1 it is not, or it could not be read.
 
 Examples:
   strongroom audit head --json > head-of-today.json
@@ -46,11 +46,12 @@ pub struct VerifyArguments {
     #[command(flatten)]
     directory: DirectoryArguments,
 
-    /// A key that verifies heads: SubjectPublicKeyInfo, DER; by default the one beside the log
+    /// Public key that verifies heads, SubjectPublicKeyInfo in DER; repeatable [default: the one
+    /// beside the log]
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
 
-    /// A head that was kept, as 'audit head' gave it
+    /// Head that was saved from 'audit head'; repeatable
     #[arg(long = "head", value_name = "FILE")]
     heads: Vec<PathBuf>,
 }

@@ -15,7 +15,7 @@ use crate::program::command_line;
   source <(strongroom completions bash)
   strongroom completions fish > ~/.config/fish/completions/strongroom.fish")]
 pub struct CompletionsArguments {
-    /// The shell that will read the script
+    /// Shell to generate the script for
     shell: CompletedShell,
 }
 

@@ -26,25 +26,26 @@ use crate::serve::{Places, ServeConfig};
 /// The arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Looks at this machine (what takes memory to a disk, the kernel, QEMU and its like), at what is set up on it, and, while `serve` runs, asks \
-it what is wrong. Changes nothing. It can be called before `serve` ever was; some of it only root can see.
+    after_help = "Checks this machine (ways in which memory reaches a disk, the kernel, QEMU and other \
+programs) and its configuration, and asks a running `serve` for its status and alarms. It changes nothing, and \
+works before the first `serve`; some checks need root.
 
-It looks for the cold-start circle: a VM that waits for a key that is only to be had once that VM runs. Where a VM serves a key provider in a way that \
-cannot be seen from here, say so in the configuration file: provides-keys = VM=PROVIDER
+It also looks for cold-start loops: a VM that waits for a key that is available only when that VM runs. \
+If a VM provides a key provider in a way that cannot be detected, declare it in the configuration file: \
+provides-keys = VM=PROVIDER
 
-Exit status: 0 nothing is refused; 1 something is: `refused` lines say what is not done because of it.
+Exit status: 0 nothing is refused; 1 something is: `refused` lines say what, and why.
 
 Examples:
   strongroom doctor
   strongroom doctor --json | jq -r '.findings[] | select(.verdict != \"ok\") | .next_step'"
 )]
 pub struct DoctorArguments {
-    /// Where `serve` keeps what lasts as long as processes; as its --run
+    /// Run directory, as given to `serve --run`
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
 
-    /// The configuration file of `serve`; by default /etc/strongroom/strongroom.conf, if it is
-    /// there
+    /// Configuration file of `serve` [default: /etc/strongroom/strongroom.conf, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 

@@ -38,13 +38,13 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 #[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub struct GrantArguments {
-    /// Show the grants in FILE, of `strongroom keyserver grant`, to the key server. A host has its
-    /// keys under grants alone; each is good for one fetch. FILE is read again whenever a grant is
-    /// needed
+    /// Present the grants in FILE, made by `strongroom keyserver grant`, to the key server. A host
+    /// gets its keys only under grants, each of which is valid for one fetch. FILE is read again
+    /// whenever a grant is needed
     #[arg(long, value_name = "FILE")]
     grant: Option<PathBuf>,
 
-    /// The same, read from file descriptor N, once
+    /// Present the grants from file descriptor N, which is read once
     #[arg(long, value_name = "N")]
     grant_fd: Option<u32>,
 

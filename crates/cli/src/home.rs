@@ -10,8 +10,8 @@ use crate::error::CliError;
 /// The directory for state.
 #[derive(Clone, Debug, Default, Args)]
 pub struct HomeArguments {
-    /// Keep state in DIR, key providers among it; otherwise in what the environment variable
-    /// STRONGROOM_HOME names, or in /var/lib/strongroom (root) or ~/.local/state/strongroom
+    /// Directory for state, such as key providers [default: STRONGROOM_HOME, or /var/lib/strongroom
+    /// (root) or ~/.local/state/strongroom]
     #[arg(long, value_name = "DIR")]
     home: Option<PathBuf>,
 }

@@ -25,13 +25,13 @@ const MOST: u32 = 50;
 /// The commands for tasks.
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
-    /// List tasks, the newest first
+    /// List tasks, newest first
     #[command(after_help = "Examples:\n  strongroom task list\n  strongroom task list --most 500 --json")]
     List(MostArguments),
     /// Show a task
     #[command(after_help = "Example:\n  strongroom task show 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
     Show(TaskArguments),
-    /// Ask for a task's end
+    /// Cancel a task
     #[command(after_help = "Example:\n  strongroom task cancel 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
     Cancel(TaskArguments),
 }
@@ -39,7 +39,7 @@ pub enum TaskCommand {
 /// The arguments of commands with a limited list.
 #[derive(Debug, Args)]
 pub struct MostArguments {
-    /// How many at most
+    /// Greatest number of entries
     #[arg(long, value_name = "N", default_value_t = MOST)]
     most: u32,
 
@@ -50,7 +50,7 @@ pub struct MostArguments {
 /// The arguments of commands on a task.
 #[derive(Debug, Args)]
 pub struct TaskArguments {
-    /// The task's id, as `strongroom task list` shows it
+    /// Id of the task, from `strongroom task list`
     #[arg(value_parser = parse_id)]
     task: Uuid,
 
@@ -159,12 +159,12 @@ fn describe(task: &Task) -> String {
 /// The commands for events.
 #[derive(Debug, Subcommand)]
 pub enum EventCommand {
-    /// List what happened
+    /// List events
     #[command(after_help = "Examples:\n  strongroom event list\n  strongroom event list --most 500 --json")]
     List(MostArguments),
-    /// Show what happens, as it happens, until Control-C
+    /// Follow events until Control-C
     Follow(FollowArguments),
-    /// List what is wrong now
+    /// List active alarms
     Alarms(AlarmArguments),
 }
 
@@ -172,7 +172,7 @@ pub enum EventCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom event follow")]
 pub struct FollowArguments {
-    /// Begin after the event of this number
+    /// Start after event number N
     #[arg(long, value_name = "N")]
     after: Option<u64>,
 
@@ -282,15 +282,15 @@ impl HostCommand {
 pub enum DatastoreCommand {
     /// List the datastores
     List(DatastoreListArguments),
-    /// Take a directory into use as a datastore
+    /// Add a directory as a datastore
     Add(DatastoreAddArguments),
-    /// Forget a datastore that no VM is in; its files stay
+    /// Remove a datastore without VMs from the inventory; its files stay
     #[command(after_help = "Example:\n  strongroom datastore remove ds1")]
     Remove(DatastoreArguments),
-    /// Show what lies in a datastore, and how it stands to the inventory
+    /// Show the content of a datastore, compared with the inventory
     #[command(after_help = "Example:\n  strongroom datastore contents ds1")]
     Contents(DatastoreArguments),
-    /// Register every VM of a datastore that can be
+    /// Register all VMs of a datastore that can be registered
     Rebuild(RebuildArguments),
 }
 
@@ -306,14 +306,14 @@ pub struct DatastoreListArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  mkdir -p /srv/vms\n  strongroom datastore add ds1 /srv/vms")]
 pub struct DatastoreAddArguments {
-    /// What it is to be called
+    /// Name of the datastore
     name: Name,
 
-    /// The directory, on ext4, XFS, btrfs or tmpfs. It is there: a missing one may be on a disk
-    /// that is not mounted
+    /// Existing directory on ext4, XFS, btrfs or tmpfs (a missing one may be on a disk that is not
+    /// mounted)
     path: std::path::PathBuf,
 
-    /// The host that has it; not needed if there is only one
+    /// Host of the directory [default: the only host]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 
@@ -327,7 +327,7 @@ pub struct DatastoreAddArguments {
 /// The arguments of commands on a datastore.
 #[derive(Debug, Args)]
 pub struct DatastoreArguments {
-    /// The datastore, by name or id
+    /// Name or id of the datastore
     datastore: String,
 
     #[command(flatten)]
@@ -338,8 +338,8 @@ pub struct DatastoreArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom datastore rebuild ds1")]
 pub struct RebuildArguments {
-    /// As of `strongroom vm register`, for each VM; without this those are left out, and events say
-    /// why
+    /// As in `strongroom vm register`, for each VM; without it VMs with unauthenticated
+    /// configurations are skipped, and events give the reasons
     #[arg(long)]
     accept_configuration: bool,
 
@@ -435,9 +435,9 @@ fn ended(
 pub enum PolicyCommand {
     /// List the policies
     List(PolicyListArguments),
-    /// Make a policy
+    /// Create a policy
     Create(PolicyCreateArguments),
-    /// Delete a policy that no VM has
+    /// Delete a policy that no VM uses
     Delete(PolicyArguments),
 }
 
@@ -453,27 +453,27 @@ pub struct PolicyListArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom policy create gold --encryption-required --crypto-safe-hosts")]
 pub struct PolicyCreateArguments {
-    /// Its name
+    /// Name of the policy
     name: Name,
 
-    /// What it is for
+    /// Description of the policy
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
 
-    /// Its VMs must be sealed
+    /// Require encryption of its VMs
     #[arg(long)]
     encryption_required: bool,
 
-    /// The key provider of its VMs
+    /// Key provider of its VMs
     #[arg(long, value_name = "NAME")]
     key_provider: Option<Name>,
 
-    /// Its VMs run only on hosts where no secret in memory can reach a disk
+    /// Run its VMs only on hosts where no secret in memory can reach a disk
     #[arg(long)]
     crypto_safe_hosts: bool,
 
-    /// The latency that 99 of 100 requests to its VMs' disks should keep below, in milliseconds; an
-    /// alarm is raised when they do not for five minutes (without it 500; 0: never)
+    /// Alarm threshold for the 99th percentile of disk latency in milliseconds, exceeded for five
+    /// minutes; 0 disables the alarm [default: 500]
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u32).range(..=60_000))]
     disk_latency_p99_ms: Option<u32>,
 
@@ -485,7 +485,7 @@ pub struct PolicyCreateArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom policy delete gold")]
 pub struct PolicyArguments {
-    /// The policy, by name or id
+    /// Name or id of the policy
     policy: String,
 
     #[command(flatten)]

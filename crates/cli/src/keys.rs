@@ -34,22 +34,22 @@ const ATTEMPTS_MAX: u32 = 3;
 #[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub struct KeyArguments {
-    /// Take the key from FILE: 32 bytes, or 64 hexadecimal digits; only its owner may be able to
-    /// read it
+    /// Read the key from FILE: 32 bytes, or 64 hexadecimal digits; it must be readable only by its
+    /// owner
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// Read the passphrase from file descriptor N, as in: --passphrase-fd 3 3<FILE; one line end
-    /// after it is left out
+    /// Read the passphrase from file descriptor N, as in --passphrase-fd 3 3<FILE; one trailing
+    /// line end is removed
     #[arg(long, value_name = "N")]
     passphrase_fd: Option<u32>,
 
-    /// Take the key from key provider NAME. For a new volume a key is made there; of one that
-    /// exists it is known which provider has its key, and nothing need be given
+    /// Use a key of key provider NAME: a new volume gets a new key there. Not needed for an
+    /// existing volume, which records its provider
     #[arg(long, value_name = "NAME")]
     key_provider: Option<ProviderName>,
 
-    /// Not encrypted: whoever reads the datastore reads the guest's data
+    /// Do not encrypt: anyone who can read the datastore can read the guest's data
     #[arg(long)]
     unencrypted: bool,
 
@@ -70,8 +70,8 @@ pub struct NewKeyArguments {
     #[command(flatten)]
     given: KeyArguments,
 
-    /// Take the key that is called so at the key provider, instead of having one made: a host
-    /// cannot make keys, its control plane does
+    /// Use the existing key KEY at the key provider instead of creating one: a host cannot create
+    /// keys, its control plane does
     #[arg(long, value_name = "KEY", requires = "key_provider")]
     key_id: Option<ProviderKeyId>,
 }

@@ -17,7 +17,7 @@ use crate::program::command_line;
 #[command(after_help = "Example:
   strongroom man ~/.local/share/man/man1")]
 pub struct ManArguments {
-    /// The directory that the pages are written to; made if it is missing
+    /// Directory for the pages; created if it is missing
     directory: PathBuf,
 }
 

@@ -49,7 +49,7 @@ Examples:
   strongroom volume expose ./ds/vm1 --nbd unix:/run/vm1.sock
   strongroom volume list ./ds
 
-Exit status: 0 done; 1 failed, or `volume check` found errors; 2 the command line makes no sense.
+Exit status: 0 done; 1 failed, or `volume check` found errors; 2 the command line is invalid.
 Errors go to stderr, with --json as {\"error\": {\"code\": ..., \"message\": ...}}.";
 
 /// Encrypted storage for virtual machines
@@ -59,74 +59,74 @@ pub struct Program {
     #[command(subcommand)]
     command: Command,
 
-    /// Answer with one JSON document on stdout, and errors as JSON on stderr
-    #[arg(long, global = true, help_heading = "Everywhere")]
+    /// Print the answer as one JSON document on stdout, and errors as JSON on stderr
+    #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
 
-    /// Say more on stderr; twice for everything
-    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Everywhere")]
+    /// Print more on stderr; repeat for everything
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Global options")]
     verbose: u8,
 
-    /// End when process PID, our parent, does; for those who start others
+    /// End when the parent process PID ends, for programs that start this one
     #[arg(long, global = true, hide = true, value_name = "PID")]
     ends_with: Option<u32>,
 
-    /// What to log on stderr: error, warn, info, debug or trace, or a filter such as
-    /// strongroom_frontend=debug; also taken from the environment variable STRONGROOM_LOG
-    #[arg(long, global = true, value_name = "LEVEL", value_parser = parse_filter, help_heading = "Everywhere")]
+    /// Log level on stderr: error, warn, info, debug or trace, or a filter such as
+    /// strongroom_frontend=debug [env: STRONGROOM_LOG]
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = parse_filter, help_heading = "Global options")]
     log: Option<EnvFilter>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make, show, expose, grow, re-key, upgrade, check, convert and delete volumes
+    /// Create, expose, snapshot, import and otherwise manage volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Run all of Strongroom on this machine: key server, host, control plane
+    /// Run Strongroom on this machine: key server, host and control plane
     Serve(Box<ServeArguments>),
-    /// Make, run and protect VMs
+    /// Create, run and manage VMs
     #[command(subcommand)]
     Vm(VmCommand),
-    /// List, add and look into the datastores of the control plane
+    /// List, add and inspect datastores
     #[command(subcommand)]
     Datastore(DatastoreCommand),
-    /// List, make and delete policies: what VMs must have
+    /// List, create and delete policies for VMs
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// List, show and cancel what the control plane does
+    /// List, show and cancel tasks of the control plane
     #[command(subcommand)]
     Task(TaskCommand),
-    /// See what happened, what happens, and what is wrong
+    /// List and follow events, and list alarms
     #[command(subcommand)]
     Event(EventCommand),
-    /// List the machines that run VMs
+    /// List hosts
     #[command(subcommand)]
     Host(HostCommand),
-    /// Say whether this machine is fit for encrypted VMs, and what to do where it is not
+    /// Check whether this machine is fit for encrypted VMs
     Doctor(DoctorArguments),
-    /// List, show, rotate and destroy keys, and see what happened to them
+    /// List, show, rotate and destroy keys, and show their history
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Set up, list, try and remove the key servers that volumes take their keys from
+    /// Add, list, test and remove key providers
     #[command(subcommand)]
     KeyProvider(KeyProviderCommand),
-    /// Run this machine's own key server, enrol its clients, see to it
+    /// Run and administer the embedded key server
     #[command(subcommand)]
     Keyserver(Box<KeyserverCommand>),
     /// Verify the key server's audit log
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions(CompletionsArguments),
-    /// Write the manual pages
+    /// Write manual pages
     Man(ManArguments),
     /// Serve a volume; started by `volume expose`
     #[command(hide = true, name = WORKER_COMMAND)]
     Worker(WorkerArguments),
-    /// Start what serves a volume; started by `volume expose`
+    /// Start the workers of a volume; started by `volume expose`
     #[command(hide = true, name = STARTER_COMMAND)]
     WorkerStarter(StarterArguments),
-    /// Answer for a VM; started by hostd
+    /// Manage a VM; started by hostd
     #[command(hide = true, name = SUPERVISOR_COMMAND)]
     VmSupervisor(SupervisorArguments),
     /// Become a VM's QEMU; started by its supervisor

@@ -20,7 +20,7 @@ pub type Bring<'bring> = dyn FnMut(&Name) -> Result<Task, CliError> + 'bring;
 /// Whether to wait for the task.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct WaitArguments {
-    /// Do not wait until it is done; `strongroom task show` says how far it is
+    /// Return at once instead of waiting for the task; `strongroom task show` shows its progress
     #[arg(long)]
     pub no_wait: bool,
 }

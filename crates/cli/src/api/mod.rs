@@ -49,16 +49,16 @@ const URL_VARIABLE: &str = "STRONGROOM_API";
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Control plane")]
 pub struct ApiArguments {
-    /// Where it is, https://HOST:PORT; otherwise what STRONGROOM_API names, or the one that
-    /// `strongroom serve` runs here
+    /// URL of the control plane, https://HOST:PORT [default: STRONGROOM_API, or the local
+    /// `strongroom serve`]
     #[arg(long, value_name = "URL")]
     api: Option<String>,
 
-    /// Its certificate, PEM; by default that of the one that runs here
+    /// Certificate of the control plane, PEM [default: that of the local control plane]
     #[arg(long, value_name = "FILE")]
     api_ca: Option<PathBuf>,
 
-    /// The file with the token of who asks; by default the first token of the one that runs here
+    /// File with the access token [default: the first token of the local control plane]
     #[arg(long, value_name = "FILE")]
     api_token_file: Option<PathBuf>,
 

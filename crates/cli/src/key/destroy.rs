@@ -28,17 +28,20 @@ use crate::output::{Output, utc};
 /// The arguments of `destroy`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What a destroyed key protects is gone, in every copy and backup. So it goes in steps: the key is scheduled, and taken out of use at \
-once, so that it opens and seals nothing new; a delay passes, in which it can be cancelled; and a second person confirms. \
-It is refused, with the list, while a volume needs the key: in any datastore in which this machine made a volume under a provider's key, \
-and in those given with --datastore, which are kept in mind. Such a datastore that cannot be read leaves it unknown, and nothing is destroyed; \
-if it is gone for good, say so with --forget-datastore. Volumes that other machines made, and copies made by other means, are not known here.
+    after_help = "Destroying a key destroys all data that it protects, in every copy and backup. So it \
+takes several steps: the destruction is scheduled, which takes the key out of use for new data at once; \
+a delay passes, in which it can be cancelled; and a second person confirms it. It is refused, with a \
+list, while a volume needs the key. The volumes are searched in every datastore in which this machine \
+created a volume with a provider's key, and in those given with --datastore, which are remembered. If \
+such a datastore cannot be read, nothing is destroyed; if it is lost for good, give --forget-datastore. \
+Volumes of other machines, and copies made in other ways, are not found.
 
-A key in the embedded key server is guarded by the server: it looks for volumes itself, each time and once more when the time has come, asks for another \
-administrator's certificate (--identity) with --confirm, and then destroys the key. Other providers know neither delay nor second person. \
-For them the delay is kept in this machine's home, and --confirm destroys the key once it is over, whoever gives it: no second \
-person is enforced, and whoever has the provider's credentials can destroy the key without this program. \
-A transit engine (Vault) keeps no keys that could be destroyed.
+A key in the embedded key server is protected by the server: it searches for volumes itself, at each \
+step and again after the delay, requires another administrator's certificate (--identity) for --confirm, \
+and then destroys the key. Other providers support neither a delay nor a second person. For them this \
+machine's home stores the delay, and --confirm destroys the key when it is over, whoever runs it: a \
+second person is not enforced, and anyone with the provider's credentials can destroy the key without \
+this program. A transit engine (Vault) stores no keys that could be destroyed.
 
 Examples:
   strongroom key destroy 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --delay 14d --reason 'the customer left'
@@ -49,26 +52,26 @@ pub struct DestroyArguments {
     #[command(flatten)]
     key: KeyNameArguments,
 
-    /// Why; it goes on record
+    /// Reason for the destruction, which is recorded
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["confirm", "cancel"])]
     reason: Option<String>,
 
-    /// How long it waits at least, as in 12h or 14d; from 1h to 400d
+    /// Least delay before the destruction, such as 12h or 14d; from 1h to 400d
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_seconds)]
     delay: u64,
 
-    /// Confirm that a scheduled key is to be destroyed
+    /// Confirm a scheduled destruction
     #[arg(long, conflicts_with_all = ["reason", "cancel"])]
     confirm: bool,
 
-    /// Take it back; the key stays out of use, and opens what it has sealed
+    /// Cancel a scheduled destruction; the key stays out of use, but still opens what it has sealed
     #[arg(long, conflicts_with = "reason")]
     cancel: bool,
 
     #[command(flatten)]
     datastores: DatastoreArguments,
 
-    /// The datastore that was at DIR is gone for good, and whatever volumes it had
+    /// Treat the datastore at DIR and its volumes as lost for good; repeatable
     #[arg(long, value_name = "DIR")]
     forget_datastore: Vec<PathBuf>,
 

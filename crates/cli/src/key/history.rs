@@ -20,8 +20,10 @@ use crate::output::{Output, Table, utc};
 /// The arguments of `history`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Of a key in the embedded key server everything that its audit log has: who made it, each release, each refusal, its end. It takes \
-an administrator's or auditor's certificate. Of other providers' keys the dates that the provider tells; who got them is in the provider's own log.
+    after_help = "For a key in the embedded key server, shows everything in its audit log: its creation, \
+each release, each refusal, its end. This needs an administrator's or auditor's certificate. For a key \
+of another provider, shows the dates that the provider reports; its releases are in the provider's own \
+log.
 
 Examples:
   strongroom key history 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11
@@ -31,7 +33,7 @@ pub struct HistoryArguments {
     #[command(flatten)]
     key: KeyNameArguments,
 
-    /// The last N records
+    /// Number of records to show, the latest ones
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=i64::from(HISTORY_MAX)))]
     most: u32,
 

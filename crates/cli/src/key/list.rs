@@ -24,18 +24,20 @@ use crate::output::{Output, Table, utc};
 /// The arguments of `list`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Volumes are looked for in every datastore in which this machine made a volume under a provider's key, and in those given \
-with --datastore. The embedded key server is asked as its administrator, so that VMs' keys, which their control plane owns, are listed too; \
-without the administrator's certificate ('--identity DIR' names another place), only what this machine owns is. A transit engine (Vault) keeps no keys: of it those are shown that volumes name, with their KEK ids.
+    after_help = "Volumes are searched in every datastore in which this machine created a volume with a \
+provider's key, and in those given with --datastore. The embedded key server is asked with the \
+administrator's certificate, so that the list includes the keys of VMs, which their control plane owns; \
+without it ('--identity DIR' gives another directory) only this machine's own keys are listed. A transit \
+engine (Vault) stores no keys: those that volumes name are listed, with their KEK ids.
 
-Exit status: 0 everything is shown; 1 a provider could not be asked, or a datastore not be looked into.
+Exit status: 0 the list is complete; 1 a provider could not be asked, or a datastore could not be read.
 
 Examples:
   strongroom key list
   strongroom key list --provider corp --json | jq -r '.items[] | select(.volumes == 0) | .key'"
 )]
 pub struct ListArguments {
-    /// Only the keys of key provider NAME
+    /// List only the keys of key provider NAME
     #[arg(long, value_name = "NAME")]
     provider: Option<ProviderName>,
 

@@ -21,26 +21,26 @@ use crate::output::Output;
 /// The commands for keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// List the keys, and how many volumes need each
+    /// List keys, and how many volumes need each
     List(list::ListArguments),
-    /// Show all that is known of a key
+    /// Show the details of a key
     Show(show::ShowArguments),
-    /// Replace a key by a new one, for every volume that needs it, also while they are exposed
+    /// Replace a key by a new one for every volume that needs it, even while volumes are exposed
     Rotate(rotate::RotateArguments),
-    /// Destroy a key that nothing needs: after a delay, and with a second person's word
+    /// Destroy an unused key, after a delay and a second person's confirmation
     Destroy(Box<destroy::DestroyArguments>),
-    /// Show what happened to a key
+    /// Show the history of a key
     History(history::HistoryArguments),
 }
 
 /// The name of a key.
 #[derive(Debug, Args)]
 pub struct KeyNameArguments {
-    /// The key: its id at its provider, or the KEK id that a volume is under
+    /// Id of the key at its provider, or a volume's KEK id
     #[arg(value_name = "KEY")]
     key: String,
 
-    /// Whose key, if several providers have one of that id
+    /// Provider of the key, if several have one with that id
     #[arg(long, value_name = "NAME")]
     provider: Option<ProviderName>,
 }
@@ -55,7 +55,7 @@ impl KeyNameArguments {
 /// Datastores to search for volumes in addition to the known ones.
 #[derive(Debug, Args)]
 pub struct DatastoreArguments {
-    /// Look for volumes in the datastore DIR too; can be given more than once
+    /// Search the datastore DIR for volumes, too; repeatable
     #[arg(long = "datastore", value_name = "DIR")]
     datastores: Vec<PathBuf>,
 }

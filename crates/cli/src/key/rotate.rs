@@ -25,15 +25,16 @@ use crate::volume::open::LockArguments;
 /// Which keys, and to where.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A new key is made at the provider, and every volume that is found under the old one is moved to it: in each datastore in which this \
-machine made a volume under a provider's key, and in those given with --datastore. No data is copied, and volumes may be exposed meanwhile. \
-The command can be interrupted, or killed, at any moment: called again in the same way it goes on with the same new key. When nothing \
-needs the old key any more it is taken out of use (deactivated: it still opens old copies of a volume's descriptor; 'key destroy' ends that).
+    after_help = "Creates a new key at the provider, and moves every volume with the old key to it: in \
+each datastore in which this machine created a volume with a provider's key, and in those given with \
+--datastore. No data is copied, and volumes may be exposed meanwhile. If the command is interrupted or \
+killed, run it again: it continues with the same new key. When no volume needs the old key any more, it \
+is deactivated: it still opens old copies of a volume's descriptor, until 'key destroy'.
 
-With --all-due every key is rotated that volumes need and whose time is over: the provider's cryptoperiod ('key-provider add \
---cryptoperiod'), or the key's own date. Call it from a timer.
+With --all-due, rotates every key that volumes need and that is due by the provider's cryptoperiod \
+('key-provider add --cryptoperiod') or by the key's own date. Run it from a timer.
 
-Exit status: 0 all is done; 1 something is left, and the same command goes on with it.
+Exit status: 0 all is done; 1 something is left, and the same command continues with it.
 
 Examples:
   strongroom key rotate 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11
@@ -42,23 +43,23 @@ Examples:
 )]
 #[group(id = "which", required = true, multiple = false, args = ["key", "volume", "all_due"])]
 pub struct RotateArguments {
-    /// The key: its id at its provider, or the KEK id that a volume is under
+    /// Id of the key at its provider, or a volume's KEK id
     #[arg(value_name = "KEY")]
     key: Option<String>,
 
-    /// The key that this volume is under
+    /// Rotate the key of the volume at PATH
     #[arg(long, value_name = "PATH")]
     volume: Option<PathBuf>,
 
-    /// Every key whose time is over
+    /// Rotate every key that is due
     #[arg(long)]
     all_due: bool,
 
-    /// Whose keys; needed if several providers have one of that id
+    /// Provider of the keys; required if several have a key with that id
     #[arg(long, value_name = "NAME", conflicts_with = "volume")]
     provider: Option<ProviderName>,
 
-    /// Make the new key at key provider NAME, and not where the old one is
+    /// Create the new key at key provider NAME [default: the provider of the old key]
     #[arg(long, value_name = "NAME")]
     to_key_provider: Option<ProviderName>,
 

@@ -20,8 +20,8 @@ use crate::output::Output;
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("source").required(true).args(["kmip", "embedded", "vault"]),
-    after_help = "Keeps paths and names, never a key or token: the files are read whenever they are needed, and may be replaced. \
-No server is asked; `key-provider test` does that.
+    after_help = "Stores paths and names, never a key or token: the files are read whenever they are \
+needed, and may be replaced. No server is contacted; `key-provider test` does that.
 
 Examples:
   strongroom key-provider add corp --kmip kms1:5696 --kmip kms2:5696 --ca ca.pem --cert host.pem --key host.key
@@ -29,22 +29,23 @@ Examples:
   strongroom volume create ./ds/vm1 --size 20G --key-provider corp"
 )]
 pub struct AddArguments {
-    /// What to call it: a-z, 0-9 and -
+    /// Name of the key provider: a-z, 0-9 and -
     name: ProviderName,
 
-    /// A KMIP server as HOST or HOST:PORT; several of one cluster, the preferred one first
+    /// Address of a KMIP server, HOST or HOST:PORT; repeatable for a cluster, the preferred server
+    /// first
     #[arg(long, value_name = "SERVER")]
     kmip: Vec<String>,
 
-    /// The embedded key server, as HOST or HOST:PORT
+    /// Address of an embedded key server, HOST or HOST:PORT
     #[arg(long, value_name = "SERVER")]
     embedded: Option<String>,
 
-    /// A HashiCorp Vault or OpenBao with a transit engine, as https://HOST:PORT
+    /// URL of a HashiCorp Vault or OpenBao with a transit engine, https://HOST:PORT
     #[arg(long, value_name = "URL", requires = "vault_key")]
     vault: Option<String>,
 
-    /// PEM file of the authorities of the servers' certificates
+    /// PEM file of the authorities that sign the servers' certificates
     #[arg(long, value_name = "FILE")]
     ca: PathBuf,
 
@@ -52,45 +53,45 @@ pub struct AddArguments {
     #[arg(long, value_name = "FILE", required_unless_present = "vault", conflicts_with = "vault")]
     cert: Option<PathBuf>,
 
-    /// PEM file of its key
+    /// PEM file of this machine's private key
     #[arg(long, value_name = "FILE", required_unless_present = "vault", conflicts_with = "vault")]
     key: Option<PathBuf>,
 
-    /// The name in the servers' certificates, where it is not that of the host
+    /// Name in the servers' certificates, if it is not the host's
     #[arg(long, value_name = "NAME", conflicts_with = "vault")]
     server_name: Option<String>,
 
-    /// Give keys no name, for servers that take none: a key whose creation is interrupted then
-    /// stays behind
+    /// Create keys without names, for servers that do not support them; an interrupted creation
+    /// then leaves a key behind
     #[arg(long, conflicts_with = "vault")]
     unnamed_keys: bool,
 
     #[command(flatten)]
     transit: TransitArguments,
 
-    /// Time for one request to one server, in milliseconds
+    /// Timeout of one request to one server, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 5_000)]
     request_timeout_ms: u64,
 
-    /// How long a key may be held after the provider last said that it is good
+    /// Lease of a key: how long it may be held after the provider last confirmed it, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().lease_seconds)]
     lease: u64,
 
-    /// How much longer while the provider cannot be reached
+    /// Extension of the lease while the provider cannot be reached, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().outage_allowance_seconds)]
     outage_allowance: u64,
 
-    /// How often the provider is asked, for a key that is held, whether it is still good. Of a
-    /// revocation a holder learns within this time and 10 seconds
+    /// Interval at which the provider is asked to confirm a held key, in seconds; a revocation
+    /// takes effect within this time and 10 seconds
     #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().renew_seconds)]
     renew: u64,
 
-    /// What becomes of a volume in use when its key is revoked as compromised, or destroyed. The
-    /// key is wiped either way
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    /// Action on a volume in use when its key is revoked as compromised, or destroyed; the key is
+    /// wiped in any case
+    #[arg(long, value_enum, value_name = "ACTION", default_value_t)]
     on_revocation: WhenRevoked,
 
-    /// After how many days a key should be replaced
+    /// Age at which a key is due for rotation, in days
     #[arg(long, value_name = "DAYS")]
     cryptoperiod: Option<u32>,
 
@@ -101,10 +102,10 @@ pub struct AddArguments {
 /// [`OnRevocation`] on the command line.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
 enum WhenRevoked {
-    /// It goes on; nobody opens it anew
+    /// Keep serving it; it cannot be opened again
     #[default]
     KeepServing,
-    /// It is closed in order
+    /// Close it in order
     Stop,
 }
 
@@ -119,31 +120,31 @@ impl From<WhenRevoked> for OnRevocation {
 
 #[derive(Debug, Args)]
 struct TransitArguments {
-    /// The transit key that KEKs are wrapped under
+    /// Transit key that wraps KEKs
     #[arg(long, value_name = "NAME", requires = "vault")]
     vault_key: Option<String>,
 
-    /// Where the transit engine is mounted
+    /// Mount path of the transit engine
     #[arg(long, value_name = "PATH", default_value = "transit")]
     vault_mount: String,
 
-    /// The Vault's namespace
+    /// Vault namespace
     #[arg(long, value_name = "PATH", requires = "vault")]
     vault_namespace: Option<String>,
 
-    /// A file with a token, which another program keeps valid
+    /// File with a token, which another program keeps valid
     #[arg(long, value_name = "FILE", requires = "vault", conflicts_with = "role_id")]
     token_file: Option<PathBuf>,
 
-    /// Log in by AppRole, as this role
+    /// Role id for logging in with AppRole
     #[arg(long, value_name = "ID", requires_all = ["vault", "secret_id_file"])]
     role_id: Option<String>,
 
-    /// A file with the role's secret id
+    /// File with the role's secret id
     #[arg(long, value_name = "FILE", requires = "role_id")]
     secret_id_file: Option<PathBuf>,
 
-    /// Where AppRole is mounted
+    /// Mount path of AppRole
     #[arg(long, value_name = "PATH", default_value = "approle")]
     approle_mount: String,
 }

@@ -14,18 +14,20 @@ use crate::output::Output;
 /// The arguments of `create-key`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The key is made there and stays there: this machine does not see it. It is how a control plane makes the key of a volume that \
-a host then creates, under a grant: volume create --key-id KEY --grant FILE. Asked again with the same --request it gives the same key.
+    after_help = "The key is created at the provider and stays there: this machine does not see it. A \
+control plane creates the key of a volume in this way, and a host then creates the volume under a grant: \
+volume create --key-id KEY --grant FILE. A repeated command with the same --request returns the same \
+key.
 
 Examples:
   strongroom key-provider create-key corp
   strongroom key-provider create-key corp --request 7d6c0f0e-4a3f-4a0c-9a55-0d7e6a9c2f10"
 )]
 pub struct CreateKeyArguments {
-    /// The provider
+    /// Name of the key provider
     name: ProviderName,
 
-    /// Names the wish for this key, so that it can be repeated; by default a random one
+    /// Id of this request, so that it can be repeated [default: random]
     #[arg(long, value_name = "UUID")]
     request: Option<KeyRequestId>,
 

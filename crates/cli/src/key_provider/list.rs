@@ -14,13 +14,13 @@ use crate::output::{Output, Table, utc};
 
 /// The arguments of `list`.
 #[derive(Debug, Args)]
-#[command(after_help = "Without --keys no server is asked.
+#[command(after_help = "Contacts the servers only with --keys.
 
 Examples:
   strongroom key-provider list
   strongroom key-provider list --keys --json | jq -r '.keys[] | select(.expires_unix_seconds < now) | .key'")]
 pub struct ListArguments {
-    /// List the keys that were made there too: their states, and when they should be replaced
+    /// Also list the keys created there, with their states and due dates
     #[arg(long)]
     keys: bool,
 

@@ -16,15 +16,15 @@ use crate::output::Output;
 /// The commands for key providers.
 #[derive(Debug, Subcommand)]
 pub enum KeyProviderCommand {
-    /// Set up a key provider
+    /// Add a key provider
     Add(Box<add::AddArguments>),
     /// List the key providers of this machine
     List(list::ListArguments),
-    /// Try each server of a key provider, with a key that is thrown away
+    /// Test each server of a key provider with a temporary key
     Test(test::TestArguments),
-    /// Have a key made at a key provider without seeing it
+    /// Create a key at a key provider without seeing it
     CreateKey(create_key::CreateKeyArguments),
-    /// Forget a key provider; its keys stay where they are
+    /// Remove a key provider; its keys stay where they are
     Remove(remove::RemoveArguments),
 }
 

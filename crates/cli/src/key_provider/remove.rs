@@ -22,19 +22,20 @@ const NAMED_MAX: usize = 20;
 /// The arguments of `remove`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Forgets how the provider is reached. Its keys stay there, and volumes that need them are key-unavailable \
-until a provider of the same name is added again. While a volume in a datastore that is known here needs it, it is asked whether that is meant; \
-without a terminal, that takes --yes. 'strongroom serve' brings the provider 'embedded' back.
+    after_help = "Removes only this machine's configuration of the provider. Its keys stay there, and \
+volumes that need them are key-unavailable until a provider of the same name is added again. If a volume \
+in a known datastore needs it, the command asks for confirmation; without a terminal this requires \
+--yes. 'strongroom serve' adds the provider 'embedded' again.
 
 Examples:
   strongroom key-provider remove corp
   strongroom key-provider remove corp --yes"
 )]
 pub struct RemoveArguments {
-    /// The provider
+    /// Name of the key provider
     name: ProviderName,
 
-    /// Do not ask, also if volumes need it
+    /// Do not ask for confirmation, even if volumes need it
     #[arg(long)]
     yes: bool,
 

@@ -15,15 +15,15 @@ use crate::output::{Output, Table};
 
 /// The arguments of `test`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Makes a key at each server, gets it and destroys it. Exit status 1 if a server fails.
+#[command(after_help = "Creates a key at each server, gets it and destroys it.
+
+Exit status: 0 all servers work; 1 a server fails.
 
 Examples:
   strongroom key-provider test corp
-  strongroom key-provider test corp --json | jq '.servers[] | select(.well | not)'"
-)]
+  strongroom key-provider test corp --json | jq '.servers[] | select(.well | not)'")]
 pub struct TestArguments {
-    /// The provider
+    /// Name of the key provider
     name: ProviderName,
 
     #[command(flatten)]

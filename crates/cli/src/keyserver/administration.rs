@@ -21,12 +21,12 @@ pub struct AdministrationArguments {
     #[command(flatten)]
     directory: DirectoryArguments,
 
-    /// The server's enrolment port; by default the key server in the home is asked by its socket
+    /// Enrolment port of the server [default: the socket of the key server in the home]
     #[arg(long, value_name = "HOST:PORT", requires = "identity")]
     server: Option<String>,
 
-    /// Where the asker's ca.pem, cert.pem and key.pem are; by default the administrator's, `admin`
-    /// in the key server's state
+    /// Directory with ca.pem, cert.pem and key.pem of the identity to use [default: the
+    /// administrator's, `admin` in the key server's state]
     #[arg(long, value_name = "DIR")]
     identity: Option<PathBuf>,
 }

@@ -19,21 +19,21 @@ const NO_LIMIT: &str = "all";
 /// The policy on the command line.
 #[derive(Debug, Args)]
 pub struct AuditArguments {
-    /// From now on, size at which a file of the audit log is followed by the next; at first 64M
+    /// Size at which a new file of the audit log is started; saved [initially: 64M]
     #[arg(long, value_name = "SIZE", value_parser = parse_file_size)]
     audit_file_size: Option<u64>,
 
-    /// From now on, age at which a file of the audit log is followed by the next; `all`, as at
-    /// first, for any
+    /// Age at which a new file of the audit log is started, or `all` for no limit; saved
+    /// [initially: all]
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     audit_file_age: Option<Limit>,
 
-    /// From now on, how large the audit log may become before its oldest files go, with a collector
-    /// once that has confirmed them; `all`, as at first, keeps everything
+    /// Size of the audit log above which its oldest files are removed, after the collector, if any,
+    /// has confirmed them; `all` keeps everything; saved [initially: all]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     audit_keep_size: Option<Limit>,
 
-    /// From now on, how old files of the audit log may become, likewise
+    /// Age above which files of the audit log are removed, in the same way; saved [initially: all]
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     audit_keep_age: Option<Limit>,
 }

@@ -22,32 +22,31 @@ const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// The arguments of `backup`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The server makes the backup while it serves, and it is carried here encrypted. It takes M of the custodians to open it; \
-the server cannot. Custodians are people: each keeps a private key of their own, and gives its public half or certificate as PEM, RSA of \
-3072 bits or more or on P-256 or P-384. Keep the file anywhere but on the key server's machine.
+#[command(after_help = "The server creates the backup while it runs, and sends it encrypted. M of the \
+custodians are needed to open it; the server cannot. Custodians are people: each has a private key, and \
+provides the public key or certificate as PEM: RSA with at least 3072 bits, P-256 or P-384. Store the \
+backup on another machine than the key server.
 
 Example:
   openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out ada.key   # each custodian, on their own machine
   openssl pkey -in ada.key -pubout -out ada.pem
   strongroom keyserver backup /mnt/safe/kms.backup --custodian ada=ada.pem --custodian grace=grace.pem --custodian emmy=emmy.pem \
---threshold 2"
-)]
+--threshold 2")]
 pub struct BackupArguments {
-    /// The file to be written; it must not be there
+    /// File to write; must not exist
     #[arg(value_name = "OUT")]
     out: PathBuf,
 
-    /// A custodian and their public key or certificate; once for each
+    /// Custodian, with their public key or certificate; repeatable
     #[arg(long = "custodian", value_name = "NAME=FILE", required = true)]
     custodians: Vec<CustodianArgument>,
 
-    /// How many custodians it takes to open the backup, 2 or more
+    /// Number of custodians needed to open the backup, 2 or more
     #[arg(long, value_name = "M")]
     threshold: u8,
 
-    /// Make no backup; ask for these custodians, or this number, from now on. Another administrator
-    /// confirms it
+    /// Make no backup, but propose these custodians and this threshold for later ones; another
+    /// administrator must confirm it
     #[arg(long)]
     change_custodians: bool,
 

@@ -15,18 +15,19 @@ use crate::output::Output;
 /// The arguments of `bind`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "No grant releases the key for another VM from then on, and nothing undoes that. The key is one that the control client owns. \
-`strongroom serve` does this with every key that it makes for a VM; this is for control planes of your own.
+    after_help = "From then on no grant releases the key for another VM, and this cannot be undone. The \
+control client must own the key. `strongroom serve` binds every key that it creates for a VM; this \
+command is for other control planes.
 
 Example:
   strongroom keyserver bind --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --key-id 0b1a4c2e-55f7-4d5c-9d3e-1f2a3b4c5d6e"
 )]
 pub struct BindArguments {
-    /// The VM
+    /// Id of the VM
     #[arg(long, value_name = "VM")]
     vm: VmId,
 
-    /// The key
+    /// Id of the key
     #[arg(long, value_name = "ID")]
     key_id: ObjectId,
 

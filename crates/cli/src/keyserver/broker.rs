@@ -15,32 +15,30 @@ use crate::output::{Output, Table};
 /// The commands for keys of external providers.
 #[derive(Debug, Subcommand)]
 pub enum BrokerCommand {
-    /// Take in a key that an external provider has, as a client of role control
+    /// Add an existing key of an external provider, as a client with role control
     Add(AddArguments),
-    /// Have an external provider make a key, and take it in, as a client of role control
+    /// Create a key at an external provider and add it, as a client with role control
     Create(CreateArguments),
-    /// List the keys of external providers
+    /// List keys of external providers
     List(ListArguments),
 }
 
 /// The arguments of `add`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The key stays at its provider: the key server notes where it is, and asks for it each time that a host comes with a grant. \
-PROVIDER is one that the key server was started with (keyserver run --broker PROVIDER). What is printed is the key's id here, by \
-which it is granted and by which volumes name it.
+#[command(after_help = "The key stays at its provider: the key server stores its location, and requests it \
+whenever a host presents a grant. PROVIDER must be one that the key server was started with (keyserver \
+run --broker PROVIDER). Prints the key's id at this server, which grants and volumes use.
 
 Example:
-  strongroom keyserver broker add corp 4711 --identity /etc/strongroom/control --server kms1:5697"
-)]
+  strongroom keyserver broker add corp 4711 --identity /etc/strongroom/control --server kms1:5697")]
 pub struct AddArguments {
-    /// The provider
+    /// Name of the key provider
     provider: ProviderName,
 
-    /// What it calls the key
+    /// Id of the key at the provider
     key: ProviderKeyId,
 
-    /// The wrapped key in hexadecimal, of a provider that keeps none but unwraps them
+    /// Wrapped key in hexadecimal, for a provider that stores no keys but unwraps them
     #[arg(long, value_name = "HEX")]
     wrapped: Option<String>,
 
@@ -50,17 +48,16 @@ pub struct AddArguments {
 
 /// The arguments of `create`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Nobody sees the key: neither this machine nor, until a host fetches it, the key server.
+#[command(after_help = "The key remains secret: this machine never sees it, and the key server only when a \
+host fetches it.
 
 Example:
-  strongroom keyserver broker create corp --identity /etc/strongroom/control --server kms1:5697"
-)]
+  strongroom keyserver broker create corp --identity /etc/strongroom/control --server kms1:5697")]
 pub struct CreateArguments {
-    /// The provider
+    /// Name of the key provider
     provider: ProviderName,
 
-    /// Names the wish for this key, so that it can be repeated; by default a random one
+    /// Id of this request, so that it can be repeated [default: random]
     #[arg(long, value_name = "UUID")]
     request: Option<KeyRequestId>,
 

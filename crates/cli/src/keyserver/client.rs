@@ -15,9 +15,9 @@ use crate::output::{Output, Table, utc};
 /// The commands for clients.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
-    /// List the clients
+    /// List clients
     List(ListArguments),
-    /// Let a client in no longer, whatever certificates it has; its connections are closed
+    /// Revoke a client, with all its certificates, and close its connections
     Revoke(RevokeArguments),
 }
 
@@ -35,10 +35,10 @@ pub struct ListArguments {
     after_help = "Example:\n  strongroom keyserver client revoke 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --reason stolen"
 )]
 pub struct RevokeArguments {
-    /// The client's id, from the list
+    /// Id of the client, from `client list`
     client: ClientId,
 
-    /// Why; it goes on record
+    /// Reason, which is recorded
     #[arg(long, value_name = "TEXT")]
     reason: String,
 

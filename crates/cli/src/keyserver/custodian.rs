@@ -17,9 +17,9 @@ use crate::output::{Output, Table, utc};
 /// The commands for custodians.
 #[derive(Debug, Subcommand)]
 pub enum CustodianCommand {
-    /// Show whose shares a backup has, and how many it takes
+    /// List the custodians of a backup, and how many are needed to open it
     List(ListArguments),
-    /// Open one's own share of a backup, for a restore
+    /// Open your share of a backup, for a restore
     OpenShare(OpenShareArguments),
 }
 
@@ -27,24 +27,25 @@ pub enum CustodianCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver custodian list kms.backup")]
 pub struct ListArguments {
-    /// The backup's file
+    /// File of the backup
     backup: PathBuf,
 }
 
 /// The arguments of `open-share`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The share is one line of text. It is as secret as the private key, and good for this backup alone: carry it to the restore, \
-and keep no copy. Who has the private key in a smart card, or under a passphrase, opens the share with OpenSSL (docs/KEYS.md).
+    after_help = "The share is one line of text. It is as secret as the private key, and valid only for \
+this backup: take it to the restore, and keep no copy. If the private key is on a smart card or has a \
+passphrase, open the share with OpenSSL (docs/KEYS.md).
 
 Example:
   strongroom keyserver custodian open-share kms.backup --key ada.key > ada.share"
 )]
 pub struct OpenShareArguments {
-    /// The backup's file
+    /// File of the backup
     backup: PathBuf,
 
-    /// The private key, PEM without a passphrase
+    /// Private key of the custodian, PEM without a passphrase
     #[arg(long, value_name = "PRIVATE")]
     key: PathBuf,
 }

@@ -15,9 +15,9 @@ use crate::output::Output;
 /// The commands for custodians of backups.
 #[derive(Debug, Subcommand)]
 pub enum CustodyCommand {
-    /// Show who opens backups, and whom an administrator asked for
+    /// Show the custodians of backups, and proposed ones
     Show(ShowArguments),
-    /// Agree, as a second administrator, to the custodians that another one asked for
+    /// Confirm proposed custodians, as a second administrator
     Confirm(ConfirmArguments),
 }
 
@@ -32,13 +32,14 @@ pub struct ShowArguments {
 /// The arguments of `confirm`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Ask the custodians for the digests of their public keys and compare them: whoever holds these keys opens the backups to come.
+    after_help = "Ask the custodians for the digests of their public keys, and compare them: the owners \
+of these keys can open later backups.
 
 Example:
   strongroom keyserver custody confirm 00112233445566778899aabbccddeeff --server kms1:5697 --identity ~/bob"
 )]
 pub struct ConfirmArguments {
-    /// The id that `show` gives
+    /// Id of the proposal, from `custody show`
     id: String,
 
     #[command(flatten)]

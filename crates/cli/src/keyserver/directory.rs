@@ -42,7 +42,7 @@ const ADMINISTRATION_SOCKET: &str = "administration.sock";
 /// The key server's state directory.
 #[derive(Debug, Args)]
 pub struct DirectoryArguments {
-    /// Where the key server's state lies; by default `keyserver` in the home
+    /// Directory of the key server's state [default: `keyserver` in the home]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 
@@ -99,16 +99,15 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
 /// The settings on the command line.
 #[derive(Debug, Args)]
 pub struct SettingsArguments {
-    /// Where to serve KMIP, from now on; at first 127.0.0.1:5696
+    /// Address of the KMIP port; saved [initially: 127.0.0.1:5696]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen: Option<SocketAddr>,
 
-    /// Where to serve enrolment and administration, from now on; at first 127.0.0.1:5697
+    /// Address of the port for enrolment and administration; saved [initially: 127.0.0.1:5697]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_enrolment: Option<SocketAddr>,
 
-    /// A name or address by which clients reach the server, for its certificate; once for each. By
-    /// default localhost
+    /// Name or address of the server, for its certificate; repeatable [default: localhost]
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
 
@@ -118,8 +117,8 @@ pub struct SettingsArguments {
     #[command(flatten)]
     audit: AuditArguments,
 
-    /// Be the broker of key provider NAME of this machine: hosts get its keys here, under grants;
-    /// once for each
+    /// Be the broker for key provider NAME of this machine: hosts get its keys from this server,
+    /// under grants; repeatable
     #[arg(long = "broker", value_name = "NAME")]
     brokered: Vec<ProviderName>,
 }

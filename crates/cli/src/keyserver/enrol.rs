@@ -19,8 +19,8 @@ use crate::output::{Output, utc};
 /// The arguments of `enrol`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The private key is made here and stays here. The server proves to be the one that the token was made by before the \
-token is shown to it.
+    after_help = "The private key is created here and stays here. Before the token is sent, the server \
+proves that it is the one that created the token.
 
 Examples:
   strongroom keyserver enrol --server kms1:5697 --token-fd 3 --into /etc/strongroom/kms 3<token
@@ -28,7 +28,7 @@ Examples:
   strongroom keyserver enrol --server kms1:5697 --renew --into /etc/strongroom/kms"
 )]
 pub struct EnrolArguments {
-    /// The server's enrolment port
+    /// Enrolment port of the server
     #[arg(long, value_name = "HOST:PORT")]
     server: String,
 
@@ -36,16 +36,16 @@ pub struct EnrolArguments {
     #[arg(long, value_name = "N", required_unless_present = "renew")]
     token_fd: Option<u32>,
 
-    /// Get the next certificate under the present one
+    /// Renew the present certificate
     #[arg(long, conflicts_with = "token_fd")]
     renew: bool,
 
-    /// A signing request (PKCS #10, PEM or DER) of a client that keeps its own key: no key is made
+    /// Signing request (PKCS #10, PEM or DER) of a client that keeps its own key; no key is created
     /// or written
     #[arg(long, value_name = "FILE", conflicts_with = "renew")]
     csr: Option<PathBuf>,
 
-    /// The directory for ca.pem, cert.pem and key.pem
+    /// Directory for ca.pem, cert.pem and key.pem
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
 }

@@ -15,19 +15,20 @@ use crate::output::Output;
 /// The arguments of `fence`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Whatever was granted for the VM below generation N is void from then on: grants that were not used, and the right of hosts \
-that used theirs to ask on for the state of its keys. A grant of a higher generation does the same when it is used; this is for a host that is \
-given up before the VM is started elsewhere. Keys that a host has in memory it has until their leases end.
+    after_help = "Invalidates all grants for the VM below generation N: unused grants, and the right of \
+hosts with used ones to ask for the state of its keys. Using a grant of a higher generation has the same \
+effect; this command is for a host that is given up before the VM is started elsewhere. Keys in a host's \
+memory remain there until their leases end.
 
 Example:
   strongroom keyserver fence --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --vm-generation 4"
 )]
 pub struct FenceArguments {
-    /// The VM
+    /// Id of the VM
     #[arg(long, value_name = "VM")]
     vm: VmId,
 
-    /// The lowest generation that is good from now on
+    /// Lowest valid generation from now on
     #[arg(long, value_name = "N")]
     vm_generation: u64,
 

@@ -27,40 +27,40 @@ const VALID_SECONDS: u64 = 300;
 
 /// The arguments of `grant`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "A grant lets one host fetch these keys in one request, for this VM, as long as the VM has not gone on to a higher \
-generation: count the generation up each time the VM is started or moved, and what was granted before is void. It is signed with the \
-key of the control client's own certificate, in DIR; no key comes here. The host shows it with: volume expose --grant FILE
+#[command(after_help = "A grant lets one host fetch these keys in one request, for this VM, until the VM \
+reaches a higher generation: increase the generation each time the VM is started or moved, which \
+invalidates earlier grants. The grant is signed with the key of the control client's own certificate, in \
+DIR; no key of the VM is used here. The host presents it with: volume expose --grant FILE
 
-What it prints is no key and of no use but to that host; keep it to that host all the same.
+A grant is not a key, and only that host can use it; do not give it to others all the same.
 
 Examples:
   strongroom keyserver grant --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --vm-generation 3 \\
     --host host1 --key-id 8d2b... --into vm1.grant
-  strongroom keyserver grant --identity ./control --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --vm-generation 3 --host-certificate host1.pem --key-id 8d2b..."
-)]
+  strongroom keyserver grant --identity ./control --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --vm-generation 3 --host-certificate host1.pem --key-id 8d2b...")]
 pub struct GrantArguments {
-    /// The VM
+    /// Id of the VM
     #[arg(long, value_name = "VM")]
     vm: VmId,
 
-    /// How often the VM was started or moved, this time included; never goes back
+    /// Generation of the VM: how often it was started or moved, including this time; it never
+    /// decreases
     #[arg(long, value_name = "N")]
     vm_generation: u64,
 
-    /// A key that the host may fetch; once for each
+    /// Key that the host may fetch; repeatable
     #[arg(long = "key-id", value_name = "KEY", required = true)]
     keys: Vec<ProviderKeyId>,
 
     #[command(flatten)]
     host: HostArguments,
 
-    /// For how many seconds it is good
+    /// Validity in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = VALID_SECONDS,
           value_parser = value_parser!(u64).range(1..=GRANT_MAX_LIFETIME_SECONDS))]
     valid: u64,
 
-    /// Write the grant to FILE, which only its owner can read, instead of printing it
+    /// Write the grant to FILE, readable only by its owner, instead of printing it
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
 
@@ -72,15 +72,15 @@ pub struct GrantArguments {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct HostArguments {
-    /// The host, by its name or id; the server is asked for its key
+    /// Host, by name or id; its public key is requested from the server
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 
-    /// The host, by the SHA-256 of its public key; nobody is asked
+    /// Host, by the SHA-256 of its public key; no server is asked
     #[arg(long, value_name = "SHA256")]
     host_key: Option<PublicKeySha256>,
 
-    /// The host, by its certificate; nobody is asked
+    /// Host, by its certificate; no server is asked
     #[arg(long, value_name = "FILE")]
     host_certificate: Option<PathBuf>,
 }

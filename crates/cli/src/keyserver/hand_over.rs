@@ -20,16 +20,16 @@ use crate::output::Output;
 /// The commands for transfers.
 #[derive(Debug, Subcommand)]
 pub enum HandOverCommand {
-    /// Ask that keys of one client become another's
+    /// Request the transfer of keys from one client to another
     Ask(AskArguments),
-    /// List what was asked for and is not done
+    /// List pending transfers
     List(ListArguments),
-    /// Agree, as a second administrator; the keys are handed over
+    /// Confirm a transfer, as a second administrator; this transfers the keys
     #[command(
         after_help = "Example:\n  strongroom keyserver hand-over confirm 5f0c2f62-7a43-4d1c-9d57-8f5d3a0b9c11 --server kms1:5697 --identity ~/bob"
     )]
     Confirm(OneArguments),
-    /// Take back what was asked for
+    /// Cancel a pending transfer
     #[command(
         after_help = "Example:\n  strongroom keyserver hand-over cancel 5f0c2f62-7a43-4d1c-9d57-8f5d3a0b9c11"
     )]
@@ -39,27 +39,28 @@ pub enum HandOverCommand {
 /// The arguments of `ask`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nothing changes until another administrator confirms it: whoever owns a key can get it. Both clients have the same role, \
-client or control. The former owner may be revoked; it has no access to what was handed over.
+    after_help = "Nothing changes until another administrator confirms it, because the owner of a key \
+can fetch it. Both clients must have the same role, client or control. The present owner may be revoked; \
+it loses access to the transferred keys.
 
 Examples:
   strongroom keyserver hand-over ask --from 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --to 0b5f8c4e-52f8-4d57-8ad8-70a1f1de9a33 \\
     --reason 'the appliance was replaced'"
 )]
 pub struct AskArguments {
-    /// The client that has the keys, by its id from `client list`
+    /// Id of the client that owns the keys, from `client list`
     #[arg(long, value_name = "CLIENT")]
     from: ClientId,
 
-    /// The client that is to have them
+    /// Id of the client that gets the keys
     #[arg(long, value_name = "CLIENT")]
     to: ClientId,
 
-    /// A key; once for each. By default all that the client has now
+    /// Key to transfer; repeatable [default: all keys of the client]
     #[arg(long = "key", value_name = "KEY")]
     keys: Vec<ObjectId>,
 
-    /// Why; it goes on record
+    /// Reason, which is recorded
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
@@ -78,7 +79,7 @@ pub struct ListArguments {
 /// The arguments of commands on one transfer.
 #[derive(Debug, Args)]
 pub struct OneArguments {
-    /// The id that `ask` and `list` give
+    /// Id of the transfer, from `ask` or `list`
     id: Uuid,
 
     #[command(flatten)]

@@ -27,15 +27,14 @@ const REQUEST_TIMEOUT_MS: u64 = 5_000;
 
 /// The arguments of `init`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The state directory holds everything the server needs, sealed under a root key. What protects the root \
-key decides what a copy of the disk is worth: say --tpm, --token, --credential or --passphrase. Without any of them it is \
-'unprotected': convenient to try things, and no more.
+#[command(after_help = "The state directory contains everything that the server needs, sealed under a root \
+key. The protection of the root key decides what a copy of the disk reveals: give --tpm, --token, \
+--credential or --passphrase. Without any of them the root key is unprotected, which is only for trying \
+the server.
 
 Examples:
   strongroom keyserver init --tpm
-  strongroom keyserver init --passphrase --name kms1.example.org --listen 10.0.0.5:5696 --listen-enrolment 10.0.0.5:5697"
-)]
+  strongroom keyserver init --passphrase --name kms1.example.org --listen 10.0.0.5:5696 --listen-enrolment 10.0.0.5:5697")]
 pub struct InitArguments {
     #[command(flatten)]
     directory: DirectoryArguments,

@@ -44,44 +44,44 @@ use crate::output::Output;
 /// The commands for a key server.
 #[derive(Debug, Subcommand)]
 pub enum KeyserverCommand {
-    /// Make a key server's state: its root key, its authority, the first certificates
+    /// Create a key server: its root key, its authority, the first certificates
     Init(init::InitArguments),
-    /// Serve keys; makes the state first where there is none
+    /// Run the key server, after creating its state if necessary
     Run(run::RunArguments),
-    /// Show what a key server is and whether it is backed up
+    /// Show the status of a key server and of its backups
     Status(status::StatusArguments),
-    /// Show or change what protects the root key
+    /// Show or change the protection of the root key
     #[command(subcommand)]
     Root(root::RootCommand),
-    /// Make, list and cancel tokens by which clients get their first certificate
+    /// Manage tokens with which clients get their first certificate
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// List the clients, and let one in no longer
+    /// List and revoke clients
     #[command(subcommand)]
     Client(client::ClientCommand),
-    /// For administrators: keys of one client become another's, as two of them agree
+    /// Transfer keys from one client to another, confirmed by a second administrator
     #[command(subcommand)]
     HandOver(hand_over::HandOverCommand),
-    /// Make a backup that several custodians together can open
+    /// Create a backup that several custodians together can open
     Backup(backup::BackupArguments),
-    /// For custodians: see whose shares a backup has, and open one's own
+    /// List the shares of a backup and open your own, as a custodian
     #[command(subcommand)]
     Custodian(custodian::CustodianCommand),
-    /// For administrators: who opens backups, which two of them change
+    /// Show and confirm the custodians of backups, as an administrator
     #[command(subcommand)]
     Custody(custody::CustodyCommand),
-    /// Make a key server what it was when a backup was made
+    /// Restore a key server from a backup
     Restore(Box<restore::RestoreArguments>),
-    /// Get a certificate for a token, or the next one for the present one
+    /// Get a client certificate with a token, or renew it
     Enrol(enrol::EnrolArguments),
-    /// Let a host fetch keys for a VM once, as a client of role control
+    /// Grant a host one fetch of a VM's keys, as a client with role control
     Grant(grant::GrantArguments),
-    /// Take keys of external providers in, so that hosts get them here under grants
+    /// Manage keys of external providers that hosts get from this server under grants
     #[command(subcommand)]
     Broker(broker::BrokerCommand),
-    /// Make void what was granted for a VM, as a client of role control
+    /// Revoke the grants of a VM, as a client with role control
     Fence(fence::FenceArguments),
-    /// Have a key granted to one VM alone
+    /// Bind a key to one VM
     Bind(bind::BindArguments),
 }
 

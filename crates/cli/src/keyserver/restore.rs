@@ -34,33 +34,34 @@ const SHARE_FILE_BYTES_MAX: usize = 1024;
 
 /// The arguments of `restore`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The server must not run. On a new machine, 'keyserver init' makes one first: everything is sealed anew under its root key. It \
-takes the shares of as many custodians as the backup says ('keyserver custodian list'); each opens their own with 'keyserver custodian open-share' \
-or OpenSSL. Shares come from files, from file descriptors, or are typed, never from the command line.
+#[command(after_help = "The server must not run. On a new machine, create one first with 'keyserver init': \
+everything is sealed again under its root key. The restore needs the shares of as many custodians as the \
+backup requires ('keyserver custodian list'); each custodian opens one with 'keyserver custodian \
+open-share' or OpenSSL. Shares come from files, from file descriptors, or are typed, never from the \
+command line.
 
-Nothing changes until the whole backup has been checked and staged; then one step makes it the server's state, and a restore that was killed is \
-started again. Keys that were destroyed stay dead, whether the backup or the present server knows it. Certificates of the backed-up server's clients \
-work again; what was enrolled or revoked since then, the backup does not know.
+Nothing changes until the whole backup has been verified and staged; then one step makes it the server's \
+state. A restore that was killed is started again. Keys that were destroyed remain destroyed, whether \
+the backup or the present server recorded it. Certificates of the backed-up server's clients work again; \
+later enrolments and revocations are not in the backup.
 
 Examples:
   strongroom keyserver init --tpm --name kms1.example.org
   strongroom keyserver restore kms.backup --share ada.share --share grace.share
-  strongroom keyserver restore kms.backup --share-fd 3 --share-fd 4 --replace 3<ada.share 4<grace.share"
-)]
+  strongroom keyserver restore kms.backup --share-fd 3 --share-fd 4 --replace 3<ada.share 4<grace.share")]
 pub struct RestoreArguments {
-    /// The backup's file
+    /// File of the backup
     backup: PathBuf,
 
-    /// A file with a custodian's share, opened; once for each
+    /// File with a custodian's opened share; repeatable
     #[arg(long = "share", value_name = "FILE")]
     shares: Vec<PathBuf>,
 
-    /// A file descriptor with a custodian's share; once for each
+    /// File descriptor with a custodian's opened share; repeatable
     #[arg(long = "share-fd", value_name = "N")]
     share_fds: Vec<u32>,
 
-    /// Restore although the server has keys: those that the backup lacks are lost
+    /// Restore even if the server has keys; those that the backup lacks are lost
     #[arg(long)]
     replace: bool,
 

@@ -25,36 +25,36 @@ use crate::output::{Output, utc};
 /// How a root key is protected.
 #[derive(Debug, Default, Args)]
 pub struct RootArguments {
-    /// Seal the root key by this machine's TPM 2.0
+    /// Seal the root key with this machine's TPM 2.0
     #[arg(long, group = "way")]
     tpm: bool,
 
-    /// With --tpm: only for a system that boots with these PCRs as they are now, such as 7 or 0,2,7
+    /// With --tpm: seal it to the present values of these PCRs, such as 7 or 0,2,7
     #[arg(long, value_name = "PCRS", value_delimiter = ',', requires = "tpm")]
     pcrs: Vec<u8>,
 
-    /// With --tpm: another TPM than /dev/tpmrm0, as a device, or as a socket that carries TPM
-    /// commands
+    /// With --tpm: TPM to use, a device or a socket that carries TPM commands [default:
+    /// /dev/tpmrm0]
     #[arg(long, value_name = "PATH", requires = "tpm")]
     tpm_device: Option<PathBuf>,
 
-    /// Seal it by a key in the PKCS#11 token with this label
+    /// Seal it with a key in the PKCS#11 token with this label
     #[arg(long, group = "way", value_name = "LABEL", requires = "module")]
     token: Option<String>,
 
-    /// With --token: the token's PKCS#11 module
+    /// With --token: PKCS#11 module of the token
     #[arg(long, value_name = "FILE", requires = "token")]
     module: Option<PathBuf>,
 
-    /// Seal it under the systemd credential with this name
+    /// Seal it with the systemd credential of this name
     #[arg(long, group = "way", value_name = "NAME")]
     credential: Option<String>,
 
-    /// Seal it under a passphrase
+    /// Seal it with a passphrase
     #[arg(long, group = "way")]
     passphrase: bool,
 
-    /// Do not protect it: whoever copies the disk has every key
+    /// Do not protect it: anyone with a copy of the disk has every key
     #[arg(long, group = "way")]
     unprotected: bool,
 
@@ -65,16 +65,17 @@ pub struct RootArguments {
 /// The source of a root key's passphrase or of its token's PIN.
 #[derive(Debug, Default, Args)]
 pub struct SecretArguments {
-    /// The root key's passphrase, or its token's PIN, is in this file now and at each start; only
-    /// its owner may be able to read it
+    /// File with the root key's passphrase or its token's PIN, read now and at each start; it must
+    /// be readable only by its owner
     #[arg(long, value_name = "FILE", group = "secret")]
     secret_file: Option<PathBuf>,
 
-    /// The same, from file descriptor N, now; at each start it is asked for or given again
+    /// File descriptor with the passphrase or PIN, read now; at each start it is asked for or given
+    /// again
     #[arg(long, value_name = "N", group = "secret")]
     secret_fd: Option<u32>,
 
-    /// The same, from the systemd credential with this name
+    /// Name of the systemd credential with the passphrase or PIN
     #[arg(long, value_name = "NAME", group = "secret")]
     secret_credential: Option<String>,
 }
@@ -187,9 +188,9 @@ fn device_at(path: &Path) -> Result<TpmDevice, CliError> {
 /// The commands for a root key.
 #[derive(Debug, Subcommand)]
 pub enum RootCommand {
-    /// Show what protects it
+    /// Show the protection of the root key
     Show(ShowArguments),
-    /// Protect it in another way, or in the same way anew; the server must not run
+    /// Change the protection of the root key, or seal it again; the server must not run
     Seal(SealArguments),
 }
 
@@ -203,14 +204,12 @@ pub struct ShowArguments {
 
 /// The arguments of `seal`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Who had the root key before, from a copy of the disk of a time when it was unprotected, has it still: \
-for such a case make a new server, and restore a backup into it.
+#[command(after_help = "A person who got the root key earlier, from a copy of the disk when it was \
+unprotected, still has it: in that case create a new server, and restore a backup into it.
 
 Examples:
   strongroom keyserver root seal --tpm --pcrs 7
-  strongroom keyserver root seal --passphrase --secret-fd 3 3<passphrase"
-)]
+  strongroom keyserver root seal --passphrase --secret-fd 3 3<passphrase")]
 pub struct SealArguments {
     #[command(flatten)]
     directory: DirectoryArguments,
@@ -218,7 +217,7 @@ pub struct SealArguments {
     #[command(flatten)]
     root: RootArguments,
 
-    /// The present passphrase or PIN, from file descriptor N
+    /// File descriptor with the present passphrase or PIN
     #[arg(long, value_name = "N")]
     present_fd: Option<u32>,
 }

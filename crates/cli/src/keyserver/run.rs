@@ -35,15 +35,16 @@ const RENEWAL_LOOKED_AT_EVERY: Duration = Duration::from_secs(3600);
 /// The arguments of `run`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Stays in the foreground. The first lines on stdout, printed when clients can connect, say where. SIGTERM, \
-SIGINT (Control-C) and SIGHUP end it: requests under way are answered first.
+    after_help = "Runs in the foreground. When clients can connect, the first lines on stdout show the \
+addresses. SIGTERM, SIGINT (Control-C) and SIGHUP end it after the current requests.
 
-Where there is no state yet it is made, with a root key that the TPM seals where one can be used and that is otherwise unprotected, and this machine becomes the server's administrator \
-and client: with nothing to set up, 'volume create --key-provider embedded' works from then on. For anything but trying it, \
-run 'keyserver init' first and choose what protects the root key.
+If there is no state yet, it is created, with a root key that the TPM seals if one is usable, and that \
+is otherwise unprotected. This machine becomes the server's administrator and client, so that 'volume \
+create --key-provider embedded' works without further setup. For production, run 'keyserver init' first, \
+and choose the protection of the root key.
 
-Keys come out under certificates alone. What the server does for a client beyond keeping keys is off: computing with them \
-(--offer encrypt, mac, hash) and random bytes (--offer random).
+Keys are released only to clients with certificates. Other services are off by default: computing with \
+keys (--offer encrypt, mac, hash) and random bytes (--offer random).
 
 Examples:
   strongroom keyserver run
@@ -62,17 +63,17 @@ pub struct RunArguments {
     #[command(flatten)]
     secret: SecretArguments,
 
-    /// Where there is no state yet: the TPM that seals the root key, instead of /dev/tpmrm0, as a
-    /// device or a socket
+    /// TPM that seals the root key of a new server, a device or a socket [default: /dev/tpmrm0]
     #[arg(long, value_name = "PATH")]
     tpm_device: Option<PathBuf>,
 
-    /// Switch a service of KMIP on
+    /// KMIP service to offer; repeatable
     #[arg(long, value_enum, value_name = "SERVICE")]
     offer: Vec<Offer>,
 
-    /// How long a key's destruction waits at least. Less than an hour is for trying it: who can
-    /// start the server so has a second person's time taken away, and 'keyserver status' warns
+    /// Least delay of a key's destruction. Values below an hour are for tests: a person who can
+    /// start the server could then destroy keys before a second person reacts, and 'keyserver
+    /// status' warns of it
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_seconds)]
     destroy_delay_min: u64,
 }

@@ -22,19 +22,19 @@ const CURSOR_NAME_BYTES_MAX: usize = 32;
 /// A collector on the command line.
 #[derive(Debug, Args)]
 pub struct SyslogArguments {
-    /// Ship the audit log to this collector by syslog over TLS; the port is 6514 unless it is given
+    /// Collector to send the audit log to, by syslog over TLS [default port: 6514]
     #[arg(long, value_name = "HOST[:PORT]", requires = "syslog_ca")]
     syslog: Option<String>,
 
-    /// The authority that the collector's certificate comes from, PEM
+    /// Authority that signs the collector's certificate, PEM
     #[arg(long, value_name = "FILE", requires = "syslog")]
     syslog_ca: Option<PathBuf>,
 
-    /// The certificate to show to the collector, PEM
+    /// Client certificate for the collector, PEM
     #[arg(long, value_name = "FILE", requires = "syslog", requires = "syslog_key")]
     syslog_cert: Option<PathBuf>,
 
-    /// Its private key, PEM
+    /// Private key of the client certificate, PEM
     #[arg(long, value_name = "FILE", requires = "syslog_cert")]
     syslog_key: Option<PathBuf>,
 }

@@ -15,46 +15,47 @@ use crate::output::{Output, Table, utc};
 /// The commands for tokens.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a token, by which one client gets its first certificate
+    /// Create a token with which one client gets its first certificate
     Create(CreateArguments),
-    /// Make a token, by which a client that lost its certificate or key gets another certificate
+    /// Create a token with which a client that lost its certificate or key gets a new certificate
     Replace(ReplaceArguments),
-    /// List the tokens
+    /// List tokens
     List(ListArguments),
-    /// Cancel a token that was not used
+    /// Cancel an unused token
     Cancel(CancelArguments),
 }
 
 /// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The token is a secret until it is used or has expired: it is good once, for this name and role alone. Carry it to \
-the machine, and there: strongroom keyserver enrol --server HOST:PORT --token-fd 3 3<FILE
+    after_help = "The token is secret until it is used or has expired. It is valid once, for this name \
+and role only. Take it to the client's machine, and run: strongroom keyserver enrol --server HOST:PORT \
+--token-fd 3 3<FILE
 
-Roles: host (runs VMs; gets a key under a grant alone), client (has keys of its own), control (makes keys without seeing \
-them, signs grants), admin, auditor, custodian.
+Roles: host (runs VMs; gets keys only under grants), client (owns keys), control (creates keys without \
+seeing them, signs grants), admin, auditor, custodian.
 
 Examples:
   strongroom keyserver token create host1 --role host
   umask 077; strongroom keyserver token create host1 --role host > token"
 )]
 pub struct CreateArguments {
-    /// The client's name
+    /// Name of the client
     name: ClientName,
 
-    /// Its role
+    /// Role of the client
     #[arg(long, value_name = "ROLE")]
     role: Role,
 
-    /// How long it can be used, in seconds; by default an hour
+    /// Validity of the token, in seconds [default: 3600]
     #[arg(long, value_name = "SECONDS")]
     valid: Option<u32>,
 
-    /// Only for the key whose public half has this SHA-256
+    /// Accept only the key whose public half has this SHA-256
     #[arg(long, value_name = "SHA256")]
     public_key: Option<PublicKeySha256>,
 
-    /// How long its certificate is good, in days, at most 825; by default as the server says
+    /// Validity of the certificate in days, at most 825 [default: set by the server]
     #[arg(long, value_name = "DAYS")]
     certificate_days: Option<u32>,
 
@@ -65,26 +66,26 @@ pub struct CreateArguments {
 /// The arguments of `replace`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The client stays who it is, with its name and role, and owns the keys that it owned. The certificates that it had end when the \
-token is used. A client that is revoked gets none.
+    after_help = "The client keeps its id, name, role and keys. Its old certificates become invalid when \
+the token is used. A revoked client cannot get a token.
 
 Examples:
   strongroom keyserver client list
   umask 077; strongroom keyserver token replace vcenter --certificate-days 825 > token"
 )]
 pub struct ReplaceArguments {
-    /// The client's name, or its id
+    /// Name or id of the client
     client: String,
 
-    /// How long it can be used, in seconds; by default an hour
+    /// Validity of the token, in seconds [default: 3600]
     #[arg(long, value_name = "SECONDS")]
     valid: Option<u32>,
 
-    /// Only for the key whose public half has this SHA-256
+    /// Accept only the key whose public half has this SHA-256
     #[arg(long, value_name = "SHA256")]
     public_key: Option<PublicKeySha256>,
 
-    /// How long its certificate is good, in days, at most 825; by default as the server says
+    /// Validity of the certificate in days, at most 825 [default: set by the server]
     #[arg(long, value_name = "DAYS")]
     certificate_days: Option<u32>,
 
@@ -104,7 +105,7 @@ pub struct ListArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom keyserver token cancel 00112233445566778899aabbccddeeff")]
 pub struct CancelArguments {
-    /// The token's id, from the list
+    /// Id of the token, from `token list`
     id: String,
 
     #[command(flatten)]

@@ -58,62 +58,61 @@ const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 
 /// The arguments of `serve`.
 #[derive(Clone, Debug, Args)]
-#[command(
-    after_help = "Stays in the foreground. The first line on stdout, printed when all of it is ready, is the address of the API. SIGTERM, \
-SIGINT (Control-C) and SIGHUP end it; VMs run on, and the next 'serve' finds them as they are.
+#[command(after_help = "Runs in the foreground. When everything is ready, the first line on stdout is the \
+address of the API. SIGTERM, SIGINT (Control-C) and SIGHUP end it; VMs keep running, and the next \
+'serve' takes them over.
 
-Options can also be in a file, /etc/strongroom/strongroom.conf unless --config names another one or a home is named; what is said here wins.
+Options can also be in a file: that of --config, or /etc/strongroom/strongroom.conf unless a home is \
+given. The command line takes precedence.
 
-Where there is nothing yet it makes all that it takes: the key server with a root key that the TPM seals, or, where none \
-can be used, nothing protects (run 'keyserver init' first to choose what does), certificates, and a first token, in a file that only its owner can read, by which the other commands \
-ask.
+The first start creates everything that is needed: the key server with a root key that the TPM seals, or \
+that is unprotected if no TPM is usable (run 'keyserver init' first to choose the protection), \
+certificates, and a first access token for the other commands, in a file that only its owner can read.
 
 Examples:
   mkdir -p /srv/vms
   strongroom serve --datastore vms=/srv/vms
-  strongroom serve --listen 10.0.0.5:5690 --name host1"
-)]
+  strongroom serve --listen 10.0.0.5:5690 --name host1")]
 pub struct ServeArguments {
-    /// Run one of the processes alone, on a machine that a whole 'serve' has set up
+    /// Run only one of the processes, on a machine that a complete 'serve' has set up
     #[arg(long, value_enum)]
     role: Option<RoleArgument>,
 
-    /// Take what is not said here from FILE; each line is an option, as in: listen = 10.0.0.5:5690
+    /// Configuration file, with one option per line, as in: listen = 10.0.0.5:5690
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Where to serve the API; by default 127.0.0.1:5690
+    /// Address of the API [default: 127.0.0.1:5690]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen: Option<SocketAddr>,
 
-    /// What this machine is called as a host; by default its host name
+    /// Name of this machine as a host [default: its host name]
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
 
-    /// Use directory DIR, which is there, as datastore NAME; once for each
+    /// Use the existing directory DIR as datastore NAME; repeatable
     #[arg(long = "datastore", value_name = "NAME=DIR", value_parser = parse_datastore)]
     datastores: Vec<NamedDatastore>,
 
-    /// Where to keep what lasts as long as processes; otherwise what STRONGROOM_RUN names,
-    /// /run/strongroom (root) or a directory in XDG_RUNTIME_DIR
+    /// Directory for run-time files [default: STRONGROOM_RUN, or /run/strongroom (root) or a
+    /// directory in XDG_RUNTIME_DIR]
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
 
-    /// Where the key server serves KMIP, where it is made now; by default 127.0.0.1:5696
+    /// Address of a new key server's KMIP port [default: 127.0.0.1:5696]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_kmip: Option<SocketAddr>,
 
-    /// Where the key server serves enrolment, where it is made now; by default 127.0.0.1:5697
+    /// Address of a new key server's enrolment port [default: 127.0.0.1:5697]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_enrolment: Option<SocketAddr>,
 
-    /// Whether VMs with encrypted disks are refused where this machine writes memory to a disk in
-    /// the clear (swap, kdump, hibernation): required or advised; kept, and `required` until
-    /// somebody says otherwise
+    /// Whether to refuse VMs with encrypted disks while this machine can write memory to a disk
+    /// unencrypted (swap, kdump, hibernation): required or advised; saved [initially: required]
     #[arg(long, value_name = "RULE", value_parser = parse_crypto_safe)]
     crypto_safe: Option<CryptoSafeRule>,
 
-    /// Of the control plane: each line on stdin says that another process ended, and becomes an
+    /// For the control plane: each line on stdin reports the end of another process, and becomes an
     /// event
     #[arg(long, hide = true)]
     news_on_stdin: bool,
@@ -127,7 +126,7 @@ pub struct ServeArguments {
 enum RoleArgument {
     /// hostd
     Host,
-    /// The control plane
+    /// Control plane
     Control,
 }
 

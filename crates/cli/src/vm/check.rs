@@ -24,10 +24,12 @@ use crate::volume::check::write_report;
 /// The arguments of `check`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The VM is off or suspended. Its host fetches the key under a grant, authenticates each disk's descriptor, opens its envelopes and looks
-at its files; that the disk is the VM's own, and no older than the control plane knows, is checked too. It changes nothing.
-Without --data it says nothing of the blocks.
-Exit status: 0 no errors, 1 errors were found.
+    after_help = "The VM must be off or suspended. Its host fetches the key under a grant, authenticates \
+each disk's descriptor, opens its envelopes and checks its files; it also checks that the disk belongs \
+to the VM and is not older than the control plane's record. Nothing is changed. Without --data the \
+blocks are not checked.
+
+Exit status: 0 no errors; 1 errors were found.
 
 Examples:
   strongroom vm check web1
@@ -35,15 +37,15 @@ Examples:
   strongroom vm check web1 --disk disk1"
 )]
 pub struct CheckArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// One disk only
+    /// Check only this disk
     #[arg(long, value_name = "DISK")]
     disk: Option<Name>,
 
-    /// Read every block too. Of a disk made with --integrity each is compared with its tag; of any
-    /// other it is only known afterwards that all can be read
+    /// Also read every block. On a disk created with --integrity each block is compared with its
+    /// tag; on any other disk this only shows that all blocks are readable
     #[arg(long)]
     data: bool,
 

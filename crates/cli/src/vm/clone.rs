@@ -24,18 +24,17 @@ Examples:
   strongroom vm clone web1 web2 --snapshot before-upgrade"
 )]
 pub struct CloneArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The name of the new VM
+    /// Name of the new VM
     name: Name,
 
-    /// The snapshot whose content the clone gets, by name or id [default: the VM as it is, which must
-    /// be off]
+    /// Name or id of the snapshot to clone [default: the present content of the VM, which must be off]
     #[arg(long, value_name = "SNAPSHOT")]
     snapshot: Option<String>,
 
-    /// A datastore of the same host [default: that of the VM]
+    /// Datastore of the same host [default: that of the VM]
     #[arg(long, value_name = "DATASTORE")]
     datastore: Option<String>,
 

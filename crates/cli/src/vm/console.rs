@@ -32,10 +32,11 @@ const WELCOME_BYTES_MAX: u64 = 64 * 1024;
 /// The arguments of `console`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Control-] ends it; the VM runs on. What the guest said last is shown first. Without a terminal, stdin goes to the guest and \
-what it says to stdout, until stdin ends.
+    after_help = "Control-] ends the connection; the VM keeps running. The latest output is shown first. \
+Without a terminal, stdin is sent to the guest and its output is written to stdout, until stdin ends.
 
-With --history, all that is kept of what it said goes to stdout (the last 4 MiB, also of earlier starts, also of a VM that is off).
+With --history, prints the stored output (the last 4 MiB, including earlier starts), even if the VM is \
+off.
 
 Examples:
   strongroom vm console web1
@@ -43,14 +44,14 @@ Examples:
   strongroom vm console web1 --read-only"
 )]
 pub struct ConsoleArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// Only look; another one can write
+    /// Only show output; another client can write
     #[arg(long)]
     read_only: bool,
 
-    /// Show what is kept of what the guest said, and end
+    /// Print the stored output of the guest, and exit
     #[arg(long, conflicts_with = "read_only")]
     history: bool,
 

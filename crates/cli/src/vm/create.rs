@@ -27,13 +27,15 @@ use crate::output::Output;
 /// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Everything of the VM that holds guest data is sealed under a key of its own, which its key provider keeps and only this VM's \
-host gets. Its volumes are in the datastore, in a directory with the VM's name.
+    after_help = "All guest data of the VM is sealed under its own key, which its key provider stores \
+and only this VM's host gets. Its volumes are in the datastore, in a directory with the VM's name.
 
-Without --net it has one network interface on the network user: the guest reaches what its host reaches, nobody reaches the guest, and it takes \
-passt on the host. Where that is missing it has none, and this command says so.
+Without --net it has one network interface on the network 'user': the guest reaches what its host \
+reaches, but cannot be reached. This needs passt on the host; if it is missing, the VM has no network, \
+and this command says so.
 
-It boots from --cdrom before its disks, until `strongroom vm set VM --cdrom none`; `strongroom vm screen VM` shows the installer.
+It boots from --cdrom before its disks, until `strongroom vm set VM --cdrom none`; `strongroom vm screen \
+VM` shows the installer.
 
 Examples:
   strongroom vm create web1 --cpus 2 --memory 2G --disk 20G --image debian.qcow2
@@ -45,84 +47,84 @@ Examples:
   strongroom vm create win1 --cpus 4 --memory 8G --disk 60G --image windows.qcow2 --uefi --tpm"
 )]
 pub struct CreateArguments {
-    /// Its name
+    /// Name of the VM
     name: Name,
 
-    /// Virtual processors
+    /// Number of virtual processors
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: u32,
 
-    /// Guest memory, as in 512M or 2G
+    /// Guest memory, such as 512M or 2G
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory: MemorySize,
 
-    /// A disk of this size, as in 20G; once for each. The first is /dev/vda
+    /// Disk of this size, such as 20G; repeatable. The first one is /dev/vda
     #[arg(long = "disk", value_name = "SIZE", value_parser = parse_disk)]
     disks: Vec<VolumeSize>,
 
-    /// Keep a keyed tag for each block of the disks: a block that somebody changed or put back
-    /// fails to be read. Costs space, and time on writes
+    /// Store a keyed tag for each block of the disks: a block that was modified or replaced by an
+    /// old one cannot be read. Costs space, and time on writes
     #[arg(long, requires = "disks", conflicts_with = "unencrypted")]
     integrity: bool,
 
-    /// A disk of this size to swap memory out to, empty at each start; once for each. The guest
-    /// finds it by its label, swap0
+    /// Swap disk of this size, empty at each start; repeatable. The guest finds it by its label,
+    /// swap0
     #[arg(long = "swap", value_name = "SIZE", value_parser = parse_disk, requires = "disks")]
     swaps: Vec<VolumeSize>,
 
-    /// Fill the first disk with this image
+    /// Image to write to the first disk
     #[arg(long, value_name = "FILE", requires = "disks")]
     image: Option<PathBuf>,
 
     #[command(flatten)]
     format: ImageArguments,
 
-    /// The datastore; not needed if there is only one
+    /// Datastore [default: the only one]
     #[arg(long, value_name = "NAME")]
     datastore: Option<String>,
 
-    /// The policy, which says what the VM must have
+    /// Policy of the VM
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 
-    /// The main board
+    /// Main board
     #[arg(long, value_enum, default_value = "q35")]
     machine: MachineArgument,
 
     #[command(flatten)]
     network: NetworkArguments,
 
-    /// An image in a CD-ROM drive, to install from: a file in one of the host's boot directories
+    /// Image in a CD-ROM drive, to install from: a file in one of the host's boot directories
     #[arg(long, value_name = "FILE", value_parser = parse_cdrom)]
     cdrom: Option<Cdrom>,
 
-    /// How the guest gets at its disks
+    /// Protocol between the guest and its disks
     #[arg(long, value_parser = frontend(), default_value = "vhost-user")]
     frontend: DiskFrontend,
 
-    /// Start with UEFI instead of a BIOS; its variables are in a sealed volume
+    /// Boot with UEFI instead of a BIOS; its variables are in a sealed volume
     #[arg(long)]
     uefi: bool,
 
     #[command(flatten)]
     seed: SeedArguments,
 
-    /// Give it a TPM 2.0, whose state is sealed
+    /// Add a TPM 2.0, whose state is sealed
     #[arg(long)]
     tpm: bool,
 
     #[command(flatten)]
     boot: BootArguments,
 
-    /// Whether it is started again by itself
+    /// When to restart it automatically
     #[arg(long, value_enum, default_value = "on-failure")]
     restart: RestartArgument,
 
-    /// The key provider; not needed if there is only one, or if the policy names it
+    /// Key provider [default: the policy's, or the only one]
     #[arg(long, value_name = "NAME", conflicts_with = "unencrypted")]
     key_provider: Option<Name>,
 
-    /// Keep everything of the VM in the clear: whoever holds the datastore can read it
+    /// Do not encrypt the VM: anyone who can read the datastore can read it
     #[arg(long)]
     unencrypted: bool,
 

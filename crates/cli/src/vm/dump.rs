@@ -38,11 +38,11 @@ const LIST_MAX: u32 = 1000;
 /// The commands for dumps.
 #[derive(Debug, Subcommand)]
 pub enum DumpCommand {
-    /// Dump what a VM's guest has in its memory into a sealed volume
+    /// Dump a guest's memory into a sealed volume
     Create(CreateArguments),
     /// List a VM's dumps
     List(ListArguments),
-    /// Open a dump: what the guest had in its memory, in the clear
+    /// Write a dump to an unencrypted file
     Open(OpenArguments),
     /// Delete a dump
     Delete(DeleteArguments),
@@ -51,19 +51,20 @@ pub enum DumpCommand {
 /// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The dump is a core file (ELF: physical memory and the processors' registers), which gdb and crash read. It is sealed in a volume \
-of the VM's own, under the VM's key. The guest stands still meanwhile, and goes on then, also if the dump fails or is cancelled: nothing \
-is left of it then. The datastore has to have room for all of the memory; pages of zeroes take none in the end.
+    after_help = "The dump is a core file (ELF: physical memory and the processors' registers) for gdb \
+and crash. It is sealed in a volume of the VM, under the VM's key. The guest is paused meanwhile, and \
+continues afterwards, even if the dump fails or is cancelled, which leaves no dump. The datastore must \
+have space for the whole memory; pages of zeroes take none in the end.
 
 Examples:
   strongroom vm dump create web1
   strongroom vm dump create web1 --label 'hangs in NFS'"
 )]
 pub struct CreateArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// What to call it, in the clear: at most 64 bytes
+    /// Label of the dump, not encrypted, at most 64 bytes
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
@@ -76,12 +77,12 @@ pub struct CreateArguments {
 
 /// The arguments of `list`.
 #[derive(Debug, Args)]
-#[command(after_help = "Each dump in the list is whole: one that was interrupted is none.
+#[command(after_help = "Lists only complete dumps.
 
 Example:
   strongroom vm dump list web1")]
 pub struct ListArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
     #[command(flatten)]
@@ -90,25 +91,25 @@ pub struct ListArguments {
 
 /// The arguments of `open`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The file holds all that the guest had in its memory, its keys and passwords too, in plain text: you take it out of the \
-strongroom. Only its owner may read it. Who opens which dump is in the events. Each record is verified before anything of it is written; if \
-one is not what was dumped, it is named, and no file is left. With `--to -` what comes before it is through already: heed the exit status.
+#[command(after_help = "The file contains the guest's whole memory in plain text, including its keys and \
+passwords, outside the protection of Strongroom. Only its owner can read it. An event records who opened \
+which dump. Each record is verified before it is written; if one was damaged or replaced, the error \
+names it, and no file remains. With `--to -` the records before it have already been written: check the \
+exit status.
 
-It works while the VM is off, too.
+This also works while the VM is off.
 
 Examples:
   strongroom vm dump open web1 1 --to web1.core
-  strongroom vm dump open web1 1 --to - | zstd > web1.core.zst"
-)]
+  strongroom vm dump open web1 1 --to - | zstd > web1.core.zst")]
 pub struct OpenArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The dump's number
+    /// Number of the dump
     number: u32,
 
-    /// The new file, which must not exist; `-` is stdout
+    /// File to write, which must not exist; `-` is stdout
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
 
@@ -120,13 +121,13 @@ pub struct OpenArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm dump delete web1 1")]
 pub struct DeleteArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The dump's number
+    /// Number of the dump
     number: u32,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 

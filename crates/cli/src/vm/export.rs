@@ -24,27 +24,26 @@ use crate::volume::image_format::NewFormatArgument;
 
 /// The arguments of `export`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The image holds the guest's data in plain text: you take it out of the strongroom. Only its owner may read it. The VM is off or \
-suspended meanwhile, and its host fetches the key under a grant: who exports which disk is in the events, and the release of the key in the \
-key server's audit log. An export that fails or is interrupted leaves nothing behind.
+#[command(after_help = "The image contains the guest's data in plain text, outside the protection of \
+Strongroom. Only its owner can read it. The VM must be off or suspended. Its host fetches the key under \
+a grant: an event records who exported which disk, and the key server's audit log records the release of \
+the key. A failed or interrupted export leaves nothing behind.
 
 Examples:
   strongroom vm export web1 web1.qcow2 --format qcow2
-  strongroom vm export web1 data.raw --format raw --disk disk1"
-)]
+  strongroom vm export web1 data.raw --format raw --disk disk1")]
 pub struct ExportArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The new image; must not exist
+    /// Image file to write; must not exist
     destination: PathBuf,
 
-    /// The image's format
+    /// Format of the image
     #[arg(long, value_enum)]
     format: NewFormatArgument,
 
-    /// Which disk
+    /// Name of the disk
     #[arg(long, value_name = "DISK", default_value = "disk0")]
     disk: Name,
 

@@ -15,9 +15,9 @@ use crate::output::{Output, Table, utc};
 /// The commands for a VM's keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Show in which state a VM's keys are at their provider
+    /// Show the state of a VM's keys at their provider
     Status(KeyStatusArguments),
-    /// Move a VM to a new key, while it runs or is off
+    /// Move a VM that runs or is off to a new key
     Rotate(RotateArguments),
 }
 
@@ -25,7 +25,7 @@ pub enum KeyCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm key status web1")]
 pub struct KeyStatusArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
     #[command(flatten)]
@@ -35,20 +35,21 @@ pub struct KeyStatusArguments {
 /// The arguments of `rotate`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A new key is made, and every volume of the VM is moved to it: disks, firmware variables, TPM, console log, memory. No data is \
-copied, and a guest that runs notices nothing. The key that the VM leaves is deactivated: it opens only old copies of the volumes' descriptors, \
-as in backups; 'key destroy' ends that. What is interrupted goes on when it is called again. While `strongroom serve` runs, it does so by \
-itself for VMs whose key's time is over.
+    after_help = "Creates a new key, and moves every volume of the VM to it: disks, firmware variables, \
+TPM, console log, memory. No data is copied, and a running guest is not affected. The old key is \
+deactivated: it opens only old copies of the volumes' descriptors, as in backups, until 'key destroy'. \
+If the command is interrupted, run it again to continue. A running `strongroom serve` rotates the keys \
+of VMs by itself when they are due.
 
 Examples:
   strongroom vm key rotate web1
   strongroom vm key rotate web1 --key-provider corp"
 )]
 pub struct RotateArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// Have the new key made at this key provider, and not at the present key's
+    /// Key provider of the new key [default: that of the present key]
     #[arg(long, value_name = "NAME")]
     key_provider: Option<Name>,
 

@@ -22,23 +22,23 @@ const PAGE: u32 = 500;
   strongroom vm list web --state running
   strongroom vm list --json | jq -r '.items[].name'")]
 pub struct ListArguments {
-    /// Only those with this in their name
+    /// List only VMs whose name contains this text
     name: Option<String>,
 
-    /// Only those in this state: stopped, starting, running, paused, stopping, crashed,
+    /// List only VMs in this state: stopped, starting, running, paused, stopping, crashed,
     /// key-unavailable
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
 
-    /// Only those of this datastore
+    /// List only VMs of this datastore
     #[arg(long, value_name = "NAME")]
     datastore: Option<String>,
 
-    /// Only those on this host
+    /// List only VMs on this host
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 
-    /// Only those with this policy
+    /// List only VMs with this policy
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 

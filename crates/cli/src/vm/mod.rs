@@ -33,59 +33,59 @@ use crate::output::Output;
 /// The commands for VMs.
 #[derive(Debug, Subcommand)]
 pub enum VmCommand {
-    /// Make a VM and its volumes, sealed under a key of its own
+    /// Create a VM and its volumes, sealed under its own key
     Create(Box<create::CreateArguments>),
-    /// List the VMs
+    /// List VMs
     List(list::ListArguments),
-    /// Show what a VM is and how it is
+    /// Show a VM's configuration and state
     Show(show::ShowArguments),
-    /// Watch what a VM's guest asks of its disks: rates, queue, errors, latencies
+    /// Watch a VM's disk statistics: rates, queue depth, errors, latencies
     Stats(stats::StatsArguments),
     /// Start a VM
     Start(power::StartArguments),
-    /// Stop a VM: its guest is asked to shut down, and cut off if it does not
+    /// Stop a VM: ask its guest to shut down, and power it off after a timeout
     Stop(power::StopArguments),
-    /// Stop a VM and start it
+    /// Stop a VM and start it again
     Restart(power::RestartArguments),
-    /// Let a VM's processors stand still
+    /// Pause a VM's processors
     Pause(power::PauseArguments),
-    /// Seal a VM's memory and end it; its next start goes on with it
+    /// Suspend a VM: seal its memory and power it off; its next start resumes it
     Suspend(power::SuspendArguments),
-    /// Let them go on
+    /// Resume a paused VM
     Resume(power::ResumeArguments),
-    /// Reset a VM, as the button on its case would
+    /// Reset a VM, like the reset button of a machine
     Reset(power::ResetArguments),
-    /// Use a VM's serial console
+    /// Connect to a VM's serial console
     Console(console::ConsoleArguments),
-    /// Look at a VM's screen and use it, with a VNC viewer; or take a picture of it
+    /// Open a VM's screen for a VNC viewer, or take a screenshot
     Screen(screen::ScreenArguments),
-    /// Make sealed dumps of what a VM's guest has in its memory, and open them
+    /// Create, list, open and delete sealed dumps of a guest's memory
     #[command(subcommand)]
     Dump(dump::DumpCommand),
-    /// Keep what a VM's disks contain at one instant, and go back to it
+    /// Create, list, revert to and delete snapshots of a VM's disks
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
-    /// Make a VM with the content of another one
+    /// Create a VM with the hardware and the disks' content of another one
     Clone(clone::CloneArguments),
     /// Check the disks of a VM that is off
     Check(check::CheckArguments),
-    /// Copy a disk of a VM that is off into an image, in plain text
+    /// Export a disk of a VM that is off to an unencrypted image
     Export(export::ExportArguments),
-    /// Change a VM that is off
+    /// Change the configuration of a VM that is off
     Set(set::SetArguments),
-    /// Add, list, resize, remove and fill a VM's disks; attach volumes to guests of libvirt
+    /// Manage a VM's disks, and attach volumes to guests of libvirt
     #[command(subcommand)]
     Disk(disk::DiskCommand),
-    /// Replace what cloud-init in a VM's guest is told
+    /// Replace the cloud-init seed of a VM
     Seed(seed::SetSeedArguments),
-    /// See how a VM's keys stand, and move it to a new one
+    /// Show the state of a VM's keys, and rotate them
     #[command(subcommand)]
     Key(key::KeyCommand),
     /// Delete a VM and all its volumes
     Delete(remove::DeleteArguments),
-    /// Take a VM that lies in a datastore into the inventory
+    /// Add a VM in a datastore to the inventory
     Register(remove::RegisterArguments),
-    /// Take a VM out of the inventory; its files stay
+    /// Remove a VM from the inventory; its files stay
     Unregister(remove::UnregisterArguments),
 }
 

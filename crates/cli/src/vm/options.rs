@@ -16,7 +16,7 @@ use crate::error::CliError;
 pub enum MachineArgument {
     /// PCI Express
     Q35,
-    /// The i440FX of old guests
+    /// i440FX, for old guests
     Pc,
 }
 
@@ -58,9 +58,9 @@ pub fn frontend_word(frontend: DiskFrontend) -> &'static str {
 /// Whether a VM that should run and does not is started again.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum RestartArgument {
-    /// After a crash, and after the host was without power
+    /// After a crash or a power failure of the host
     OnFailure,
-    /// Only when somebody says so
+    /// Never automatically
     Never,
 }
 
@@ -76,16 +76,15 @@ impl From<RestartArgument> for RestartPolicy {
 /// A kernel that is started without a boot loader.
 #[derive(Debug, Default, Args)]
 pub struct BootArguments {
-    /// Start this kernel instead of what is on the first disk; a file in one of the host's boot
-    /// directories
+    /// Boot this kernel instead of the first disk: a file in one of the host's boot directories
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
 
-    /// Its initial ram disk
+    /// Initial RAM disk of the kernel
     #[arg(long, value_name = "FILE", requires = "kernel")]
     initrd: Option<PathBuf>,
 
-    /// Its command line; it is shown and logged, so nothing secret belongs in it
+    /// Command line of the kernel; it is shown and logged, so it must not contain secrets
     #[arg(long, value_name = "TEXT", requires = "kernel")]
     append: Option<String>,
 }
@@ -102,8 +101,8 @@ impl BootArguments {
 /// The network interfaces of a VM.
 #[derive(Debug, Default, Args)]
 pub struct NetworkArguments {
-    /// A network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each.
-    /// `none`: there is none at all
+    /// Network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; repeatable. `none` for
+    /// no network
     #[arg(long = "net", value_name = "NETWORK", value_parser = parse_network)]
     networks: Vec<NetworkArgument>,
 }

@@ -14,7 +14,7 @@ use crate::output::Output;
 /// The VM.
 #[derive(Debug, Args)]
 struct Which {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
     #[command(flatten)]
@@ -26,38 +26,38 @@ struct Which {
 
 /// The arguments of `start`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "A VM whose key cannot be had now waits for it, and starts by itself when it is back: `strongroom vm show` says \
-which key at which provider. A VM that is suspended goes on with its memory, all of which is verified before; if it does not
-verify, or does not fit the VM any more, the VM stays suspended.
+#[command(after_help = "A VM whose key is unavailable waits for it, and starts as soon as it is available: \
+`strongroom vm show` names the key and its provider. A suspended VM continues with its memory, which is \
+completely verified first; if it is not authentic, or does not fit the VM any more, the VM stays \
+suspended.
 
 Examples:
   strongroom vm start web1
   strongroom vm start web1 --discard-memory
   strongroom vm start web1 --paused
-  strongroom vm start web1 && strongroom vm console web1"
-)]
+  strongroom vm start web1 && strongroom vm console web1")]
 pub struct StartArguments {
-    #[command(flatten)]
-    which: Which,
-
-    /// Of a suspended VM: lose its memory, and boot
+    /// Discard the memory of a suspended VM, and boot it
     #[arg(long)]
     discard_memory: bool,
 
-    /// Leave its processors standing still; `vm resume` has them go
+    /// Start it paused; `vm resume` lets it run
     #[arg(long)]
     paused: bool,
+
+    // The last one: options after it would be shown under its heading.
+    #[command(flatten)]
+    which: Which,
 }
 
 /// How to stop it.
 #[derive(Clone, Copy, Debug, Args)]
 struct Gently {
-    /// Cut it off at once, as if its plug were pulled
+    /// Power it off at once, without shutting down the guest
     #[arg(long)]
     force: bool,
 
-    /// How long the guest has to shut down, in seconds; then it is cut off
+    /// Time for the guest to shut down before it is powered off, in seconds [default: 60]
     #[arg(long, value_name = "SECONDS", conflicts_with = "force")]
     timeout: Option<u32>,
 }
@@ -88,10 +88,10 @@ impl From<Gently> for StopVm {
 )]
 pub struct StopArguments {
     #[command(flatten)]
-    which: Which,
+    gently: Gently,
 
     #[command(flatten)]
-    gently: Gently,
+    which: Which,
 }
 
 /// The arguments of `restart`.
@@ -99,10 +99,10 @@ pub struct StopArguments {
 #[command(after_help = "Example:\n  strongroom vm restart web1")]
 pub struct RestartArguments {
     #[command(flatten)]
-    which: Which,
+    gently: Gently,
 
     #[command(flatten)]
-    gently: Gently,
+    which: Which,
 }
 
 /// The arguments of `pause`.
@@ -116,8 +116,8 @@ pub struct PauseArguments {
 /// The arguments of `suspend`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Its memory and its devices' state are sealed in the VM's own volume `memory`, under the VM's key; the next `vm \
-start` goes on with them. If that fails, the guest goes on.
+    after_help = "The memory and the device state are sealed in the VM's own volume `memory`, under the \
+VM's key; the next `vm start` continues with them. If this fails, the guest keeps running.
 
 Example:
   strongroom vm suspend web1"
@@ -137,7 +137,7 @@ pub struct ResumeArguments {
 
 /// The arguments of `reset`.
 #[derive(Debug, Args)]
-#[command(after_help = "What the guest has not written is lost.
+#[command(after_help = "Data that the guest has not written to its disks is lost.
 
 Example:
   strongroom vm reset web1")]

@@ -18,18 +18,18 @@ use crate::terminal::{Terminal, TerminalError};
 /// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What was on its disks is gone. Its key stays with its provider, and opens what backups there are; the answer names the key and \
-the `strongroom key destroy` that ends it.
+    after_help = "The content of its disks is lost. Its key stays at its provider, and opens existing \
+backups; the answer names the key and the `strongroom key destroy` that destroys it.
 
 Examples:
   strongroom vm delete web1
   strongroom vm delete web1 --yes"
 )]
 pub struct DeleteArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -44,16 +44,16 @@ pub struct DeleteArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm register web1 --datastore ds1")]
 pub struct RegisterArguments {
-    /// The VM's directory in the datastore
+    /// Directory of the VM in the datastore
     directory: Name,
 
-    /// The datastore; not needed if there is only one
+    /// Datastore [default: the only one]
     #[arg(long, value_name = "NAME")]
     datastore: Option<String>,
 
-    /// Register an encrypted VM also if its keys do not vouch for the configuration in its
-    /// directory. What speaks against it, and what could lead its data out (disks that are not
-    /// encrypted, networks, a kernel or an image of the host), is listed without this
+    /// Register an encrypted VM even if its keys do not authenticate the configuration in its
+    /// directory. Without this option, the mismatches and all ways in which its data could get out
+    /// (unencrypted disks, networks, a kernel or an image of the host) are listed
     #[arg(long)]
     accept_configuration: bool,
 
@@ -68,7 +68,7 @@ pub struct RegisterArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm unregister web1")]
 pub struct UnregisterArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
     #[command(flatten)]

@@ -33,15 +33,15 @@ const LABEL: [u8; 11] = *b"cidata     ";
 /// The seed of cloud-init.
 #[derive(Debug, Args)]
 pub struct SeedArguments {
-    /// What cloud-init in the guest is to do, on a sealed disk that the guest can only read
+    /// User data for cloud-init, on a sealed disk that is read-only for the guest
     #[arg(long, value_name = "FILE")]
     user_data: Option<PathBuf>,
 
-    /// What cloud-init is told of the VM; without, its id and its name
+    /// Meta-data for cloud-init [default: the VM's id and name]
     #[arg(long, value_name = "FILE", requires = "user_data")]
     meta_data: Option<PathBuf>,
 
-    /// How cloud-init sets its network up
+    /// Network configuration for cloud-init
     #[arg(long, value_name = "FILE", requires = "user_data")]
     network_config: Option<PathBuf>,
 }
@@ -49,14 +49,14 @@ pub struct SeedArguments {
 /// The arguments of `seed`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The VM is off, and was made with --user-data. cloud-init does what is new to it when the VM's instance id is another one: \
-give a --meta-data with one.
+    after_help = "The VM must be off, and must have been created with --user-data. cloud-init runs its \
+per-instance actions again only if the VM's instance id changes: give a --meta-data with a new one.
 
 Example:
   strongroom vm seed web1 --user-data user-data.yaml"
 )]
 pub struct SetSeedArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
     #[command(flatten)]

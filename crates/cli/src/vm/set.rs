@@ -14,7 +14,7 @@ use crate::output::Output;
 
 /// The arguments of `set`.
 #[derive(Debug, Args)]
-#[command(after_help = "What is not named stays. --net names all network interfaces that it is to have.
+#[command(after_help = "Only the given settings change. --net replaces all network interfaces.
 
 Examples:
   strongroom vm set web1 --cpus 4 --memory 8G
@@ -22,29 +22,29 @@ Examples:
   strongroom vm set web1 --cdrom none
   strongroom vm set web1 --restart never")]
 pub struct SetArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// Virtual processors
+    /// Number of virtual processors
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
 
-    /// Guest memory, as in 512M or 2G
+    /// Guest memory, such as 512M or 2G
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory: Option<MemorySize>,
 
     #[command(flatten)]
     network: NetworkArguments,
 
-    /// What is in its CD-ROM drive, a file in one of the host's boot directories; `none` takes the
-    /// drive away
+    /// Image in its CD-ROM drive, a file in one of the host's boot directories; `none` removes the
+    /// drive
     #[arg(long, value_name = "FILE", value_parser = parse_cdrom)]
     cdrom: Option<Cdrom>,
 
     #[command(flatten)]
     boot: BootArguments,
 
-    /// Whether it is started again by itself
+    /// When to restart it automatically
     #[arg(long, value_enum)]
     restart: Option<RestartArgument>,
 

@@ -17,7 +17,7 @@ use crate::output::{Output, utc};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm show web1")]
 pub struct ShowArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
     #[command(flatten)]

@@ -18,7 +18,7 @@ use crate::output::{Output, Table, utc};
 /// Snapshots of VMs.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Make a snapshot of all disks of a VM, also while it runs
+    /// Create a snapshot of all disks of a VM, running or off
     Create(CreateArguments),
     /// List a VM's snapshots
     List(ListArguments),
@@ -26,7 +26,7 @@ pub enum SnapshotCommand {
     Show(ShowArguments),
     /// Revert the disks of a VM that is off to a snapshot
     Revert(RevertArguments),
-    /// Delete a snapshot, also while the VM runs
+    /// Delete a snapshot of a VM, running or off
     Delete(DeleteArguments),
 }
 
@@ -42,10 +42,10 @@ Example:
   strongroom vm snapshot create web1 before-upgrade"
 )]
 pub struct CreateArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The name of the snapshot
+    /// Name of the snapshot
     name: SnapshotName,
 
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub struct CreateArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm snapshot list web1")]
 pub struct ListArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
     #[command(flatten)]
@@ -70,10 +70,10 @@ pub struct ListArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm snapshot show web1 before-upgrade")]
 pub struct ShowArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The snapshot, by name or id
+    /// Name or id of the snapshot
     snapshot: String,
 
     #[command(flatten)]
@@ -92,13 +92,13 @@ Examples:
   strongroom vm snapshot revert web1 before-upgrade --discard"
 )]
 pub struct RevertArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The snapshot, by name or id
+    /// Name or id of the snapshot
     snapshot: String,
 
-    /// The name of the snapshot that keeps the present content [default: before-revert-N]
+    /// Name of the snapshot that keeps the present content [default: before-revert-N]
     #[arg(long, value_name = "NAME", conflicts_with = "discard")]
     keep_as: Option<SnapshotName>,
 
@@ -127,10 +127,10 @@ Example:
   strongroom vm snapshot delete web1 before-upgrade"
 )]
 pub struct DeleteArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The snapshot, by name or id
+    /// Name or id of the snapshot
     snapshot: String,
 
     /// Do not ask

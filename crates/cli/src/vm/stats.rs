@@ -19,26 +19,25 @@ use crate::output::{Output, Table};
 
 /// The arguments of `stats`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "A line for each disk every second: what was done in that second, and what was in flight at its end. Latencies are those of the \
-second, from when the disk's worker took a request until it answered; of 100 requests 50, 99 and 99.9 took less, and all less than the last. \
-QUEUE is how many were in flight on average.
+#[command(after_help = "Prints one line per disk every second: the requests completed in that second, and \
+those in flight at its end. Latencies are measured from when the disk's worker took a request until it \
+answered; the columns are the 50th, 99th and 99.9th percentile and the maximum. QUEUE is the average \
+number of requests in flight.
 
 Examples:
   strongroom vm stats web1
   strongroom vm stats web1 --interval 10
   strongroom vm stats web1 --once
-  strongroom vm stats web1 --json | head -n 3 | jq -c '.disks[] | [.disk, .operations.read.p99_ns]'"
-)]
+  strongroom vm stats web1 --json | head -n 3 | jq -c '.disks[] | [.disk, .operations.read.p99_ns]'")]
 pub struct StatsArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// All that was counted since the VM runs, once
+    /// Show the totals since the VM's start once, and exit
     #[arg(long, conflicts_with = "interval")]
     once: bool,
 
-    /// Seconds from line to line
+    /// Interval between lines, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
 

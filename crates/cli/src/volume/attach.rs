@@ -20,12 +20,12 @@ const LIBVIRT_TARGET: &str = "vda";
 /// The form of the texts in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Show {
-    /// QEMU's command line
+    /// QEMU command line
     #[default]
     Qemu,
-    /// QMP commands that plug the volume into a running guest
+    /// QMP commands that attach the volume to a running guest
     Qmp,
-    /// The parts of a libvirt domain
+    /// Elements of a libvirt domain
     Libvirt,
 }
 

@@ -43,30 +43,29 @@ fn failures(condition: &Condition) -> Option<Finding> {
 
 /// The arguments of `check`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "May run while the volume is in use, but for --data, which needs it alone or with other readers. It changes nothing.
-Without --data it reads the descriptor and looks at the files, and says nothing of the blocks in them.
-Exit status: 0 no errors, 1 errors were found.
+#[command(after_help = "Can run while the volume is in use, except with --data, which only tolerates other \
+readers. Nothing is changed. Without --data, checks the descriptor and the files, but not the blocks in \
+them.
+
+Exit status: 0 no errors; 1 errors were found.
 
 Examples:
   strongroom volume check ./ds/vm1
   strongroom volume check ./ds/vm1 --data --key-file vm1.key
-  strongroom volume check ./ds/vm1 --no-key"
-)]
+  strongroom volume check ./ds/vm1 --no-key")]
 pub struct CheckArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
     #[command(flatten)]
     key: KeyArguments,
 
-    /// Check what can be checked without the key: that the files are there and as long as they
-    /// should be
+    /// Check only what needs no key: that the files exist and have the right lengths
     #[arg(long, conflicts_with = "KeyArguments")]
     no_key: bool,
 
-    /// Read every block too. Of a volume made with --integrity each is compared with its tag; of
-    /// any other it is only known afterwards that all can be read
+    /// Also read every block. In a volume created with --integrity each block is compared with its
+    /// tag; in any other volume this only shows that all blocks are readable
     #[arg(long, conflicts_with = "no_key")]
     data: bool,
 

@@ -16,8 +16,9 @@ use crate::output::Output;
 /// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --key-provider, --key-file, --passphrase-fd or --unencrypted you are asked for a passphrase, twice.
-Whoever loses the passphrase or the key file loses the volume: there is no other way in.
+    after_help = "Without --key-provider, --key-file, --passphrase-fd or --unencrypted you are asked for \
+a passphrase, twice. If you lose the passphrase or the key file, you lose the volume: there is no other \
+way to open it.
 
 Examples:
   strongroom volume create ./ds/vm1 --size 20G
@@ -27,10 +28,10 @@ Examples:
   strongroom volume create ./ds/vm1 --size 20G --key-file vm1.key"
 )]
 pub struct CreateArguments {
-    /// Where: a name in the datastore's directory, which is made if only it is missing
+    /// Path of the new volume, in the datastore's directory; the last missing directory is created
     path: PathBuf,
 
-    /// The size that the guest sees, as in 20G, 1.5T or a number of bytes; a multiple of 512 from
+    /// Size that the guest sees, such as 20G, 1.5T or a number of bytes; a multiple of 512 from
     /// 4096 to 64T
     #[arg(long)]
     size: VolumeSize,
@@ -45,14 +46,13 @@ pub struct CreateArguments {
 /// Provisioning, and integrity tags.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ProvisioningArguments {
-    /// Take all the space now, and keep it; otherwise it is taken when it is written to, and
-    /// discards give it back
+    /// Allocate all space now and keep it; by default it is allocated on write, and discards free
+    /// it
     #[arg(long)]
     thick: bool,
 
-    /// Keep a keyed tag of every block, by which reads notice a block that is damaged, misplaced or
-    /// put back to an earlier content; takes 1/256 of the space, and time. Of encrypted volumes
-    /// only
+    /// Store a keyed tag for every block, so that reads detect a block that is damaged, misplaced
+    /// or replaced by an old one; takes 1/256 of the space, and time. Only for encrypted volumes
     #[arg(long)]
     pub integrity: bool,
 }

@@ -17,18 +17,19 @@ use crate::terminal::{Terminal, TerminalError};
 /// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The keys go first, so that nothing readable is left wherever the blocks lie; copies and backups of the \
-volume's descriptor keep theirs. Also deletes what an interrupted creation or deletion left.
+    after_help = "Deletes the keys first, so that the blocks are unreadable wherever they remain; copies \
+and backups of the volume's descriptor keep theirs. Also removes the remains of an interrupted creation \
+or deletion.
 
 Examples:
   strongroom volume delete ./ds/vm1
   strongroom volume delete ./ds/vm1 --yes"
 )]
 pub struct DeleteArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 

@@ -22,21 +22,21 @@ use crate::progress::Meter;
 /// The arguments of `export`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The image holds the guest's data in plain text, whatever protects the volume. Only its owner may read it. An export \
-that fails or is interrupted leaves nothing behind.
+    after_help = "The image contains the guest's data in plain text, whatever protects the volume. Only \
+its owner can read it. A failed or interrupted export leaves nothing behind.
 
 Examples:
   strongroom volume export ./ds/vm1 vm1.qcow2 --format qcow2
   strongroom volume export ./ds/vm1 vm1.raw --format raw --key-file vm1.key"
 )]
 pub struct ExportArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
-    /// The new image; must not exist
+    /// Image file to write; must not exist
     destination: PathBuf,
 
-    /// The image's format
+    /// Format of the image
     #[arg(long, value_enum)]
     format: NewFormatArgument,
 

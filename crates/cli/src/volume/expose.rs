@@ -39,19 +39,21 @@ const KEY_RETRY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// The arguments of `expose`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Stays in the foreground. The first line on stdout, printed when clients can connect, is the NBD URI, or \
-for vhost-user the socket's path. SIGTERM, SIGINT (Control-C) and SIGHUP end it: what is in flight is done and flushed first.
+    after_help = "Runs in the foreground. When clients can connect, the first line on stdout is the NBD \
+URI, or for vhost-user the socket's path. SIGTERM, SIGINT (Control-C) and SIGHUP end it after requests \
+in flight are completed and flushed.
 
-The volume is served by a worker, a process of its own without rights, without the volume's own key and without a \
-way to open anything. One that dies is replaced at once, and its clients see a pause. While the volume is exposed, \
-'volume resize' and 'volume upgrade' work on it; neither needs its key.
+The volume is served by a worker, a separate process without privileges, without the volume's \
+key-encryption key, and unable to open files. A worker that dies is replaced at once, and its clients \
+see a pause. While the volume is exposed, 'volume resize' and 'volume upgrade' work on it; neither needs \
+its key.
 
-A key that a key provider keeps is held in memory under a lease. While the provider cannot be reached, the volume is served on: \
-'volume info' shows the outage. A key that is revoked or destroyed is wiped here; what becomes of the volume then is \
-set with 'key-provider add --on-revocation'.
+A key from a key provider is held in memory under a lease. While the provider cannot be reached, the \
+volume stays available, and 'volume info' shows the outage. A key that is revoked or destroyed is wiped \
+from memory; 'key-provider add --on-revocation' sets what then happens to the volume.
 
-Over TCP every client needs a certificate that the authority signed and that names an identity given with \
---authorize: dns:NAME, uri:URI, or sha256:FINGERPRINT. Without TLS not a byte is served.
+Over TCP every client needs a certificate that is signed by the authority and names an identity given \
+with --authorize: dns:NAME, uri:URI, or sha256:FINGERPRINT. No data is sent without TLS.
 
 Examples:
   strongroom volume expose ./ds/vm1
@@ -62,31 +64,31 @@ Examples:
     --authorize dns:host1.example.org --tls-ca ca.pem --tls-cert cert.pem --tls-key key.pem"
 )]
 pub struct ExposeArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
     #[command(flatten)]
     address: AddressArguments,
 
-    /// Let members of GROUP, a name or a number, connect to the unix socket too: mode 0660 in place
-    /// of 0600. QEMU may run as another user than this, as libvirt's guests do
+    /// Group, by name or number, whose members may connect to the unix socket, too: mode 0660
+    /// instead of 0600. QEMU may run as another user, as guests of libvirt do
     #[arg(long, value_name = "GROUP", value_parser = parse_group)]
     socket_group: Option<Gid>,
 
-    /// Take no writes; others can read beside it
+    /// Refuse writes; others can read the volume at the same time
     #[arg(long)]
     read_only: bool,
 
-    /// For whom lines to paste are printed; with --json, all of them are
-    #[arg(long, value_enum, value_name = "WHOM", default_value_t)]
+    /// Form of the printed instructions for connecting; --json prints all of them
+    #[arg(long, value_enum, value_name = "FORM", default_value_t)]
     show: Show,
 
-    /// On a machine with several NUMA nodes, the one that the VM is on: the worker runs there.
-    /// 'auto' is near the device that the volume is on; 'none' leaves it to the kernel
+    /// NUMA node of the VM, for the worker to run on. 'auto' is the node of the volume's device;
+    /// 'none' leaves it to the kernel
     #[arg(long, value_name = "N|auto|none", default_value_t)]
     numa_node: NumaNode,
 
-    /// If the volume's key cannot be had now, fail instead of waiting until it can
+    /// Fail if the volume's key is unavailable, instead of waiting for it
     #[arg(long)]
     no_key_wait: bool,
 

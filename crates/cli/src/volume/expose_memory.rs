@@ -26,19 +26,20 @@ const NAME: &str = "memory";
 /// The arguments of `expose-memory`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "For tests, and for measuring what serving and encrypting cost without a disk. The disk is empty, and its content \
-is in the memory of the process that serves it: it is gone when that ends, and a process that dies is not replaced. \
-Blocks are encrypted as a volume's are, under a key that is made for it and kept nowhere.
+    after_help = "For tests, and for measuring the cost of serving and encrypting without a disk. The \
+disk is empty, and its content is in the memory of the process that serves it: it is lost when the \
+process ends, and a process that dies is not replaced. Blocks are encrypted like a volume's, under a \
+temporary key.
 
-Stays in the foreground. The first line on stdout, printed when clients can connect, is the socket's path. SIGTERM, SIGINT \
-(Control-C) and SIGHUP end it.
+Runs in the foreground. When clients can connect, the first line on stdout is the socket's path. \
+SIGTERM, SIGINT (Control-C) and SIGHUP end it.
 
 Examples:
   strongroom volume expose-memory --size 2G --vhost-user unix:/run/memory.sock
   strongroom volume expose-memory --size 2G --nbd unix:/run/memory.sock --unencrypted"
 )]
 pub struct ExposeMemoryArguments {
-    /// The size that clients see, as in 2G; memory is taken as it is written to
+    /// Size that clients see, such as 2G; memory is allocated on write
     #[arg(long)]
     size: VolumeSize,
 
@@ -54,11 +55,11 @@ pub struct ExposeMemoryArguments {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct SocketArguments {
-    /// Where NBD clients connect: unix:SOCKET
+    /// Address for NBD clients: unix:SOCKET
     #[arg(long, value_name = "ADDRESS")]
     nbd: Option<UnixAddress>,
 
-    /// Where QEMU connects, to have it as a virtio disk in shared memory: unix:SOCKET
+    /// Address for QEMU, as a virtio disk in shared memory: unix:SOCKET
     #[arg(long, value_name = "ADDRESS")]
     vhost_user: Option<UnixAddress>,
 }

@@ -14,15 +14,15 @@ pub fn stop_of(signals: &Signals) -> Stop<'_> {
 /// A format, or the request to detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FormatArgument {
-    /// From the image's name and first bytes, where both agree
+    /// Detect it from the image's name and first bytes, if both agree
     Auto,
-    /// The disk's bytes, one after another
+    /// Plain bytes of the disk
     Raw,
-    /// QEMU's format
+    /// QEMU
     Qcow2,
-    /// VMware's format, in one self-contained file
+    /// VMware, in one self-contained file
     Vmdk,
-    /// Hyper-V's format
+    /// Hyper-V
     Vhdx,
 }
 
@@ -41,13 +41,13 @@ impl From<FormatArgument> for FormatChoice {
 /// The format of an output image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NewFormatArgument {
-    /// The disk's bytes, one after another
+    /// Plain bytes of the disk
     Raw,
-    /// QEMU's format
+    /// QEMU
     Qcow2,
-    /// VMware's format
+    /// VMware
     Vmdk,
-    /// Hyper-V's format
+    /// Hyper-V
     Vhdx,
 }
 

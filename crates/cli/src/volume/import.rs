@@ -26,24 +26,23 @@ use crate::progress::Meter;
 
 /// The arguments of `import`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Images of other formats than raw are read by qemu-img in a sandbox that holds nothing else. An image that refers to \
-another file (backing file, data file, extents) is refused. With --format auto the format is taken from the image's \
-first bytes, but an image named .raw or .img that starts as another format is refused: its guest may have written that. \
-An import that fails or is interrupted leaves nothing behind.
+#[command(after_help = "Images in other formats than raw are read by qemu-img in a sandbox that contains \
+nothing else. An image that refers to another file (backing file, data file, extents) is refused. With \
+--format auto the format is detected from the image's first bytes, but an image named .raw or .img that \
+starts like another format is refused, because its guest may have written that. A failed or interrupted \
+import leaves nothing behind.
 
 Examples:
   strongroom volume import disk.qcow2 ./ds/vm1
-  strongroom volume import /dev/vg0/vm1 ./ds/vm1 --key-file vm1.key"
-)]
+  strongroom volume import /dev/vg0/vm1 ./ds/vm1 --key-file vm1.key")]
 pub struct ImportArguments {
-    /// The image, or a block device
+    /// Image file, or a block device
     source: PathBuf,
 
-    /// The new volume
+    /// Path of the new volume
     path: PathBuf,
 
-    /// The image's format
+    /// Format of the image
     #[arg(long, value_enum, default_value = "auto")]
     format: FormatArgument,
 

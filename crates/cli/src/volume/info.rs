@@ -21,7 +21,8 @@ use crate::output::{Output, utc};
 /// The arguments of `info`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without its key it shows what the descriptor says; with the key also whether that is authentic.
+    after_help = "Without the key, shows the content of the descriptor; with the key, also whether it is \
+authentic.
 
 Examples:
   strongroom volume info ./ds/vm1
@@ -29,7 +30,7 @@ Examples:
   strongroom volume info ./ds/vm1 --json | jq .size_bytes"
 )]
 pub struct InfoArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
     #[command(flatten)]

@@ -14,13 +14,13 @@ use crate::output::{Output, Table, utc};
 
 /// The arguments of `list`.
 #[derive(Debug, Args)]
-#[command(after_help = "Needs no key: it shows what the datastore says, and nothing has vouched for that.
+#[command(after_help = "Needs no key: the list is read from the datastore and not authenticated.
 
 Examples:
   strongroom volume list ./ds
   strongroom volume list ./ds --json | jq -r '.items[].path'")]
 pub struct ListArguments {
-    /// The datastore: the directory that holds the volumes
+    /// Directory of the datastore
     datastore: PathBuf,
 }
 

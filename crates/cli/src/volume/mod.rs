@@ -33,30 +33,30 @@ use crate::output::Output;
 /// The commands for volumes.
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// Make a volume
+    /// Create a volume
     Create(create::CreateArguments),
     /// List the volumes of a datastore
     List(list::ListArguments),
-    /// Show what a volume is
+    /// Show the details of a volume
     Info(info::InfoArguments),
-    /// Let QEMU, or any other NBD client, use a volume
+    /// Expose a volume to QEMU or any other NBD client
     Expose(Box<expose::ExposeArguments>),
-    /// Let clients use an empty disk in memory, for tests and measuring
+    /// Expose an empty disk in memory, for tests and measurements
     ExposeMemory(expose_memory::ExposeMemoryArguments),
-    /// Make a volume larger, also while it is exposed
+    /// Grow a volume, even while it is exposed
     Resize(resize::ResizeArguments),
-    /// Move an exposed volume to the program that is installed now
+    /// Upgrade the worker of an exposed volume to the installed program
     Upgrade(upgrade::UpgradeArguments),
-    /// Move volumes to other keys, also while they are exposed; no data is copied
+    /// Move volumes to new keys, even while they are exposed; no data is copied
     Rekey(Box<rekey::RekeyArguments>),
-    /// Look for damage, and change nothing
+    /// Check a volume for damage, without changing it
     Check(check::CheckArguments),
-    /// Make, list, go back to and delete snapshots of a volume
+    /// Create, list, revert to and delete snapshots of a volume
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
-    /// Make a volume of a disk image
+    /// Import a disk image into a new volume
     Import(import::ImportArguments),
-    /// Make a disk image of a volume: plain guest data
+    /// Export a volume to an unencrypted disk image
     Export(export::ExportArguments),
     /// Delete a volume for good
     Delete(delete::DeleteArguments),

@@ -33,8 +33,8 @@ pub struct OpenArguments {
 /// How long to wait for the volume's lock.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LockArguments {
-    /// How long to wait until another process lets go of the volume, as in 3s, 500ms or 2m. One
-    /// that was killed lets go within a tenth of a second, on a slow disk later
+    /// How long to wait for another process to release the volume, such as 3s, 500ms or 2m. A
+    /// killed process releases it within a tenth of a second, later on a slow disk
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
     pub lock_wait: Duration,
 }
@@ -42,16 +42,17 @@ pub struct LockArguments {
 /// What the volume is expected to be.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct FreshnessArguments {
-    /// Refuse a volume whose descriptor is older than generation N: somebody put an old copy back
+    /// Refuse a volume whose descriptor is older than generation N, as after the restore of an old
+    /// copy
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub least_generation: u64,
 
-    /// Refuse a volume that is not under this key: somebody who had an earlier one could have made
-    /// its descriptor
+    /// Refuse a volume with another KEK: the owner of an earlier KEK could have forged its
+    /// descriptor
     #[arg(long, value_name = "KEK-ID")]
     pub expect_kek: Option<KekId>,
 
-    /// Refuse another volume than this one: somebody exchanged two
+    /// Refuse a volume with another id
     #[arg(long, value_name = "VOLUME-ID")]
     pub expect_volume: Option<VolumeId>,
 }

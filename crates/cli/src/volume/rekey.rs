@@ -22,12 +22,14 @@ use crate::output::Output;
 /// The arguments of `rekey`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nothing is copied: the keys of the data are wrapped anew, and the data stays. Each key is replaced by one: volumes that shared a \
-key share the next. Volumes may be exposed meanwhile. The job can be interrupted, or killed, at any moment: called again \
-in the same way, it goes on, and until a volume is done the old key opens it. Volumes whose present key is given in different ways \
-(a key file, a passphrase) take one call each; a key provider's is found by itself.
+    after_help = "No data is copied: only the data keys are wrapped again. Each key is replaced by one \
+new key: volumes that shared a key share the new one. Volumes may be exposed meanwhile. If the job is \
+interrupted or killed, run it again to continue; until a volume is done, the old key opens it. Volumes \
+whose present keys are given in different ways (a key file, a passphrase) need one command each; a key \
+provider's keys are found automatically.
 
-The old key still opens old copies of the volume's descriptor. Was it compromised, destroy it where it is kept.
+The old key still opens old copies of the volume's descriptor. If it was compromised, destroy it where \
+it is stored.
 
 Examples:
   strongroom volume rekey --kek ./ds/vm1 --to-key-provider corp
@@ -35,15 +37,15 @@ Examples:
   strongroom volume rekey --kek ./ds/vm1 ./ds/vm2 --passphrase-fd 3 3<old --to-key-file new.key"
 )]
 pub struct RekeyArguments {
-    /// The volumes
+    /// Paths of the volumes
     #[arg(required_unless_present = "datastore", conflicts_with = "datastore")]
     paths: Vec<PathBuf>,
 
-    /// All volumes of the datastore DIR that are encrypted
+    /// Move all encrypted volumes of the datastore DIR
     #[arg(long, value_name = "DIR")]
     datastore: Option<PathBuf>,
 
-    /// Replace the key-encryption key, which wraps the keys of the data
+    /// Replace the key-encryption key, which wraps the data keys
     #[arg(long, required = true)]
     kek: bool,
 
@@ -64,19 +66,19 @@ pub struct RekeyArguments {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct TargetArguments {
-    /// Make the new keys at key provider NAME
+    /// Create the new keys at key provider NAME
     #[arg(long, value_name = "NAME")]
     to_key_provider: Option<ProviderName>,
 
-    /// The new key is in FILE, as --key-file takes it
+    /// Read the new key from FILE, as --key-file does
     #[arg(long, value_name = "FILE")]
     to_key_file: Option<PathBuf>,
 
-    /// The new passphrase is read from file descriptor N
+    /// Read the new passphrase from file descriptor N
     #[arg(long, value_name = "N")]
     to_passphrase_fd: Option<u32>,
 
-    /// Be asked for the new passphrase, twice
+    /// Ask for the new passphrase, twice
     #[arg(long)]
     to_passphrase: bool,
 }

@@ -20,18 +20,19 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(600);
 /// The arguments of `resize`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A volume can grow, not shrink. What is new reads as zeroes; the guest's own partitions and file \
-systems are for the guest to grow. A volume that is exposed grows while it is used, and needs no key here: the process that \
-exposes it has it. A guest over vhost-user sees the new size at once, NBD clients when they connect again.
+    after_help = "A volume can grow, not shrink. The new space reads as zeroes; grow partitions and file \
+systems in the guest. An exposed volume grows while it is used, and needs no key here, because the \
+process that exposes it has the key. A guest over vhost-user sees the new size at once, NBD clients \
+after reconnecting.
 
 Example:
   strongroom volume resize ./ds/vm1 --size 40G"
 )]
 pub struct ResizeArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
-    /// The new size, as in 40G
+    /// New size, such as 40G
     #[arg(long)]
     size: VolumeSize,
 

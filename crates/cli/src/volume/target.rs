@@ -35,12 +35,12 @@ pub struct ServerTls {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub struct AddressArguments {
-    /// Where NBD clients connect: unix:SOCKET or tcp:HOST:PORT [default: unix:PATH.sock, beside the
+    /// Address for NBD clients: unix:SOCKET or tcp:HOST:PORT [default: unix:PATH.sock, beside the
     /// volume]
     #[arg(long, value_name = "ADDRESS")]
     nbd: Option<NbdAddress>,
 
-    /// Where QEMU connects, to have the volume as a virtio disk in shared memory: unix:SOCKET
+    /// Address for QEMU, as a virtio disk in shared memory: unix:SOCKET
     #[arg(long, value_name = "ADDRESS")]
     vhost_user: Option<UnixAddress>,
 }
@@ -50,19 +50,19 @@ pub struct AddressArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Over TCP")]
 pub struct TlsArguments {
-    /// Certificates of the authorities that sign clients' certificates
+    /// Certificates of the authorities that sign clients' certificates, PEM
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 
-    /// The server's certificate, and those that lead to its root
+    /// Certificate of the server, with its chain, PEM
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
-    /// The server's private key
+    /// Private key of the server, PEM
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
-    /// A client that may connect; can be given more than once
+    /// Client that may connect; repeatable
     #[arg(long, value_name = "IDENTITY")]
     authorize: Vec<Identity>,
 }

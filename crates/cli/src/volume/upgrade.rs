@@ -17,18 +17,19 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 /// The arguments of `upgrade`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The volume stays exposed: a worker of the new program is started and given the keys, the old one drains and \
-hands over, and the guest waits for a few milliseconds. Clients over NBD are disconnected in order and connect again. \
-Where the new program cannot take over, the old one goes on. The process that was started with 'volume expose' stays as it is, \
-and holds the key: none is needed here.
+    after_help = "The volume stays exposed: a worker of the new program is started and given the keys, \
+the old one drains and hands over, and the guest waits for a few milliseconds. NBD clients are \
+disconnected in order, and reconnect. If the new program cannot take over, the old worker continues. The \
+process of 'volume expose' is not replaced; it has the key, so none is needed here.
 
-A volume that is exposed with --read-only is not upgraded; end that and expose it again.
+A volume that is exposed with --read-only cannot be upgraded; end that process, and expose the volume \
+again.
 
 Example, after the program was replaced by a newer one:
   strongroom volume upgrade ./ds/vm1"
 )]
 pub struct UpgradeArguments {
-    /// The volume, which is exposed
+    /// Path of the volume, which must be exposed
     path: PathBuf,
 }
 

@@ -19,8 +19,9 @@ use crate::output::Output;
 /// The arguments of `add`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The disk is empty, and under the VM's key; of a VM that is not encrypted it is not either. A guest that runs sees it at once, \
-as a virtio disk whose serial number is its name; it is there at every start from then on.
+    after_help = "The disk is empty, and encrypted under the VM's key unless the VM is not encrypted. A \
+running guest sees it at once, as a virtio disk whose serial number is the disk's name; it is also there \
+at every later start.
 
 Examples:
   strongroom vm disk add web1 --size 20G
@@ -29,29 +30,30 @@ Examples:
   strongroom vm disk add web1 --size 2G --swap"
 )]
 pub struct AddArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// Its size, as in 20G
+    /// Size of the disk, such as 20G
     #[arg(long, value_name = "SIZE", value_parser = parse_disk)]
     size: VolumeSize,
 
-    /// To swap memory out to: empty at each start. The guest finds it by its label, swap0 and so on
+    /// Make it a swap disk, empty at each start; the guest finds it by its label, swap0 and so on
     #[arg(long)]
     swap: bool,
 
-    /// Keep a keyed tag for each block: a block that somebody changed or put back fails to be read
+    /// Store a keyed tag for each block: a block that was modified or replaced by an old one cannot
+    /// be read
     #[arg(long, conflicts_with = "swap")]
     integrity: bool,
 
-    /// Fill it with this image; the VM has to be off
+    /// Image to write to the disk; the VM must be off
     #[arg(long, value_name = "FILE", conflicts_with_all = ["swap", "no_wait"])]
     image: Option<PathBuf>,
 
     #[command(flatten)]
     format: ImageArguments,
 
-    /// How the guest gets at it
+    /// Protocol between the guest and the disk
     #[arg(long, value_parser = frontend(), default_value = "vhost-user")]
     frontend: DiskFrontend,
 

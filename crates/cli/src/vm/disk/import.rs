@@ -23,19 +23,19 @@ use crate::volume::image_format::FormatArgument;
 
 /// The arguments of `import`.
 #[derive(Debug, Args)]
-#[command(after_help = "What was on the disk is gone.
+#[command(after_help = "The previous content of the disk is lost.
 
 Examples:
   strongroom vm disk import web1 disk0 debian.qcow2
   strongroom vm disk import web1 disk1 data.img --format raw")]
 pub struct ImportArguments {
-    /// The VM
+    /// Name or id of the VM
     vm: String,
 
-    /// The disk: disk0 is the first
+    /// Name of the disk; disk0 is the first
     disk: String,
 
-    /// The image, or a block device
+    /// Image file, or a block device
     image: PathBuf,
 
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub struct ImportArguments {
 /// The options for an image.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ImageArguments {
-    /// The image's format
+    /// Format of the image
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     format: FormatArgument,
 }

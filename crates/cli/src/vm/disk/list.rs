@@ -16,7 +16,7 @@ use crate::output::{Output, Table};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm disk list web1")]
 pub struct ListArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
     #[command(flatten)]

@@ -16,19 +16,19 @@ use crate::output::Output;
 /// The commands for a VM's disks.
 #[derive(Debug, Subcommand)]
 pub enum DiskCommand {
-    /// Add a disk to a VM, while it runs or is off
+    /// Add a disk to a VM that runs or is off
     Add(add::AddArguments),
     /// List the disks of a VM
     List(list::ListArguments),
-    /// Make a disk larger, while the VM runs or is off
+    /// Grow a disk of a VM that runs or is off
     Resize(resize::ResizeArguments),
-    /// Take a disk out of a VM and delete it, while the VM runs or is off
+    /// Remove a disk from a VM that runs or is off, and delete it
     Remove(remove::RemoveArguments),
-    /// Fill a disk of a VM that is off with an image
+    /// Write an image to a disk of a VM that is off
     Import(import::ImportArguments),
-    /// Make a volume a disk of a guest that libvirt runs
+    /// Attach a volume to a guest of libvirt
     Attach(Box<AttachArguments>),
-    /// Take such a disk out again
+    /// Detach a volume from a guest of libvirt
     Detach(DetachArguments),
 }
 

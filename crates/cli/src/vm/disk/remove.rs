@@ -13,22 +13,20 @@ use crate::output::Output;
 
 /// The arguments of `remove`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "What is on the disk is gone. The guest of a VM that runs is asked to let go of it, and has a minute; end what uses the disk in \
-the guest before. The first disk of a VM stays.
+#[command(after_help = "The content of the disk is lost. The guest of a running VM is asked to release it \
+within a minute; stop using the disk in the guest first. The first disk of a VM cannot be removed.
 
 Examples:
   strongroom vm disk remove web1 disk1
-  strongroom vm disk remove web1 disk1 --yes"
-)]
+  strongroom vm disk remove web1 disk1 --yes")]
 pub struct RemoveArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The disk, as in disk1
+    /// Name of the disk, such as disk1
     disk: String,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 

@@ -15,21 +15,20 @@ use crate::output::Output;
 
 /// The arguments of `resize`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "A disk can grow, not shrink. A guest that runs sees the new size at once; its partitions and file systems are the guest's to \
-grow. Of a VM that runs, a disk on NBD or for swap does not grow.
+#[command(after_help = "A disk can grow, not shrink. A running guest sees the new size at once; grow its \
+partitions and file systems in the guest. While a VM runs, its disks on NBD and its swap disks cannot \
+grow.
 
 Example:
-  strongroom vm disk resize web1 disk0 --size 40G"
-)]
+  strongroom vm disk resize web1 disk0 --size 40G")]
 pub struct ResizeArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// The disk: disk0 is the first
+    /// Name of the disk; disk0 is the first
     disk: String,
 
-    /// Its new size, as in 40G
+    /// New size, such as 40G
     #[arg(long, value_name = "SIZE", value_parser = parse_disk)]
     size: VolumeSize,
 

@@ -18,15 +18,17 @@ use crate::output::Output;
 /// The arguments of `attach`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "For guests that libvirt runs; neither a VM of Strongroom's nor its API is needed, and the guest stays libvirt's. \
-The volume is served by strongroom-volume@.service, from now on and from each start of this machine on, before libvirt starts \
-guests; so its key must be had without a person: from a key provider, or in a key file. Where there is no systemd, or without \
-root, it is said what to run; a volume that is exposed already is taken as it is.
+    after_help = "For guests that libvirt runs; this needs neither a VM of Strongroom nor its API, and \
+libvirt keeps managing the guest. strongroom-volume@.service serves the volume, now and after each boot, \
+before libvirt starts guests; so its key must be available without a person, from a key provider or a \
+key file. Without systemd or without root, the command prints what to run; a volume that is already \
+exposed is used as it is.
 
-Over vhost-user the guest's memory has to be shared (<memoryBacking> in the domain); where it is not, it is said how, or --frontend nbd does without.
+Over vhost-user the guest's memory must be shared (<memoryBacking> in the domain); if it is not, the \
+command explains how to change it, or use --frontend nbd.
 
-Called again, it does what is still to be done. After 'volume rekey' to another key file or to a key provider, call it again \
-with that, for the next start.
+A repeated command does only what is still missing. After 'volume rekey' to another key file or to a key \
+provider, run it again with the new key, for the next boot.
 
 Examples:
   strongroom vm disk attach --libvirt web1 /srv/volumes/data1 --key-file /etc/strongroom/data1.key
@@ -34,22 +36,22 @@ Examples:
   strongroom vm disk attach --libvirt web1 /srv/volumes/data1 --frontend nbd --connect qemu:///system"
 )]
 pub struct AttachArguments {
-    /// The guest: a domain of libvirt, by name, id or UUID
+    /// Guest: name, id or UUID of a libvirt domain
     #[arg(long, value_name = "DOMAIN", required = true)]
     libvirt: String,
 
-    /// The volume
+    /// Path of the volume
     volume: PathBuf,
 
-    /// By which protocol [default: as it is exposed already, or vhost-user]
+    /// Protocol [default: that of an exposed volume, or vhost-user]
     #[arg(
         long,
         value_name = "PROTOCOL",
-        value_parser = frontend_as("A virtio disk in shared memory", "Over a unix socket, through QEMU")
+        value_parser = frontend_as("Virtio disk in shared memory", "NBD over a unix socket, through QEMU")
     )]
     frontend: Option<DiskFrontend>,
 
-    /// What libvirt is to call the disk: vdb, vdc, ... [default: the first that is free]
+    /// libvirt's name for the disk: vdb, vdc, ... [default: the first free one]
     #[arg(long, value_name = "NAME", value_parser = parse_target)]
     target: Option<String>,
 
@@ -66,7 +68,8 @@ pub struct AttachArguments {
 /// The libvirt connection.
 #[derive(Debug, Args)]
 pub struct ConnectArguments {
-    /// Which libvirt, as virsh has it: qemu:///system, qemu:///session, ... [default: virsh's own]
+    /// libvirt connection, as for virsh: qemu:///system, qemu:///session, ... [default: virsh's
+    /// own]
     #[arg(long, value_name = "URI")]
     connect: Option<String>,
 }
@@ -81,11 +84,11 @@ impl ConnectArguments {
 /// Whether a change affects the running guest or its next starts, as in virsh.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ScopeArguments {
-    /// The guest that runs, and not its next starts [default: both, as far as there is either]
+    /// Change only the running guest, not its next starts [default: both, where they exist]
     #[arg(long)]
     live: bool,
 
-    /// The guest's next starts, and not as it runs
+    /// Change only the guest's next starts, not the running guest
     #[arg(long)]
     config: bool,
 }

@@ -14,19 +14,20 @@ use crate::output::Output;
 /// The arguments of `detach`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Undoes what 'attach' did: the disk leaves the domain, and the service that was set up for it ends and no longer starts with this \
-machine. A volume that somebody exposes by hand is exposed on. Unmount the disk in the guest first. It takes no key, and the volume stays as it is.
+    after_help = "Reverts 'attach': removes the disk from the domain, and stops and disables the service \
+that was set up for it. A volume that was exposed by hand stays exposed. Unmount the disk in the guest \
+first. No key is needed, and the volume is not changed.
 
 Examples:
   strongroom vm disk detach --libvirt web1 /srv/volumes/data1
   strongroom vm disk detach --libvirt web1 /srv/volumes/data1 --config"
 )]
 pub struct DetachArguments {
-    /// The guest: a domain of libvirt, by name, id or UUID
+    /// Guest: name, id or UUID of a libvirt domain
     #[arg(long, value_name = "DOMAIN", required = true)]
     libvirt: String,
 
-    /// The volume
+    /// Path of the volume
     volume: PathBuf,
 
     #[command(flatten)]

@@ -45,12 +45,13 @@ const PROBLEM_BYTES_MAX: u64 = 64 * 1024;
 /// The arguments of `screen`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --listen, viewers connect to a unix socket that this account alone can reach (TigerVNC: vncviewer SOCKET; virt-viewer: \
-remote-viewer vnc+unix://SOCKET). With --listen, they connect to a port of this machine's loopback: the kernel is asked whose each connection is, and \
-only those of this account and of root are let in, and of --viewer's. From another machine, forward the port: \
-ssh -L 5901:127.0.0.1:5901 HOST. Each viewer takes a ticket, and an event says who asked for it.
+    after_help = "Without --listen, viewers connect to a unix socket that only this account can reach \
+(TigerVNC: vncviewer SOCKET; virt-viewer: remote-viewer vnc+unix://SOCKET). With --listen, they connect \
+to a port on this machine's loopback; only viewers of this account, of root and of the account given \
+with --viewer are admitted, according to the kernel. From another machine, forward the port: ssh -L \
+5901:127.0.0.1:5901 HOST. Each viewer uses a ticket, and an event records who requested it.
 
-It ends with Control-C; the VM runs on.
+Control-C ends it; the VM keeps running.
 
 Examples:
   strongroom vm screen web1
@@ -59,24 +60,23 @@ Examples:
   strongroom vm screen web1 --screenshot web1.png"
 )]
 pub struct ScreenArguments {
-    /// The VM, by name or id
+    /// Name or id of the VM
     vm: String,
 
-    /// Listen on this loopback address for viewers, instead of on a unix socket; port 0 is any free
+    /// Loopback address to listen on for viewers instead of a unix socket; port 0 selects a free
     /// one
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = door::parse_loopback)]
     listen: Option<SocketAddr>,
 
-    /// The account whose viewers are let in, too; its name or number
+    /// Name or number of another account whose viewers are admitted
     #[arg(long, value_name = "USER", requires = "listen", value_parser = door::parse_account)]
     viewer: Option<u32>,
 
-    /// Make the unix socket here; by default it is in a new directory of its own
+    /// Path of the unix socket [default: in a new directory]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
 
-    /// Write what the screen shows into this new file, a PNG picture, and end. It is guest data in
-    /// the clear
+    /// Write a screenshot to this new file, in PNG format, and exit. It is unencrypted guest data
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "socket"])]
     screenshot: Option<PathBuf>,
 

@@ -19,25 +19,24 @@ use crate::output::Output;
 /// The arguments of `create`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nothing is copied: what is written from then on goes to a new layer with a key of its own. A volume that is \
-exposed stays so, and its clients wait for some milliseconds; the process that exposes it has the key, so none is needed here. \
-The command returns when the snapshot is durable. The snapshot holds what the disk holds at one instant, as after a power cut; \
-flush in the guest (`sync`, `fsfreeze`) to have more in it. With --with, several exposed volumes have a snapshot of the same \
-instant, or none of them has one.
+    after_help = "No data is copied: later writes go to a new layer with its own key. An exposed volume \
+stays exposed, and its clients wait for some milliseconds; no key is needed here, because the process \
+that exposes it has the key. The command returns when the snapshot is durable. The snapshot contains the \
+disk at one instant, as after a power cut; flush in the guest (`sync`, `fsfreeze`) to include cached \
+data. With --with, several exposed volumes get a snapshot of the same instant, or none of them does.
 
 Examples:
   strongroom volume snapshot create ./ds/vm1 before-upgrade
   strongroom volume snapshot create ./ds/vm1 before-upgrade --with ./ds/vm1-data --with ./ds/vm2"
 )]
 pub struct CreateArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
-    /// What the snapshot is called
+    /// Name of the snapshot
     name: SnapshotName,
 
-    /// Another exposed volume, which has a snapshot of this name at the same instant; can be
-    /// repeated
+    /// Another exposed volume, which gets a snapshot of this name at the same instant; repeatable
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
 

@@ -18,18 +18,19 @@ use crate::output::Output;
 /// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The volume keeps what it holds, and so do its other snapshots. What only this snapshot needed goes at once, with its \
-key. Where another one, or the volume, still needs a part of it, two layers are made one: here, if nobody exposes the volume, \
-otherwise by 'volume snapshot merge' when nobody does. That can be interrupted, and is done again by the next merge.
+    after_help = "The content of the volume and of its other snapshots does not change. Data that only \
+this snapshot needed is removed at once, with its key. If another snapshot or the volume still needs a \
+part of it, two layers are merged: now if the volume is not exposed, otherwise later by 'volume snapshot \
+merge'. An interrupted merge is repeated by the next one.
 
 Example:
   strongroom volume snapshot delete ./ds/vm1 before-upgrade"
 )]
 pub struct DeleteArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
-    /// The snapshot
+    /// Name of the snapshot
     name: SnapshotName,
 
     #[command(flatten)]

@@ -13,15 +13,13 @@ use crate::output::{Output, utc};
 
 /// The arguments of `list`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The list is read from the volume's descriptor as it is: without the key it cannot be told whether somebody \
-changed that, and the commands that use a snapshot find out.
+#[command(after_help = "The list is read from the volume's descriptor without the key, and so is not \
+authenticated; the commands that use a snapshot check it.
 
 Example:
-  strongroom volume snapshot list ./ds/vm1"
-)]
+  strongroom volume snapshot list ./ds/vm1")]
 pub struct ListArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 }
 

@@ -19,14 +19,15 @@ use crate::progress::Meter;
 /// The arguments of `merge`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nobody may be using the volume. Layers that no snapshot needs any more are made one with those above them, one pair after \
-the other. An interrupted merge loses nothing, and is done again by the next one.
+    after_help = "The volume must not be in use. Layers that no snapshot needs any more are merged with \
+those above them, one pair after the other. An interrupted merge loses nothing, and is repeated by the \
+next one.
 
 Example:
   strongroom volume snapshot merge ./ds/vm1"
 )]
 pub struct MergeArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
     #[command(flatten)]

@@ -21,15 +21,15 @@ use crate::output::Output;
 /// The commands for snapshots.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Make a snapshot, also while the volume is exposed
+    /// Create a snapshot, even while the volume is exposed
     Create(create::CreateArguments),
     /// List the snapshots of a volume
     List(list::ListArguments),
-    /// Put a volume back to what it was at a snapshot
+    /// Revert a volume to a snapshot
     Revert(revert::RevertArguments),
-    /// Delete a snapshot, also while the volume is exposed
+    /// Delete a snapshot, even while the volume is exposed
     Delete(delete::DeleteArguments),
-    /// Give back the space of snapshots that were deleted while the volume was exposed
+    /// Free the space of snapshots that were deleted while the volume was exposed
     Merge(merge::MergeArguments),
 }
 

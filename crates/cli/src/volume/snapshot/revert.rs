@@ -16,8 +16,8 @@ use crate::output::Output;
 /// Which volume, and to which snapshot.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nobody may be using the volume. Its size becomes what it was, too. What the volume holds now is kept as a snapshot \
-of the name that --keep-as gives, or is lost with --discard; the snapshot itself stays.
+    after_help = "The volume must not be in use. Its size is reverted too. Its present content is kept \
+as the snapshot named by --keep-as, or lost with --discard; the snapshot that it reverts to remains.
 
 Examples:
   strongroom volume snapshot revert ./ds/vm1 before-upgrade --keep-as failed-upgrade
@@ -25,17 +25,17 @@ Examples:
 )]
 #[group(id = "present", required = true, multiple = false, args = ["keep_as", "discard"])]
 pub struct RevertArguments {
-    /// The volume
+    /// Path of the volume
     path: PathBuf,
 
-    /// The snapshot
+    /// Name of the snapshot
     name: SnapshotName,
 
-    /// Keep what the volume holds now as a snapshot of this name
+    /// Keep the present content as a snapshot with this name
     #[arg(long, value_name = "NAME")]
     keep_as: Option<SnapshotName>,
 
-    /// Lose what was written since the last snapshot
+    /// Discard all writes since the last snapshot
     #[arg(long)]
     discard: bool,
 
