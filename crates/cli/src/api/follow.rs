@@ -87,6 +87,40 @@ pub fn follow_with_images(
     }
 }
 
+impl WaitArguments {
+    /// Waits until the task has ended, unless the user does not want to, and answers with it. `said`
+    /// is the answer for people.
+    pub fn finish(
+        &self,
+        api: &Api,
+        output: &Output,
+        verb: &'static str,
+        task: Task,
+        said: String,
+    ) -> Result<(), CliError> {
+        if self.no_wait {
+            return output.answer(&Begun(task));
+        }
+        let task = follow(api, output, verb, task)?;
+        output.answer(&Ended { task, said })
+    }
+}
+
+/// The answer for a task that has ended.
+#[derive(Serialize)]
+struct Ended {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    said: String,
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
 /// The answer for a task that is not waited for.
 #[derive(Serialize)]
 #[serde(transparent)]

@@ -1,14 +1,10 @@
 //! `strongroom vm clone`: a new VM with the content of another one.
 
-use std::fmt;
-
 use clap::Args;
-use serde::Serialize;
 use strongroom_api::Name;
-use strongroom_api::task::Task;
 use strongroom_api::vm::CloneVm;
 
-use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::api::{ApiArguments, WaitArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -45,20 +41,6 @@ pub struct CloneArguments {
     api: ApiArguments,
 }
 
-#[derive(Serialize)]
-struct Cloned {
-    #[serde(flatten)]
-    task: Task,
-    #[serde(skip)]
-    said: String,
-}
-
-impl fmt::Display for Cloned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
-    }
-}
-
 impl CloneArguments {
     /// Makes the clone.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
@@ -66,11 +48,7 @@ impl CloneArguments {
         let api = self.api.connect()?;
         let wish = CloneVm { name: name.clone(), snapshot: snapshot.clone(), datastore: datastore.clone() };
         let task = api.post(&format!("/v1/vms/{}/clone", segment(vm)), &wish)?;
-        if self.wait.no_wait {
-            return output.answer(&Begun(task));
-        }
-        let task = follow(&api, output, "cloning", task)?;
         let said = format!("{name} is a clone of {vm}; `strongroom vm start {name}` starts it");
-        output.answer(&Cloned { task, said })
+        self.wait.finish(&api, output, "cloning", task, said)
     }
 }

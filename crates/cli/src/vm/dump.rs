@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use strongroom_api::task::Task;
 use strongroom_api::vm::{Dump, DumpVm, Ticket, TicketUse};
 use strongroom_api::{ListQuery, Page};
 use strongroom_files::FileError;
@@ -193,20 +192,6 @@ impl fmt::Display for Opened {
     }
 }
 
-#[derive(Serialize)]
-struct Deleted {
-    #[serde(flatten)]
-    task: Task,
-    #[serde(skip)]
-    said: String,
-}
-
-impl fmt::Display for Deleted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
-    }
-}
-
 impl DumpCommand {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
@@ -249,11 +234,8 @@ impl DeleteArguments {
             is_meant(&format!("Delete dump {number} of VM {vm}?"))?;
         }
         let task = api.delete(&format!("/v1/vms/{}/dumps/{number}", segment(vm)))?;
-        if self.wait.no_wait {
-            return output.answer(&Begun(task));
-        }
-        let task = follow(&api, output, "deleting", task)?;
-        output.answer(&Deleted { task, said: format!("deleted dump {number} of {vm}") })
+        let said = format!("deleted dump {number} of {vm}");
+        self.wait.finish(&api, output, "deleting", task, said)
     }
 }
 

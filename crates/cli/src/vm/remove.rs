@@ -79,20 +79,6 @@ pub struct UnregisterArguments {
 }
 
 #[derive(Serialize)]
-struct Done {
-    #[serde(flatten)]
-    task: Task,
-    #[serde(skip)]
-    said: String,
-}
-
-impl fmt::Display for Done {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
-    }
-}
-
-#[derive(Serialize)]
 struct Deleted {
     #[serde(flatten)]
     task: Task,
@@ -164,11 +150,8 @@ impl RegisterArguments {
             accept_configuration: self.accept_configuration,
         };
         let task = api.post("/v1/vms/register", &wish)?;
-        if self.wait.no_wait {
-            return output.answer(&Begun(task));
-        }
-        let task = follow(&api, output, "registering", task)?;
-        output.answer(&Done { task, said: format!("{} is registered", self.directory) })
+        let said = format!("{} is registered", self.directory);
+        self.wait.finish(&api, output, "registering", task, said)
     }
 }
 
@@ -178,10 +161,7 @@ impl UnregisterArguments {
         let api = self.api.connect()?;
         let path = format!("/v1/vms/{}/unregister", segment(&self.vm));
         let task = api.post(&path, &PowerOptions::default())?;
-        if self.wait.no_wait {
-            return output.answer(&Begun(task));
-        }
-        let task = follow(&api, output, "unregistering", task)?;
-        output.answer(&Done { task, said: format!("{} is registered no longer; its files stay", self.vm) })
+        let said = format!("{} is registered no longer; its files stay", self.vm);
+        self.wait.finish(&api, output, "unregistering", task, said)
     }
 }

@@ -4,14 +4,13 @@ use std::fmt;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use strongroom_api::task::Task;
 use strongroom_api::vm::{CreateSnapshot, RevertVm, Snapshot};
 use strongroom_api::{ListQuery, Page};
 use strongroom_types::{SnapshotName, counted};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
 
 use super::remove::is_meant;
-use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::api::{Api, ApiArguments, WaitArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
@@ -190,20 +189,6 @@ impl fmt::Display for Shown {
     }
 }
 
-#[derive(Serialize)]
-struct Done {
-    #[serde(flatten)]
-    task: Task,
-    #[serde(skip)]
-    said: String,
-}
-
-impl fmt::Display for Done {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
-    }
-}
-
 impl SnapshotCommand {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
@@ -237,7 +222,7 @@ impl CreateArguments {
         let api = self.api.connect()?;
         let task = api.post(&path(&self.vm, None), &CreateSnapshot { name: self.name.clone() })?;
         let said = format!("made snapshot {} of {}", self.name, self.vm);
-        finish(&api, output, &self.wait, "making the snapshot", task, said)
+        self.wait.finish(&api, output, "making the snapshot", task, said)
     }
 }
 
@@ -266,7 +251,7 @@ impl RevertArguments {
         let wish = RevertVm { keep_as: keep_as.clone(), discard: *discard };
         let task = api.post(&format!("{}/revert", path(vm, Some(snapshot))), &wish)?;
         let said = format!("reverted {vm} to snapshot {snapshot}");
-        finish(&api, output, &self.wait, "reverting", task, said)
+        self.wait.finish(&api, output, "reverting", task, said)
     }
 }
 
@@ -279,21 +264,6 @@ impl DeleteArguments {
         }
         let task = api.delete(&path(vm, Some(snapshot)))?;
         let said = format!("deleted snapshot {snapshot} of {vm}");
-        finish(&api, output, &self.wait, "deleting", task, said)
+        self.wait.finish(&api, output, "deleting", task, said)
     }
-}
-
-fn finish(
-    api: &Api,
-    output: &Output,
-    wait: &WaitArguments,
-    doing: &'static str,
-    task: Task,
-    said: String,
-) -> Result<(), CliError> {
-    if wait.no_wait {
-        return output.answer(&Begun(task));
-    }
-    let task = follow(api, output, doing, task)?;
-    output.answer(&Done { task, said })
 }

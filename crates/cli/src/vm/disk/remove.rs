@@ -1,13 +1,9 @@
 //! `strongroom vm disk remove`.
 
-use std::fmt;
-
 use clap::Args;
-use serde::Serialize;
-use strongroom_api::task::Task;
 
 use super::super::remove::is_meant;
-use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::api::{ApiArguments, WaitArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -37,20 +33,6 @@ pub struct RemoveArguments {
     api: ApiArguments,
 }
 
-#[derive(Serialize)]
-struct Removed {
-    #[serde(flatten)]
-    task: Task,
-    #[serde(skip)]
-    said: String,
-}
-
-impl fmt::Display for Removed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
-    }
-}
-
 impl RemoveArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
@@ -59,10 +41,7 @@ impl RemoveArguments {
             is_meant(&format!("Delete {} of VM {} and everything on it?", self.disk, self.vm))?;
         }
         let task = api.delete(&format!("/v1/vms/{}/disks/{}", segment(&self.vm), segment(&self.disk)))?;
-        if self.wait.no_wait {
-            return output.answer(&Begun(task));
-        }
-        let task = follow(&api, output, "removing", task)?;
-        output.answer(&Removed { task, said: format!("{} of {} is deleted", self.disk, self.vm) })
+        let said = format!("{} of {} is deleted", self.disk, self.vm);
+        self.wait.finish(&api, output, "removing", task, said)
     }
 }

@@ -1,15 +1,11 @@
 //! `strongroom vm disk resize`.
 
-use std::fmt;
-
 use clap::Args;
-use serde::Serialize;
-use strongroom_api::task::Task;
 use strongroom_api::vm::ResizeDisk;
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::super::options::parse_disk;
-use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::api::{ApiArguments, WaitArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -39,31 +35,13 @@ pub struct ResizeArguments {
     api: ApiArguments,
 }
 
-#[derive(Serialize)]
-struct Resized {
-    #[serde(flatten)]
-    task: Task,
-    #[serde(skip)]
-    said: String,
-}
-
-impl fmt::Display for Resized {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
-    }
-}
-
 impl ResizeArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let path = format!("/v1/vms/{}/disks/{}", segment(&self.vm), segment(&self.disk));
         let task = api.patch(&path, &ResizeDisk { size_bytes: self.size })?;
-        if self.wait.no_wait {
-            return output.answer(&Begun(task));
-        }
-        let task = follow(&api, output, "resizing", task)?;
         let said = format!("{} of {} has {}", self.disk, self.vm, display_bytes(self.size.bytes()));
-        output.answer(&Resized { task, said })
+        self.wait.finish(&api, output, "resizing", task, said)
     }
 }
