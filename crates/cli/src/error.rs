@@ -216,10 +216,22 @@ pub enum CliError {
     #[error(transparent)]
     SnapshotGroup(#[from] GroupError),
     /// The volume is not exposed.
-    #[error("{path} is not exposed; nothing is to be upgraded")]
+    #[error("{path} is not exposed; {consequence}")]
     NotExposed {
         /// The volume.
         path: PathBuf,
+        /// What that means for what was asked.
+        consequence: &'static str,
+    },
+    /// A merge that was waited for does not go on.
+    #[error(
+        "the layers of {path} are not merged: {reason}; nothing is lost, and `strongroom volume snapshot merge {path}` goes on"
+    )]
+    MergeEnded {
+        /// The volume.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
     },
     /// TLS cannot be configured.
     #[error(transparent)]
@@ -378,6 +390,7 @@ impl CliError {
             Self::DestinationExists { .. } => "exists",
             Self::Transfer { .. } => "transfer",
             Self::Unsound(_) => "unsound",
+            Self::MergeEnded { .. } => "merge",
             Self::NoScreen(_) => "no_screen",
             Self::Usage(_) => "usage",
             Self::Declined => "declined",

@@ -13,6 +13,7 @@ use strongroom_worker::control::{KeyStatus, statistics_of};
 
 use super::describe::VolumeFacts;
 use super::open::FreshnessArguments;
+use super::snapshot::in_words;
 use super::statistics::StatisticsFacts;
 use crate::error::CliError;
 use crate::keys::KeyArguments;
@@ -135,6 +136,9 @@ impl fmt::Display for Info {
                 exposure.address, exposure.supervisor_pid
             )?;
             writeln!(f, "  state         {}", state(&exposure.condition))?;
+            if let Some(merge) = &exposure.merge {
+                writeln!(f, "  merge         {}", in_words(merge))?;
+            }
             if let Some(key) = &exposure.key {
                 writeln!(f, "  key lease     {}", lease(key))?;
             }

@@ -59,7 +59,7 @@ impl UpgradeArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let path = self.path.clone();
         let Some(client) = Client::connect(&path)? else {
-            return Err(CliError::NotExposed { path });
+            return Err(CliError::NotExposed { path, consequence: "nothing is to be upgraded" });
         };
         match client.ask(Request::Upgrade, ANSWER_WITHIN)? {
             Answer::Upgraded { old_worker_pid, worker_pid, program, stall_microseconds } => {

@@ -17,7 +17,7 @@ use strongroom_datastore::file::discards::{DiscardKeys, Discards, DiscardsFacts,
 use strongroom_datastore::file::*;
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_io::conformance::Conformance;
-use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Request, Sealed, Thread};
+use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Request, Sealed, Thread};
 use strongroom_memory::BufferPool;
 use strongroom_ring::Ring;
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, LayerId, VolumeId, VolumeSize};
@@ -124,7 +124,7 @@ fn passes(provisioning: Provisioning) {
         let lower = MemoryDisk::new(size, epoch(9));
         let mut queue = Queue::new(&lower);
         (0..bytes / BLOCK_BYTES).for_each(|block| queue.write(block, &[0xaa], epoch(9)));
-        let lower = LowerLayer { blocks: Arc::new(lower), discards: None };
+        let lower = LowerLayer { blocks: Arc::new(lower), discards: None, is_merged_into: false };
         let disk =
             ChainDisk::new(Arc::clone(&top) as _, discards(&path.join("discards"), bytes), vec![lower]);
         let request =
@@ -173,6 +173,8 @@ fn what_is_read_is_what_was_last_written_in_any_layer() {
             let lower = lower.iter().enumerate().rev().map(|(level, (disk, bytes))| LowerLayer {
                 blocks: Arc::clone(disk) as _,
                 discards: (level > 0).then(|| sidecar(level, *bytes)),
+                // Such a layer is read in another way, to the same result.
+                is_merged_into: level as u64 % 2 == seed % 2,
             });
             ChainDisk::new(Arc::clone(&top.0) as _, sidecar(lower.len(), top.1), lower.collect())
         };
@@ -246,7 +248,7 @@ fn nothing_that_was_recorded_is_lost_to_another_record() {
     let mut queue = Queue::new(&lower);
     (0..BLOCKS / 100).for_each(|run| queue.write(run * 100, &[7; 100], epoch(1)));
     let chain = || {
-        let lower = LowerLayer { blocks: Arc::clone(&lower) as _, discards: None };
+        let lower = LowerLayer { blocks: Arc::clone(&lower) as _, discards: None, is_merged_into: false };
         ChainDisk::new(Arc::clone(&top) as _, discards(&place.path().join("discards"), bytes), vec![lower])
     };
     let disk = chain();
@@ -290,7 +292,7 @@ fn a_damaged_record_is_an_error_where_it_matters() {
     let (top, lower) = (Arc::new(MemoryDisk::new(size, epoch(2))), Arc::new(MemoryDisk::new(size, epoch(1))));
     let path = place.path().join("discards");
     let chain = || {
-        let lower = LowerLayer { blocks: Arc::clone(&lower) as _, discards: None };
+        let lower = LowerLayer { blocks: Arc::clone(&lower) as _, discards: None, is_merged_into: false };
         ChainDisk::new(Arc::clone(&top) as _, discards(&path, bytes), vec![lower])
     };
     let disk = chain();
@@ -309,4 +311,85 @@ fn a_damaged_record_is_an_error_where_it_matters() {
     assert_eq!(queue.read(5000, 1).unwrap(), [(0, None)], "another sector");
     let refused = queue.run(Request::Discard { extent: extent(40..41) });
     assert_eq!(refused.result, Err(IoError::Integrity { block: 0 }));
+}
+
+/// A disk with a block that cannot be read.
+struct Torn {
+    disk: MemoryDisk,
+    block: u64,
+}
+
+struct TornChannel {
+    channel: Box<dyn Channel<Sealed>>,
+    torn: Extent,
+    failed: Vec<Done<Sealed>>,
+}
+
+impl Disk<Sealed> for Torn {
+    fn limits(&self) -> Limits {
+        self.disk.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
+        let channel = self.disk.open(thread, depth)?;
+        Ok(Box::new(TornChannel { channel, torn: extent(self.block..self.block + 1), failed: Vec::new() }))
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.disk.allocation(extent, report)
+    }
+}
+
+impl Channel<Sealed> for TornChannel {
+    fn submit(&mut self, io: Io<Sealed>) {
+        match &io.request {
+            Request::Read { extent, .. } if !extent.intersection(self.torn).is_empty() => {
+                let block = self.torn.offset() / BLOCK_BYTES;
+                self.failed.push(io.end(Err(IoError::Integrity { block })));
+            }
+            _ => self.channel.submit(io),
+        }
+    }
+
+    fn kick(&mut self) {
+        self.channel.kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done<Sealed>>) {
+        done.append(&mut self.failed);
+        self.channel.poll(done);
+    }
+}
+
+/// A merge that was interrupted leaves blocks in the lower layer that do not match their tags. The
+/// upper layer has all of these.
+#[test]
+fn a_layer_that_is_merged_into_is_not_read_where_the_one_above_has_the_block() {
+    const BLOCKS: u64 = 64;
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let size = VolumeSize::new(BLOCKS * BLOCK_BYTES).unwrap();
+    let read = |is_merged_into| {
+        let [top, upper, lower] = [3, 2, 1].map(|number| MemoryDisk::new(size, epoch(number)));
+        Queue::new(&lower).write(0, &[1; 40], epoch(1));
+        let mut queue = Queue::new(&upper);
+        [5, 9].into_iter().for_each(|block| queue.write(block, &[2], epoch(2)));
+        Queue::new(&top).write(20, &[3; 4], epoch(3));
+        let layer = |blocks, discards, is_merged_into| LowerLayer { blocks, discards, is_merged_into };
+        let own = |name: &str| discards(&place.path().join(name), size.bytes());
+        let lower = Torn { disk: lower, block: 9 };
+        let lower = vec![
+            layer(Arc::new(upper), Some(own("upper")), false),
+            layer(Arc::new(lower), None, is_merged_into),
+        ];
+        Queue::new(&ChainDisk::new(Arc::new(top), own("top"), lower)).read(0, BLOCKS)
+    };
+    let mut expected = [vec![(1, Some(epoch(1))); 40], vec![(0, None); 24]].concat();
+    [5, 9].into_iter().for_each(|block| expected[block] = (2, Some(epoch(2))));
+    expected[20..24].fill((3, Some(epoch(3))));
+    assert_eq!(read(true).unwrap(), expected);
+    assert_eq!(read(false), Err(IoError::Integrity { block: 9 }), "the block between is read in vain");
 }

@@ -36,5 +36,5 @@ pub use error::{Errno, IoError};
 pub use file::{DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken};
 pub use inflight::{InFlight, Slot};
 pub use locks::{Lock, LockMode, LockQueue, LockTicket, RangeLocks};
-pub use reactor::{IdleReactor, Reactor, Thread, Waker};
+pub use reactor::{EventLoop, IdleReactor, Reactor, Thread, Waker};
 pub use request::{Done, Io, Payload, Plain, Request, RequestKind, Sealed};

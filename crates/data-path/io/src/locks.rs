@@ -184,8 +184,8 @@ impl Inbox {
     }
 }
 
-/// One queue's handle to take and release locks. Ranges that it holds or waits for when it is
-/// dropped stay held.
+/// One queue's way to take and release locks. What it still holds when it is dropped stays held; what
+/// it waits for is forgotten.
 pub struct LockQueue {
     locks: Arc<RangeLocks>,
     inbox: Arc<Inbox>,
@@ -240,15 +240,23 @@ impl LockQueue {
     }
 }
 
-/// Removes the queue's table if it is empty, unless a lock may still be granted to it.
+/// What waits has not begun, so it is forgotten, and what was granted and not taken is given back. A
+/// table with nothing in it is nobody's concern any more.
 impl Drop for LockQueue {
     fn drop(&mut self) {
         let mut state = self.locks.state.lock();
         let shared = &self.inbox.shared;
-        let waits = state.waiting.iter().any(|waiter| Arc::ptr_eq(&waiter.inbox.shared, shared));
-        if !waits && shared.ranges().is_empty() {
+        state.waiting.retain(|waiter| !Arc::ptr_eq(&waiter.inbox, &self.inbox));
+        for (_, Lock(mode, index)) in self.inbox.granted.lock().drain(..) {
+            match mode {
+                LockMode::Exclusive => state.exclusive.let_go(index),
+                LockMode::Shared => shared.ranges().let_go(index),
+            }
+        }
+        if shared.ranges().is_empty() {
             state.queues.retain(|queue| !Arc::ptr_eq(queue, shared));
         }
+        self.locks.serve_waiting(state);
     }
 }
 
@@ -344,6 +352,24 @@ mod tests {
         assert_eq!(second.acquire(extent(0, 512), Exclusive, LockTicket(2)), None);
         assert_eq!(format!("{locks:?}"), "RangeLocks(1 held, 1 waiting)");
         assert_eq!(locks.state.lock().queues.len(), 2, "the third left nothing");
+    }
+
+    /// A connection ends while its requests wait: those of other connections go on.
+    #[test]
+    fn what_a_queue_waits_for_is_forgotten_with_it() {
+        let locks = RangeLocks::new();
+        let (first, second, third) = (queue(&locks), queue(&locks), queue(&locks));
+        let held = first.acquire(extent(0, 4096), Exclusive, LockTicket(1)).unwrap();
+        assert_eq!(second.acquire(extent(0, 4096), Shared, LockTicket(2)), None);
+        assert_eq!(second.acquire(extent(0, 512), Exclusive, LockTicket(3)), None);
+        assert_eq!(third.acquire(extent(0, 512), Exclusive, LockTicket(4)), None);
+        // The second queue's shared lock is granted, and not taken; its other one waits.
+        first.release(held);
+        assert!(granted(&third).is_empty());
+        drop(second);
+        let Some((LockTicket(4), lock)) = granted(&third).pop() else { panic!("it waits: {locks:?}") };
+        third.release(lock);
+        assert_eq!(format!("{locks:?}"), "RangeLocks(0 held, 0 waiting)");
     }
 
     /// Compares with the rules, step by step: which ranges are held, which wait, and in which order

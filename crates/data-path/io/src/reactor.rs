@@ -27,6 +27,15 @@ pub trait Reactor {
     fn waker(&self) -> Arc<Waker>;
 }
 
+/// A thread's event loop, as the code that runs the thread sees it.
+pub trait EventLoop {
+    /// What the thread's channels get.
+    fn reactor(&self) -> Rc<dyn Reactor>;
+
+    /// Sleeps until something wakes the thread, or `at_most` has passed.
+    fn sleep(&self, at_most: Duration) -> Result<(), IoError>;
+}
+
 /// The resources of the thread that opens a channel.
 #[derive(Clone)]
 pub struct Thread {

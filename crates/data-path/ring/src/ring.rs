@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strongroom_io::{FileDone, FileQueue, IoError, Reactor, Waker};
+use strongroom_io::{EventLoop, FileDone, FileQueue, IoError, Reactor, Waker};
 use strongroom_memory::Buffer;
 
 use crate::error::RingError;
@@ -136,9 +136,7 @@ impl Reactor for Ring {
     }
 }
 
-/// Lets the suite's threads sleep as the data path's do.
-#[cfg(feature = "conformance")]
-impl strongroom_io::conformance::EventLoop for Ring {
+impl EventLoop for Ring {
     fn reactor(&self) -> Rc<dyn Reactor> {
         Rc::new(self.clone())
     }

@@ -86,6 +86,17 @@ impl Recorders {
         }
     }
 
+    /// Whether clients have asked for anything since `then`, or wait for an answer now. `true` if
+    /// nothing is counted.
+    pub fn have_worked_since(&self, then: Instant) -> bool {
+        let Some(shared) = &self.0 else { return true };
+        let then_ns = shared.clock.ns_of(then);
+        (0..LANES_MAX).map(|lane| &shared.words.words()[lane * BLOCK_WORDS..]).any(|block| {
+            block[IN_FLIGHT].load(Ordering::Relaxed) > 0
+                || block[PROGRESS_NS].load(Ordering::Relaxed) >= then_ns
+        })
+    }
+
     /// A recorder for a lane, the only writer of its block until it is dropped. A recorder beyond
     /// [`LANES_MAX`] counts nothing.
     pub fn claim(&self) -> Recorder {

@@ -4,12 +4,13 @@
 //! Within a call several transfers are in flight, so large calls run at the disk's speed.
 
 use std::fmt;
+use std::rc::Rc;
 
-use strongroom_io::{Disk, IoError, Plain};
+use strongroom_io::{Disk, EventLoop, IoError, Plain};
 use strongroom_memory::Buffer;
 use strongroom_types::Extent;
 
-use crate::client::{Client, pieces};
+use crate::client::{Client, DEPTH, pieces};
 use crate::transfer::TransferError;
 
 /// Access to a disk for one thread. After an error it must not be used again: transfers may still
@@ -26,6 +27,14 @@ impl DiskAccess {
     /// If there is no event loop, or no memory.
     pub fn open(disk: &dyn Disk<Plain>) -> Result<Self, TransferError> {
         Ok(Self { client: Client::open(disk)?, size_bytes: disk.limits().size_bytes })
+    }
+
+    /// One on this thread's event loop.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn on(event_loop: Rc<dyn EventLoop>, disk: &dyn Disk<Plain>) -> Result<Self, TransferError> {
+        Ok(Self { client: Client::on(event_loop, disk, DEPTH)?, size_bytes: disk.limits().size_bytes })
     }
 
     /// The disk's size, in bytes.
@@ -61,7 +70,16 @@ impl DiskAccess {
             let start = (piece.offset() - offset) as usize;
             self.client.write(piece, &from[start..start + piece.length() as usize])?;
         }
-        self.client.settle(0, &mut |_, _| Ok(()))
+        self.client.settle_writes()
+    }
+
+    /// Makes `length_bytes` bytes at byte `offset` read as zeroes; durable like a write.
+    ///
+    /// # Errors
+    /// Also if that reaches beyond the end.
+    pub fn write_zeroes_at(&mut self, offset: u64, length_bytes: u64) -> Result<(), TransferError> {
+        self.client.write_zeroes(self.extent(offset, length_bytes as usize)?)?;
+        self.client.settle_writes()
     }
 
     /// Makes all writes durable.

@@ -1,9 +1,12 @@
 //! A client of a disk for one thread: transfers of its own memory, several in flight.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::io::Errno;
-use strongroom_io::{Channel, Disk, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX, Thread};
+use strongroom_io::{
+    Channel, Disk, EventLoop, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX, Thread,
+};
 use strongroom_memory::{Buffer, BufferPool, GuestSlice};
 use strongroom_ring::Ring;
 use strongroom_types::Extent;
@@ -12,26 +15,25 @@ use crate::file_writer::WRITES_MAX;
 use crate::transfer::TransferError;
 
 /// Transfers in flight: enough that a disk, or the cipher, never waits for the next one.
-const DEPTH: usize = 16;
+pub const DEPTH: usize = 16;
 
 /// Bytes of one transfer: the most that a disk takes.
 const PIECE_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
 
-/// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each.
-/// Data that was read may take as much again until it is written to a file, and as much a third
-/// time where runs of it were copied.
-const OWN_MEMORY_BYTES: usize = (DEPTH + 2 + 2 * WRITES_MAX) * PIECE_BYTES as usize;
-
 /// Memory for the stages below, separate from ours, so that transfers that wait here cannot starve
 /// operations that must end there.
 const STAGE_MEMORY_BYTES: usize = 32 << 20;
+
+/// A sleep that only an event ends.
+const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
 
 /// Takes the content of a read, and its extent on the disk.
 pub type Sink<'a> = &'a mut dyn FnMut(Extent, Buffer) -> Result<(), TransferError>;
 
 /// A client of a disk for one thread.
 pub struct Client {
-    ring: Ring,
+    event_loop: Rc<dyn EventLoop>,
+    depth: usize,
     pool: BufferPool,
     channel: Box<dyn Channel<Plain>>,
     /// The extent of each transfer in flight; empty for a flush.
@@ -39,16 +41,29 @@ pub struct Client {
 }
 
 impl Client {
+    /// A client with an event loop of its own.
     pub fn open(disk: &dyn Disk<Plain>) -> Result<Self, TransferError> {
-        let ring = Ring::new(2 * DEPTH)?;
-        let thread = Thread { pool: BufferPool::new(STAGE_MEMORY_BYTES)?, reactor: Rc::new(ring.clone()) };
-        let channel = disk.open(&thread, DEPTH).map_err(TransferError::Volume)?;
-        let pool = BufferPool::new(OWN_MEMORY_BYTES)?;
-        Ok(Self { ring, pool, channel, in_flight: InFlight::with_depth(DEPTH) })
+        Self::on(Rc::new(Ring::new(2 * DEPTH)?), disk, DEPTH)
     }
 
-    /// A buffer for one piece. At most [`DEPTH`] are in flight and one is being filled, so there is
-    /// always a free one.
+    /// A client on this thread's event loop, with at most `depth` transfers in flight.
+    pub fn on(
+        event_loop: Rc<dyn EventLoop>,
+        disk: &dyn Disk<Plain>,
+        depth: usize,
+    ) -> Result<Self, TransferError> {
+        let thread = Thread { pool: BufferPool::new(STAGE_MEMORY_BYTES)?, reactor: event_loop.reactor() };
+        let channel = disk.open(&thread, depth).map_err(TransferError::Volume)?;
+        // Each piece in flight, and one that is being filled; half a chunk each. What was read may
+        // be as much again until a file has taken it, and a third time where runs of it were
+        // copied.
+        let pieces = depth + 2 + 2 * depth.max(WRITES_MAX);
+        let pool = BufferPool::new(pieces * PIECE_BYTES as usize)?;
+        Ok(Self { event_loop, depth, pool, channel, in_flight: InFlight::with_depth(depth) })
+    }
+
+    /// A buffer of a piece. At most `depth` are in flight, and one is being filled, so there is
+    /// always one.
     pub fn take_buffer(&self) -> Result<Buffer, TransferError> {
         self.take(PIECE_BYTES as usize)
     }
@@ -57,14 +72,14 @@ impl Client {
         take(&self.pool, bytes)
     }
 
-    /// The thread's event loop, and the pool that read buffers come from.
-    pub fn ring_and_pool(&self) -> (&Ring, &BufferPool) {
-        (&self.ring, &self.pool)
+    /// The memory that what was read is in.
+    pub fn pool(&self) -> &BufferPool {
+        &self.pool
     }
 
     /// Starts a write of a piece.
     pub fn write(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), TransferError> {
-        self.settle(DEPTH - 1, &mut nothing_read)?;
+        self.settle(self.depth - 1, &mut nothing_read)?;
         let mut buffer = self.take(bytes.len())?;
         buffer.bytes_mut().copy_from_slice(bytes);
         self.submit(extent, Request::Write { extent, from: GuestSlice::from_buffer(buffer), durable: false });
@@ -73,17 +88,22 @@ impl Client {
 
     /// Makes an extent read as zeroes, and frees its space if possible.
     pub fn write_zeroes(&mut self, extent: Extent) -> Result<(), TransferError> {
-        self.settle(DEPTH - 1, &mut nothing_read)?;
+        self.settle(self.depth - 1, &mut nothing_read)?;
         self.submit(extent, Request::WriteZeroes { extent, may_unmap: true, durable: false });
         Ok(())
     }
 
     /// Starts a read of a piece; `sink` gets the content of this read or of earlier ones.
     pub fn read(&mut self, extent: Extent, sink: Sink<'_>) -> Result<(), TransferError> {
-        self.settle(DEPTH - 1, sink)?;
+        self.settle(self.depth - 1, sink)?;
         let into = GuestSlice::from_buffer(self.take(extent.length() as usize)?);
         self.submit(extent, Request::Read { extent, into });
         Ok(())
+    }
+
+    /// Waits for all writes.
+    pub fn settle_writes(&mut self) -> Result<(), TransferError> {
+        self.settle(0, &mut nothing_read)
     }
 
     /// Waits for all writes and makes them durable.
@@ -99,9 +119,15 @@ impl Client {
         self.channel.kick();
     }
 
+    /// Takes up what the stages below do by themselves. Nothing may be in flight.
+    pub fn poll(&mut self) {
+        debug_assert_eq!(self.in_flight.len(), 0, "its end would be lost");
+        self.channel.poll(&mut Vec::new());
+    }
+
     /// Waits until at most `left` transfers are in flight, or one has failed.
     pub fn settle(&mut self, left: usize, sink: Sink<'_>) -> Result<(), TransferError> {
-        let mut ended = Vec::with_capacity(DEPTH);
+        let mut ended = Vec::with_capacity(self.depth);
         let mut settled = Ok(());
         loop {
             self.channel.poll(&mut ended);
@@ -120,7 +146,7 @@ impl Client {
             if settled.is_err() || self.in_flight.len() <= left {
                 return settled;
             }
-            self.ring.wait(None).map_err(TransferError::Volume)?;
+            self.event_loop.sleep(UNTIL_WOKEN).map_err(TransferError::Volume)?;
         }
     }
 }
@@ -137,10 +163,15 @@ fn nothing_read(_: Extent, _: Buffer) -> Result<(), TransferError> {
 
 /// Splits an extent into pieces for one transfer each, at multiples of the piece size.
 pub fn pieces(extent: Extent) -> impl Iterator<Item = Extent> {
-    let first = extent.offset() / PIECE_BYTES;
-    let last = extent.end().div_ceil(PIECE_BYTES);
+    pieces_of(extent, PIECE_BYTES)
+}
+
+/// An extent in pieces of at most so many bytes, split where multiples of these are.
+pub fn pieces_of(extent: Extent, piece_bytes: u64) -> impl Iterator<Item = Extent> {
+    let first = extent.offset() / piece_bytes;
+    let last = extent.end().div_ceil(piece_bytes);
     (first..last).map(move |piece| {
-        Extent::between(piece * PIECE_BYTES, (piece + 1) * PIECE_BYTES).intersection(extent)
+        Extent::between(piece * piece_bytes, (piece + 1) * piece_bytes).intersection(extent)
     })
 }
 

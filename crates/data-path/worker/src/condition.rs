@@ -15,6 +15,7 @@ use strongroom_types::unix_seconds;
 
 use crate::birth::{BirthError, BirthSocket, Report};
 use crate::closing::ClosingWatch;
+use crate::merging::MergingWatch;
 use crate::supervise::timespec;
 
 /// The least interval between two reports. A guest whose disk keeps filling up and emptying does
@@ -66,6 +67,9 @@ pub struct Condition {
     /// began to serve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion: Option<Completion>,
+    /// How far the merge of two of its layers has come, since that was ordered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub merge: Option<MergeReport>,
 }
 
 /// The progress of completing a layer that took writes until a snapshot was made.
@@ -77,6 +81,32 @@ pub enum Completion {
     /// Everything is durably in it, and it no longer changes.
     Complete,
     /// It cannot be completed until the volume is reopened.
+    Failed {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// How far the merge of two layers has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergeReport {
+    /// Whether it goes on.
+    pub state: MergeState,
+    /// How much of the upper layer is behind.
+    pub copied_bytes: u64,
+    /// The upper layer's size.
+    pub total_bytes: u64,
+}
+
+/// Whether a merge goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MergeState {
+    /// Blocks are copied, or it pauses.
+    UnderWay,
+    /// The lower layer has everything, durably.
+    Complete,
+    /// It does not go on by itself.
     Failed {
         /// Why not.
         reason: String,
@@ -100,12 +130,7 @@ pub struct Parked {
 }
 
 impl Condition {
-    fn of(
-        trouble: &Trouble,
-        tags: TagTrouble,
-        completion: Option<Completion>,
-        parked_since: SystemTime,
-    ) -> Self {
+    fn of(trouble: &Trouble, tags: TagTrouble, parked_since: SystemTime) -> Self {
         let Trouble { waiting, refused, flush_failed, device_errors, last_device_error } = *trouble;
         let parked = (waiting.requests > 0).then(|| Parked {
             since_unix_seconds: unix_seconds(parked_since),
@@ -126,7 +151,8 @@ impl Condition {
             last_device_error,
             adopted_blocks: tags.adopted,
             wrong_blocks: tags.mismatched,
-            completion,
+            completion: None,
+            merge: None,
         }
     }
 }
@@ -147,7 +173,8 @@ pub(crate) struct Teller {
     /// The tags of the layers that take writes, or took them until a snapshot was made.
     tags: Vec<TagsWatch>,
     closing: Option<ClosingWatch>,
-    told: (Trouble, TagTrouble, Option<Completion>),
+    merging: Option<MergingWatch>,
+    told: (Trouble, TagTrouble, Option<Completion>, Option<MergeReport>),
     /// The earliest time of the next report.
     next: Instant,
     parked_since: Option<SystemTime>,
@@ -162,6 +189,7 @@ impl Teller {
             book,
             tags: Vec::new(),
             closing: None,
+            merging: None,
             told: Default::default(),
             next: Instant::now(),
             parked_since: None,
@@ -179,6 +207,11 @@ impl Teller {
         let all = tags.into_iter().chain(closing.as_ref().and_then(ClosingWatch::tags));
         self.tags = all.map(|tags| tags.watch(Arc::clone(&self.waker))).collect();
         self.closing = closing;
+    }
+
+    /// Tells from now on how far a merge of two layers has come.
+    pub(crate) fn watch_merge(&mut self, merging: Option<MergingWatch>) {
+        self.merging = merging;
     }
 
     /// The waker of the thread that reports.
@@ -222,13 +255,15 @@ impl Teller {
         if trouble.waiting.requests == 0 {
             self.parked_since = None;
         }
+        let merge = self.merging.as_ref().map(MergingWatch::report);
         let now = Instant::now();
-        let news = (trouble, tags, completion.clone());
+        let news = (trouble, tags, completion.clone(), merge.clone());
         if news == self.told || socket.format() < FORMAT_TELLING {
             return None;
         }
-        // A snapshot waits for this report, and there is only one.
-        let is_urgent = completion != self.told.2;
+        // A snapshot waits for the one, the next step of a merge for the other, and each comes once.
+        let state = |merge: &Option<MergeReport>| merge.as_ref().map(|merge| merge.state.clone());
+        let is_urgent = completion != self.told.2 || state(&merge) != state(&self.told.3);
         let parked_since = match trouble.waiting.requests {
             0 => SystemTime::now(),
             _ => *self.parked_since.get_or_insert_with(SystemTime::now),
@@ -237,7 +272,7 @@ impl Teller {
             return Some(self.next);
         }
         self.next = now + TELLS_EVERY;
-        let condition = Condition::of(&trouble, tags, completion, parked_since);
+        let condition = Condition { completion, merge, ..Condition::of(&trouble, tags, parked_since) };
         match socket.send(&Report::Condition(condition), &[]) {
             Ok(()) => {
                 self.told = news;
@@ -259,11 +294,11 @@ mod tests {
     fn a_failed_flush_is_more_important_than_want_of_room() {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
         let mut trouble = Trouble::default();
-        assert_eq!(Condition::of(&trouble, TagTrouble::default(), None, since), Condition::default());
+        assert_eq!(Condition::of(&trouble, TagTrouble::default(), since), Condition::default());
         trouble.waiting = Waiting { requests: 2, bytes: 8192 };
-        let parked = Condition::of(&trouble, TagTrouble::default(), None, since);
+        let parked = Condition::of(&trouble, TagTrouble::default(), since);
         assert_eq!((parked.state, parked.parked.unwrap().since_unix_seconds), (State::Parked, 7));
         trouble.flush_failed = true;
-        assert_eq!(Condition::of(&trouble, TagTrouble::default(), None, since).state, State::FlushFailed);
+        assert_eq!(Condition::of(&trouble, TagTrouble::default(), since).state, State::FlushFailed);
     }
 }

@@ -108,6 +108,13 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
+    /// Merge layers that no snapshot needs, in the background, or pause that.
+    Merge {
+        /// What is to be done.
+        act: MergeAct,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
     /// Move the volume to another KEK. It comes in a pipe, whose reading end is sent with the line;
     /// without a pipe it is fetched from its provider.
     Rewrap {
@@ -116,6 +123,20 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
+}
+
+/// What is asked of the merging of layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MergeAct {
+    /// Begin, or go on.
+    Start {
+        /// The most bytes per second; none but the clients' needs without it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_per_second: Option<u64>,
+    },
+    /// Wait until it is started again, or the volume is exposed again. What is copied stays.
+    Pause,
 }
 
 /// The id and source of a new KEK. Nothing here is secret.
@@ -174,9 +195,17 @@ pub enum Answer {
     SnapshotDeleted {
         /// The descriptor's generation now.
         generation: u64,
-        /// Whether layers can be merged once the volume is no longer exposed.
+        /// Whether layers are left to be merged.
         layers_to_merge: bool,
+        /// Whether they are merged now, in the background. A former program only merges layers of
+        /// volumes that nobody exposes.
+        #[serde(default)]
+        is_merging: bool,
     },
+    /// Layers are merged from now on, or the merge pauses.
+    Merging(MergeStatus),
+    /// There are no layers to merge.
+    NothingToMerge,
     /// The volume is under another KEK.
     Rewrapped {
         /// The KEK before.
@@ -219,6 +248,37 @@ pub struct Status {
     /// The status of its KEK; `None` if no provider keeps it.
     #[serde(default)]
     pub key: Option<Box<KeyStatus>>,
+    /// The merge of two of its layers; none if none is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merge: Option<Box<MergeStatus>>,
+}
+
+/// How far the merge of two layers of an exposed volume has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergeStatus {
+    /// Whether it goes on.
+    pub state: MergeProgress,
+    /// How much of the upper layer is behind.
+    pub copied_bytes: u64,
+    /// The upper layer's size.
+    pub total_bytes: u64,
+    /// Why it waits, or has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Whether a merge goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MergeProgress {
+    /// It goes on.
+    Running,
+    /// Somebody has paused it.
+    Paused,
+    /// It is tried again by itself.
+    Waiting,
+    /// It does not go on before it is started again, or the volume is exposed again.
+    Failed,
 }
 
 /// The status of a provider's KEK of an exposed volume.

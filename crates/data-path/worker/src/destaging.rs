@@ -25,8 +25,9 @@ pub enum DestagingError {
     Open(#[from] IoError),
 }
 
-/// One thread for the top, and one for the layer below it while that is completed.
-const LANES: usize = 2;
+/// One thread for the top, one for the layer below it while that is completed, and one for a merge
+/// of two layers further below.
+const LANES: usize = 3;
 
 /// Starts the threads for this, before the sandbox is closed.
 pub fn lanes() -> Result<Lanes, RingError> {

@@ -51,6 +51,9 @@ pub enum StackError {
     /// The record of discards cannot be read.
     #[error("the record of what a layer of the volume hides of those below cannot be read: {0}")]
     Discards(#[source] IoError),
+    /// A layer to be merged into, below no other one.
+    #[error("a layer of the volume is to be merged into, and none lies on it")]
+    NoUpperLayer,
     /// A layer on another one, without a record of discards.
     #[error("a layer of the volume has layers below it, and no record of discards")]
     NoDiscards,
@@ -102,6 +105,8 @@ pub struct PlainBlocks {
     pub chain: Option<ChainDisk>,
     /// The layer below the top, if it is not complete.
     pub closing: Option<ClosingLayer>,
+    /// The stages for a merge, if one of the layers can be merged into the layer below it.
+    pub merge: Option<MergeStages>,
 }
 
 /// Assembles the stages that turn `blocks` into plain blocks. `blocks` are the volume's own,
@@ -118,6 +123,7 @@ pub fn plain_blocks_over(
         disk: Arc::clone(&volume.disk),
         tags: volume.tags.take(),
         discards: volume.discards.take(),
+        is_merged_into: false,
     };
     plain_over(blocks, top, std::mem::take(&mut volume.lower), ciphers)
 }
@@ -142,34 +148,74 @@ pub(crate) fn plain_over_alone(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) 
     }
 }
 
-/// The stages for merging a layer into the one below it.
-pub(crate) struct MergePlan {
+/// The stages between which the blocks of a layer are merged into the one below it. Clones share
+/// them.
+#[derive(Clone)]
+pub struct MergeStages {
     /// The upper layer's sealed blocks.
-    pub from_sealed: Arc<dyn Disk<Sealed>>,
-    /// The upper layer alone: absent blocks read as zeroes.
-    pub from: Arc<dyn Disk<Plain>>,
-    /// The lower layer, on top of those below it.
-    pub into: Arc<dyn Disk<Plain>>,
+    pub(crate) from: Arc<dyn Disk<Sealed>>,
     /// The upper layer's record of the blocks that it hides.
-    pub hidden: Option<Arc<Discards>>,
+    pub(crate) hidden: Option<Arc<Discards>>,
+    /// The lower layer, on those below it. What is written is sealed by its newest key.
+    pub(crate) into: Arc<dyn Disk<Plain>>,
+    /// The lower layer's stage of tags, if it has any.
+    pub(crate) into_tags: Option<TagsDisk>,
+    /// The lower layer's record of discards, if there are layers below it.
+    pub(crate) into_discards: Option<Arc<Discards>>,
+    /// None in a clear volume.
+    keys: Option<Arc<EpochKeys>>,
 }
 
-/// Assembles the stages for a merge. Writes are sealed by the last of the keys. `watch` is put on
-/// the upper layer's sealed blocks.
-pub(crate) fn merge_plan(
-    layers: MergeLayers,
-    ciphers: Ciphers,
-    watch: impl FnOnce(Arc<dyn Disk<Sealed>>) -> Arc<dyn Disk<Sealed>>,
-) -> Result<MergePlan, StackError> {
-    let MergeLayers { from, into, lower } = layers;
-    let (keys, assembly) = Assembly::of(ciphers, 2 + lower.len())?;
-    let from_bytes = from.disk.limits().size_bytes;
-    let (from_sealed, _) = assembly.tagged(Arc::clone(&from.disk) as _, &from)?;
-    let hidden = from.discards.map(|recorded| assembly.discards(recorded, from_bytes)).transpose()?;
-    let from = over(watch(Arc::clone(&from_sealed)), keys.clone());
-    let blocks = Arc::clone(&into.disk);
-    let PlainBlocks { disk: into, .. } = assembly.plain(blocks, into, lower, keys)?;
-    Ok(MergePlan { from_sealed, from, into, hidden })
+impl MergeStages {
+    /// The stages of a volume that nobody serves.
+    pub(crate) fn of(layers: MergeLayers, ciphers: Ciphers) -> Result<Self, StackError> {
+        let MergeLayers { from, into, lower } = layers;
+        let (keys, assembly) = Assembly::of(ciphers, 2 + lower.len())?;
+        let layers = [from, into].into_iter().chain(lower).map(|layer| assembly.lower(layer));
+        Self::between(&layers.collect::<Result<Vec<_>, _>>()?, 1, keys)
+    }
+
+    /// The stages for a merge into the layer at `into`; the others are those above and below it.
+    fn between(
+        layers: &[AssembledLower],
+        into: usize,
+        keys: Option<Arc<EpochKeys>>,
+    ) -> Result<Self, StackError> {
+        let (Some(upper), Some(lower)) =
+            (into.checked_sub(1).and_then(|at| layers.get(at)), layers.get(into))
+        else {
+            return Err(StackError::NoUpperLayer);
+        };
+        let below: Vec<_> = layers[into + 1..].iter().map(|layer| layer.layer.clone()).collect();
+        let LowerLayer { blocks, discards, .. } = lower.layer.clone();
+        let sealed: Arc<dyn Disk<Sealed>> = match below.is_empty() {
+            true => blocks,
+            false => Arc::new(ChainDisk::new(blocks, discards.clone().ok_or(StackError::NoDiscards)?, below)),
+        };
+        let sealing = keys.as_ref().map(|keys| keys.sealing_under(lower.write_epoch)).transpose()?;
+        Ok(Self {
+            from: Arc::clone(&upper.layer.blocks),
+            hidden: upper.layer.discards.clone(),
+            into: over(sealed, sealing.map(Arc::new)),
+            into_tags: lower.tags.clone(),
+            into_discards: discards,
+            keys,
+        })
+    }
+
+    /// The plain blocks of the upper layer alone: what it does not have reads as zeroes. `watch` is
+    /// put on its sealed blocks.
+    pub(crate) fn upper_over(
+        &self,
+        watch: impl FnOnce(Arc<dyn Disk<Sealed>>) -> Arc<dyn Disk<Sealed>>,
+    ) -> Arc<dyn Disk<Plain>> {
+        over(watch(Arc::clone(&self.from)), self.keys.clone())
+    }
+
+    /// The end of the upper layer, in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.from.limits().size_bytes
+    }
 }
 
 /// The stage that opens and seals blocks.
@@ -221,14 +267,20 @@ impl Assembly {
         lower: Vec<LayerBlocks>,
         keys: Option<Arc<EpochKeys>>,
     ) -> Result<PlainBlocks, StackError> {
-        let (top_bytes, top_discards) = (blocks.limits().size_bytes, top.discards.clone());
+        let (top_bytes, top_epoch) = (blocks.limits().size_bytes, top.disk.write_epoch());
+        let top_discards = top.discards.clone();
         let (mut sealed, tags) = self.tagged(blocks, &top)?;
-        let (mut chain, mut closing) = (None, None);
+        let (mut chain, mut closing, mut merge) = (None, None, None);
         if !lower.is_empty() {
             let recorded = top_discards.ok_or(StackError::NoDiscards)?;
-            let discards = self.discards(recorded, top_bytes)?;
+            let discards = self.discards(recorded, top_bytes, top_epoch)?;
             let below = lower.first().map(|layer| FileDisk::clone(&layer.disk));
             let lower = lower.into_iter().map(|layer| self.lower(layer)).collect::<Result<Vec<_>, _>>()?;
+            let takes_merge =
+                |layer: &AssembledLower| layer.layer.is_merged_into && !layer.layer.blocks.limits().read_only;
+            if let Some(into) = lower.iter().position(takes_merge) {
+                merge = Some(MergeStages::between(&lower, into, keys.clone())?);
+            }
             let below_stages =
                 lower.first().map(|layer| (Arc::clone(&layer.layer.blocks), layer.tags.clone()));
             let disk = ChainDisk::new(sealed, discards, lower.into_iter().map(|lower| lower.layer).collect());
@@ -241,7 +293,7 @@ impl Assembly {
             chain = Some(disk);
         }
         let disk = over(sealed, keys);
-        Ok(PlainBlocks { disk, tags, chain, closing })
+        Ok(PlainBlocks { disk, tags, chain, closing, merge })
     }
 
     /// Blocks, with the stage of their tags if they have any.
@@ -249,22 +301,30 @@ impl Assembly {
         let (Some((file, facts)), Some(keys)) = (&layer.tags, &self.tag_keys) else {
             return Ok((blocks, None));
         };
-        let tags = TagsDisk::over(blocks, Arc::clone(file), *facts, keys.clone(), self.tuning);
+        let keys = keys.of_layer(layer.disk.write_epoch());
+        let tags = TagsDisk::over(blocks, Arc::clone(file), *facts, keys, self.tuning);
         let tags = tags.map_err(StackError::Tags)?;
         Ok((Arc::new(tags.clone()), Some(tags)))
     }
 
-    fn discards(&self, (file, facts): Recorded, layer_bytes: u64) -> Result<Arc<Discards>, StackError> {
-        let discards = Discards::over(file, facts, self.discard_keys.clone(), layer_bytes);
+    fn discards(
+        &self,
+        (file, facts): Recorded,
+        layer_bytes: u64,
+        newest: KeyEpoch,
+    ) -> Result<Arc<Discards>, StackError> {
+        let discards = Discards::over(file, facts, self.discard_keys.of_layer(newest), layer_bytes);
         discards.map(Arc::new).map_err(StackError::Discards)
     }
 
     fn lower(&self, layer: LayerBlocks) -> Result<AssembledLower, StackError> {
         let disk = Arc::clone(&layer.disk);
-        let layer_bytes = disk.limits().size_bytes;
+        let (layer_bytes, write_epoch) = (disk.limits().size_bytes, disk.write_epoch());
+        let is_merged_into = layer.is_merged_into;
         let (blocks, tags) = self.tagged(disk, &layer)?;
-        let discards = layer.discards.map(|recorded| self.discards(recorded, layer_bytes)).transpose()?;
-        Ok(AssembledLower { layer: LowerLayer { blocks, discards }, tags })
+        let discards = layer.discards.map(|recorded| self.discards(recorded, layer_bytes, write_epoch));
+        let discards = discards.transpose()?;
+        Ok(AssembledLower { layer: LowerLayer { blocks, discards, is_merged_into }, tags, write_epoch })
     }
 }
 
@@ -272,6 +332,8 @@ impl Assembly {
 struct AssembledLower {
     layer: LowerLayer,
     tags: Option<TagsDisk>,
+    /// The epoch that seals what is written to it.
+    write_epoch: KeyEpoch,
 }
 
 /// The ciphers of all epochs; the last one seals writes.

@@ -12,8 +12,8 @@
 //!   keys into the ciphers.
 //! - [`stack`]: that disk, as a frontend serves it.
 //! - `destaging`: a thread that empties a layer's first-write log. `closing`: completes the layer
-//!   below the top after a snapshot. `merge`: merges two layers. `complete`: empties the log of a
-//!   volume that is not served.
+//!   below the top after a snapshot. `merge`: makes one layer of two; `merging`: beside clients.
+//!   `complete`: empties the log of a volume that nobody serves.
 //! - [`access`]: that disk, used like a file, for code that keeps data of its own in a volume.
 //! - [`read_through`]: reads all of a volume; [`check`]: reports the result. [`transfer`]: copies a
 //!   whole volume from and to a file.
@@ -34,6 +34,7 @@ mod destaging;
 mod file_writer;
 pub mod layers;
 mod merge;
+mod merging;
 pub mod placement;
 pub mod process;
 pub mod process_main;
@@ -47,7 +48,7 @@ pub use access::DiskAccess;
 pub use complete::complete;
 pub use destaging::Destaging;
 pub use layers::StackError;
-pub use merge::{MergeError, Merged, merge_next};
+pub use merge::{Copying, MergeError, Merged, Step, Stride, merge_next};
 pub use process::{ProcessError, prepare_for_keys};
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

@@ -1,26 +1,37 @@
-//! Merges two layers of a volume that is not served: the blocks of the upper one are written into
-//! the lower one, under the lower one's key. `datastore/file/merge` explains the order of writes,
-//! and why an interrupted merge starts over.
+//! Making one layer of two: the blocks of the upper one are written into the lower one, under that
+//! one's key. `datastore/file/merge` has the order of what is written, and why a merge that was
+//! interrupted is done again from its beginning.
+//!
+//! [`merge_next`] does it for a volume that nobody serves. [`crate::merging`] does it beside the
+//! clients of one that is served, with the same [`Copying`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use strongroom_datastore::file::{
-    DatastoreError, Deks, Descriptor, MergeKeys, MergeLayers, OpenMerge, OpenOptions, open_merge,
+    DatastoreError, Deks, Descriptor, MergeKeys, OpenMerge, OpenOptions, open_merge,
 };
-use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Sealed, Thread};
+use strongroom_io::{Allocation, Channel, Disk, Done, EventLoop, Io, IoError, Limits, Sealed, Thread};
 use strongroom_memory::Buffer;
+use strongroom_ring::Ring;
 use strongroom_types::{BLOCK_BYTES, Extent};
 use thiserror::Error;
 
-use crate::client::{Client, pieces};
-use crate::layers::{Ciphers, MergePlan, StackError, merge_plan};
+use crate::client::{Client, DEPTH, pieces_of};
+use crate::layers::{Ciphers, MergeStages, StackError};
 use crate::transfer::{Progress, TransferError};
 
 /// How much of the upper layer is asked for its allocation at once, so that the answer stays short.
 const WINDOW_BYTES: u64 = 1 << 30;
+
+/// How much of what the upper layer hides is zeroed by one request.
+const ZEROED_BYTES: u64 = 16 << 20;
+
+/// How a volume that nobody serves is merged: at the speed of its disk.
+const UNSERVED: Stride = Stride { depth: DEPTH, piece_bytes: 1 << 20, step_bytes: 16 << 20 };
 
 /// The reasons why two layers cannot be merged.
 #[derive(Debug, Error)]
@@ -58,63 +69,28 @@ pub fn merge_next(
 ) -> Result<Option<Merged>, MergeError> {
     let Some(opened) = open_merge(path, options)? else { return Ok(None) };
     let OpenMerge { size_bytes, layers, keys, finish } = opened;
-    let moved_bytes = move_blocks(size_bytes, layers, ciphers(keys)?, progress)?;
+    let stages = MergeStages::of(layers, ciphers(keys)?)?;
+    let moved_bytes = copy_all(&stages, size_bytes, progress)?;
+    drop(stages);
     let descriptor = finish.finish(options)?;
     Ok(Some(Merged { descriptor, moved_bytes }))
 }
 
-fn move_blocks(
+fn copy_all(
+    stages: &MergeStages,
     size_bytes: u64,
-    layers: MergeLayers,
-    ciphers: Ciphers,
     progress: &mut Progress<'_>,
-) -> Result<u64, MergeError> {
-    let all = Extent::between(0, size_bytes);
-    let seals = SealLog::default();
-    let MergePlan { from_sealed, from, into, hidden } =
-        merge_plan(layers, ciphers, |sealed| Arc::new(SealWatch { inner: sealed, seals: seals.clone() }))?;
-    let mut writer = Client::open(&*into)?;
-    // First zero the blocks that the upper layer hides: blocks that it also has are written
-    // afterwards.
-    let mut clear = Vec::new();
-    if let Some(hidden) = &hidden {
-        hidden.runs(all, |run, is_hidden| {
-            clear.extend(is_hidden.then_some(run));
-            true
-        });
-    }
-    for run in clear {
-        progress.at(0)?;
-        writer.write_zeroes(run)?;
-    }
-    writer.flush()?;
-    let mut reader = Client::open(&*from)?;
-    let mut moved_bytes = 0;
-    let mut write = |extent: Extent, read: Buffer| {
-        for run in seals.take(extent) {
-            let start = (run.offset() - extent.offset()) as usize;
-            writer.write(run, &read.bytes()[start..start + run.length() as usize])?;
-            moved_bytes += run.length();
-        }
-        Ok(())
-    };
-    for window in 0..size_bytes.div_ceil(WINDOW_BYTES) {
-        let window = Extent::between(window * WINDOW_BYTES, size_bytes.min((window + 1) * WINDOW_BYTES));
-        let mut data = Vec::new();
-        let found = from_sealed.allocation(window, &mut |run, allocation| {
-            if allocation == Allocation::Data {
-                data.push(run.widened_to(BLOCK_BYTES).intersection(window));
-            }
-            true
-        });
-        found.map_err(TransferError::Volume)?;
-        for piece in data.into_iter().flat_map(pieces) {
-            progress.at(piece.offset())?;
-            reader.read(piece, &mut write)?;
+) -> Result<u64, TransferError> {
+    let event_loop = Rc::new(Ring::new(2 * UNSERVED.depth)?);
+    let mut copying = Copying::open(stages, 0..size_bytes, event_loop, UNSERVED)?;
+    loop {
+        progress.at(copying.copied_bytes())?;
+        if copying.step()? == Step::Ended {
+            break;
         }
     }
-    reader.settle(0, &mut write)?;
-    writer.flush()?;
+    let moved_bytes = copying.moved_bytes;
+    copying.finish()?;
     progress.at(size_bytes)?;
     Ok(moved_bytes)
 }
@@ -124,6 +100,221 @@ fn ciphers(keys: MergeKeys) -> Result<Ciphers, StackError> {
     let MergeKeys { from, into, lower } = keys;
     let deks: Deks = lower.into_iter().chain(from).chain(into).collect();
     if deks.is_empty() { Ok(Ciphers::Unencrypted) } else { Ciphers::of(deks) }
+}
+
+/// How much is done at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Stride {
+    /// Transfers in flight.
+    pub depth: usize,
+    /// The most bytes of one transfer.
+    pub piece_bytes: u64,
+    /// About how many bytes are copied in one step.
+    pub step_bytes: u64,
+}
+
+/// What became of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// So many bytes were written into the lower layer.
+    Wrote(u64),
+    /// Nothing is left.
+    Ended,
+}
+
+/// What is done with the blocks that the upper layer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// They are written into the lower layer.
+    Copy,
+    /// They are erased from the lower layer, where nobody reads them.
+    Erase,
+}
+
+/// A part of the layers.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// The upper layer hides it, so the lower one is zeroed there.
+    Hidden(Extent),
+    /// The upper layer may have blocks there.
+    Data(Extent),
+}
+
+impl Part {
+    fn extent(self) -> Extent {
+        match self {
+            Self::Hidden(extent) | Self::Data(extent) => extent,
+        }
+    }
+}
+
+/// Copies what the upper layer has, and what it hides, into the lower layer, in steps.
+///
+/// After an error it must be dropped: what was begun may still be under way until then.
+pub struct Copying<'a> {
+    stages: &'a MergeStages,
+    purpose: Purpose,
+    stride: Stride,
+    seals: SealLog,
+    reader: Client,
+    writer: Client,
+    /// The next parts, ascending: all that is hidden in a window before the data in it.
+    parts: VecDeque<Part>,
+    /// The window that these are of, and what is left after it.
+    window: Extent,
+    end: u64,
+    moved_bytes: u64,
+}
+
+impl<'a> Copying<'a> {
+    /// Begins with the blocks in this range of bytes; those before it are copied.
+    pub fn open(
+        stages: &'a MergeStages,
+        range: std::ops::Range<u64>,
+        event_loop: Rc<dyn EventLoop>,
+        stride: Stride,
+    ) -> Result<Self, TransferError> {
+        let seals = SealLog::default();
+        let watched = stages.upper_over(|sealed| Arc::new(SealWatch { inner: sealed, seals: seals.clone() }));
+        Ok(Self {
+            stages,
+            purpose: Purpose::Copy,
+            stride,
+            seals,
+            // The two are never in flight at once, so that neither keeps the other awake.
+            reader: Client::on(Rc::clone(&event_loop), &*watched, stride.depth)?,
+            writer: Client::on(event_loop, &*stages.into, stride.depth)?,
+            parts: VecDeque::new(),
+            window: Extent::between(range.start, range.start),
+            end: range.end,
+            moved_bytes: 0,
+        })
+    }
+
+    /// Begins to erase what was copied into this range of bytes, to give its space back. The upper
+    /// layer answers for all of it.
+    pub fn erase(
+        stages: &'a MergeStages,
+        range: std::ops::Range<u64>,
+        event_loop: Rc<dyn EventLoop>,
+        stride: Stride,
+    ) -> Result<Self, TransferError> {
+        Ok(Self { purpose: Purpose::Erase, ..Self::open(stages, range, event_loop, stride)? })
+    }
+
+    /// Where the next step begins: everything before is in the lower layer.
+    pub fn copied_bytes(&self) -> u64 {
+        match self.parts.front() {
+            Some(Part::Hidden(_)) => self.window.offset(),
+            Some(Part::Data(extent)) => extent.offset(),
+            None => self.window.end(),
+        }
+    }
+
+    /// Does the next step, and waits for its end.
+    pub fn step(&mut self) -> Result<Step, TransferError> {
+        if self.parts.is_empty() {
+            if self.window.end() >= self.end {
+                return Ok(Step::Ended);
+            }
+            self.look_ahead()?;
+        }
+        let before = self.moved_bytes;
+        match self.parts.front() {
+            Some(Part::Hidden(_)) => self.zero_hidden()?,
+            Some(Part::Data(_)) => self.copy_data()?,
+            None => {}
+        }
+        Ok(Step::Wrote(self.moved_bytes - before))
+    }
+
+    /// Takes up what the stages below do by themselves between two steps: until then the thread
+    /// does not sleep.
+    pub fn poll(&mut self) {
+        self.reader.poll();
+        self.writer.poll();
+    }
+
+    /// Makes all that was copied durable. The lower layer takes no writes afterwards.
+    pub fn finish(mut self) -> Result<(), TransferError> {
+        self.writer.flush()?;
+        let Self { stages, reader, writer, .. } = self;
+        drop((reader, writer));
+        match &stages.into_tags {
+            Some(tags) if !tags.close() => Err(TransferError::Volume(IoError::FlushFailed)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds the parts of the next window.
+    fn look_ahead(&mut self) -> Result<(), TransferError> {
+        let start = self.window.end();
+        let window = Extent::between(start, self.end.min((start / WINDOW_BYTES + 1) * WINDOW_BYTES));
+        self.window = window;
+        // What the upper layer hides first: what it has of the same blocks comes after it.
+        if let Some(hidden) = self.stages.hidden.as_ref().filter(|_| self.purpose == Purpose::Copy) {
+            hidden.runs(window, |run, is_hidden| {
+                if is_hidden {
+                    self.parts.extend(pieces_of(run, ZEROED_BYTES).map(Part::Hidden));
+                }
+                true
+            });
+        }
+        let found = self.stages.from.allocation(window, &mut |run, allocation| {
+            if allocation == Allocation::Data {
+                let run = run.widened_to(BLOCK_BYTES).intersection(window);
+                self.parts.extend(pieces_of(run, self.stride.piece_bytes).map(Part::Data));
+            }
+            true
+        });
+        found.map_err(TransferError::Volume)
+    }
+
+    /// The next parts of the kind that comes first, as many as one step takes.
+    fn take_parts(&mut self, is_wanted: impl Fn(Part) -> bool) -> Vec<Extent> {
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while bytes < self.stride.step_bytes
+            && let Some(part) = self.parts.pop_front_if(|part| is_wanted(*part))
+        {
+            bytes += part.extent().length();
+            taken.push(part.extent());
+        }
+        taken
+    }
+
+    fn zero_hidden(&mut self) -> Result<(), TransferError> {
+        for run in self.take_parts(|part| matches!(part, Part::Hidden(_))) {
+            self.writer.write_zeroes(run)?;
+        }
+        self.writer.settle_writes()
+    }
+
+    fn copy_data(&mut self) -> Result<(), TransferError> {
+        let mut content = Vec::new();
+        let mut take = |extent: Extent, read: Buffer| {
+            content.push((extent, read));
+            Ok(())
+        };
+        let pieces: Vec<_> = self.take_parts(|part| matches!(part, Part::Data(_)));
+        for piece in pieces {
+            self.reader.read(piece, &mut take)?;
+        }
+        self.reader.settle(0, &mut take)?;
+        for (extent, read) in content {
+            for run in self.seals.take(extent) {
+                match self.purpose {
+                    Purpose::Copy => {
+                        let start = (run.offset() - extent.offset()) as usize;
+                        self.writer.write(run, &read.bytes()[start..start + run.length() as usize])?;
+                    }
+                    Purpose::Erase => self.writer.write_zeroes(run)?,
+                }
+                self.moved_bytes += run.length();
+            }
+        }
+        self.writer.settle_writes()
+    }
 }
 
 /// Records which blocks of each read were there, until the reader takes the record.
@@ -218,10 +409,18 @@ mod tests {
     use strongroom_memory::secret::SecretBytes;
     use strongroom_types::{SnapshotId, VolumeSize};
 
-    use super::*;
-    use crate::stack::assemble_destaged;
+    use strongroom_io::Waker;
+    use strongroom_statistics::Recorders;
 
-    const BLOCKS: u64 = 48;
+    use super::*;
+    use crate::client::pieces;
+    use crate::condition::MergeState;
+    use crate::destaging;
+    use crate::merging::{MergeOrder, Merging};
+    use crate::stack::{Stack, assemble_destaged};
+
+    /// Several pages of tags.
+    const BLOCKS: u64 = 600;
     const LOCK_WAIT: Duration = Duration::from_secs(60);
 
     /// The fill byte of each block; 0 for one that reads as zeroes.
@@ -262,6 +461,19 @@ mod tests {
         Merge {
             stops_after: Option<u8>,
         },
+        /// Merges two layers while a client reads and writes, as in [`Beside`].
+        MergeInUse(Beside),
+    }
+
+    /// What happens beside a merge of a volume in use.
+    #[derive(Clone, Debug)]
+    struct Beside {
+        /// What the client does, again and again.
+        writes: Vec<(u64, u64, u8)>,
+        /// Whether the worker hands over after so many of these, and another one goes on.
+        hands_over_after: Option<usize>,
+        /// Whether the merge is left unfinished after so many of these.
+        ends_after: Option<usize>,
     }
 
     fn acts() -> impl Strategy<Value = Act> {
@@ -273,8 +485,19 @@ mod tests {
             1 => (any::<usize>(), any::<bool>()).prop_map(|(which, keeps)| Act::Revert { which, keeps }),
             2 => any::<usize>().prop_map(|which| Act::Delete { which }),
             1 => Just(Act::Grow),
-            2 => proptest::option::of(0..4_u8).prop_map(|stops_after| Act::Merge { stops_after }),
+            1 => proptest::option::of(0..4_u8).prop_map(|stops_after| Act::Merge { stops_after }),
+            3 => beside().prop_map(Act::MergeInUse),
         ]
+    }
+
+    fn beside() -> impl Strategy<Value = Beside> {
+        let writes = proptest::collection::vec((0..BLOCKS, 1..6_u64, 0..255_u8), 1..12);
+        let after = || proptest::option::of(0..40_usize);
+        (writes, after(), after()).prop_map(|(writes, hands_over_after, ends_after)| Beside {
+            writes,
+            hands_over_after,
+            ends_after,
+        })
     }
 
     impl Life {
@@ -330,33 +553,21 @@ mod tests {
             (count > 0).then(|| *self.snapshots.keys().nth(which % count).unwrap())
         }
 
-        fn with_client(&self, act: impl FnOnce(&mut Client)) {
+        fn with_client(&mut self, act: impl FnOnce(&mut Self, &mut Client)) {
             let disk =
                 assemble_destaged(open(&self.path, &self.options(Access::ReadWrite)).unwrap()).unwrap();
             let mut client = Client::open(&*disk).unwrap();
-            act(&mut client);
+            act(self, &mut client);
             client.flush().unwrap();
         }
 
         fn act(&mut self, act: &Act) {
-            let end = self.now.len() as u64;
             match *act {
                 Act::Write { block, blocks, fill } => {
-                    let range = block..(block + blocks).min(end);
-                    self.with_client(|client| {
-                        let bytes = vec![fill; ((range.end - range.start) * BLOCK_BYTES) as usize];
-                        let extent = Extent::between(range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
-                        client.write(extent, &bytes).unwrap();
-                    });
-                    range.for_each(|block| self.now[block as usize] = fill);
+                    self.with_client(|life, client| life.write(client, block..block + blocks, fill));
                 }
                 Act::Zero { block, blocks } => {
-                    let range = block..(block + blocks).min(end);
-                    self.with_client(|client| {
-                        let extent = Extent::between(range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
-                        client.write_zeroes(extent).unwrap();
-                    });
-                    range.for_each(|block| self.now[block as usize] = 0);
+                    self.with_client(|life, client| life.write(client, block..block + blocks, 0));
                 }
                 Act::Snapshot => {
                     let snapshot = self.new_snapshot();
@@ -398,19 +609,92 @@ mod tests {
                     }
                     self.merge_all();
                 }
+                Act::MergeInUse(ref beside) => self.merge_in_use(beside),
             }
         }
 
-        fn merge_all(&self) {
-            let stop = AtomicBool::new(false);
-            let mut progress = Progress { stop: &stop, report: &mut |_| {} };
-            while merge_next(&self.path, &self.options(Access::ReadWrite), &mut progress).unwrap().is_some() {
+        /// What the supervisor and the worker of an exposed volume do, in one process.
+        fn merge_in_use(&mut self, beside: &Beside) {
+            let kek = self.kek.take();
+            self.merge_in_use_under(kek.as_ref(), beside);
+            self.kek = kek;
+        }
+
+        fn merge_in_use_under(&mut self, kek: Option<&Kek>, beside: &Beside) {
+            let protection = kek.map_or(Protection::Unencrypted, Protection::Encrypted);
+            let options = OpenOptions {
+                protection,
+                access: Access::ReadWrite,
+                lock_wait: LOCK_WAIT,
+                least_generation: 0,
+            };
+            let (mut head, _, _) = open_apart(&self.path, &options).unwrap();
+            let Some(merging) = head.mark_merge(options.protection).unwrap() else { return };
+            if merging.from == head.descriptor().top {
+                // The supervisor puts a new top on it first.
+                return;
+            }
+            let lanes = destaging::lanes().unwrap();
+            let (mut done, mut copied_bytes, mut hands_over_after) = (0, 0, beside.hands_over_after);
+            let state = loop {
+                let (mut layer, deks) = head.reopen(options.protection, LOCK_WAIT).unwrap();
+                let (place, into) = head.open_merged_into(options.protection).unwrap();
+                layer.lower[place] = into;
+                let ciphers = if deks.is_empty() { Ciphers::Unencrypted } else { Ciphers::of(deks).unwrap() };
+                let mut stack = Stack::new(layer, ciphers).unwrap();
+                let destaging = stack.destage(&lanes).unwrap();
+                let order = MergeOrder { copied_bytes, ..MergeOrder::default() };
+                let told = Arc::new(Waker::new().unwrap());
+                let merging =
+                    Merging::begin(stack.merge_stages().unwrap(), order, Recorders::none(), &lanes, told);
+                let merging = merging.unwrap();
+                let ends = [hands_over_after.take(), beside.ends_after].into_iter().flatten().min();
+                let disk = stack.disk();
+                let mut client = Client::open(&*disk).unwrap();
+                let mut acts = beside.writes.iter().cycle().skip(done);
+                while merging.watch().report().state == MergeState::UnderWay
+                    && ends.is_none_or(|end| done < end)
+                {
+                    let (block, blocks, fill) = *acts.next().unwrap();
+                    self.write(&mut client, block..block + blocks, fill);
+                    self.verify(&mut client);
+                    done += 1;
+                }
+                let state = merging.watch().report().state;
+                copied_bytes = merging.end();
+                self.verify(&mut client);
+                client.flush().unwrap();
+                drop((client, disk));
+                destaging.end(End::Empty).unwrap();
+                stack.close(true);
+                if state != MergeState::UnderWay || beside.ends_after.is_some_and(|end| done >= end) {
+                    break state;
+                }
+            };
+            match state {
+                MergeState::Complete => {
+                    head.finish_merge(options.protection).unwrap();
+                    assert!(head.descriptor().layer(merging.from).is_none());
+                }
+                MergeState::UnderWay => {}
+                MergeState::Failed { reason } => panic!("{reason}"),
             }
         }
 
-        fn check(&self) {
-            let disk = assemble_destaged(open(&self.path, &self.options(Access::ReadOnly)).unwrap()).unwrap();
-            let mut client = Client::open(&*disk).unwrap();
+        /// Writes; a fill of 0 makes the blocks zeroes.
+        fn write(&mut self, client: &mut Client, blocks: std::ops::Range<u64>, fill: u8) {
+            let blocks = blocks.start..blocks.end.min(self.now.len() as u64);
+            let extent = Extent::between(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
+            match fill {
+                0 => client.write_zeroes(extent).unwrap(),
+                fill => client.write(extent, &vec![fill; extent.length() as usize]).unwrap(),
+            }
+            client.settle_writes().unwrap();
+            self.now[blocks.start as usize..blocks.end as usize].fill(fill);
+        }
+
+        /// Everything is as it was written.
+        fn verify(&self, client: &mut Client) {
             let mut found = vec![0; self.now.len()];
             let mut take = |extent: Extent, read: Buffer| {
                 for (block, bytes) in
@@ -426,6 +710,19 @@ mod tests {
             }
             client.settle(0, &mut take).unwrap();
             assert_eq!(found, self.now);
+        }
+
+        fn merge_all(&self) {
+            let stop = AtomicBool::new(false);
+            let mut progress = Progress { stop: &stop, report: &mut |_| {} };
+            while merge_next(&self.path, &self.options(Access::ReadWrite), &mut progress).unwrap().is_some() {
+            }
+        }
+
+        fn check(&self) {
+            let disk = assemble_destaged(open(&self.path, &self.options(Access::ReadOnly)).unwrap()).unwrap();
+            let mut client = Client::open(&*disk).unwrap();
+            self.verify(&mut client);
             drop(client);
             let errors: Vec<_> = strongroom_datastore::file::check(&self.path, self.kek.as_ref())
                 .unwrap()

@@ -22,6 +22,7 @@ use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
 use crate::closing::Closing;
 use crate::destaging::{Destaging, DestagingError};
 use crate::layers::{Ciphers, StackError};
+use crate::merging::{MergeOrder, Merging};
 use crate::placement::SYSFS;
 use crate::process::{ProcessError, prepare_for_keys};
 use crate::service::{Service, ServiceError, Serving};
@@ -134,6 +135,8 @@ struct Served {
     destaging: Destaging,
     /// The completion of the layer below the top, if it was not complete.
     closing: Option<Closing>,
+    /// The merge of two layers below the top, if one was ordered.
+    merging: Option<Merging>,
 }
 
 impl Served {
@@ -187,6 +190,13 @@ impl Worker {
                     };
                     socket.send(&report, &[])?;
                 }
+                Order::Merge(order) => {
+                    let report = match self.merge(order) {
+                        Ok(()) => Report::Merging,
+                        Err(error) => Report::Failed { reason: error.to_string() },
+                    };
+                    socket.send(&report, &[])?;
+                }
                 Order::Suspend => self.suspend(socket)?,
                 Order::End => {
                     let failure = self.end().err();
@@ -215,7 +225,25 @@ impl Worker {
         let closing = stack.complete_lower(lanes, told).map_err(DestagingError::Open)?;
         self.service.teller.watch(stack.tags(), closing.as_ref().map(Closing::watch));
         let serving = self.service.serve(stack.disk(), sessions, session_files)?;
-        self.serving = Some(Served { serving, stack, destaging, closing });
+        self.service.teller.watch_merge(None);
+        self.serving = Some(Served { serving, stack, destaging, closing, merging: None });
+        Ok(())
+    }
+
+    /// Begins a merge, or goes on with one in another way.
+    fn merge(&mut self, order: MergeOrder) -> Result<(), WorkerError> {
+        let served = self.serving.as_mut().ok_or_else(|| missing("something to merge"))?;
+        if let Some(merging) = &served.merging {
+            merging.adjust(order);
+            return Ok(());
+        }
+        let stages = served.stack.merge_stages().ok_or_else(|| missing("a layer to merge into"))?;
+        let Service { destage_lanes, teller, recorders, .. } = &mut self.service;
+        let told = Arc::clone(teller.waker());
+        let merging = Merging::begin(stages, order, recorders.clone(), destage_lanes, told);
+        let merging = merging.map_err(DestagingError::Open)?;
+        teller.watch_merge(Some(merging.watch()));
+        served.merging = Some(merging);
         Ok(())
     }
 
@@ -237,7 +265,9 @@ impl Worker {
                 "a flush failed, and no other one succeeds until the volume is exposed anew".to_owned();
             return Ok(socket.send(&Report::Failed { reason }, &[])?);
         }
-        let Served { serving, mut stack, destaging, closing } = served;
+        let Served { serving, mut stack, destaging, closing, merging } = served;
+        // While clients are still served.
+        let merged_bytes = merging.map_or(0, |merging| merging.end());
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
         // The guest waits, so the records stay in the log for the successor.
         let ended = destaging.end(End::Now);
@@ -252,7 +282,7 @@ impl Worker {
         points::worker_state(WorkerState::Suspended);
         let (layer, lower) = (stack.facts(), stack.lower_facts().to_vec());
         let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
-        Ok(socket.send(&Report::Suspended { layer, lower, sessions }, &files)?)
+        Ok(socket.send(&Report::Suspended { layer, lower, sessions, merged_bytes }, &files)?)
     }
 
     /// Drains, flushes, and releases the volume.
@@ -261,7 +291,7 @@ impl Worker {
             return serving.stop();
         }
         match self.serving {
-            Some(Served { serving, stack: _stack, destaging, closing }) => {
+            Some(Served { serving, stack: _stack, destaging, closing, merging }) => {
                 let stopped = serving.stop();
                 match stopped {
                     Ok(()) => empty_log(destaging),
@@ -270,6 +300,7 @@ impl Worker {
                     Err(_) => {
                         std::mem::forget(destaging);
                         std::mem::forget(closing);
+                        std::mem::forget(merging);
                     }
                 }
                 stopped

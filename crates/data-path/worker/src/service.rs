@@ -83,9 +83,10 @@ enum Kind {
 pub struct Service {
     kind: Kind,
     listener: OwnedFd,
-    recorders: Recorders,
+    /// What clients ask for is counted here.
+    pub recorders: Recorders,
     lanes: Lanes,
-    /// The threads for destaging.
+    /// For the destaging of the layer, and for a merge of layers.
     pub destage_lanes: Lanes,
     /// Reports the volume's condition.
     pub teller: Teller,

@@ -23,7 +23,9 @@ use strongroom_types::{Extent, KeyEpoch, VolumeSize};
 
 use crate::closing::{Closing, ClosingLayer};
 use crate::destaging::{Destaging, DestagingError};
-use crate::layers::{Ciphers, PlainBlocks, StackError, plain_blocks_over, plain_over, plain_over_alone};
+use crate::layers::{
+    Ciphers, MergeStages, PlainBlocks, StackError, plain_blocks_over, plain_over, plain_over_alone,
+};
 
 /// The unit that clients address: NBD addresses bytes, and a guest's sectors are multiples of them.
 const UNIT_BYTES: u32 = 1;
@@ -39,6 +41,8 @@ pub struct Stack {
     lower: Vec<LayerFacts>,
     /// The layer below the top, until its completion begins.
     closing: Option<ClosingLayer>,
+    /// The stages for a merge, if a layer can be merged into the one below it.
+    merge: Option<MergeStages>,
     blocks: Arc<BlocksizeDisk>,
 }
 
@@ -49,16 +53,21 @@ impl Stack {
         let files = layer.duplicate_files().map_err(StackError::Files)?;
         let (top, below) = layer.into_blocks()?;
         let layer = FileDisk::clone(&top.disk);
-        let PlainBlocks { disk, tags, chain, closing } =
+        let PlainBlocks { disk, tags, chain, closing, merge } =
             plain_over(Arc::new(layer.clone()), top, below, ciphers)?;
         let blocks = BlocksizeDisk::new(disk, facts.size_bytes.bytes(), UNIT_BYTES, RangeLocks::new())?;
-        Ok(Self { layer, tags, chain, files, facts, lower, closing, blocks: Arc::new(blocks) })
+        Ok(Self { layer, tags, chain, files, facts, lower, closing, merge, blocks: Arc::new(blocks) })
     }
 
     /// Begins to complete the layer below the top, if it is not complete. `told` is called when
     /// that is done.
     pub fn complete_lower(&mut self, lanes: &Lanes, told: Arc<Waker>) -> Result<Option<Closing>, IoError> {
         self.closing.take().map(|layer| Closing::begin(layer, lanes, told)).transpose()
+    }
+
+    /// The stages for a merge, if the layers were opened for one.
+    pub fn merge_stages(&self) -> Option<MergeStages> {
+        self.merge.clone()
     }
 
     /// Records the state of the layer below the top, for a successor.

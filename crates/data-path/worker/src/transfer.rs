@@ -8,17 +8,18 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
 use strongroom_io::{Allocation, Disk, IoError, Plain};
 use strongroom_memory::{Buffer, BufferPool, PoolError};
-use strongroom_ring::RingError;
+use strongroom_ring::{Ring, RingError};
 use strongroom_types::Extent;
 use thiserror::Error;
 
-use crate::client::{Client, pieces, take};
+use crate::client::{Client, DEPTH, pieces, take};
 use crate::file_writer::FileWriter;
 
 /// The shortest run of zeroes that is worth two transfers instead of one.
@@ -101,9 +102,9 @@ pub fn export_file(
 ) -> Result<(), TransferError> {
     let size_bytes = disk.limits().size_bytes;
     file.set_len(size_bytes).map_err(TransferError::File)?;
-    let mut client = Client::open(disk)?;
-    let (ring, pool) = client.ring_and_pool();
-    let (pool, mut writer) = (pool.clone(), FileWriter::open(file, ring)?);
+    let ring = Ring::new(2 * DEPTH)?;
+    let mut client = Client::on(Rc::new(ring.clone()), disk, DEPTH)?;
+    let (pool, mut writer) = (client.pool().clone(), FileWriter::open(file, &ring)?);
     let mut write = |extent, read| write_out(&mut writer, &pool, extent, read);
     each_piece_of_data(disk, |piece| {
         progress.at(piece.offset())?;

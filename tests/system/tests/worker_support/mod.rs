@@ -26,6 +26,7 @@ const BLOCKS: u64 = 256;
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
+const WRITE_ZEROES: u16 = 6;
 
 /// The exposing process in `volume info --json`.
 #[track_caller]
@@ -141,6 +142,11 @@ impl NbdClient {
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.request(READ, offset, &[], into.len())?;
         self.stream.read_exact(into)
+    }
+
+    /// Makes a part read as zeroes.
+    pub fn write_zeroes(&mut self, offset: u64, length: usize) -> io::Result<()> {
+        self.request(WRITE_ZEROES, offset, &[], length)
     }
 
     /// Writes.

@@ -11,6 +11,7 @@ use strongroom_worker::control::{Answer, Client, ControlError, Request, SNAPSHOT
 
 use super::super::open::OpenArguments;
 use super::merge::merge_all;
+use super::wait::await_merges;
 use super::{find, to_change};
 use crate::error::CliError;
 use crate::output::Output;
@@ -18,13 +19,14 @@ use crate::output::Output;
 /// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The content of the volume and of its other snapshots does not change. Data that only \
-this snapshot needed is removed at once, with its key. If another snapshot or the volume still needs a \
-part of it, two layers are merged: now if the volume is not exposed, otherwise later by 'volume snapshot \
-merge'. An interrupted merge is repeated by the next one.
+    after_help = "The volume keeps what it holds, and so do its other snapshots. What only this snapshot needed goes at once, with its \
+key. Where another one, or the volume, still needs a part of it, two layers are made one. If nobody exposes the volume, the \
+command does that. Otherwise it returns when the name is durably gone, and the process that exposes the volume merges in the \
+background, slowly while clients are busy; 'volume info' shows how far it is. That can be interrupted at any moment.
 
-Example:
-  strongroom volume snapshot delete ./ds/vm1 before-upgrade"
+Examples:
+  strongroom volume snapshot delete ./ds/vm1 before-upgrade
+  strongroom volume snapshot delete ./ds/vm1 failed-upgrade --wait"
 )]
 pub struct DeleteArguments {
     /// Path of the volume
@@ -32,6 +34,10 @@ pub struct DeleteArguments {
 
     /// Name of the snapshot
     name: SnapshotName,
+
+    /// Wait until the layers of an exposed volume are merged
+    #[arg(long)]
+    wait: bool,
 
     #[command(flatten)]
     open: OpenArguments,
@@ -46,22 +52,25 @@ struct Deleted {
     moved_bytes: u64,
     /// Whether there are layers left to merge.
     layers_to_merge: bool,
+    /// Whether the process that exposes the volume merges them now.
+    is_merging: bool,
 }
 
 impl fmt::Display for Deleted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, snapshot, moved_bytes, layers_to_merge, .. } = self;
+        let Self { path, snapshot, moved_bytes, layers_to_merge, is_merging, .. } = self;
         write!(f, "{}: deleted snapshot {snapshot}", path.display())?;
         if *moved_bytes > 0 {
             write!(f, "; {} were merged", display_bytes(*moved_bytes))?;
         }
-        match layers_to_merge {
-            true => write!(
+        let path = path.display();
+        match (layers_to_merge, is_merging) {
+            (_, true) => write!(
                 f,
-                "; `strongroom volume snapshot merge {}` gives its space back when nobody exposes the volume",
-                path.display()
+                "; its layer is merged in the background, and `strongroom volume info {path}` shows how far that is"
             ),
-            false => Ok(()),
+            (true, false) => write!(f, "; `strongroom volume snapshot merge {path}` gives its space back"),
+            (false, false) => Ok(()),
         }
     }
 }
@@ -86,6 +95,7 @@ impl DeleteArguments {
             generation: merged.generation.unwrap_or(descriptor.generation),
             moved_bytes: merged.moved_bytes,
             layers_to_merge: false,
+            is_merging: false,
         })
     }
 
@@ -96,13 +106,23 @@ impl DeleteArguments {
         let request =
             Request::DeleteSnapshot { name: self.name.clone(), least_generation: freshness.least_generation };
         match client.ask(request, SNAPSHOT_WITHIN)? {
-            Answer::SnapshotDeleted { generation, layers_to_merge } => output.answer(&Deleted {
-                path: self.path.clone(),
-                snapshot: self.name.clone(),
-                generation,
-                moved_bytes: 0,
-                layers_to_merge,
-            }),
+            Answer::SnapshotDeleted { mut generation, mut layers_to_merge, mut is_merging } => {
+                if self.wait && layers_to_merge {
+                    await_merges(&self.path, output)?;
+                    let descriptor = describe(&self.path)?.descriptor;
+                    generation = descriptor.generation;
+                    (layers_to_merge, is_merging) = (descriptor.has_layers_to_merge(), false);
+                }
+                let (path, snapshot) = (self.path.clone(), self.name.clone());
+                output.answer(&Deleted {
+                    path,
+                    snapshot,
+                    generation,
+                    moved_bytes: 0,
+                    layers_to_merge,
+                    is_merging,
+                })
+            }
             other => Err(ControlError::of_answer(&self.path, other).into()),
         }
     }

@@ -7,7 +7,9 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{SnapshotRecord, describe};
 use strongroom_types::{SnapshotName, counted};
+use strongroom_worker::control::{MergeStatus, status_of};
 
+use super::wait::in_words;
 use crate::error::CliError;
 use crate::output::{Output, utc};
 
@@ -29,6 +31,8 @@ struct Listed {
     snapshots: Vec<ListedSnapshot>,
     /// Whether there are layers to merge.
     layers_to_merge: bool,
+    /// How far an exposed volume's merge has come.
+    merge: Option<MergeStatus>,
 }
 
 #[derive(Serialize)]
@@ -58,6 +62,9 @@ impl fmt::Display for Listed {
         if self.snapshots.iter().any(|snapshot| snapshot.is_current) {
             write!(f, "; the volume goes on from the one that is marked *")?;
         }
+        if let Some(merge) = &self.merge {
+            return write!(f, "; merge: {}", in_words(merge));
+        }
         match self.layers_to_merge {
             true => write!(f, "; `strongroom volume snapshot merge` gives space back"),
             false => Ok(()),
@@ -86,7 +93,8 @@ impl ListArguments {
         output.answer(&Listed {
             path: self.path.clone(),
             snapshots: descriptor.snapshots.iter().map(list).collect(),
-            layers_to_merge: descriptor.next_merge().is_some(),
+            layers_to_merge: descriptor.has_layers_to_merge(),
+            merge: status_of(&self.path).and_then(|status| status.merge).map(|merge| *merge),
         })
     }
 }

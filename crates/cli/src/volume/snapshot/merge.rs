@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{OpenOptions, describe};
+use strongroom_datastore::file::{Descriptor, OpenOptions, describe};
 use strongroom_processes::Signals;
-use strongroom_types::display_bytes;
+use strongroom_types::{display_bytes, parse_bytes};
+use strongroom_worker::control::{
+    Answer, Client, ControlError, MergeAct, MergeProgress, MergeStatus, Request, SNAPSHOT_WITHIN,
+};
 use strongroom_worker::{Progress, merge_next};
 
 use super::super::open::OpenArguments;
+use super::wait::{await_merges, in_words};
 use super::{of_merge, to_change};
 use crate::error::CliError;
 use crate::output::Output;
@@ -19,19 +23,70 @@ use crate::progress::Meter;
 /// The arguments of `merge`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The volume must not be in use. Layers that no snapshot needs any more are merged with \
-those above them, one pair after the other. An interrupted merge loses nothing, and is repeated by the \
-next one.
+    after_help = "Layers that no snapshot needs any more are made one with those above them, one pair after the other. An interrupted merge \
+loses nothing, and the next one does it again. If the volume is exposed, the process that exposes it merges in the background, \
+and needs no key here: it works a tenth of the time while clients are busy, and as fast as it can, or as --rate allows, while \
+they are not. What is written from then on goes to a new layer, so one layer stays below it until the next merge.
 
-Example:
-  strongroom volume snapshot merge ./ds/vm1"
+Examples:
+  strongroom volume snapshot merge ./ds/vm1
+  strongroom volume snapshot merge ./ds/vm1 --rate 50M --wait
+  strongroom volume snapshot merge ./ds/vm1 --pause"
 )]
 pub struct MergeArguments {
     /// Path of the volume
     path: PathBuf,
 
+    /// The most bytes per second that an exposed volume's merge copies, as in 50M
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate, conflicts_with = "pause")]
+    rate: Option<u64>,
+
+    /// Wait until the layers of an exposed volume are merged
+    #[arg(long, conflicts_with = "pause")]
+    wait: bool,
+
+    /// Pause the merge of an exposed volume, until this command is run again without it
+    #[arg(long)]
+    pause: bool,
+
     #[command(flatten)]
     open: OpenArguments,
+}
+
+/// A rate of 0 would be a pause without that name.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_bytes(text) {
+        Ok(0) => Err("a merge cannot go on at 0 bytes per second; --pause makes it wait".to_owned()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What became of the merge of an exposed volume.
+#[derive(Serialize)]
+struct Ordered {
+    path: PathBuf,
+    /// Nothing once no layers are left to be merged.
+    merge: Option<MergeStatus>,
+    layers: usize,
+    generation: u64,
+}
+
+impl fmt::Display for Ordered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, merge, layers, .. } = self;
+        let path = path.display();
+        match merge {
+            Some(merge) if merge.state == MergeProgress::Running => {
+                write!(
+                    f,
+                    "{path}: its layers are merged in the background; `strongroom volume info {path}` shows how far that is"
+                )
+            }
+            Some(merge) => write!(f, "{path}: merge: {}", in_words(merge)),
+            None => write!(f, "{path}: no layers are left to be merged; layers now: {layers}"),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -57,6 +112,13 @@ impl fmt::Display for MergedVolume {
 impl MergeArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        if let Some(client) = Client::connect(&self.path)? {
+            return self.ask(client, output);
+        }
+        if self.pause {
+            let consequence = "no merge of it is under way";
+            return Err(CliError::NotExposed { path: self.path.clone(), consequence });
+        }
         let key = self.open.ask_for_key(&self.path)?;
         let merged = merge_all(&self.path, &to_change(&self.path, &self.open, &key)?, output)?;
         let descriptor = describe(&self.path)?.descriptor;
@@ -66,6 +128,29 @@ impl MergeArguments {
             layers: descriptor.layers.len(),
             generation: merged.generation.unwrap_or(descriptor.generation),
         })
+    }
+}
+
+impl MergeArguments {
+    /// Has the process that exposes the volume do it.
+    fn ask(&self, client: Client, output: &Output) -> Result<(), CliError> {
+        let freshness = self.open.freshness;
+        describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
+        let act = match self.pause {
+            true => MergeAct::Pause,
+            false => MergeAct::Start { bytes_per_second: self.rate },
+        };
+        let request = Request::Merge { act, least_generation: freshness.least_generation };
+        let mut merge = match client.ask(request, SNAPSHOT_WITHIN)? {
+            Answer::Merging(merge) => Some(merge),
+            Answer::NothingToMerge => None,
+            other => return Err(ControlError::of_answer(&self.path, other).into()),
+        };
+        if self.wait && merge.take().is_some() {
+            await_merges(&self.path, output)?;
+        }
+        let Descriptor { layers, generation, .. } = describe(&self.path)?.descriptor;
+        output.answer(&Ordered { path: self.path.clone(), merge, layers: layers.len(), generation })
     }
 }
 

@@ -5,6 +5,7 @@ mod delete;
 mod list;
 mod merge;
 mod revert;
+mod wait;
 
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use strongroom_datastore::file::{Access, DatastoreError, Descriptor, OpenOptions
 use strongroom_types::SnapshotName;
 use strongroom_worker::{MergeError, complete};
 
+pub use self::wait::in_words;
 use super::open::OpenArguments;
 use crate::error::CliError;
 use crate::keys::VolumeKey;
@@ -29,7 +31,7 @@ pub enum SnapshotCommand {
     Revert(revert::RevertArguments),
     /// Delete a snapshot, even while the volume is exposed
     Delete(delete::DeleteArguments),
-    /// Free the space of snapshots that were deleted while the volume was exposed
+    /// Give back the space of deleted snapshots, also while the volume is exposed
     Merge(merge::MergeArguments),
 }
 

@@ -231,9 +231,6 @@ pub(super) fn with_a_layer(
     });
     (layered.top, layered.snapshots) = (id, snapshots);
     let pruned = layered.prune();
-    if layered.merging.is_some_and(|merging| layered.layer(merging.from).is_none()) {
-        layered.merging = None;
-    }
     refuse_too_many(path, &layered)?;
     Ok((layered, pruned))
 }

@@ -74,7 +74,9 @@ impl VolumeHead {
         let (access, least_generation) = (Access::ReadWrite, descriptor.generation);
         let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation };
         let file_system = directory.file_system()?;
-        let mut layer = Opening { directory, file_system, descriptor, options: &options }.open(top)?;
+        let sharing = access.sharing();
+        let opening = Opening { directory, file_system, descriptor, options: &options, sharing };
+        let mut layer = opening.open(top)?;
         layer.set_new();
         Ok((layer.hand_over(path)?, self.deks(protection)?))
     }

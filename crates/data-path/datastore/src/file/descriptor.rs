@@ -282,30 +282,78 @@ impl Descriptor {
         self.snapshots.iter().any(|snapshot| snapshot.layer == layer)
     }
 
-    /// Removes the layers that neither the top nor a snapshot needs. Returns them.
+    /// Removes the layers that neither the top nor a snapshot needs, and with them the mark of their
+    /// merge. Returns them.
     pub(super) fn prune(&mut self) -> Vec<LayerRecord> {
         let mut pruned = Vec::new();
         loop {
             let is_needed = |layer: &LayerRecord| {
                 layer.id == self.top || self.is_kept(layer.id) || self.children(layer.id).next().is_some()
             };
-            let Some(at) = self.layers.iter().position(|layer| !is_needed(layer)) else { return pruned };
+            let Some(at) = self.layers.iter().position(|layer| !is_needed(layer)) else { break };
             pruned.push(self.layers.remove(at));
         }
+        if self.merging.is_some_and(|merging| self.layer(merging.from).is_none()) {
+            self.merging = None;
+        }
+        pruned
     }
 
     /// The next two layers to merge: those of the merge under way, or a pair whose lower layer no
-    /// snapshot has and on which no other layer lies.
+    /// snapshot has and on which no other layer lies. The pairs that a volume can merge while it is
+    /// in use come first, and those without its top before the top's.
     pub fn next_merge(&self) -> Option<Merging> {
-        let next = || {
-            let into = self.layers.iter().find(|layer| {
-                let is_alone = self.children(layer.id).count() == 1;
-                is_alone && layer.id != self.top && !self.is_kept(layer.id) && !layer.closing
-            })?;
+        let rank = |merging: &Merging| match self.is_in_chain(*merging) {
+            true => u8::from(merging.from == self.top),
+            false => 2,
+        };
+        self.merging.or_else(|| self.mergeable().min_by_key(rank))
+    }
+
+    /// The next two layers that a volume can merge while it is in use. The upper one may be its
+    /// top, which must get another one on it first.
+    pub fn next_merge_in_use(&self) -> Option<Merging> {
+        let next = || self.mergeable().filter(|merging| self.is_in_chain(*merging));
+        self.merge_in_use().or_else(|| next().min_by_key(|merging| merging.from == self.top))
+    }
+
+    /// The marked merge, if the volume can do it while it is in use.
+    pub fn merge_in_use(&self) -> Option<Merging> {
+        self.merging.filter(|merging| self.is_in_chain(*merging))
+    }
+
+    /// Whether layers wait to be merged. The top does not count, unless it was asked for: it can
+    /// always be merged with a layer below it that no snapshot needs, and takes the next writes.
+    pub fn has_layers_to_merge(&self) -> bool {
+        self.merging.is_some() || self.mergeable().any(|merging| merging.from != self.top)
+    }
+
+    /// Every pair of layers that can be merged.
+    fn mergeable(&self) -> impl Iterator<Item = Merging> {
+        let lower = self.layers.iter().filter(|layer| {
+            let is_alone = self.children(layer.id).count() == 1;
+            is_alone && layer.id != self.top && !self.is_kept(layer.id) && !layer.closing
+        });
+        lower.filter_map(|into| {
             let from = self.children(into.id).find(|from| !from.closing)?;
             Some(Merging { from: from.id, into: into.id })
-        };
-        self.merging.or_else(next)
+        })
+    }
+
+    /// Whether the layers of a merge belong to the volume's present content.
+    fn is_in_chain(&self, merging: Merging) -> bool {
+        self.chain().any(|layer| layer.id == merging.from)
+    }
+
+    /// Whether a process that uses the volume can write the layer above into this one: not if that
+    /// is the top, which still changes.
+    pub(super) fn takes_merge(&self, layer: LayerId) -> bool {
+        self.is_merged_into(layer) && self.merging.is_some_and(|merging| merging.from != self.top)
+    }
+
+    /// Whether the layer above is being merged into this one.
+    pub(super) fn is_merged_into(&self, layer: LayerId) -> bool {
+        self.merging.is_some_and(|merging| merging.into == layer)
     }
 
     /// The lowest format version that can describe it.

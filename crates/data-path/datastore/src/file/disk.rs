@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, TRANSFER_BYTES_MAX, Thread};
@@ -16,6 +18,7 @@ use super::directory::system;
 use super::discards::DiscardsFacts;
 use super::error::DatastoreError;
 use super::host::HostFile;
+use super::lock::{self, Sharing};
 use super::log::destage::Destager;
 use super::log::{End, Log, LogError};
 use super::storage::StoredFile;
@@ -79,6 +82,12 @@ impl OpenLayer {
         self.files().into_iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
 
+    /// Makes the locks of its files shared ones, so that its owner can open it once more. That of a
+    /// layer that was the top until now is exclusive.
+    pub fn share_locks(&self) -> Result<(), Errno> {
+        self.files().iter().try_for_each(|file| flock(file, FlockOperation::NonBlockingLockShared))
+    }
+
     /// Its blocks, and those of each layer below.
     pub fn into_blocks(self) -> Result<(LayerBlocks, Vec<LayerBlocks>), LogError> {
         LockedLayer::from(self).into_blocks()
@@ -98,11 +107,16 @@ pub struct LayerFacts {
     pub size_bytes: VolumeSize,
     /// How space is allocated.
     pub provisioning: Provisioning,
-    /// Whether it takes no writes. A layer below the top never takes writes; if this is `false`
-    /// there, its last writes are still being completed ([`LayerRecord::closing`]).
+    /// Whether it takes no writes. A layer below the top takes no writes of clients; if this is
+    /// `false` there, its last writes are still being completed ([`LayerRecord::closing`]), or the
+    /// layer above it is merged into it.
     ///
     /// [`LayerRecord::closing`]: super::LayerRecord::closing
     pub read_only: bool,
+    /// Whether the layer above it is merged into it: blocks that both have must not be read from
+    /// this one ([`Merging`](super::Merging)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_merged_into: bool,
     /// The epoch that seals writes; for a layer below the top, the newest epoch that sealed its
     /// blocks.
     pub write_epoch: KeyEpoch,
@@ -146,6 +160,8 @@ pub struct LayerBlocks {
     pub tags: Option<(Arc<dyn StoredFile>, TagsFacts)>,
     /// The record of its discards and its facts, if there are layers below.
     pub discards: Option<(Arc<dyn StoredFile>, DiscardsFacts)>,
+    /// Whether the layer above it is merged into it.
+    pub is_merged_into: bool,
 }
 
 /// An open, locked layer on any file system.
@@ -183,6 +199,13 @@ impl LockedLayer {
         }
     }
 
+    /// Makes the exclusive locks of its files shared ones.
+    pub(super) fn share_locks(&self, wait: Duration, path: &Path) -> Result<(), DatastoreError> {
+        let others = self.log.iter().chain(&self.tags).chain(&self.discards);
+        let mut files = std::iter::once(&self.file).chain(others);
+        files.try_for_each(|file| lock::acquire(&**file, Sharing::Shared, wait, path))
+    }
+
     /// Declares that all of its files are durable as they are.
     pub(super) fn set_new(&mut self) {
         self.vouch_for_tags();
@@ -207,6 +230,7 @@ impl LockedLayer {
             disk: Arc::new(FileDisk::over(file, log, facts)?),
             tags: tags.zip(facts.tags),
             discards: discards.zip(facts.discards),
+            is_merged_into: facts.is_merged_into,
         })
     }
 
@@ -300,6 +324,11 @@ impl FileDisk {
             Some(_) if !self.shared.read_only => Destager::open(Arc::clone(&self.shared), thread).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// The epoch that seals writes.
+    pub fn write_epoch(&self) -> KeyEpoch {
+        self.shared.epoch
     }
 
     /// Announces a destager: writes that find no room in the log then wait for it. Without one they

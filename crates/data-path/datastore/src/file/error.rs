@@ -363,6 +363,14 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
+    /// Layers that are not to be merged, or not now.
+    #[error("the layers of {path} cannot be merged now: {reason}")]
+    NotMergeable {
+        /// The volume.
+        path: PathBuf,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A layer that needs its log to be complete, so no layer can be put on it.
     #[error(
         "the first-write log of layer {layer} of {path} was not closed empty, so another layer cannot be put on it yet; expose the volume once and end that in order, then try again"
@@ -483,6 +491,7 @@ impl DatastoreError {
             Self::SnapshotExists { .. } => "snapshot_exists",
             Self::NoSnapshot { .. } => "no_snapshot",
             Self::NotClosed { .. } => "not_closed",
+            Self::NotMergeable { .. } => "not_mergeable",
             Self::LogNotEmpty { .. } => "log_not_empty",
             Self::TagsNotSettled { .. } => "tags_not_settled",
             Self::UnreadableTags { .. } => "unreadable_tags",

@@ -13,9 +13,13 @@
 //! ```
 //!
 //! Moving the blocks needs ciphers, and is done elsewhere; this module does what comes before and
-//! after.
+//! after: [`open_merge`] and [`FinishMerge`] for a volume that nobody uses, and methods of
+//! [`VolumeHead`] for one in use. There both layers lie below the top, and the process that does the
+//! I/O writes the lower one while it reads both. It goes on reading the upper one's blocks there
+//! until the lower one is durable; so the order above holds whatever dies when.
 
 use std::path::Path;
+use std::time::Duration;
 
 use strongroom_types::LayerId;
 
@@ -24,9 +28,10 @@ use super::add_layer::{
 };
 use super::descriptor::{Descriptor, LogRecord, Merging, Provisioning};
 use super::directory::log_name;
-use super::disk::{LayerBlocks, LockedLayer};
+use super::disk::{LayerBlocks, LockedLayer, OpenLayer};
 use super::error::DatastoreError;
 use super::head::VolumeHead;
+use super::lock::Sharing;
 use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
 use super::open_files::{Opening, open_envelopes};
 use super::storage::{HOST, Storage};
@@ -97,31 +102,116 @@ pub fn open_merge_on(
 impl VolumeHead {
     /// Durably marks the layers as being merged, and extends the lower one for the other's blocks.
     fn mark(&mut self, merging: Merging, protection: Protection<'_>) -> Result<(), DatastoreError> {
-        if self.descriptor.merging.is_some() {
-            return Ok(());
-        }
-        let mut marked = self.descriptor.clone();
-        marked.generation += 1;
-        marked.merging = Some(merging);
         let from_size = self.descriptor.layer(merging.from).map(|layer| self.descriptor.layer_size(layer));
+        let mut marked = self.descriptor.clone();
         let Some(into) = marked.layers.iter_mut().find(|layer| layer.id == merging.into) else {
             return Ok(());
         };
         let former_size = into.size_bytes;
+        if self.descriptor.merging == Some(merging) && former_size == from_size {
+            return Ok(());
+        }
         into.size_bytes = from_size;
         let into = into.clone();
+        marked.merging = Some(merging);
+        marked.generation += 1;
         if let Some(former_size) = former_size.filter(|former| Some(*former) != from_size) {
             layer_files::grow(&self.directory, &marked, &into, former_size, protection)?;
         }
         self.replace_descriptor(marked, protection.keks())
     }
 
+    /// Durably marks the next two layers that can be merged while the volume is in use, unless they
+    /// are marked. Returns them; `None` if there are none.
+    ///
+    /// # Errors
+    /// If the descriptor cannot be replaced.
+    pub fn mark_merge(&mut self, protection: Protection<'_>) -> Result<Option<Merging>, DatastoreError> {
+        let Some(merging) = self.descriptor.next_merge_in_use() else { return Ok(None) };
+        if self.descriptor.merging != Some(merging) {
+            let mut marked = self.descriptor.clone();
+            marked.merging = Some(merging);
+            marked.generation += 1;
+            self.replace_descriptor(marked, protection.keks())?;
+        }
+        Ok(Some(merging))
+    }
+
+    /// Extends the lower layer of the marked merge for the upper one's blocks. Returns its place
+    /// below the top, from 0. Other processes may use both.
+    ///
+    /// # Errors
+    /// If the marked layers cannot be merged now; if there is no room.
+    pub fn extend_merged_into(&mut self, protection: Protection<'_>) -> Result<usize, DatastoreError> {
+        let refused = |reason| DatastoreError::NotMergeable { path: self.directory.path.clone(), reason };
+        let merging = self.descriptor.merging.ok_or_else(|| refused("no layers are marked"))?;
+        let is_upper_done = self.descriptor.layer(merging.from).is_some_and(|layer| !layer.closing);
+        if merging.from == self.descriptor.top || !is_upper_done {
+            return Err(refused("the upper layer still takes writes"));
+        }
+        let place = self.descriptor.chain().skip(1).position(|layer| layer.id == merging.into);
+        let place = place.ok_or_else(|| refused("they do not belong to its present content"))?;
+        self.mark(merging, protection)?;
+        Ok(place)
+    }
+
+    /// Opens the lower layer of the marked merge to be written, for the process that does the I/O.
+    /// Returns its place below the top, from 0, and its open files. A process that reads it may go
+    /// on, but must have [shared its lock](OpenLayer::share_locks).
+    ///
+    /// # Errors
+    /// Those of [`Self::extend_merged_into`].
+    pub fn open_merged_into(
+        &mut self,
+        protection: Protection<'_>,
+    ) -> Result<(usize, OpenLayer), DatastoreError> {
+        let place = self.extend_merged_into(protection)?;
+        let refused = || DatastoreError::NotMergeable {
+            path: self.directory.path.clone(),
+            reason: "no layers are marked",
+        };
+        let into = self.descriptor.merging.ok_or_else(refused)?.into;
+        let options = self.to_merge(protection);
+        let layer = self.open_layer(&self.opening(&options, Sharing::Shared)?, into)?;
+        Ok((place, layer.hand_over(&self.directory.path)?))
+    }
+
+    /// Replaces the marked layers by one, once the process that does the I/O has reported that the
+    /// lower one has everything, and reads the upper one no more. Marks the next layers to merge.
+    ///
+    /// # Errors
+    /// If the lower layer's tags were not closed in order. The merge can then be repeated.
+    pub fn finish_merge(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        let Some(merging) = self.descriptor.merging else { return Ok(()) };
+        let options = self.to_merge(protection);
+        self.finish(merging, &options, Sharing::Shared)
+    }
+
+    /// How the layers of a volume in use are opened: the process that does the I/O has the
+    /// exclusive locks.
+    fn to_merge<'a>(&self, protection: Protection<'a>) -> OpenOptions<'a> {
+        OpenOptions {
+            protection,
+            access: Access::ReadWrite,
+            lock_wait: Duration::ZERO,
+            least_generation: self.descriptor.generation,
+        }
+    }
+
+    fn opening<'a>(
+        &'a self,
+        options: &'a OpenOptions<'a>,
+        sharing: Sharing,
+    ) -> Result<Opening<'a>, DatastoreError> {
+        let (directory, descriptor) = (&self.directory, &self.descriptor);
+        Ok(Opening { directory, file_system: directory.file_system()?, descriptor, options, sharing })
+    }
+
     fn open_merge(self, merging: Merging, options: &OpenOptions<'_>) -> Result<OpenMerge, DatastoreError> {
         let (directory, descriptor) = (&self.directory, &self.descriptor);
-        let file_system = directory.file_system()?;
         let reading = OpenOptions { access: Access::ReadOnly, ..*options };
-        let to_read = Opening { directory, file_system, descriptor, options: &reading };
-        let to_write = Opening { directory, file_system, descriptor, options };
+        let to_read = self.opening(&reading, Sharing::Shared)?;
+        let to_write = self.opening(options, Sharing::Exclusive)?;
         let blocks = |opening: &Opening<'_>, id: LayerId| {
             let opened = self.open_layer(opening, id)?.into_blocks();
             opened.map(|(blocks, _)| blocks).map_err(log::damaged(&directory.path, id))
@@ -176,35 +266,43 @@ impl FinishMerge {
     /// If the lower layer's tags were not closed in order. The merge can then be repeated.
     pub fn finish(self, options: &OpenOptions<'_>) -> Result<Descriptor, DatastoreError> {
         let Self { mut head, merging } = self;
-        let protection = options.protection;
-        let path = head.directory.path.clone();
-        let file_system = head.directory.file_system()?;
-        {
-            let options = OpenOptions { access: Access::ReadWrite, ..*options };
-            let (directory, descriptor) = (&head.directory, &head.descriptor);
-            let opening = Opening { directory, file_system, descriptor, options: &options };
-            let into = head.open_layer(&opening, merging.into)?;
-            let deks = head.layer_deks(merging.into, protection)?;
-            refuse_unsettled_tags(&path, merging.into, &into, &deks)?;
-            make_durable(&path, &into)?;
-        }
-        let merged = head.merged(merging, &path)?;
-        if merged.top == merging.into
-            && let Some(LogRecord { bytes }) = merged.layer(merged.top).and_then(|layer| layer.log)
-        {
-            // The leftover of an interrupted attempt.
-            let _ = head.directory.handle.remove(&log_name(merged.top));
-            log::create(&head.directory, merged.top, bytes, log::FileState::Closed, &path)?;
-            head.directory.sync()?;
-        }
-        let gone = head.descriptor.layer(merging.from).cloned();
-        head.replace_descriptor(merged, protection.keks())?;
-        remove_layers(&head.directory, gone.as_slice());
+        let options = OpenOptions { access: Access::ReadWrite, ..*options };
+        head.finish(merging, &options, Sharing::Exclusive)?;
         Ok(head.descriptor)
     }
 }
 
 impl VolumeHead {
+    /// Replaces two layers by one, of which the lower one has everything.
+    fn finish(
+        &mut self,
+        merging: Merging,
+        options: &OpenOptions<'_>,
+        sharing: Sharing,
+    ) -> Result<(), DatastoreError> {
+        let protection = options.protection;
+        let path = self.directory.path.clone();
+        {
+            let into = self.open_layer(&self.opening(options, sharing)?, merging.into)?;
+            let deks = self.layer_deks(merging.into, protection)?;
+            refuse_unsettled_tags(&path, merging.into, &into, &deks)?;
+            make_durable(&path, &into)?;
+        }
+        let merged = self.merged(merging, &path)?;
+        if merged.top == merging.into
+            && let Some(LogRecord { bytes }) = merged.layer(merged.top).and_then(|layer| layer.log)
+        {
+            // The leftover of an interrupted attempt.
+            let _ = self.directory.handle.remove(&log_name(merged.top));
+            log::create(&self.directory, merged.top, bytes, log::FileState::Closed, &path)?;
+            self.directory.sync()?;
+        }
+        let gone = self.descriptor.layer(merging.from).cloned();
+        self.replace_descriptor(merged, protection.keks())?;
+        remove_layers(&self.directory, gone.as_slice());
+        Ok(())
+    }
+
     /// The descriptor with one layer in the place of the two.
     fn merged(&self, merging: Merging, path: &Path) -> Result<Descriptor, DatastoreError> {
         let Merging { from, into } = merging;
@@ -237,7 +335,9 @@ impl VolumeHead {
             };
             merged.layers.iter_mut().filter(|layer| layer.id == into).for_each(|layer| layer.log = log);
         }
+        // What was wanted is all that can be merged, so the next two layers are marked at once.
         merged.merging = None;
+        merged.merging = merged.next_merge_in_use().filter(|next| next.from != merged.top);
         merged.generation += 1;
         Ok(merged)
     }

@@ -147,7 +147,7 @@ pub fn open_on(
 ) -> Result<OpenVolume, DatastoreError> {
     let (head, layer, deks) = open_locked(storage, path, options)?;
     let opened = layer.into_blocks().map_err(log::damaged(path, head.descriptor().top))?;
-    let (LayerBlocks { disk, tags, discards }, lower) = opened;
+    let (LayerBlocks { disk, tags, discards, .. }, lower) = opened;
     Ok(OpenVolume { disk, tags, discards, lower, head, deks })
 }
 

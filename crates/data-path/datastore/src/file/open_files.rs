@@ -20,10 +20,11 @@ use super::discards::{self, DiscardsFacts};
 use super::disk::{LayerFacts, LockedLayer, LogFacts};
 use super::error::DatastoreError;
 use super::filesystem::{FileSystem, FileSystemKind};
+use super::lock::{self, Sharing};
+use super::log;
 use super::open::{Access, Deks, OpenOptions, Protection};
 use super::storage::StoredFile;
 use super::tags::{self, TagsFacts};
-use super::{lock, log};
 
 /// Opens and locks the volume's layers, and returns the top, which contains those below. The caller
 /// holds the directory's lock.
@@ -41,15 +42,24 @@ pub(super) fn open_layer_of(
         // durable. Writes must not be acknowledged in layers that a power cut can still undo.
         directory.sync()?;
     }
-    let opening = Opening { directory, file_system, descriptor: &descriptor, options };
+    let sharing = options.access.sharing();
+    let opening = Opening { directory, file_system, descriptor: &descriptor, options, sharing };
     let mut top = opening.complete(chain[0], file.into())?;
     let below = OpenOptions { access: Access::ReadOnly, ..*options };
-    let below = Opening { options: &below, ..opening };
+    let below = Opening { options: &below, sharing: below.access.sharing(), ..opening };
     for layer in &chain[1..] {
-        let opening = if layer.closing { &opening } else { &below };
+        // The exclusive lock of a layer that is merged into waits for the last writes of a killed
+        // process that merged.
+        let takes_merge = descriptor.takes_merge(layer.id);
+        let opening = if layer.closing || takes_merge { &opening } else { &below };
         let mut lower = opening.open(layer)?;
         if !layer.closing {
             lower.vouch_for_tags();
+        }
+        if takes_merge {
+            // Shared from now on: the owner of the volume opens it beside the process that does the
+            // I/O.
+            lower.share_locks(options.lock_wait, path)?;
         }
         top.lower.push(lower);
     }
@@ -135,6 +145,7 @@ pub(super) struct Opening<'a> {
     pub(super) file_system: FileSystem,
     pub(super) descriptor: &'a Descriptor,
     pub(super) options: &'a OpenOptions<'a>,
+    pub(super) sharing: Sharing,
 }
 
 impl Opening<'_> {
@@ -153,7 +164,7 @@ impl Opening<'_> {
         layer: &LayerRecord,
         file: Arc<dyn StoredFile>,
     ) -> Result<LockedLayer, DatastoreError> {
-        let Self { directory, file_system, descriptor, options } = self;
+        let Self { directory, file_system, descriptor, options, .. } = self;
         let (path, id) = (&directory.path, layer.id);
         let size_bytes = descriptor.layer_size(layer);
         check_length(path, layer, &*file, size_bytes.block_aligned_bytes())?;
@@ -166,6 +177,7 @@ impl Opening<'_> {
                 size_bytes,
                 provisioning: descriptor.provisioning,
                 read_only: options.access == Access::ReadOnly,
+                is_merged_into: descriptor.is_merged_into(id),
                 // In a clear volume a seal only means that the block is there; the first epoch
                 // stands for that.
                 write_epoch: layer.epochs.last().map_or(KeyEpoch::FIRST, |record| record.epoch),
@@ -219,13 +231,13 @@ impl Opening<'_> {
         missing: DatastoreError,
         action: &'static str,
     ) -> Result<Arc<dyn StoredFile>, DatastoreError> {
-        let Self { directory, file_system, options, .. } = self;
+        let Self { directory, file_system, options, sharing, .. } = self;
         let opened = open_file(directory, name, file_system.kind, options.access);
         let file = opened.map_err(|errno| match errno {
             Errno::NOENT => missing,
             errno => system(action, &directory.path)(errno),
         })?;
-        lock::acquire(&*file, options.access.sharing(), options.lock_wait, &directory.path)?;
+        lock::acquire(&*file, *sharing, options.lock_wait, &directory.path)?;
         Ok(file.into())
     }
 }

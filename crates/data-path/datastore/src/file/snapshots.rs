@@ -143,7 +143,9 @@ pub fn delete_snapshot_on(
 }
 
 impl VolumeHead {
-    /// As [`delete_snapshot`], for a volume that may be served meanwhile.
+    /// As [`delete_snapshot`], for a volume that may be served meanwhile. If layers must be merged
+    /// now, the same descriptor marks them: a merge that this process does not finish is finished
+    /// by the next one that exposes the volume.
     pub fn delete_snapshot(
         &mut self,
         snapshot: SnapshotId,
@@ -157,6 +159,7 @@ impl VolumeHead {
         }
         without.generation += 1;
         let pruned = without.prune();
+        without.merging = without.next_merge();
         self.replace_descriptor(without, protection.keks())?;
         remove_layers(&self.directory, &pruned);
         Ok(())

@@ -119,15 +119,18 @@ impl Tagger {
         self.keys.iter().find(|(of, _)| *of == epoch).map(|(_, key)| key)
     }
 
-    /// Tags the sectors of a page, whose bits are already filled in, under the newest key.
+    /// Tags the sectors of a page, whose bits are already filled in, under the key of `epoch`, or
+    /// the newest one.
     pub fn tag_page(
         &self,
+        epoch: Option<KeyEpoch>,
         header: impl Fn(u64) -> [u8; HEADER_BYTES],
         page_number: u64,
         page: &mut [u8],
         empty: EmptySector,
     ) -> Result<(), CryptoError> {
-        let Some((_, key)) = self.keys.last() else { return Ok(()) };
+        let newest = || self.keys.last().map(|(_, key)| key);
+        let Some(key) = epoch.and_then(|epoch| self.of(epoch)).or_else(newest) else { return Ok(()) };
         for (number, sector) in sectors_mut(page_number, page) {
             let (tag, bits) = sector.split_at_mut(TAG_BYTES);
             let says_nothing = empty == EmptySector::Zeroes && bits.iter().all(|byte| *byte == 0);
@@ -222,7 +225,7 @@ mod tests {
         for (at, (_, bits)) in bits_mut(3, &mut page).enumerate().filter(|(at, _)| at % 2 == 0) {
             bits[at] = 0x10;
         }
-        tagger.tag_page(header, 3, &mut page, EmptySector::Zeroes).unwrap();
+        tagger.tag_page(None, header, 3, &mut page, EmptySector::Zeroes).unwrap();
         let verified = |page: &[u8], number: u64| {
             let mut found = Vec::new();
             tagger
@@ -247,7 +250,7 @@ mod tests {
         let header = |number| binding.of_sector(PURPOSE, number);
         let tagger = Tagger::without_a_key().unwrap();
         let mut page = vec![0; PAGE_BYTES];
-        tagger.tag_page(header, 0, &mut page, EmptySector::Tagged).unwrap();
+        tagger.tag_page(None, header, 0, &mut page, EmptySector::Tagged).unwrap();
         page[3 * SECTOR..4 * SECTOR].fill(0);
         let mut refused = Vec::new();
         let report = |sector, bits: Option<&[u8]>| refused.extend(bits.is_none().then_some(sector));

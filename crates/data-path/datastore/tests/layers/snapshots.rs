@@ -76,3 +76,89 @@ fn a_prepared_top_is_withdrawn_or_opened() {
     let refused = create_snapshot(&volume.path, &named("two"), &volume.options()).unwrap_err();
     assert!(matches!(refused, DatastoreError::NotClosed { .. }), "{refused}");
 }
+
+/// Layers of another branch wait to be merged when the last snapshot of it is deleted.
+#[test]
+fn a_deletion_takes_the_mark_of_a_merge_with_its_layers() {
+    let volume = Volume::encrypted(MIB);
+    let to_write = volume.to_open(Access::ReadWrite);
+    let (one, two, three) = (named("one"), named("two"), named("three"));
+    create_snapshot(&volume.path, &one, &volume.options()).unwrap();
+    create_snapshot(&volume.path, &two, &volume.options()).unwrap();
+    revert(&volume.path, one.id, Some(&three), &volume.options()).unwrap();
+    let without = delete_snapshot(&volume.path, two.id, &to_write).unwrap();
+    let marked = without.merging.unwrap();
+    assert_eq!(without.snapshot(three.id).map(|snapshot| snapshot.layer), Some(marked.from));
+    assert_eq!((without.merge_in_use(), without.next_merge_in_use()), (None, None), "it is not in the chain");
+    let without = delete_snapshot(&volume.path, three.id, &to_write).unwrap();
+    assert_eq!((without.layers.len(), without.merging), (2, None));
+    assert!(matches!(volume.findings().as_slice(), []), "{:?}", volume.findings());
+    volume.open().unwrap();
+}
+
+/// Of several pairs, those without the top are merged first, because the top needs another one on
+/// it. A finished merge marks the next pair.
+#[test]
+fn what_is_merged_while_a_volume_is_in_use_lies_below_its_top() {
+    let volume = Volume::encrypted(MIB);
+    let to_write = volume.to_open(Access::ReadWrite);
+    let snapshots = ["one", "two", "three", "four"].map(named);
+    for snapshot in &snapshots {
+        create_snapshot(&volume.path, snapshot, &volume.options()).unwrap();
+    }
+    let layers: Vec<_> = chain(&volume.descriptor()).into_iter().rev().collect();
+    let pair = |upper: usize| Some(Merging { from: layers[upper], into: layers[upper - 1] });
+    let mut head = VolumeHead::open(&volume.path, &to_write).unwrap();
+    let protection = volume.protection();
+    head.delete_snapshot(snapshots[3].id, protection).unwrap();
+    assert_eq!(head.descriptor().merging, pair(4), "only the top lies on the deleted snapshot's layer");
+    let refused = head.open_merged_into(protection).unwrap_err();
+    assert!(matches!(refused, DatastoreError::NotMergeable { .. }), "{refused}");
+    drop(head);
+    volume.open().unwrap();
+
+    // Another snapshot makes the top a layer that can be merged.
+    let again = create_snapshot(&volume.path, &named("again"), &volume.options()).unwrap();
+    assert_eq!((again.merging, again.merge_in_use()), (pair(4), pair(4)));
+    let mut opened = volume.open().unwrap();
+    let head = &mut opened.head;
+    head.delete_snapshot(snapshots[0].id, protection).unwrap();
+    head.delete_snapshot(snapshots[1].id, protection).unwrap();
+    assert_eq!(head.descriptor().merging, pair(4), "a merge that was begun is finished first");
+    let (place, _) = head.open_merged_into(protection).unwrap();
+    assert_eq!(chain(head.descriptor())[1 + place], layers[3]);
+    head.finish_merge(protection).unwrap();
+    assert_eq!(head.descriptor().merging, pair(1));
+    head.finish_merge(protection).unwrap();
+    assert_eq!(head.descriptor().merging.map(|merging| merging.into), Some(layers[0]));
+    head.finish_merge(protection).unwrap();
+    assert!(head.descriptor().merging.is_none() && !head.descriptor().has_layers_to_merge());
+    drop(opened);
+    assert!(matches!(volume.findings().as_slice(), []), "{:?}", volume.findings());
+}
+
+/// A process that opens the volume waits for the last writes of one that merged; the volume's owner
+/// can open the lower layer beside it.
+#[test]
+fn a_layer_that_is_merged_into_is_locked() {
+    use rustix::fs::{FlockOperation, flock};
+    let volume = Volume::encrypted(MIB);
+    let (one, two) = (named("one"), named("two"));
+    create_snapshot(&volume.path, &one, &volume.options()).unwrap();
+    create_snapshot(&volume.path, &two, &volume.options()).unwrap();
+    let without = delete_snapshot(&volume.path, one.id, &volume.to_open(Access::ReadWrite)).unwrap();
+    let into = without.merging.unwrap().into;
+    for prefix in ["layer", "tags2"] {
+        let file = std::fs::File::open(volume.file(prefix, into)).unwrap();
+        // The description of a dead process's write.
+        flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
+        let options =
+            OpenOptions { lock_wait: std::time::Duration::ZERO, ..volume.to_open(Access::ReadWrite) };
+        let refused = open(&volume.path, &options).unwrap_err();
+        assert!(matches!(refused, DatastoreError::InUse { .. }), "{refused}");
+        open(&volume.path, &OpenOptions { access: Access::ReadOnly, ..options }).unwrap();
+    }
+    let mut opened = volume.open().unwrap();
+    let (place, _) = opened.head.open_merged_into(volume.protection()).unwrap();
+    assert_eq!(place, 1);
+}

@@ -70,6 +70,17 @@ impl EpochKeys {
         Ok(())
     }
 
+    /// The same keys, with writes sealed under the key of `epoch`.
+    ///
+    /// # Errors
+    /// [`EpochKeysError::Unknown`].
+    pub fn sealing_under(&self, epoch: KeyEpoch) -> Result<Self, EpochKeysError> {
+        let keys = RwLock::new(self.keys.read().clone());
+        let sealing = Self { keys, write_epoch: AtomicU32::new(epoch.number()) };
+        sealing.set_write_epoch(epoch)?;
+        Ok(sealing)
+    }
+
     /// The epoch that writes are sealed under.
     pub fn write_epoch(&self) -> KeyEpoch {
         // The number is always one of an epoch; the first is never reached.
@@ -108,5 +119,8 @@ mod tests {
         assert_eq!(keys.insert(second, key(UnitSize::Bytes4096)), Err(EpochKeysError::Known(second)));
         keys.set_write_epoch(second).unwrap();
         assert_eq!(keys.write_epoch(), second);
+        let first = keys.sealing_under(KeyEpoch::FIRST).unwrap();
+        assert_eq!((first.write_epoch(), keys.write_epoch()), (KeyEpoch::FIRST, second));
+        assert!(first.contains(second));
     }
 }

@@ -8,11 +8,11 @@ use rand::{Rng, SeedableRng};
 use strongroom_memory::BufferPool;
 use strongroom_types::Extent;
 
-use super::event_loop::EventLoop;
 use super::payload::{TestMemory, TestPayload};
 use super::{Setup, Violation};
 use crate::disk::{Channel, Disk};
 use crate::error::IoError;
+use crate::reactor::EventLoop;
 use crate::reactor::Thread;
 use crate::request::{Done, Io, Request, RequestKind};
 

@@ -4,16 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::error::IoError;
-use crate::reactor::{IdleReactor, Reactor};
-
-/// The event loop of one thread of the suite.
-pub trait EventLoop {
-    /// The reactor for the thread's channels.
-    fn reactor(&self) -> Rc<dyn Reactor>;
-
-    /// Sleeps until something wakes the thread, or `at_most` has passed.
-    fn sleep(&self, at_most: Duration) -> Result<(), IoError>;
-}
+use crate::reactor::{EventLoop, IdleReactor, Reactor};
 
 /// An event loop for disks that need no files.
 pub struct IdleLoop {

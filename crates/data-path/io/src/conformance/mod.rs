@@ -34,8 +34,9 @@ use std::time::Duration;
 use strongroom_types::{Extent, KeyEpoch};
 use thiserror::Error;
 
+pub use crate::reactor::EventLoop;
 pub use driver::Driver;
-pub use event_loop::{EventLoop, IdleLoop};
+pub use event_loop::IdleLoop;
 pub use payload::{TestMemory, TestPayload};
 
 use crate::disk::Disk;

@@ -9,6 +9,7 @@ use strongroom_wire::Formats;
 
 use super::socket::BirthError;
 use crate::condition::Condition;
+use crate::merging::MergeOrder;
 use crate::placement::Placement;
 
 /// The current format and the one before. Format 1 is the first; 2 added logs, layers below the
@@ -46,6 +47,9 @@ pub enum Order {
         /// The new size that the guest sees.
         size_bytes: VolumeSize,
     },
+    /// Merge the layer above the one that was opened to be merged into, beside the clients, or go on
+    /// with that in another way. Known to workers of the same program alone.
+    Merge(MergeOrder),
     /// Drain, and hand over your sessions.
     Suspend,
     /// Drain, flush, and end. A suspended worker only ends: its sessions belong to the successor.
@@ -67,6 +71,8 @@ pub enum Report {
     Serving,
     /// The guest knows the new size.
     Grown,
+    /// The merge goes on as ordered. How far it comes is part of the condition.
+    Merging,
     /// It has drained. Files: those of the layers, as with [`Order::Serve`], then those of the
     /// sessions.
     Suspended {
@@ -77,6 +83,10 @@ pub enum Report {
         lower: Vec<LayerFacts>,
         /// The sessions, if the frontend can hand them over; NBD clients reconnect.
         sessions: Option<Value>,
+        /// How much of a layer was merged into the one below it, if a successor can go on from
+        /// there.
+        #[serde(default, skip_serializing_if = "is_nothing")]
+        merged_bytes: u64,
     },
     /// It ends.
     Ended {
@@ -91,6 +101,11 @@ pub enum Report {
         /// Why not.
         reason: String,
     },
+}
+
+/// What a former supervisor does not know is not told it while there is none.
+fn is_nothing(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// What a worker must know before it is confined.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use serde_json::Value;
 use strongroom_datastore::file::{Deks, OpenLayer};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_statistics::Page;
@@ -19,6 +20,7 @@ use super::kek::VolumeKek;
 use super::starter::{Born, StartsWorkers, Workers};
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report};
 use crate::condition::Condition;
+use crate::merging::MergeOrder;
 use crate::placement::Placement;
 
 /// The deadline from a worker's start to its report that it is confined. It takes tens of
@@ -128,6 +130,8 @@ pub struct WorkerProcess {
     silent: bool,
     /// Whether it was killed and does not end.
     hangs: bool,
+    /// A layer was opened for it to be merged into.
+    can_merge: bool,
 }
 
 impl WorkerProcess {
@@ -152,6 +156,7 @@ impl WorkerProcess {
             news: false,
             silent: false,
             hangs: false,
+            can_merge: false,
         };
         if let Some(key) = &birthright.tls_key {
             worker.socket.send_secret(key).map_err(|error| worker.explained(error))?;
@@ -185,6 +190,7 @@ impl WorkerProcess {
     /// Makes it serve a layer and those below it, without earlier sessions.
     pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
         let order = Order::Serve { layer: layer.facts, lower: layer.lower_facts(), sessions: None };
+        self.can_merge = layer.lower.iter().any(takes_merge);
         self.order(&order, &layer.files())?;
         // From here on only the worker holds the locks.
         drop(layer);
@@ -199,30 +205,53 @@ impl WorkerProcess {
 
     /// Makes it serve the volume that another worker [suspended](Self::suspend).
     pub fn take_over(&mut self, suspended: &Handover) -> Result<(), ChildError> {
-        let files: Vec<_> = suspended.files.iter().map(AsFd::as_fd).collect();
-        self.order(&suspended.order, &files)?;
-        self.expect(Report::Serving, ANSWERS_WITHIN)
+        let Handover { layer, sessions, .. } = suspended;
+        let order =
+            Order::Serve { layer: layer.facts, lower: layer.lower_facts(), sessions: sessions.clone() };
+        self.take(suspended, &order, layer.files())
     }
 
     /// Makes it serve the volume that another worker suspended, with a new, empty top.
     pub fn take_over_under(&mut self, suspended: &Handover, top: &OpenLayer) -> Result<(), ChildError> {
-        let Order::Serve { layer, lower, sessions } = &suspended.order else {
-            return Err(BirthError::Unexpected("a handover without a layer".to_owned()).into());
-        };
-        let lower = std::iter::once(layer).chain(lower).copied().collect();
+        let Handover { layer, sessions, .. } = suspended;
+        let lower = std::iter::once(layer.facts).chain(layer.lower_facts()).collect();
         let order = Order::Serve { layer: top.facts, lower, sessions: sessions.clone() };
-        let mut files = top.files();
-        files.extend(suspended.files.iter().map(AsFd::as_fd));
-        self.order(&order, &files)?;
+        self.take(suspended, &order, [top.files(), layer.files()].concat())
+    }
+
+    fn take<'a>(
+        &mut self,
+        suspended: &'a Handover,
+        order: &Order,
+        mut files: Vec<BorrowedFd<'a>>,
+    ) -> Result<(), ChildError> {
+        self.can_merge = suspended.layer.lower.iter().any(takes_merge);
+        files.extend(suspended.session_files.iter().map(AsFd::as_fd));
+        self.order(order, &files)?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Whether a layer was opened for it to be merged into.
+    pub fn can_merge(&self) -> bool {
+        self.can_merge
+    }
+
+    /// Has it merge, or go on with that in another way.
+    pub fn merge(&mut self, order: MergeOrder) -> Result<(), ChildError> {
+        self.order(&Order::Merge(order), &[])?;
+        self.expect(Report::Merging, ANSWERS_WITHIN)
     }
 
     /// Makes it drain within `deadline`, and hand over its layers and sessions.
     pub fn suspend(&mut self, deadline: Duration) -> Result<Handover, ChildError> {
         self.order(&Order::Suspend, &[])?;
         match self.await_report(deadline)? {
-            (Report::Suspended { layer, lower, sessions }, files) => {
-                Ok(Handover { order: Order::Serve { layer, lower, sessions }, files })
+            (Report::Suspended { layer, lower, sessions, merged_bytes }, files) => {
+                let mut files = files.into_iter();
+                let layer = OpenLayer::from_files(layer, &lower, &mut files).ok_or_else(|| {
+                    BirthError::Unexpected("a handover without all files of the layers".to_owned())
+                })?;
+                Ok(Handover { layer, sessions, session_files: files.collect(), merged_bytes })
             }
             (other, _) => Err(unexpected(other)),
         }
@@ -369,8 +398,16 @@ impl WorkerProcess {
 /// The state that a suspended worker leaves to its successor.
 #[derive(Debug)]
 pub struct Handover {
-    order: Order,
-    files: Vec<OwnedFd>,
+    /// The top layer, with those below it.
+    pub layer: OpenLayer,
+    sessions: Option<Value>,
+    session_files: Vec<OwnedFd>,
+    /// How much of a layer was merged into the one below it.
+    pub merged_bytes: u64,
+}
+
+fn takes_merge(layer: &OpenLayer) -> bool {
+    layer.facts.is_merged_into && !layer.facts.read_only
 }
 
 impl Drop for WorkerProcess {

@@ -21,6 +21,13 @@ pub(super) struct Suspended {
     at: Instant,
 }
 
+impl Suspended {
+    /// The layers below the top, nearest first, that another worker is to serve.
+    pub(super) fn lower_mut(&mut self) -> &mut Vec<OpenLayer> {
+        &mut self.handover.layer.lower
+    }
+}
+
 /// The reasons why sessions are not suspended.
 #[derive(Debug)]
 pub(super) enum NotSuspended {
@@ -52,7 +59,10 @@ impl Supervisor {
         let Phase::Serving(worker) = &mut self.phase else { return Err(NotSuspended::Down) };
         let at = Instant::now();
         match worker.suspend(drain_deadline(&self.exposure)) {
-            Ok(handover) => Ok(Suspended { handover, at }),
+            Ok(handover) => {
+                self.merge.handed_over(handover.merged_bytes);
+                Ok(Suspended { handover, at })
+            }
             Err(ChildError::Refused(reason)) => Err(NotSuspended::Kept(reason)),
             Err(error) => {
                 self.phase = Phase::Down(Outage::new(at));

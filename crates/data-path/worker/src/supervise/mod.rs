@@ -20,6 +20,7 @@ mod hand_over;
 mod herald;
 mod kek;
 mod memory;
+mod merge;
 mod program;
 mod quarters;
 mod restart;
@@ -48,6 +49,7 @@ use thiserror::Error;
 use self::child::{ChildError, WorkerProcess};
 use self::control_socket::ControlSocket;
 use self::herald::Herald;
+use self::merge::LayerMerge;
 use self::restart::{Crashes, Outage};
 use self::rewrap::PendingRewrap;
 use self::snapshot::PendingSnapshot;
@@ -134,6 +136,8 @@ pub struct Supervisor {
     rewrap: Option<PendingRewrap>,
     /// A snapshot that does not exist yet, and whose client may wait.
     snapshot: Option<PendingSnapshot>,
+    /// The merge of layers in the background.
+    merge: LayerMerge,
     observer: Option<(Observer, Option<Status>)>,
 }
 
@@ -190,6 +194,7 @@ impl Supervisor {
             herald,
             rewrap: None,
             snapshot: None,
+            merge: LayerMerge::new(),
             observer: None,
         })
     }
@@ -259,6 +264,7 @@ impl Supervisor {
             self.answer_requests();
             self.hear();
             self.go_on_with_snapshot();
+            self.go_on_with_merge();
             self.tell_observer();
         }
     }
@@ -278,7 +284,7 @@ impl Supervisor {
             control.watch(&mut watched);
             deadline = [deadline, control.deadline()].into_iter().flatten().min();
         }
-        deadline = [deadline, self.snapshot_deadline()].into_iter().flatten().min();
+        deadline = [deadline, self.snapshot_deadline(), self.merge_deadline()].into_iter().flatten().min();
         watched.extend(
             self.exposure.kek.changed().map(|changed| PollFd::from_borrowed_fd(changed, PollFlags::IN)),
         );
@@ -317,6 +323,7 @@ impl Supervisor {
             Request::Resize { .. }
             | Request::Upgrade
             | Request::DeleteSnapshot { .. }
+            | Request::Merge { .. }
             | Request::Rewrap { .. }
                 if self.is_changing_layers() =>
             {
@@ -350,6 +357,7 @@ impl Supervisor {
             Request::DeleteSnapshot { name, least_generation } => {
                 Some(self.delete_snapshot(&name, least_generation))
             }
+            Request::Merge { act, least_generation } => Some(self.merge(act, least_generation)),
             Request::Rewrap { to, least_generation } => self.rewrap(to, least_generation, file),
         });
         self.control = Some(control);
@@ -378,6 +386,7 @@ impl Supervisor {
             last_end: self.last_end.clone(),
             condition,
             key: self.exposure.kek.status(),
+            merge: self.merge_status().map(Box::new),
         }
     }
 

@@ -193,6 +193,7 @@ impl Supervisor {
                 self.restarts += 1;
                 self.crashes.serving();
                 self.herald.begins_anew();
+                self.merge.begins_anew();
                 let outage = outage.since.elapsed();
                 tracing::warn!("worker {} serves; the outage took {outage:?}", successor.id());
                 self.phase = Phase::Serving(successor);

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{Access, DatastoreError, Descriptor, NewSnapshot, OpenLayer};
-use strongroom_types::{SnapshotId, SnapshotName};
+use strongroom_types::{LayerId, SnapshotId, SnapshotName};
 
 use super::child::WorkerProcess;
 use super::hand_over::{NotResumed, NotSuspended, Suspended};
@@ -42,17 +42,16 @@ const PREPARED_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) enum PendingSnapshot {
     /// There is an empty top, and a worker that could serve it.
-    Prepared { change: Box<LayerChange>, until: Instant },
+    Prepared { snapshot: NewSnapshot, top: Box<NewTop>, until: Instant },
     /// No worker serves.
-    Frozen { change: Box<LayerChange>, suspended: Suspended, until: Instant },
+    Frozen { snapshot: NewSnapshot, top: Box<NewTop>, suspended: Suspended, until: Instant },
     /// The new worker serves, and completes the layer that was the top.
     Closing { snapshot: NewSnapshot, stall: Duration },
 }
 
 /// A new top, and the worker that will serve it.
 #[derive(Debug)]
-pub(super) struct LayerChange {
-    snapshot: NewSnapshot,
+pub(super) struct NewTop {
     successor: WorkerProcess,
     top: OpenLayer,
 }
@@ -60,8 +59,9 @@ pub(super) struct LayerChange {
 impl PendingSnapshot {
     fn snapshot(&self) -> &NewSnapshot {
         match self {
-            Self::Prepared { change, .. } | Self::Frozen { change, .. } => &change.snapshot,
-            Self::Closing { snapshot, .. } => snapshot,
+            Self::Prepared { snapshot, .. }
+            | Self::Frozen { snapshot, .. }
+            | Self::Closing { snapshot, .. } => snapshot,
         }
     }
 
@@ -77,19 +77,19 @@ impl PendingSnapshot {
 impl Supervisor {
     /// Makes a snapshot, or begins to; then the answer comes when it is durable.
     pub(super) fn snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Option<Answer> {
-        let made = self.prepare(snapshot, least_generation).and_then(|change| {
+        let made = self.prepare(&snapshot, least_generation).and_then(|top| {
             let suspended = self.freeze()?;
-            self.change_over(change, suspended)
+            self.change_over_for(snapshot, top, suspended)
         });
         made.err().map(Answer::from)
     }
 
     /// Prepares a snapshot that is made together with those of other volumes.
     pub(super) fn prepare_snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Answer {
-        match self.prepare(snapshot, least_generation) {
-            Ok(change) => {
-                let (change, until) = (Box::new(change), Instant::now() + PREPARED_FOR);
-                self.snapshot = Some(PendingSnapshot::Prepared { change, until });
+        match self.prepare(&snapshot, least_generation) {
+            Ok(top) => {
+                let (top, until) = (Box::new(top), Instant::now() + PREPARED_FOR);
+                self.snapshot = Some(PendingSnapshot::Prepared { snapshot, top, until });
                 Answer::SnapshotPrepared
             }
             Err(refusal) => refusal.into(),
@@ -98,9 +98,9 @@ impl Supervisor {
 
     /// Freezes the volume for a prepared snapshot, as long as the lease lasts.
     pub(super) fn freeze_for_snapshot(&mut self, id: SnapshotId, lease: Duration) -> Answer {
-        let (change, until) = match self.snapshot.take() {
-            Some(PendingSnapshot::Prepared { change, .. }) if change.snapshot.id == id => {
-                (change, Instant::now() + lease.min(FREEZE_LEASE_MAX))
+        let (snapshot, top, until) = match self.snapshot.take() {
+            Some(PendingSnapshot::Prepared { snapshot, top, .. }) if snapshot.id == id => {
+                (snapshot, top, Instant::now() + lease.min(FREEZE_LEASE_MAX))
             }
             other => {
                 self.snapshot = other;
@@ -109,7 +109,7 @@ impl Supervisor {
         };
         match self.freeze() {
             Ok(suspended) => {
-                self.snapshot = Some(PendingSnapshot::Frozen { change, suspended, until });
+                self.snapshot = Some(PendingSnapshot::Frozen { snapshot, top, suspended, until });
                 Answer::Frozen
             }
             Err(refusal) => refusal.into(),
@@ -118,11 +118,11 @@ impl Supervisor {
 
     /// Makes the snapshot for which the volume is frozen. The answer comes when it is durable.
     pub(super) fn commit_snapshot(&mut self, id: SnapshotId) -> Option<Answer> {
-        let (change, suspended) = match self.snapshot.take() {
-            Some(PendingSnapshot::Frozen { change, suspended, until })
-                if change.snapshot.id == id && Instant::now() < until =>
+        let (snapshot, top, suspended) = match self.snapshot.take() {
+            Some(PendingSnapshot::Frozen { snapshot, top, suspended, until })
+                if snapshot.id == id && Instant::now() < until =>
             {
-                (change, suspended)
+                (snapshot, top, suspended)
             }
             other => {
                 self.snapshot = other;
@@ -130,7 +130,7 @@ impl Supervisor {
                 return Some(Refusal { code: "not_frozen", message: reason }.into());
             }
         };
-        self.change_over(*change, suspended).err().map(Answer::from)
+        self.change_over_for(snapshot, *top, suspended).err().map(Answer::from)
     }
 
     /// Abandons a prepared snapshot, and serves clients again.
@@ -184,13 +184,22 @@ impl Supervisor {
         snapshot.check(path, descriptor)
     }
 
-    /// Durably names a new top, and starts a worker for it.
-    fn prepare(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Result<LayerChange, Refusal> {
+    /// Prepares a new top for a snapshot.
+    fn prepare(&mut self, snapshot: &NewSnapshot, least_generation: u64) -> Result<NewTop, Refusal> {
         if self.snapshot.is_some() || self.rewrap.is_some() {
             let reason = "another snapshot, or a move to another key, is under way".to_owned();
             return Err(Refusal::because(reason));
         }
-        self.check_snapshot(&snapshot, least_generation).map_err(|error| Refusal::of(&error))?;
+        self.check_snapshot(snapshot, least_generation).map_err(|error| Refusal::of(&error))?;
+        if self.exposure.head.descriptor().closing().is_some() {
+            let reason = "the layer below the top is still being completed; try again in a minute";
+            return Err(Refusal { code: "busy", message: reason.to_owned() });
+        }
+        self.prepare_top()
+    }
+
+    /// Durably names a new top, and starts a worker for it.
+    pub(super) fn prepare_top(&mut self) -> Result<NewTop, Refusal> {
         if matches!(self.phase, Phase::Down(_)) {
             return Err(Refusal::because("no worker serves now; one is being started".to_owned()));
         }
@@ -217,11 +226,11 @@ impl Supervisor {
             self.withdraw();
             return Err(Refusal::because(format!("the new worker does not take the keys: {error}")));
         }
-        Ok(LayerChange { snapshot, successor, top })
+        Ok(NewTop { successor, top })
     }
 
     /// Makes the worker drain, after which it no longer writes.
-    fn freeze(&mut self) -> Result<Suspended, Refusal> {
+    pub(super) fn freeze(&mut self) -> Result<Suspended, Refusal> {
         self.suspend().map_err(|error| match error {
             NotSuspended::Down => Refusal::because("no worker serves now".to_owned()),
             NotSuspended::Kept(reason) => {
@@ -235,15 +244,25 @@ impl Supervisor {
         })
     }
 
-    /// Makes the other worker resume with the new top.
-    fn change_over(&mut self, change: LayerChange, suspended: Suspended) -> Result<(), Refusal> {
-        let LayerChange { snapshot, successor, top } = change;
+    /// Has the other worker go on with the new top. The snapshot exists once that has completed the
+    /// layer that was the top.
+    fn change_over_for(
+        &mut self,
+        snapshot: NewSnapshot,
+        top: NewTop,
+        suspended: Suspended,
+    ) -> Result<(), Refusal> {
+        let stall = self.change_over(top, suspended)?;
+        tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
+        self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall });
+        Ok(())
+    }
+
+    /// Has the other worker go on with the new top. Returns for how long clients waited.
+    pub(super) fn change_over(&mut self, top: NewTop, suspended: Suspended) -> Result<Duration, Refusal> {
+        let NewTop { successor, top } = top;
         match self.resume(suspended, successor, Some(&top)) {
-            Ok(stall) => {
-                tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
-                self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall });
-                Ok(())
-            }
+            Ok(stall) => Ok(stall),
             Err(NotResumed::Refused { suspended, reason }) => {
                 drop(top);
                 self.put_back(Some(*suspended));
@@ -257,14 +276,14 @@ impl Supervisor {
 
     /// Removes the new top, and serves clients again if they are not.
     fn give_up(&mut self, pending: PendingSnapshot) {
-        let (change, suspended) = match pending {
-            PendingSnapshot::Prepared { change, .. } => (change, None),
-            PendingSnapshot::Frozen { change, suspended, .. } => (change, Some(suspended)),
+        let (top, suspended) = match pending {
+            PendingSnapshot::Prepared { top, .. } => (top, None),
+            PendingSnapshot::Frozen { top, suspended, .. } => (top, Some(suspended)),
             // The layers stay, without a snapshot of the lower one.
             PendingSnapshot::Closing { .. } => return,
         };
         // Its open files would hold its lock.
-        drop(change);
+        drop(top);
         // Where no worker serves, the layers are opened as they are: the empty top stays.
         if matches!(self.phase, Phase::Serving(_)) {
             self.put_back(suspended);
@@ -342,28 +361,38 @@ impl Supervisor {
         Some(self.exposure.head.settle_layer(snapshot, kek.protection()))
     }
 
-    /// Deletes a snapshot. The layers in use stay as they are.
+    /// Deletes a snapshot. What is read stays as it is; layers that no snapshot needs any more are
+    /// merged from then on.
     pub(super) fn delete_snapshot(&mut self, name: &SnapshotName, least_generation: u64) -> Answer {
         let head = &mut self.exposure.head;
         let path = PathBuf::from(head.path());
         if let Err(error) = head.descriptor().expect_generation(&path, least_generation) {
             return refuse(&error);
         }
-        let Some(snapshot) = head.descriptor().snapshot_named(name).map(|snapshot| snapshot.id) else {
+        let Some(found) = head.descriptor().snapshot_named(name) else {
             return refuse(&DatastoreError::NoSnapshot { path, snapshot: name.to_string() });
         };
+        let (snapshot, is_below_top) = (found.id, is_below_top(head.descriptor(), found.layer));
         let deleted = match self.exposure.kek.now() {
             Ok(kek) => head.delete_snapshot(snapshot, kek.protection()),
             Err(error) => Err(DatastoreError::Key { path, error }),
         };
-        match deleted {
-            Ok(()) => Answer::SnapshotDeleted {
-                generation: head.descriptor().generation,
-                layers_to_merge: head.descriptor().next_merge().is_some(),
-            },
-            Err(error) => refuse(&error),
+        if let Err(error) = deleted {
+            return refuse(&error);
+        }
+        self.merge_deleted(is_below_top);
+        let descriptor = self.exposure.head.descriptor();
+        Answer::SnapshotDeleted {
+            generation: descriptor.generation,
+            layers_to_merge: descriptor.has_layers_to_merge(),
+            is_merging: self.is_merging(),
         }
     }
+}
+
+/// Whether the top lies on this layer.
+fn is_below_top(descriptor: &Descriptor, layer: LayerId) -> bool {
+    descriptor.layer(descriptor.top).and_then(|top| top.parent) == Some(layer)
 }
 
 /// Bytes of the log of a volume's top; a new top gets as many.
@@ -372,9 +401,9 @@ fn top_log_bytes(descriptor: &Descriptor) -> Option<u64> {
 }
 
 /// The reason why a snapshot was refused.
-struct Refusal {
+pub(super) struct Refusal {
     code: &'static str,
-    message: String,
+    pub message: String,
 }
 
 impl Refusal {

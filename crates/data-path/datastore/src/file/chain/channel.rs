@@ -11,7 +11,7 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 
 use super::Shared;
 use super::closing::{LowerFlush, LowerFlushes};
-use super::read::{Next, Read};
+use super::read::{Next, Reach, Read};
 use crate::file::blocks::is_zero;
 use crate::file::discards::round::Recorder;
 use crate::file::discards::{Answer, Asked};
@@ -55,6 +55,19 @@ enum Active {
         lower: Option<LowerFlush>,
         result: Result<(), IoError>,
     },
+}
+
+impl Shared {
+    /// What a read needs after what its layer had.
+    fn next(&self, read: &mut Read) -> Next {
+        let run = if self.is_merged_into(read.level) { read.next_run() } else { None };
+        run.unwrap_or_else(|| {
+            let level = read.level + 1;
+            let Some(blocks) = self.blocks(level) else { return Next::Ended };
+            let reach = if self.is_merged_into(level) { Reach::Runs } else { Reach::Span };
+            read.descend(blocks.limits().size_bytes, reach)
+        })
+    }
 }
 
 /// A change of the top whose blocks that become "nothing here" must be recorded first.
@@ -178,16 +191,17 @@ impl ChainChannel {
                 result
             }
         };
-        let next = match (taken, self.shared.blocks(level + 1)) {
-            (Ok(()), Some(blocks)) => read.descend(blocks.limits().size_bytes),
-            _ => Next::Ended,
+        let next = match taken {
+            Ok(()) => self.shared.next(read),
+            Err(_) => Next::Ended,
         };
+        let level = read.level;
         match next {
             Next::Whole(extent) => {
                 let into = read.into.take()?;
-                self.send(level + 1, slot, Request::Read { extent, into });
+                self.send(level, slot, Request::Read { extent, into });
             }
-            Next::Part(extent) => self.read_part(slot, level + 1, extent),
+            Next::Part(extent) => self.read_part(slot, level, extent),
             Next::Ended => self.end_read(slot, taken),
         }
         Some(())

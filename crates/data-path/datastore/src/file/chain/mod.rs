@@ -28,11 +28,16 @@ pub use self::closing::LowerFlushes;
 use super::discards::Discards;
 
 /// A layer that others lie on. It does not change.
+#[derive(Clone)]
 pub struct LowerLayer {
     /// Its blocks.
     pub blocks: Arc<dyn Disk<Sealed>>,
     /// Its record of discards, if there are layers below it.
     pub discards: Option<Arc<Discards>>,
+    /// Whether the layer above is being merged into it. Then the blocks that this layer and the one
+    /// above both have are in an unknown state here, and are not read: one that a power cut has
+    /// torn does not match its tag.
+    pub is_merged_into: bool,
 }
 
 /// Layers as one disk.
@@ -76,6 +81,12 @@ impl Shared {
             None => Some(&self.top),
             Some(lower) => self.lower.get(lower).map(|layer| &layer.blocks),
         }
+    }
+
+    /// Whether only those blocks of a layer may be read that no layer above has; the top is 0.
+    fn is_merged_into(&self, level: usize) -> bool {
+        let lower = level.checked_sub(1).and_then(|lower| self.lower.get(lower));
+        lower.is_some_and(|layer| layer.is_merged_into)
     }
 
     /// The record of discards of a layer; the top is 0.

@@ -11,6 +11,15 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// The blocks of the longest transfer.
 const BLOCKS_MAX: usize = TRANSFER_BYTES_MAX as usize / BLOCK + 2;
 
+/// The part of a layer that a read is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// From the first block that is wanted to the last one: blocks between them are read in vain.
+    Span,
+    /// Only blocks that are wanted, one run after the other.
+    Runs,
+}
+
 /// The blocks of a read that must be looked for in the next layer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open([u64; BLOCKS_MAX.div_ceil(64)]);
@@ -28,6 +37,13 @@ impl Open {
 
     fn close(&mut self, block: usize) {
         self.0[block / 64] &= !(1 << (block % 64));
+    }
+
+    /// The first run of open blocks from `start` on.
+    fn run_from(&self, start: usize, end: usize) -> Option<std::ops::Range<usize>> {
+        let first = (start..end).find(|block| self.has(*block))?;
+        let end = (first..end).find(|block| !self.has(*block)).unwrap_or(end);
+        Some(first..end)
     }
 
     fn first(&self) -> Option<usize> {
@@ -104,20 +120,36 @@ impl Read {
     }
 
     /// Goes down to a layer of `layer_bytes` bytes.
-    pub fn descend(&mut self, layer_bytes: u64) -> Next {
+    pub fn descend(&mut self, layer_bytes: u64, reach: Reach) -> Next {
         let first_block = self.extent.offset() / BLOCK_BYTES;
         let reaches = (layer_bytes / BLOCK_BYTES).saturating_sub(first_block) as usize;
-        let blocks = (self.extent.length() / BLOCK_BYTES) as usize;
+        let blocks = self.blocks();
         (reaches..blocks).for_each(|block| self.open.close(block));
         let (Some(first), Some(last)) = (self.open.first(), self.open.last()) else { return Next::Ended };
         self.level += 1;
-        self.asked = first..last + 1;
-        let place = |block: usize| (first_block + block as u64) * BLOCK_BYTES;
-        let extent = Extent::between(place(first), place(last + 1));
+        self.asked = match reach {
+            Reach::Span => first..last + 1,
+            Reach::Runs => self.open.run_from(first, blocks).unwrap_or(first..first),
+        };
         // No block was found yet, so the memory holds nothing to keep.
-        match (0..blocks).all(|block| self.open.has(block)) {
-            true => Next::Whole(extent),
-            false => Next::Part(extent),
+        match self.asked == (0..blocks) && (0..blocks).all(|block| self.open.has(block)) {
+            true => Next::Whole(self.asked_extent()),
+            false => Next::Part(self.asked_extent()),
         }
+    }
+
+    /// Goes on to the next run of wanted blocks in the same layer, which is read in runs.
+    pub fn next_run(&mut self) -> Option<Next> {
+        self.asked = self.open.run_from(self.asked.end, self.blocks())?;
+        Some(Next::Part(self.asked_extent()))
+    }
+
+    fn blocks(&self) -> usize {
+        (self.extent.length() / BLOCK_BYTES) as usize
+    }
+
+    fn asked_extent(&self) -> Extent {
+        let place = |block: usize| self.extent.offset() + block as u64 * BLOCK_BYTES;
+        Extent::between(place(self.asked.start), place(self.asked.end))
     }
 }

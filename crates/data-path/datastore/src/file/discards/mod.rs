@@ -32,7 +32,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::CryptoError;
 use strongroom_io::{IoError, Waker};
-use strongroom_types::{BLOCK_BYTES, Extent, LayerId, VolumeId};
+use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, LayerId, VolumeId};
 
 use self::set::{BlockSet, Words, fill, sectors, words_of};
 use super::bits::Bits;
@@ -73,6 +73,8 @@ pub struct DiscardsFacts {
 #[derive(Clone, Debug)]
 pub struct DiscardKeys {
     tagger: Arc<Tagger>,
+    /// The epoch whose key tags the record; the newest if there is none.
+    newest: Option<KeyEpoch>,
 }
 
 impl DiscardKeys {
@@ -85,7 +87,13 @@ impl DiscardKeys {
             Some(tagger) => tagger,
             None => Tagger::without_a_key()?,
         };
-        Ok(Self { tagger: Arc::new(tagger) })
+        Ok(Self { tagger: Arc::new(tagger), newest: None })
+    }
+
+    /// The keys of a layer whose newest epoch this is, of the keys of several.
+    #[must_use]
+    pub fn of_layer(&self, newest: KeyEpoch) -> Self {
+        Self { tagger: Arc::clone(&self.tagger), newest: Some(newest) }
     }
 }
 

@@ -89,9 +89,13 @@ impl Recorder {
             from.bytes_mut().fill(0);
             state.fill_page(page, from.bytes_mut());
             let header = |sector| discards.binding.of_sector(PURPOSE, sector);
-            if let Err(error) =
-                discards.keys.tagger.tag_page(header, page, from.bytes_mut(), EmptySector::Zeroes)
-            {
+            if let Err(error) = discards.keys.tagger.tag_page(
+                discards.keys.newest,
+                header,
+                page,
+                from.bytes_mut(),
+                EmptySector::Zeroes,
+            ) {
                 round.failure = Some(no_cipher(error));
                 break;
             }

@@ -523,7 +523,10 @@ impl Drop for TagsChannel {
         while !self.active.is_empty()
             && let Some(slot) = slots.next()
         {
-            if let Some(Active { work: Work::Read, lock: Some(lock), .. }) = self.active.take(slot) {
+            // A read that adopts blocks changes only their tags, in memory.
+            if let Some(Active { work: Work::Read | Work::Adopt, lock: Some(lock), .. }) =
+                self.active.take(slot)
+            {
                 locks.push(lock);
             }
         }

@@ -48,6 +48,8 @@ impl Sectors {
 #[derive(Clone, Debug)]
 pub struct TagKeys {
     tagger: Arc<Tagger>,
+    /// The epoch whose key tags marks and presence; the newest if there is none.
+    newest: Option<KeyEpoch>,
 }
 
 /// The reasons why tags cannot be computed.
@@ -71,7 +73,14 @@ impl TagKeys {
     /// # Errors
     /// If the cipher library has no memory.
     pub fn derive(deks: &Deks) -> Result<Option<Self>, CryptoError> {
-        Ok(Tagger::derive(deks, INFO)?.map(|tagger| Self { tagger: Arc::new(tagger) }))
+        Ok(Tagger::derive(deks, INFO)?.map(|tagger| Self { tagger: Arc::new(tagger), newest: None }))
+    }
+
+    /// The keys of a layer whose newest epoch this is, of the keys of several. What only this layer
+    /// relies on is then tagged under a key that is there as long as the layer is.
+    #[must_use]
+    pub fn of_layer(&self, newest: KeyEpoch) -> Self {
+        Self { tagger: Arc::clone(&self.tagger), newest: Some(newest) }
     }
 
     /// Computes the tag that each block of `bytes` must have, [`NOTHING`] for an absent one. The
@@ -122,7 +131,7 @@ impl TagKeys {
         page: &mut [u8],
     ) -> Result<(), CryptoError> {
         let header = |sector| binding.of_sector(sectors.purpose(), sector);
-        self.tagger.tag_page(header, page_number, page, sectors.empty())
+        self.tagger.tag_page(self.newest, header, page_number, page, sectors.empty())
     }
 
     /// Reports the bits of each sector of a page, or that it failed verification.
