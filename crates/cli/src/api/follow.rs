@@ -88,8 +88,8 @@ pub fn follow_with_images(
 }
 
 impl WaitArguments {
-    /// Waits until the task has ended, unless the user does not want to, and answers with it. `said`
-    /// is the answer for people.
+    /// Waits until the task has ended, unless the user does not want to, and answers with it.
+    /// `said` is the answer for people.
     pub fn finish(
         &self,
         api: &Api,

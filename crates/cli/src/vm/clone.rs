@@ -26,7 +26,8 @@ pub struct CloneArguments {
     /// Name of the new VM
     name: Name,
 
-    /// Name or id of the snapshot to clone [default: the present content of the VM, which must be off]
+    /// Name or id of the snapshot to clone [default: the present content of the VM, which must be
+    /// off]
     #[arg(long, value_name = "SNAPSHOT")]
     snapshot: Option<String>,
 

@@ -38,8 +38,8 @@ const BUILDING_PREFIX: &str = ".strongroom-vm-new-";
 const FORMAT: u32 = 1;
 /// The longest configuration, in bytes: many times that of the largest VM.
 const CONFIGURATION_BYTES_MAX: u64 = 256 << 10;
-/// Held while `vm.json` is read, changed and written: threads of a supervisor change different parts
-/// of it. Another process changes it only while it holds the VM's lock.
+/// Held while `vm.json` is read, changed and written: threads of a supervisor change different
+/// parts of it. Another process changes it only while it holds the VM's lock.
 static CHANGING: Mutex<()> = Mutex::new(());
 /// How long a deletion waits for the last I/O of a killed worker on its volume.
 const LET_GO_WITHIN: Duration = Duration::from_secs(3);

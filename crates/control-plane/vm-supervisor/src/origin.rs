@@ -124,8 +124,8 @@ impl OriginVolume {
         size.map_err(|error| Problem::new("bad_size", error.to_string()))
     }
 
-    /// Copies its content into the new volume at `path`, under the key of that volume. `report` gets
-    /// the bytes that are done.
+    /// Copies its content into the new volume at `path`, under the key of that volume. `report`
+    /// gets the bytes that are done.
     ///
     /// # Errors
     /// If one of them fails, or there is no room.

@@ -184,8 +184,8 @@ impl Inbox {
     }
 }
 
-/// One queue's way to take and release locks. What it still holds when it is dropped stays held; what
-/// it waits for is forgotten.
+/// One queue's way to take and release locks. What it still holds when it is dropped stays held;
+/// what it waits for is forgotten.
 pub struct LockQueue {
     locks: Arc<RangeLocks>,
     inbox: Arc<Inbox>,
@@ -240,8 +240,8 @@ impl LockQueue {
     }
 }
 
-/// What waits has not begun, so it is forgotten, and what was granted and not taken is given back. A
-/// table with nothing in it is nobody's concern any more.
+/// What waits has not begun, so it is forgotten, and what was granted and not taken is given back.
+/// A table with nothing in it is nobody's concern any more.
 impl Drop for LockQueue {
     fn drop(&mut self) {
         let mut state = self.locks.state.lock();

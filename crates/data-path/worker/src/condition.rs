@@ -261,7 +261,8 @@ impl Teller {
         if news == self.told || socket.format() < FORMAT_TELLING {
             return None;
         }
-        // A snapshot waits for the one, the next step of a merge for the other, and each comes once.
+        // A snapshot waits for the one, the next step of a merge for the other, and each comes
+        // once.
         let state = |merge: &Option<MergeReport>| merge.as_ref().map(|merge| merge.state.clone());
         let is_urgent = completion != self.told.2 || state(&merge) != state(&self.told.3);
         let parked_since = match trouble.waiting.requests {

@@ -153,7 +153,7 @@ pub struct NewKek {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The answer to a request for the status.
-    Status(Status),
+    Status(Box<Status>),
     /// The answer to a request for the statistics.
     Statistics(Box<Snapshot>),
     /// The volume has the new size.
@@ -452,7 +452,7 @@ impl Client {
 /// Asks the process that exposes the volume for its status; `None` if there is none, or no answer.
 pub fn status_of(path: &Path) -> Option<Status> {
     match Client::connect(path).ok()??.ask(Request::Status, TOLD_WITHIN) {
-        Ok(Answer::Status(status)) => Some(status),
+        Ok(Answer::Status(status)) => Some(*status),
         _ => None,
     }
 }

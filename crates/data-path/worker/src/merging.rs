@@ -260,8 +260,11 @@ impl Shared {
         let erase = || -> Result<(), TransferError> {
             let copied = 0..self.stages.size_bytes();
             let mut erasing = Copying::erase(&self.stages, copied, Rc::new(ring.clone()), SERVED)?;
-            while !self.stop.load(Ordering::SeqCst) && erasing.step()? != Step::Ended {}
-            Ok(())
+            loop {
+                if self.stop.load(Ordering::SeqCst) || erasing.step()? == Step::Ended {
+                    return Ok(());
+                }
+            }
         };
         if let Err(error) = erase() {
             tracing::warn!(%error, "what a merge has copied still takes space; a later merge uses it");

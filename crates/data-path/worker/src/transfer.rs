@@ -326,6 +326,8 @@ mod tests {
         let lock_wait = Duration::from_secs(10);
         let options = AddLayerOptions { protection, log_bytes: None, lock_wait, least_generation: 0 };
         create_snapshot(&path, &snapshot, &options).unwrap();
+        let later = NewSnapshot { id: SnapshotId::random(), name: "later".parse().unwrap() };
+        create_snapshot(&path, &later, &options).unwrap();
 
         let served = disk(&path, protection, Access::ReadWrite);
         source.write_all_at(&vec![0x5A; 2 << 20], 1 << 20).unwrap();
@@ -349,6 +351,11 @@ mod tests {
         drop(served);
         let to_change = OpenOptions { access: Access::ReadWrite, lock_wait: Duration::ZERO, ..options };
         delete_snapshot(&path, snapshot.id, &OpenOptions { lock_wait, ..to_change }).unwrap();
+        let mut marking = open(&path, &OpenOptions { lock_wait, ..to_change }).unwrap();
+        marking.head.mark_merge(options.protection).unwrap().unwrap();
+        drop(marking);
+        let refused = open_snapshot(&path, later.id, &options).unwrap_err();
+        assert!(matches!(refused, DatastoreError::Merging { .. }), "{refused}");
         let refused = merge_next(&path, &to_change, &mut progress).unwrap_err();
         assert!(matches!(refused, MergeError::Datastore(DatastoreError::InUse { .. })), "{refused}");
         drop(kept);

@@ -67,8 +67,8 @@ pub struct CreateVm {
     pub restart: RestartPolicy,
 }
 
-/// A request for a clone: a new VM with the hardware and the disks' content of another one. It has a
-/// key, network addresses, a TPM and a seed of its own.
+/// A request for a clone: a new VM with the hardware and the disks' content of another one. It has
+/// a key, network addresses, a TPM and a seed of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CloneVm {

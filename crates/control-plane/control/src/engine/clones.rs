@@ -1,8 +1,8 @@
 //! Clones: new VMs that begin with the content of another one.
 //!
-//! A clone is made like a new VM, with the hardware of its origin, and with a key, an id, addresses,
-//! a TPM and a seed of its own. Its host copies the volumes, re-encrypted, before the VM has its
-//! name.
+//! A clone is made like a new VM, with the hardware of its origin, and with a key, an id,
+//! addresses, a TPM and a seed of its own. Its host copies the volumes, re-encrypted, before the VM
+//! has its name.
 
 use std::path::Path;
 
@@ -55,8 +55,8 @@ impl Control {
         })
     }
 
-    /// Converts the origin of a clone for its host, without grants; `None` if it is gone, or lacks a
-    /// key.
+    /// Converts the origin of a clone for its host, without grants; `None` if it is gone, or lacks
+    /// a key.
     pub(super) fn origin_told(&self, of: &CloneOf) -> Option<CloneSource> {
         let origin = self.inventory.read().vm(of.vm).cloned()?;
         let datastore = self.datastore_path(&origin)?;

@@ -80,7 +80,7 @@ impl HostSeat {
 /// The answer of a host about a VM.
 pub(super) enum Look {
     /// The VM's state; `None` if the host does not have it.
-    Seen(Option<ObservedRecord>),
+    Seen(Option<Box<ObservedRecord>>),
     /// The host does not answer; the reason is for the task's note.
     Unanswered(String),
 }
@@ -206,7 +206,7 @@ impl Control {
             Ok(Some(seen)) => {
                 seat.seen().vms.insert(vm, vec![Present::from(&seen)]);
                 self.take_over(std::slice::from_ref(&seen))?;
-                Ok(Look::Seen(Some(ObservedRecord::of(&seen))))
+                Ok(Look::Seen(Some(Box::new(ObservedRecord::of(&seen)))))
             }
             Ok(None) => {
                 seat.seen().vms.remove(&vm);

@@ -300,8 +300,8 @@ pub enum ProgressUnit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// After `create`, `configure`, `rekey`, `change_disk` and `change_snapshots`: the VM's volumes. After
-    /// `import_disk`: the filled volume.
+    /// After `create`, `configure`, `rekey`, `change_disk` and `change_snapshots`: the VM's
+    /// volumes. After `import_disk`: the filled volume.
     Volumes(Vec<VolumeFacts>),
     /// After `start`: the key that the VM waits for.
     KeyUnavailable(ProviderKey),

@@ -282,8 +282,8 @@ impl Descriptor {
         self.snapshots.iter().any(|snapshot| snapshot.layer == layer)
     }
 
-    /// Removes the layers that neither the top nor a snapshot needs, and with them the mark of their
-    /// merge. Returns them.
+    /// Removes the layers that neither the top nor a snapshot needs, and with them the mark of
+    /// their merge. Returns them.
     pub(super) fn prune(&mut self) -> Vec<LayerRecord> {
         let mut pruned = Vec::new();
         loop {

@@ -363,6 +363,14 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
+    /// A snapshot of which layers are being merged.
+    #[error(
+        "layers of {path} are being merged, and the snapshot cannot be read meanwhile; try again when they are"
+    )]
+    Merging {
+        /// The volume.
+        path: PathBuf,
+    },
     /// Layers that are not to be merged, or not now.
     #[error("the layers of {path} cannot be merged now: {reason}")]
     NotMergeable {
@@ -491,6 +499,7 @@ impl DatastoreError {
             Self::SnapshotExists { .. } => "snapshot_exists",
             Self::NoSnapshot { .. } => "no_snapshot",
             Self::NotClosed { .. } => "not_closed",
+            Self::Merging { .. } => "merging",
             Self::NotMergeable { .. } => "not_mergeable",
             Self::LogNotEmpty { .. } => "log_not_empty",
             Self::TagsNotSettled { .. } => "tags_not_settled",

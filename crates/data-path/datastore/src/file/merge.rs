@@ -14,9 +14,9 @@
 //!
 //! Moving the blocks needs ciphers, and is done elsewhere; this module does what comes before and
 //! after: [`open_merge`] and [`FinishMerge`] for a volume that nobody uses, and methods of
-//! [`VolumeHead`] for one in use. There both layers lie below the top, and the process that does the
-//! I/O writes the lower one while it reads both. It goes on reading the upper one's blocks there
-//! until the lower one is durable; so the order above holds whatever dies when.
+//! [`VolumeHead`] for one in use. There both layers lie below the top, and the process that does
+//! the I/O writes the lower one while it reads both. It goes on reading the upper one's blocks
+//! there until the lower one is durable; so the order above holds whatever dies when.
 
 use std::path::Path;
 use std::time::Duration;

@@ -155,7 +155,8 @@ pub fn open_on(
 /// below the top do not change, and are not merged as long as they are open here.
 ///
 /// # Errors
-/// [`DatastoreError::NoSnapshot`], and those of [`open`].
+/// [`DatastoreError::NoSnapshot`]; [`DatastoreError::Merging`] during a merge of its layers; and
+/// those of [`open`].
 pub fn open_snapshot(
     path: &Path,
     snapshot: SnapshotId,
@@ -179,7 +180,7 @@ pub fn open_snapshot(
         }
         let (layer, deks) = opened?;
         let blocks = layer.into_blocks().map_err(log::damaged(path, descriptor.top))?;
-        let (LayerBlocks { disk, tags, discards }, lower) = blocks;
+        let (LayerBlocks { disk, tags, discards, .. }, lower) = blocks;
         let head = VolumeHead { directory, descriptor, access: options.access };
         return Ok(OpenVolume { head, disk, tags, discards, lower, deks });
     }

@@ -70,8 +70,8 @@ pub(super) fn open_layer_of(
     Ok((descriptor, top, deks))
 }
 
-/// Opens the layers of a volume to read, none of which takes writes any more. Each is locked against
-/// a merge.
+/// Opens the layers of a volume to read, none of which takes writes any more. Each is locked
+/// against a merge.
 pub(super) fn open_settled_layers(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
@@ -82,7 +82,11 @@ pub(super) fn open_settled_layers(
     if let Some(closing) = chain.iter().find(|layer| layer.closing) {
         return Err(DatastoreError::NotClosed { path: path.clone(), layer: closing.id });
     }
-    let opening = Opening { directory, file_system: directory.file_system()?, descriptor, options };
+    if descriptor.merging.is_some_and(|merging| chain.iter().any(|layer| layer.id == merging.into)) {
+        return Err(DatastoreError::Merging { path: path.clone() });
+    }
+    let (file_system, sharing) = (directory.file_system()?, options.access.sharing());
+    let opening = Opening { directory, file_system, descriptor, options, sharing };
     let open = |layer: &LayerRecord| {
         let mut opened = opening.open(layer)?;
         opened.vouch_for_tags();

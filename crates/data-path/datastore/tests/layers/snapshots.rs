@@ -3,7 +3,7 @@
 use strongroom_datastore::file::*;
 use strongroom_types::SnapshotId;
 
-use crate::volume::{MIB, Volume, chain, expected_names, size};
+use crate::volume::{MIB, Volume, chain, close_in_order, expected_names, size};
 
 fn named(name: &str) -> NewSnapshot {
     NewSnapshot { id: SnapshotId::random(), name: name.parse().unwrap() }
@@ -115,7 +115,7 @@ fn what_is_merged_while_a_volume_is_in_use_lies_below_its_top() {
     let refused = head.open_merged_into(protection).unwrap_err();
     assert!(matches!(refused, DatastoreError::NotMergeable { .. }), "{refused}");
     drop(head);
-    volume.open().unwrap();
+    close_in_order(volume.open().unwrap());
 
     // Another snapshot makes the top a layer that can be merged.
     let again = create_snapshot(&volume.path, &named("again"), &volume.options()).unwrap();

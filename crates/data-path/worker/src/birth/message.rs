@@ -47,8 +47,8 @@ pub enum Order {
         /// The new size that the guest sees.
         size_bytes: VolumeSize,
     },
-    /// Merge the layer above the one that was opened to be merged into, beside the clients, or go on
-    /// with that in another way. Known to workers of the same program alone.
+    /// Merge the layer above the one that was opened to be merged into, beside the clients, or go
+    /// on with that in another way. Known to workers of the same program alone.
     Merge(MergeOrder),
     /// Drain, and hand over your sessions.
     Suspend,

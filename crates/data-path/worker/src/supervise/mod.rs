@@ -319,7 +319,7 @@ impl Supervisor {
             control.answer_late(answer);
         }
         control.serve(&mut |request, file| match request {
-            Request::Status => Some(Answer::Status(self.status())),
+            Request::Status => Some(Answer::Status(Box::new(self.status()))),
             Request::Resize { .. }
             | Request::Upgrade
             | Request::DeleteSnapshot { .. }

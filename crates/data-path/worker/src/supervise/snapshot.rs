@@ -44,7 +44,7 @@ pub(super) enum PendingSnapshot {
     /// There is an empty top, and a worker that could serve it.
     Prepared { snapshot: NewSnapshot, top: Box<NewTop>, until: Instant },
     /// No worker serves.
-    Frozen { snapshot: NewSnapshot, top: Box<NewTop>, suspended: Suspended, until: Instant },
+    Frozen { snapshot: NewSnapshot, top: Box<NewTop>, suspended: Box<Suspended>, until: Instant },
     /// The new worker serves, and completes the layer that was the top.
     Closing { snapshot: NewSnapshot, stall: Duration },
 }
@@ -109,6 +109,7 @@ impl Supervisor {
         };
         match self.freeze() {
             Ok(suspended) => {
+                let suspended = Box::new(suspended);
                 self.snapshot = Some(PendingSnapshot::Frozen { snapshot, top, suspended, until });
                 Answer::Frozen
             }
@@ -130,7 +131,7 @@ impl Supervisor {
                 return Some(Refusal { code: "not_frozen", message: reason }.into());
             }
         };
-        self.change_over_for(snapshot, *top, suspended).err().map(Answer::from)
+        self.change_over_for(snapshot, *top, *suspended).err().map(Answer::from)
     }
 
     /// Abandons a prepared snapshot, and serves clients again.
@@ -278,7 +279,7 @@ impl Supervisor {
     fn give_up(&mut self, pending: PendingSnapshot) {
         let (top, suspended) = match pending {
             PendingSnapshot::Prepared { top, .. } => (top, None),
-            PendingSnapshot::Frozen { top, suspended, .. } => (top, Some(suspended)),
+            PendingSnapshot::Frozen { top, suspended, .. } => (top, Some(*suspended)),
             // The layers stay, without a snapshot of the lower one.
             PendingSnapshot::Closing { .. } => return,
         };

@@ -74,13 +74,16 @@ fn a_worker() {
                 let held: OpenLayer = held.take().unwrap();
                 let (layer, lower) = (held.facts, held.lower_facts());
                 let sessions = Some(serde_json::json!({ "version": 1 }));
-                socket.send(&Report::Suspended { layer, lower, sessions }, &held.files()).unwrap();
+                socket
+                    .send(&Report::Suspended { layer, lower, sessions, merged_bytes: 0 }, &held.files())
+                    .unwrap();
                 continue;
             }
             Order::Grow { .. } => {
                 socket.send(&Report::Condition(Condition::default()), &[]).unwrap();
                 Report::Grown
             }
+            Order::Merge(_) => Report::Merging,
             Order::End => return socket.send(&Report::Ended { failure: None }, &[]).unwrap(),
             Order::Keys(Keys::Unencrypted) | Order::ServeMemory { .. } => {
                 unreachable!("a volume that is encrypted")

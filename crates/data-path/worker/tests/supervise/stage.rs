@@ -74,7 +74,7 @@ impl Supervised {
 
     pub fn status(&self) -> Status {
         match self.ask(Request::Status) {
-            Answer::Status(status) => status,
+            Answer::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }
