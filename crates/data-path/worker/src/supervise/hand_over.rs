@@ -86,6 +86,14 @@ impl Supervisor {
         match taken {
             Ok(()) => {
                 let stall = suspended.at.elapsed();
+                // What was the top takes no more writes of clients: its snapshot can be read beside
+                // the worker. Whoever has to wait for a dead worker's last writes takes an exclusive
+                // lock, as before.
+                if top.is_some()
+                    && let Err(errno) = suspended.handover.layer.share_locks()
+                {
+                    tracing::warn!("the new snapshot cannot be read while the volume is in use: {errno}");
+                }
                 // Its open files of the layer would hold the lock.
                 drop(suspended);
                 self.replace(successor);
