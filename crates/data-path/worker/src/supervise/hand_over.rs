@@ -86,9 +86,9 @@ impl Supervisor {
         match taken {
             Ok(()) => {
                 let stall = suspended.at.elapsed();
-                // What was the top takes no more writes of clients: its snapshot can be read beside
-                // the worker. Whoever has to wait for a dead worker's last writes takes an exclusive
-                // lock, as before.
+                // Clients no longer write to the former top, so its snapshot can be read beside the
+                // worker. A process that must wait for a dead worker's last writes takes an
+                // exclusive lock, as before.
                 if top.is_some()
                     && let Err(errno) = suspended.handover.layer.share_locks()
                 {
