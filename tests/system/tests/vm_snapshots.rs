@@ -145,7 +145,7 @@ fn a_snapshot_is_of_all_disks_or_of_none_whoever_is_killed() {
         drop(console);
         // Those who were left have done the task again, or it has failed and there is none.
         if snapshots(&serving).is_empty() {
-            serving.runs(&format!("vm snapshot create web1 round-{round}"));
+            serving.wait_until_told(&format!("vm snapshot create web1 round-{round}"), "made snapshot");
         }
         let of_vm = snapshots(&serving);
         assert_eq!(of_vm.last().unwrap()["name"], format!("round-{round}"));
