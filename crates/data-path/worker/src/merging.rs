@@ -239,7 +239,7 @@ impl Shared {
                 return Ok(Turn::Stop);
             }
             let now = Instant::now();
-            if pace.is_report_due(now) {
+            if pace.take_due_report(now) {
                 self.told.wake();
             }
             let order = *self.order.lock();
@@ -301,7 +301,8 @@ impl Pace {
         wanted.saturating_sub(now.saturating_duration_since(self.began + self.took))
     }
 
-    fn is_report_due(&mut self, now: Instant) -> bool {
+    /// Whether a report is due, which then counts as made.
+    fn take_due_report(&mut self, now: Instant) -> bool {
         let is_due = now.saturating_duration_since(self.reported) >= REPORTS_EVERY;
         if is_due {
             self.reported = now;

@@ -351,9 +351,7 @@ mod tests {
         drop(served);
         let to_change = OpenOptions { access: Access::ReadWrite, lock_wait: Duration::ZERO, ..options };
         delete_snapshot(&path, snapshot.id, &OpenOptions { lock_wait, ..to_change }).unwrap();
-        let mut marking = open(&path, &OpenOptions { lock_wait, ..to_change }).unwrap();
-        marking.head.mark_merge(options.protection).unwrap().unwrap();
-        drop(marking);
+        assert!(describe(&path).unwrap().descriptor.merging.is_some(), "the deletion marks the merge");
         let refused = open_snapshot(&path, later.id, &options).unwrap_err();
         assert!(matches!(refused, DatastoreError::Merging { .. }), "{refused}");
         let refused = merge_next(&path, &to_change, &mut progress).unwrap_err();

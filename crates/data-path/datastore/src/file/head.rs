@@ -90,10 +90,7 @@ impl VolumeHead {
 
     /// Opens the keys of the layers again, for another process that will do the I/O.
     pub fn deks(&self, protection: Protection<'_>) -> Result<Deks, DatastoreError> {
-        match protection {
-            Protection::Encrypted(kek) => open_chain_envelopes(&self.directory.path, &self.descriptor, kek),
-            Protection::Unencrypted => Ok(Vec::new()),
-        }
+        open_chain_envelopes(&self.directory.path, &self.descriptor, protection)
     }
 
     /// Grows the volume; the new space reads as zeroes. The top layer's files grow first, durably:

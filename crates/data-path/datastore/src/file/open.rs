@@ -105,6 +105,12 @@ pub struct OpenVolume {
 pub type Deks = Vec<(KeyEpoch, SecretBytes)>;
 
 impl OpenVolume {
+    fn of(head: VolumeHead, layer: LockedLayer, deks: Deks) -> Result<Self, DatastoreError> {
+        let opened = layer.into_blocks().map_err(log::damaged(head.path(), head.descriptor().top))?;
+        let (LayerBlocks { disk, tags, discards, .. }, lower) = opened;
+        Ok(Self { head, disk, tags, discards, lower, deks })
+    }
+
     /// The volume's directory.
     pub fn path(&self) -> &Path {
         self.head.path()
@@ -146,9 +152,7 @@ pub fn open_on(
     options: &OpenOptions<'_>,
 ) -> Result<OpenVolume, DatastoreError> {
     let (head, layer, deks) = open_locked(storage, path, options)?;
-    let opened = layer.into_blocks().map_err(log::damaged(path, head.descriptor().top))?;
-    let (LayerBlocks { disk, tags, discards, .. }, lower) = opened;
-    Ok(OpenVolume { disk, tags, discards, lower, head, deks })
+    OpenVolume::of(head, layer, deks)
 }
 
 /// Opens a snapshot of the volume at `path` to read. The volume may be in use meanwhile: its layers
@@ -179,10 +183,7 @@ pub fn open_snapshot(
             continue;
         }
         let (layer, deks) = opened?;
-        let blocks = layer.into_blocks().map_err(log::damaged(path, descriptor.top))?;
-        let (LayerBlocks { disk, tags, discards, .. }, lower) = blocks;
-        let head = VolumeHead { directory, descriptor, access: options.access };
-        return Ok(OpenVolume { head, disk, tags, discards, lower, deks });
+        return OpenVolume::of(VolumeHead { directory, descriptor, access: options.access }, layer, deks);
     }
 }
 

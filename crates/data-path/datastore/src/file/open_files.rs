@@ -56,17 +56,14 @@ pub(super) fn open_layer_of(
         if !layer.closing {
             lower.vouch_for_tags();
         }
-        if takes_merge {
+        if layer.closing || takes_merge {
             // Shared from now on: the owner of the volume opens it beside the process that does the
-            // I/O.
+            // I/O, and once it is complete others read its snapshot.
             lower.share_locks(options.lock_wait, path)?;
         }
         top.lower.push(lower);
     }
-    let deks = match options.protection {
-        Protection::Encrypted(kek) => open_chain_envelopes(path, &descriptor, kek)?,
-        Protection::Unencrypted => Vec::new(),
-    };
+    let deks = open_chain_envelopes(path, &descriptor, options.protection)?;
     Ok((descriptor, top, deks))
 }
 
@@ -94,10 +91,7 @@ pub(super) fn open_settled_layers(
     };
     let mut top = open(chain[0])?;
     top.lower = chain[1..].iter().map(|layer| open(layer)).collect::<Result<_, _>>()?;
-    let deks = match options.protection {
-        Protection::Encrypted(kek) => open_chain_envelopes(path, descriptor, kek)?,
-        Protection::Unencrypted => Vec::new(),
-    };
+    let deks = open_chain_envelopes(path, descriptor, options.protection)?;
     Ok((top, deks))
 }
 
@@ -348,12 +342,13 @@ pub(super) fn check_length(
     Ok(())
 }
 
-/// The keys of all layers of the chain, oldest first.
+/// The keys of all layers of the chain, oldest first; none for a clear volume.
 pub(super) fn open_chain_envelopes(
     path: &Path,
     descriptor: &Descriptor,
-    kek: &Kek,
+    protection: Protection<'_>,
 ) -> Result<Deks, DatastoreError> {
+    let Protection::Encrypted(kek) = protection else { return Ok(Vec::new()) };
     let chain: Vec<_> = descriptor.chain().collect();
     let mut deks = Vec::new();
     for layer in chain.into_iter().rev() {

@@ -1,5 +1,8 @@
 //! Snapshots, and a new top for a volume that is in use.
 
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
 use strongroom_datastore::file::*;
 use strongroom_types::SnapshotId;
 
@@ -66,13 +69,20 @@ fn a_prepared_top_is_withdrawn_or_opened() {
     let killed = open(&volume.path, &to_write).unwrap();
     assert_eq!(killed.lower.len(), 1);
     assert_eq!(killed.descriptor().closing().map(|layer| layer.id), Some(before.top));
+    // Others may read it beside its owner once it is complete.
+    let reader = std::fs::File::open(volume.file("layer", before.top)).unwrap();
+    flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
     let layered = create_snapshot(
         &volume.path,
         &named("two"),
-        &AddLayerOptions { lock_wait: std::time::Duration::ZERO, ..volume.options() },
+        &AddLayerOptions { lock_wait: Duration::ZERO, ..volume.options() },
     );
     assert!(matches!(layered, Err(DatastoreError::InUse { .. })));
     drop(killed);
+    // Until then, an owner waits for the last writes of a dead one.
+    let refused = open(&volume.path, &OpenOptions { lock_wait: Duration::ZERO, ..to_write }).unwrap_err();
+    assert!(matches!(refused, DatastoreError::InUse { .. }), "{refused}");
+    drop(reader);
     let refused = create_snapshot(&volume.path, &named("two"), &volume.options()).unwrap_err();
     assert!(matches!(refused, DatastoreError::NotClosed { .. }), "{refused}");
 }
@@ -141,7 +151,6 @@ fn what_is_merged_while_a_volume_is_in_use_lies_below_its_top() {
 /// can open the lower layer beside it.
 #[test]
 fn a_layer_that_is_merged_into_is_locked() {
-    use rustix::fs::{FlockOperation, flock};
     let volume = Volume::encrypted(MIB);
     let (one, two) = (named("one"), named("two"));
     create_snapshot(&volume.path, &one, &volume.options()).unwrap();
@@ -152,8 +161,7 @@ fn a_layer_that_is_merged_into_is_locked() {
         let file = std::fs::File::open(volume.file(prefix, into)).unwrap();
         // The description of a dead process's write.
         flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
-        let options =
-            OpenOptions { lock_wait: std::time::Duration::ZERO, ..volume.to_open(Access::ReadWrite) };
+        let options = OpenOptions { lock_wait: Duration::ZERO, ..volume.to_open(Access::ReadWrite) };
         let refused = open(&volume.path, &options).unwrap_err();
         assert!(matches!(refused, DatastoreError::InUse { .. }), "{refused}");
         open(&volume.path, &OpenOptions { access: Access::ReadOnly, ..options }).unwrap();

@@ -335,8 +335,6 @@ impl Supervisor {
         self.exposure.head.extend_merged_into(kek.protection())?;
         drop(kek);
         let stall = self.hand_over_changed(|exposure, lower| {
-            let shared = lower.iter().try_for_each(OpenLayer::share_locks);
-            shared.map_err(|errno| Failure::Later(format!("cannot share the locks of layers: {errno}")))?;
             let kek = exposure.kek.now().map_err(|error| Failure::Later(error.to_string()))?;
             let (place, layer) = exposure.head.open_merged_into(kek.protection())?;
             *lower.get_mut(place).ok_or_else(other_layers)? = layer;
