@@ -59,7 +59,7 @@ impl<'a> DiskCheck<'a> {
         }
         // Opening verifies that this is the VM's volume, encrypted as configured, and not rolled
         // back.
-        let volume = match open_to_read(self.spec, self.disk, self.keys) {
+        let volume = match open_to_read(self.spec, self.disk, None, self.keys) {
             Ok(volume) => volume,
             Err(problem) if problem.code == "in_use" => return Err(problem),
             Err(problem) => {

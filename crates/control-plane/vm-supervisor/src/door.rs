@@ -35,6 +35,16 @@ pub struct Connection {
     pub wire: Arc<Wire>,
 }
 
+impl Connection {
+    /// Sends a report. A connection that takes none is closed: its thread notices, and removes it.
+    /// A hostd that is still running reconnects, and receives the whole state.
+    pub fn send(&self, report: &Report) {
+        if self.wire.send(report, &[]).is_err() {
+            self.wire.hang_up();
+        }
+    }
+}
+
 /// A request whose kind may be unknown here.
 #[derive(Deserialize)]
 struct AnyRequest {

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use strongroom_datastore::file::{Access, OpenOptions, OpenVolume, describe, open};
+use strongroom_datastore::file::{Access, OpenOptions, OpenVolume, describe, open, open_snapshot};
 use strongroom_host::protocol::{
     Disk, DiskKind, DiskName, ExportNews, GuestEnd, GuestWelcome, Problem, VmSpec,
 };
 use strongroom_images::{ImageError, Stop};
 use strongroom_io::{Disk as Stage, Plain};
+use strongroom_types::SnapshotId;
 use strongroom_worker::{Progress, TransferError, assemble, export_file};
 
 use crate::guest_client::GuestClient;
@@ -34,12 +35,18 @@ pub fn data_disk<'a>(spec: &'a VmSpec, name: &DiskName) -> Result<&'a Disk, Prob
     spec.disks.iter().find(is_meant).ok_or_else(none)
 }
 
-/// Opens a disk of a VM that is off, for reading. Verifies that it is the VM's own volume,
-/// encrypted as configured, and not rolled back.
+/// Opens a disk of a VM that is off, or a snapshot of a disk, for reading. Verifies that it is the
+/// VM's own volume, encrypted as configured, and not rolled back.
 ///
 /// # Errors
-/// If its key is unavailable, or its volume is another one, damaged or in use.
-pub fn open_to_read(spec: &VmSpec, disk: &Disk, keys: &VmKeys) -> Result<OpenVolume, Problem> {
+/// If its key is unavailable, or its volume is another one, damaged or in use; `no_snapshot` if the
+/// volume does not have the snapshot.
+pub fn open_to_read(
+    spec: &VmSpec,
+    disk: &Disk,
+    snapshot: Option<SnapshotId>,
+    keys: &VmKeys,
+) -> Result<OpenVolume, Problem> {
     let path = spec.volume_path(&disk.name);
     let descriptor = describe(&path)?.descriptor;
     let kek = keys.hold_for(&disk.key, Some(&descriptor));
@@ -50,7 +57,10 @@ pub fn open_to_read(spec: &VmSpec, disk: &Disk, keys: &VmKeys) -> Result<OpenVol
         lock_wait: LOCK_WAIT,
         least_generation: disk.least_generation,
     };
-    let volume = open(&path, &options)?;
+    let volume = match snapshot {
+        Some(snapshot) => open_snapshot(&path, snapshot, &options)?,
+        None => open(&path, &options)?,
+    };
     volume.descriptor().expect_volume(&path, disk.volume)?;
     Ok(volume)
 }
@@ -68,7 +78,7 @@ impl ExportedDisk {
     /// If it does not exist, its key is unavailable, or its volume is damaged or in use.
     pub fn open(spec: &VmSpec, name: &DiskName, keys: &VmKeys) -> Result<Self, Problem> {
         let disk = data_disk(spec, name)?;
-        let volume = open_to_read(spec, disk, keys)?;
+        let volume = open_to_read(spec, disk, None, keys)?;
         let stage = assemble(volume).map_err(|error| Problem::new("export", error.to_string()))?;
         Ok(Self { stage, path: spec.volume_path(name) })
     }

@@ -4,19 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use strongroom_datastore::file::{
-    Access, DatastoreError, OpenOptions, OpenVolume, Protection, describe, open, open_snapshot,
-};
-use strongroom_host::protocol::{CloneSource, Disk, DiskName, OwnVolume, Problem};
+use strongroom_datastore::file::{Access, OpenOptions, open};
+use strongroom_host::protocol::{CloneSource, DiskName, OwnVolume, Problem};
 use strongroom_host::served::served;
 use strongroom_io::{Disk as Stage, Plain};
 use strongroom_keys::Kek;
-use strongroom_types::{SnapshotId, VolumeSize};
+use strongroom_types::VolumeSize;
 use strongroom_worker::{Progress, assemble, assemble_destaged, copy_disk};
 
 use crate::export::{LOCK_WAIT, open_to_read};
-use crate::job::{granted, key_problem};
+use crate::job::granted;
 use crate::keys::VmKeys;
+use crate::own_volume::protection;
 
 /// A VM, or a snapshot of it, whose volumes are read.
 pub struct Origin<'a> {
@@ -70,47 +69,12 @@ impl<'a> Origin<'a> {
     fn open(&self, name: &DiskName) -> Result<Option<OriginVolume>, Problem> {
         let spec = &self.source.spec;
         let Some(disk) = served(spec).into_iter().find(|disk| disk.name == *name) else { return Ok(None) };
-        let volume = match self.source.snapshot {
-            None => open_to_read(spec, &disk, &self.keys)?,
-            Some(snapshot) => match self.open_snapshot(&disk, snapshot) {
-                Ok(volume) => volume,
-                Err(Failed::NotThere) => return Ok(None),
-                Err(Failed::Problem(problem)) => return Err(problem),
-            },
+        let volume = match open_to_read(spec, &disk, self.source.snapshot, &self.keys) {
+            Err(problem) if problem.code == "no_snapshot" => return Ok(None),
+            opened => opened?,
         };
         let stage = assemble(volume).map_err(|error| Problem::new("clone", error.to_string()))?;
         Ok(Some(OriginVolume { stage }))
-    }
-
-    fn open_snapshot(&self, disk: &Disk, snapshot: SnapshotId) -> Result<OpenVolume, Failed> {
-        let path = self.source.spec.volume_path(&disk.name);
-        let described = describe(&path).map_err(Failed::from)?.descriptor;
-        let kek = self.keys.hold_for(&disk.key, Some(&described));
-        let kek = kek.map_err(|error| Failed::Problem(key_problem(error)))?;
-        let options = OpenOptions {
-            protection: kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted),
-            access: Access::ReadOnly,
-            lock_wait: LOCK_WAIT,
-            least_generation: disk.least_generation,
-        };
-        let volume = open_snapshot(&path, snapshot, &options)?;
-        volume.descriptor().expect_volume(&path, disk.volume)?;
-        Ok(volume)
-    }
-}
-
-enum Failed {
-    /// The volume is not part of the snapshot.
-    NotThere,
-    Problem(Problem),
-}
-
-impl From<DatastoreError> for Failed {
-    fn from(error: DatastoreError) -> Self {
-        match error {
-            DatastoreError::NoSnapshot { .. } => Self::NotThere,
-            error => Self::Problem(error.into()),
-        }
     }
 }
 
@@ -136,9 +100,8 @@ impl OriginVolume {
         stop: &AtomicBool,
         report: &mut dyn FnMut(u64),
     ) -> Result<(), Problem> {
-        let protection = kek.map_or(Protection::Unencrypted, Protection::Encrypted);
-        let options =
-            OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
+        let (protection, access) = (protection(kek), Access::ReadWrite);
+        let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation: 0 };
         let failed = |error: &dyn std::fmt::Display| {
             Problem::new("clone", format!("{} is not filled: {error}", path.display()))
         };

@@ -38,6 +38,7 @@ use strongroom_worker::{MergeError, Progress as Transferred, complete, merge_nex
 
 use crate::job::key_problem;
 use crate::keys::VmKeys;
+use crate::own_volume::protection;
 
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -95,7 +96,7 @@ struct Volume {
 
 impl Volume {
     fn protection(&self) -> Protection<'_> {
-        self.kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted)
+        protection(self.kek.as_deref())
     }
 
     fn has(&self, snapshot: SnapshotId) -> bool {
@@ -249,7 +250,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             if !volume.has(to) {
                 return snapshot_of(volume, keep).map(Some);
             }
-            complete(&volume.path, &volume.to_open()).map_err(|error| merge_problem(&error))?;
+            complete(&volume.path, &volume.to_open()).map_err(merge_problem)?;
             let new = NewSnapshot { id: keep.id, name: keep.name.clone() };
             let keep = (!volume.has(keep.id)).then_some(&new);
             Ok(Some(revert(&volume.path, to, keep, &volume.to_add_a_layer())?.generation))
@@ -302,8 +303,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         let path = self.vm.volume_path(&disk.name);
         let described = describe(&path)?.descriptor;
         let kek = self.keys.hold_for(&disk.key, Some(&described)).map_err(key_problem)?;
-        let protection = kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted);
-        let descriptor = authenticated(&path, protection, disk.least_generation)?;
+        let descriptor = authenticated(&path, protection(kek.as_deref()), disk.least_generation)?;
         descriptor.expect_volume(&path, disk.volume)?;
         Ok(Volume { name: disk.name, path, kek, descriptor })
     }
@@ -335,7 +335,7 @@ fn snapshot_of(volume: &Volume, snapshot: &NewVmSnapshot) -> Result<u64, Problem
     if volume.has(snapshot.id) {
         return Ok(volume.descriptor.generation);
     }
-    complete(&volume.path, &volume.to_open()).map_err(|error| merge_problem(&error))?;
+    complete(&volume.path, &volume.to_open()).map_err(merge_problem)?;
     let new = NewSnapshot { id: snapshot.id, name: snapshot.name.clone() };
     Ok(create_snapshot(&volume.path, &new, &volume.to_add_a_layer())?.generation)
 }
@@ -344,7 +344,7 @@ fn snapshot_of(volume: &Volume, snapshot: &NewVmSnapshot) -> Result<u64, Problem
 /// more. Returns the generation of its descriptor.
 fn delete_and_merge(volume: &Volume, snapshot: SnapshotId) -> Result<u64, Problem> {
     let mut generation = volume.descriptor.generation;
-    complete(&volume.path, &volume.to_open()).map_err(|error| merge_problem(&error))?;
+    complete(&volume.path, &volume.to_open()).map_err(merge_problem)?;
     if volume.has(snapshot) {
         generation = delete_snapshot(&volume.path, snapshot, &volume.to_open())?.generation;
     }
@@ -353,7 +353,7 @@ fn delete_and_merge(volume: &Volume, snapshot: SnapshotId) -> Result<u64, Proble
         let mut progress = Transferred { stop: &stop, report: &mut report };
         let options = OpenOptions { least_generation: generation, ..volume.to_open() };
         let merged = merge_next(&volume.path, &options, &mut progress);
-        match merged.map_err(|error| merge_problem(&error))? {
+        match merged.map_err(merge_problem)? {
             Some(merged) => generation = merged.descriptor.generation,
             None => return Ok(generation),
         }
@@ -375,9 +375,9 @@ fn delete_served(volume: &Volume, snapshot: SnapshotId) -> Result<Option<u64>, P
     }
 }
 
-fn merge_problem(error: &MergeError) -> Problem {
+fn merge_problem(error: MergeError) -> Problem {
     match error {
-        MergeError::Datastore(error) => Problem::new(error.code(), error.to_string()),
+        MergeError::Datastore(error) => error.into(),
         other => Problem::new("merge", other.to_string()),
     }
 }

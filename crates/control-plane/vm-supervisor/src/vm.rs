@@ -30,7 +30,7 @@ use strongroom_host::orders::{Report, Request, RunTask};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
     Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory,
-    VmReason, VmSnapshots, VmSpec, WaitingFor,
+    VmReason, VmSnapshots, VmSpec, VolumeState, WaitingFor,
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::state_file::{Off, StateFile};
@@ -334,6 +334,17 @@ impl Vm {
         None
     }
 
+    /// Checks that every volume is served as it should be.
+    ///
+    /// # Errors
+    /// Names one that is not: what the guest wrote to it may wait.
+    fn check_volumes(&self) -> Result<(), Problem> {
+        let is_in_trouble = |volume: &&Volume| volume.observed.state != VolumeState::Serving;
+        let Some(volume) = self.volumes.iter().find(is_in_trouble) else { return Ok(()) };
+        let message = format!("{} is in trouble, and what the guest wrote may wait", volume.observed.disk);
+        Err(Problem::new("volume_in_trouble", message).with_next_step("mend that first"))
+    }
+
     fn key_missing(&mut self, missing: Option<WaitingFor>) {
         if self.power == PowerState::Stopping {
             return;
@@ -554,11 +565,7 @@ impl Vm {
         }
         let report = Report::State(Box::new(now));
         for host in &self.hosts {
-            if host.wire.send(&report, &[]).is_err() {
-                // The connection's thread notices and removes it. A hostd that is still running
-                // reconnects, and receives the whole state.
-                host.wire.hang_up();
-            }
+            host.send(&report);
         }
         if let Report::State(now) = report {
             self.told = Some(*now);

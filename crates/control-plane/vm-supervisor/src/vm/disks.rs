@@ -237,9 +237,7 @@ impl Vm {
         }
         self.tell();
         let answer = self.answer_of_volumes(changing.request, changed.err());
-        if changing.asked_by.wire.send(&answer, &[]).is_err() {
-            changing.asked_by.wire.hang_up();
-        }
+        changing.asked_by.send(&answer);
     }
 }
 

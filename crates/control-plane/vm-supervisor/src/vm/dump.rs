@@ -279,9 +279,7 @@ impl Vm {
 
     fn answer(&self, asked_by: Option<(Connection, u64)>, problem: Option<Problem>) {
         let Some((connection, id)) = asked_by else { return };
-        if connection.wire.send(&Report::answer(id, problem), &[]).is_err() {
-            connection.wire.hang_up();
-        }
+        connection.send(&Report::answer(id, problem));
     }
 }
 

@@ -74,9 +74,7 @@ impl Vm {
         }
         self.tell();
         let answer = self.answer_of_volumes(rekeying.request, moved.err());
-        if rekeying.asked_by.wire.send(&answer, &[]).is_err() {
-            rekeying.asked_by.wire.hang_up();
-        }
+        rekeying.asked_by.send(&answer);
     }
 
     /// Merges facts that the control plane knows: from here on no older volume is opened, also by a

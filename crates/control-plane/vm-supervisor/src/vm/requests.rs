@@ -14,46 +14,25 @@ use crate::starter::QemuSocket;
 
 impl Vm {
     pub(super) fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
-        let begun = match request.kind {
-            // The request is answered when the activity has ended.
-            RequestKind::Suspend => match self.suspend(connection, request.id) {
-                Ok(()) => return self.tell(),
-                Err(problem) => Err(problem),
-            },
-            RequestKind::Rekey { to, known } => match self.rekey(connection, request.id, &to, &known) {
-                Ok(()) => return self.tell(),
-                Err(problem) => Err(problem),
-            },
-            RequestKind::Dump { operation, label } => {
-                match self.dump(connection, request.id, operation, label) {
-                    Ok(()) => return self.tell(),
-                    Err(problem) => Err(problem),
-                }
-            }
-            RequestKind::DeleteDump { number } => match self.delete_dump(connection, request.id, number) {
-                Ok(()) => return,
-                Err(problem) => Err(problem),
-            },
+        let id = request.id;
+        let (done, ends_later) = match request.kind {
+            RequestKind::Suspend => (self.suspend(connection, id), true),
+            RequestKind::Rekey { to, known } => (self.rekey(connection, id, &to, &known), true),
+            RequestKind::Dump { operation, label } => (self.dump(connection, id, operation, label), true),
+            RequestKind::DeleteDump { number } => (self.delete_dump(connection, id, number), true),
             RequestKind::ChangeDisk { change, known } => {
-                match self.change_disk(connection, request.id, change, &known) {
-                    Ok(()) => return self.tell(),
-                    Err(problem) => Err(problem),
-                }
+                (self.change_disk(connection, id, change, &known), true)
             }
             RequestKind::ChangeSnapshots { change, known } => {
-                match self.change_snapshots(connection, request.id, change, &known) {
-                    Ok(()) => return self.tell(),
-                    Err(problem) => Err(problem),
-                }
+                (self.change_snapshots(connection, id, change, &known), true)
             }
-            kind => self.carry_out(kind, files),
+            kind => (self.carry_out(kind, files), false),
         };
-        let problem = begun.err();
-        let answer = Report::answer(request.id, problem);
         // The effect of the request is visible before its answer.
         self.tell();
-        if connection.wire.send(&answer, &[]).is_err() {
-            connection.wire.hang_up();
+        // What has begun and ends later is answered then.
+        if done.is_err() || !ends_later {
+            connection.send(&Report::answer(id, done.err()));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use strongroom_host::protocol::{KnownVolume, Problem, SnapshotChange, VmSnapshots, VmSpec, VolumeState};
+use strongroom_host::protocol::{KnownVolume, Problem, SnapshotChange, VmSnapshots, VmSpec};
 
 use super::activity::Activity;
 use super::{Event, Vm};
@@ -52,12 +52,7 @@ impl Vm {
             return Ok(());
         }
         self.activity.allow_another()?;
-        if let Some(volume) = self.volumes.iter().find(|volume| volume.observed.state != VolumeState::Serving)
-        {
-            let message =
-                format!("{} is in trouble, and what the guest wrote may wait", volume.observed.disk);
-            return Err(Problem::new("volume_in_trouble", message).with_next_step("mend that first"));
-        }
+        self.check_volumes()?;
         self.learn(known)?;
         let (spec, keys, events) = (self.task.spec.clone(), Arc::clone(&self.keys), self.events.clone());
         let wanted = change.clone();
@@ -85,8 +80,6 @@ impl Vm {
         self.snapshots = found(&self.task.spec);
         self.tell();
         let answer = self.answer_of_volumes(changing.request, changed.err());
-        if changing.asked_by.wire.send(&answer, &[]).is_err() {
-            changing.asked_by.wire.hang_up();
-        }
+        changing.asked_by.send(&answer);
     }
 }

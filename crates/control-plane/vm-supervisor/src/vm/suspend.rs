@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use strongroom_host::orders::Report;
-use strongroom_host::protocol::{OffReason, PowerState, Problem, Progress, SuspendedMemory, VolumeState};
+use strongroom_host::protocol::{OffReason, PowerState, Problem, Progress, SuspendedMemory};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_types::display_bytes;
 
@@ -47,12 +47,7 @@ impl Vm {
         if !matches!(self.power, PowerState::Running | PowerState::Paused) {
             return Err(self.not_running());
         }
-        if let Some(volume) = self.volumes.iter().find(|volume| volume.observed.state != VolumeState::Serving)
-        {
-            let message =
-                format!("{} is in trouble, and what the guest wrote may wait", volume.observed.disk);
-            return Err(Problem::new("volume_in_trouble", message).with_next_step("mend that first"));
-        }
+        self.check_volumes()?;
         let abandoned = Arc::new(AtomicBool::new(false));
         let saving = Saving {
             spec: self.task.spec.clone(),
@@ -85,9 +80,7 @@ impl Vm {
 
     pub(super) fn tell_progress(&self, progress: Progress) {
         for host in &self.hosts {
-            if host.wire.send(&Report::Progress(progress), &[]).is_err() {
-                host.wire.hang_up();
-            }
+            host.send(&Report::Progress(progress));
         }
     }
 
@@ -129,9 +122,7 @@ impl Vm {
         };
         self.tell();
         let answer = Report::answer(suspension.request, problem);
-        if suspension.asked_by.wire.send(&answer, &[]).is_err() {
-            suspension.asked_by.wire.hang_up();
-        }
+        suspension.asked_by.send(&answer);
     }
 
     /// Called before the guest resumes: from now on its present memory is the only one. A memory
