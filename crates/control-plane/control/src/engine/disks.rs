@@ -22,11 +22,11 @@ use strongroom_vm::MemorySize;
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::place::{check, told_without_key};
-use super::snapshots::told_problem;
-use super::wishes::{Caller, state};
+use super::snapshots::{snapshots_of, told_problem};
+use super::wishes::{Caller, state, volumes_settled};
 use super::{Control, RETRY_PAUSE};
 use crate::host::HostError;
-use crate::inventory::{Draft, Failure};
+use crate::inventory::{Draft, Failure, Index};
 use crate::problems;
 use crate::records::{DiskRecord, DiskSealing, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
@@ -70,15 +70,14 @@ impl Control {
             Ok((Work::AddDisk { disk: Box::new(disk), fill: wish.fill, failures: 0 }, with))
         };
         self.has_room(caller, named, wanted)?;
-        self.disk_wish(caller, named, TaskKind::VmAddDisk, |vm| wanted(vm).map(|(work, _)| work))
+        self.disk_wish(caller, named, TaskKind::VmAddDisk, |_, vm| wanted(vm).map(|(work, _)| work))
     }
 
     /// Requests the removal of a disk of a VM, and of its volume.
     pub fn remove_disk(&self, caller: &Caller, named: &str, disk: &str) -> Result<Task, Problem> {
-        let snapshots = self.snapshots_named(named);
-        self.disk_wish(caller, named, TaskKind::VmRemoveDisk, |vm| {
+        self.disk_wish(caller, named, TaskKind::VmRemoveDisk, |index, vm| {
             let found = disk_of(vm, disk)?;
-            snapshots.check_unneeded(&found.name).map_err(told_problem)?;
+            snapshots_of(index, vm).check_unneeded(&found.name).map_err(told_problem)?;
             if vm.hardware.disks.first() == Some(found) {
                 let message = format!("{disk} is the first disk of VM {}: it starts from it", vm.name);
                 return Err(problems::conflict(message)
@@ -117,7 +116,7 @@ impl Control {
             Ok((Work::ResizeDisk { disk: found.name.clone(), size: wish.size_bytes, failures: 0 }, with))
         };
         self.has_room(caller, named, wanted)?;
-        self.disk_wish(caller, named, TaskKind::VmResizeDisk, |vm| wanted(vm).map(|(work, _)| work))
+        self.disk_wish(caller, named, TaskKind::VmResizeDisk, |_, vm| wanted(vm).map(|(work, _)| work))
     }
 
     /// Asks a VM's host whether its datastore has room for the disks, so that the caller gets the
@@ -148,17 +147,15 @@ impl Control {
         caller: &Caller,
         named: &str,
         kind: TaskKind,
-        wanted: impl Fn(&VmRecord) -> Result<Work, Problem>,
+        wanted: impl Fn(&Index, &VmRecord) -> Result<Work, Problem>,
     ) -> Result<Task, Problem> {
-        self.vm_wish(caller, named, kind, |vm, power| match power {
-            PowerState::Suspended => Err(state(vm, power, "its memory fits it as it is")
-                .next("start it and shut it down, or start it with --discard-memory")),
-            PowerState::Starting | PowerState::Stopping => {
-                Err(state(vm, power, "wait until it is on or off"))
+        self.indexed_vm_wish(caller, named, kind, |index, vm, power| {
+            if power == PowerState::Suspended {
+                return Err(state(vm, power, "its memory fits it as it is")
+                    .next("start it and shut it down, or start it with --discard-memory"));
             }
-            PowerState::KeyUnavailable => Err(state(vm, power, "its disks wait for its key")
-                .next("see to its key provider: `strongroom key-provider list`")),
-            _ => wanted(vm),
+            volumes_settled(vm, power)?;
+            wanted(index, vm)
         })
     }
 

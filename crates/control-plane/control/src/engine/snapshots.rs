@@ -16,7 +16,7 @@ use strongroom_types::{SnapshotId, SnapshotName};
 use super::Control;
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
-use super::wishes::{Caller, state, stop_it};
+use super::wishes::{Caller, state, stop_it, volumes_settled};
 use crate::inventory::{Failure, Index};
 use crate::problems;
 use crate::records::{VmRecord, Work};
@@ -91,22 +91,11 @@ impl Control {
         kind: TaskKind,
         change: impl Fn(&VmSnapshots, &VmRecord, PowerState) -> Result<SnapshotChange, Problem>,
     ) -> Result<Task, Problem> {
-        // Not read within the request, which holds the index. The host checks it again.
-        let all = self.snapshots_named(named);
-        self.vm_wish(caller, named, kind, |vm, power| match power {
-            PowerState::Starting | PowerState::Stopping => {
-                Err(state(vm, power, "wait until it is on or off"))
-            }
-            PowerState::KeyUnavailable => Err(state(vm, power, "its disks wait for its key")
-                .next("see to its key provider: `strongroom key-provider list`")),
-            _ => Ok(Work::ChangeSnapshots { change: change(&all, vm, power)?, failures: 0 }),
+        self.indexed_vm_wish(caller, named, kind, |index, vm, power| {
+            volumes_settled(vm, power)?;
+            let change = change(&snapshots_of(index, vm), vm, power)?;
+            Ok(Work::ChangeSnapshots { change, failures: 0 })
         })
-    }
-
-    /// Returns the snapshots of a VM; none if there is no such VM.
-    pub(super) fn snapshots_named(&self, named: &str) -> VmSnapshots {
-        let index = self.inventory.read();
-        index.find_vm(named).map(|vm| snapshots_of(&index, vm)).unwrap_or_default()
     }
 
     pub(super) fn change_the_snapshots(

@@ -387,11 +387,22 @@ impl Control {
         kind: TaskKind,
         change: impl Fn(&mut VmRecord, PowerState) -> Result<Work, Problem>,
     ) -> Result<Task, Problem> {
+        self.indexed_vm_wish(caller, named, kind, |_, vm, power| change(vm, power))
+    }
+
+    /// As [`vm_wish`](Self::vm_wish), for a request that depends on more than the VM's record.
+    pub(super) fn indexed_vm_wish(
+        &self,
+        caller: &Caller,
+        named: &str,
+        kind: TaskKind,
+        change: impl Fn(&Index, &mut VmRecord, PowerState) -> Result<Work, Problem>,
+    ) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
             let power = self.power_of(index, vm);
             let mut changed = VmRecord::clone(&vm.record);
-            let work = change(&mut changed, power)?;
+            let work = change(index, &mut changed, power)?;
             changed.task = Some(id);
             let task = self.task(id, kind, vm.object(), caller);
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
@@ -549,6 +560,16 @@ pub(super) fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'ind
     let what = index.task(task).map_or("a task", |task| task.kind().as_str());
     Err(Problem::new(ErrorCode::Busy, format!("{what} works on VM {}", vm.name))
         .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
+}
+
+/// Checks that a VM's volumes are open, or closed, and not in between.
+pub(super) fn volumes_settled(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
+    match power {
+        PowerState::Starting | PowerState::Stopping => Err(state(vm, power, "wait until it is on or off")),
+        PowerState::KeyUnavailable => Err(state(vm, power, "its disks wait for its key")
+            .next("see to its key provider: `strongroom key-provider list`")),
+        _ => Ok(()),
+    }
 }
 
 /// The problem of an operation that needs a running VM.
