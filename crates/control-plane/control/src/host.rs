@@ -12,6 +12,7 @@ use strongroom_host::protocol::{
     VmStatistics,
 };
 use strongroom_types::{VmId, VolumeId};
+use tokio::sync::watch;
 
 /// Why a host did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,8 +64,11 @@ pub trait Host: Send + Sync {
     /// Requests a ticket.
     fn ticket(&self, vm: VmId, request: &TicketRequest) -> Result<Ticket, HostError>;
 
-    /// Waits for the changes after number `after`.
-    fn changes(&self, after: u64, wait: Duration) -> Result<Changes, HostError>;
+    /// Waits for the changes after number `after`; `None` after [`end_changes`](Self::end_changes).
+    fn changes(&self, after: u64, wait: Duration) -> Result<Option<Changes>, HostError>;
+
+    /// Ends the calls of [`changes`](Self::changes) that wait now, and later ones, at once.
+    fn end_changes(&self);
 
     /// Makes the host use a directory as a datastore.
     fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError>;
@@ -83,12 +87,14 @@ pub trait Host: Send + Sync {
 pub struct LocalHostd {
     client: Client,
     runtime: tokio::runtime::Handle,
+    /// Whether changes are no longer wanted.
+    ended: watch::Sender<bool>,
 }
 
 impl LocalHostd {
     /// The hostd that `client` connects to.
     pub fn new(client: Client, runtime: tokio::runtime::Handle) -> Self {
-        Self { client, runtime }
+        Self { client, runtime, ended: watch::Sender::new(false) }
     }
 
     fn wait<T>(&self, call: impl Future<Output = Result<T, ClientError>>) -> Result<T, HostError> {
@@ -157,8 +163,18 @@ impl Host for LocalHostd {
         self.wait(self.client.ticket(vm, request))
     }
 
-    fn changes(&self, after: u64, wait: Duration) -> Result<Changes, HostError> {
-        self.wait(self.client.changes(after, wait))
+    fn changes(&self, after: u64, wait: Duration) -> Result<Option<Changes>, HostError> {
+        let mut ended = self.ended.subscribe();
+        self.wait(async {
+            tokio::select! {
+                changes = self.client.changes(after, wait) => changes.map(Some),
+                _ = ended.wait_for(|ended| *ended) => Ok(None),
+            }
+        })
+    }
+
+    fn end_changes(&self) {
+        self.ended.send_replace(true);
     }
 
     fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {

@@ -125,7 +125,7 @@ fn stats_and_metrics_are_told_over_the_api() {
     assert_eq!(read["latency"], json!([{ "below_ns": 327_680, "requests": 100 }]));
     assert_eq!((&write["operation"], &write["errors"]["no_space"]), (&json!("write"), &json!(2)));
 
-    // The alarm shows that the disk was sampled.
+    server.look();
     client.stream(&from, "", |text| text.contains("disk0 has completed nothing for 40 seconds"));
     let text = client.get("/metrics").body;
     let metrics = Metrics::parse(&text);
@@ -150,6 +150,7 @@ fn stats_and_metrics_are_told_over_the_api() {
     (absurd.in_flight, absurd.read.bytes, absurd.read.time_ns) = (u64::MAX, u64::MAX, u64::MAX);
     server.site.host.lock().statistics.insert(vm, told(vm, absurd));
     assert_eq!(client.get("/v1/vms/web1/stats").status, 200);
+    server.look();
     client.stream(&from, "", |text| text.contains("alarm.cleared") && text.contains("over: VM web1: disk0"));
     Metrics::parse(&client.get("/metrics").body);
 }

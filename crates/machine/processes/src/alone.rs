@@ -64,7 +64,17 @@ impl Alone {
         signals: &Signals,
         announce: &dyn Fn(&str),
     ) -> Result<Self, ProcessesError> {
-        let until = Instant::now() + PREDECESSOR_GONE_WITHIN;
+        Self::take_within(PREDECESSOR_GONE_WITHIN, places, addresses, signals, announce)
+    }
+
+    fn take_within(
+        gone_within: Duration,
+        places: &[Place<'_>],
+        addresses: &[Address],
+        signals: &Signals,
+        announce: &dyn Fn(&str),
+    ) -> Result<Self, ProcessesError> {
+        let until = Instant::now() + gone_within;
         let mut wait = Wait { until, signals, announce, is_announced: false };
         let locks = places.iter().map(|place| place.lock(&mut wait)).collect::<Result<_, _>>()?;
         for address in addresses {
@@ -156,6 +166,8 @@ impl Wait<'_> {
 mod tests {
     use super::*;
 
+    const LOOKS_ONCE_MORE: Duration = Duration::from_millis(50);
+
     #[test]
     fn the_second_one_is_told_who_serves_and_what_to_do() {
         let scratch = tempfile::tempdir().unwrap();
@@ -169,7 +181,7 @@ mod tests {
                 Place { what: "home", directory: &home, option: "--home" },
                 Place { what: "run directory", directory: &run, option: "--run" },
             ];
-            Alone::take(&places, addresses, &signals, &|_| {})
+            Alone::take_within(LOOKS_ONCE_MORE, &places, addresses, &signals, &|_| {})
         };
         let first = take("home", "run", &[]).unwrap();
         let refused = take("home", "other", &[]).unwrap_err().to_string();

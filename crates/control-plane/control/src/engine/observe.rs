@@ -91,6 +91,11 @@ impl Control {
         self.hosts.iter().map(|seat| seat.id).collect()
     }
 
+    /// Ends the waits for changes of hosts, because the process ends.
+    pub fn end_changes(&self) {
+        self.hosts.iter().for_each(|seat| seat.host.end_changes());
+    }
+
     /// Waits up to `wait` for changes of a host, and merges them. Returns whether the host answers.
     ///
     /// # Errors
@@ -133,7 +138,7 @@ impl Control {
             self.hear_state(seat)?;
         }
         let Some((epoch, number)) = read else { return self.hear_all(seat) };
-        let changes = seat.host.changes(number, wait)?;
+        let Some(changes) = seat.host.changes(number, wait)? else { return Ok(()) };
         if changes.epoch != epoch || changes.read_all {
             return self.hear_all(seat);
         }

@@ -17,7 +17,7 @@ use crate::inventory::Failure;
 const WORKERS: usize = 16;
 /// The most steps of a task before another one gets its turn.
 const STEPS_MAX: usize = 32;
-/// How long a request for a host's changes waits, and at most the end of the process.
+/// How long a request for a host's changes waits.
 const CHANGES_WAIT: Duration = Duration::from_secs(2);
 /// The pause after an error of a host, or of the store in a task.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
@@ -86,6 +86,7 @@ impl Threads {
         *self.end.told.lock() = true;
         self.end.changed.notify_all();
         self.control.schedule.end();
+        self.control.end_changes();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use strongroom_control::engine::Control;
 use strongroom_control::host::Host;
 use strongroom_control::{ControlConfig, ControlProcess};
 use tokio::sync::oneshot;
@@ -15,6 +16,7 @@ pub struct Server {
     pub directory: PathBuf,
     address: std::net::SocketAddr,
     pub fingerprint: String,
+    control: Option<Arc<Control>>,
     runtime: Option<tokio::runtime::Runtime>,
     stop: Option<oneshot::Sender<()>>,
     running: Option<tokio::task::JoinHandle<()>>,
@@ -38,7 +40,7 @@ impl Server {
             keys: Arc::clone(&site.keys) as _,
         };
         let process = runtime.block_on(ControlProcess::bind(config)).unwrap();
-        let (address, fingerprint) = (process.address(), process.fingerprint());
+        let (address, fingerprint, control) = (process.address(), process.fingerprint(), process.control());
         let (stop, stopped) = oneshot::channel();
         let running = runtime.spawn(async move {
             process.run(async { drop(stopped.await) }).await.unwrap();
@@ -48,10 +50,18 @@ impl Server {
             directory: directory.to_owned(),
             address,
             fingerprint,
+            control: Some(control),
             runtime: Some(runtime),
             stop: Some(stop),
             running: Some(running),
         }
+    }
+
+    /// Samples disk counters and reviews alarms now, as the control plane does every few seconds.
+    pub fn look(&self) {
+        let control = self.control.as_ref().unwrap();
+        control.sample();
+        control.review().unwrap();
     }
 
     pub fn address(&self) -> std::net::SocketAddr {
@@ -68,7 +78,7 @@ impl Server {
     }
 
     fn end(&mut self) {
-        drop(self.stop.take());
+        drop((self.stop.take(), self.control.take()));
         if let (Some(runtime), Some(running)) = (self.runtime.take(), self.running.take()) {
             let _ = runtime.block_on(running);
         }

@@ -16,9 +16,9 @@ use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
     DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, JudgeRequest,
     Judgement, NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind,
-    OperationOutcome, OperationRequest, OperationState, PowerState, Problem, Programs, SnapshotChange,
-    Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics,
-    VolumeFacts, WaitingFor,
+    OperationOutcome, OperationRequest, OperationState, PowerState, Problem, Programs, SavedMemory,
+    SnapshotChange, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec,
+    VmStatistics, VolumeFacts, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId, VolumeSize};
@@ -155,6 +155,8 @@ pub struct HostInside {
     /// Whether it carries out requests at once, and blocks requests for changes until there are
     /// some.
     pub by_itself: bool,
+    /// Whether changes are no longer waited for.
+    pub ended: bool,
 }
 
 #[derive(Clone)]
@@ -207,6 +209,7 @@ impl HostInside {
             imports_that_fail: Vec::new(),
             down: false,
             by_itself: false,
+            ended: false,
         }
     }
 
@@ -467,9 +470,16 @@ impl HostInside {
                             SnapshotChange::Create { snapshot: NewVmSnapshot { id, .. } }
                             | SnapshotChange::Revert { keep: NewVmSnapshot { id, .. }, .. }
                                 if vm.snapshots.get(*id).is_some() => {}
-                            SnapshotChange::Create { snapshot } => vm.snapshots.add(snapshot, disks),
+                            SnapshotChange::Create { snapshot } => {
+                                let memory = snapshot.memory.then(|| SavedMemory {
+                                    volume: VolumeId::random(),
+                                    bytes: 1 << 20,
+                                    at_unix_seconds: 1,
+                                });
+                                vm.snapshots.add(snapshot, disks, memory);
+                            }
                             SnapshotChange::Revert { to, keep, .. } => {
-                                vm.snapshots.add(keep, disks);
+                                vm.snapshots.add(keep, disks, None);
                                 vm.snapshots.current = Some(*to);
                             }
                             SnapshotChange::Delete { snapshot } => vm.snapshots.remove(*snapshot),
@@ -659,19 +669,27 @@ impl Host for FakeHost {
         })
     }
 
-    fn changes(&self, after: u64, wait: Duration) -> Result<Changes, HostError> {
+    fn changes(&self, after: u64, wait: Duration) -> Result<Option<Changes>, HostError> {
         let mut inside = self.lock();
         if inside.by_itself {
-            let quiet = |inside: &mut HostInside| inside.changes.len() as u64 <= after;
+            let quiet = |inside: &mut HostInside| inside.changes.len() as u64 <= after && !inside.ended;
             self.changed.wait_while_for(&mut inside, quiet, wait);
+        }
+        if inside.ended {
+            return Ok(None);
         }
         drop(inside);
         self.call(|inside| {
             let changes = inside.changes.iter().enumerate().skip(after as usize);
             let changes = changes.map(|(at, object)| Change { number: at as u64 + 1, object: *object });
             let number = inside.changes.len() as u64;
-            Ok(Changes { epoch: inside.epoch, number, read_all: false, changes: changes.collect() })
+            Ok(Some(Changes { epoch: inside.epoch, number, read_all: false, changes: changes.collect() }))
         })
+    }
+
+    fn end_changes(&self) {
+        self.lock().ended = true;
+        self.changed.notify_all();
     }
 
     fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {

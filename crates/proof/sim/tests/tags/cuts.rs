@@ -16,7 +16,7 @@ use super::oracle::Oracle;
 use super::volume::*;
 
 /// Power cuts in all.
-const CUTS: usize = if cfg!(feature = "full") { 20_000 } else { 2_000 };
+const CUTS: usize = if cfg!(feature = "full") { 20_000 } else { 800 };
 /// Cuts per history. One in ten continues after the cut, and is cut again.
 const CUTS_PER_HISTORY: usize = 60;
 const STEPS: usize = 400;
