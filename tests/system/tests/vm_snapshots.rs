@@ -124,6 +124,82 @@ fn a_vm_goes_back_to_what_its_disks_were_while_it_ran() {
 }
 
 #[test]
+fn a_guest_goes_on_where_it_was_when_a_snapshot_had_its_memory() {
+    let scratch = Scratch::new();
+    let (serving, id) = with_vm(&scratch, "--machine pc");
+    let _place = serving.take_place();
+    let refused = serving.is_refused("vm snapshot create web1 off --memory");
+    assert!(refused.contains("without memory"), "{refused}");
+    serving.runs("vm disk add web1 --size 16M --frontend nbd");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write("vda", "first"));
+    // It is only in the memory of the guest.
+    console.session.run(&format!("only={MARKER}-in-memory; echo 3 > /proc/sys/vm/drop_caches"));
+    let generation = || serving.vm("web1")["generation"].clone();
+    let before = generation();
+    serving.runs("vm snapshot create web1 in-the-middle --memory");
+    assert_eq!(serving.vm("web1")["power"], "running");
+    let made = &snapshots(&serving)[0];
+    assert!(made["memory"]["bytes"].as_u64().unwrap() > 1 << 20, "{made}");
+    let volume = format!("memory-{}", made["id"].as_str().unwrap());
+    assert!(scratch.path("ds/web1").join(&volume).exists());
+    for device in ["vda", "vdb", "vdc"] {
+        console.session.run(&write(device, "second"));
+    }
+    console.session.run("only=changed");
+    drop(console);
+
+    // The supervisor dies, a key is rotated, and layers are merged; the memory still belongs to it.
+    kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
+    drop(serving.console_when_taken_over("web1", &id));
+    serving.runs("vm snapshot create web1 later --memory");
+    serving.runs("vm stop web1 --force");
+    serving.runs("vm key rotate web1");
+    serving.runs("vm disk resize web1 disk1 --size 48M");
+    for _ in 0..2 {
+        serving.runs("vm snapshot revert web1 in-the-middle --discard --yes");
+        assert_eq!(serving.vm("web1")["power"], "suspended");
+        let refused = serving.is_refused("vm snapshot revert web1 later");
+        assert!(refused.contains("--discard-memory"), "{refused}");
+        serving.runs("vm start web1");
+        let mut console = serving.console("web1");
+        assert!(console.session.run("echo $only").contains(&format!("{MARKER}-in-memory")));
+        assert!(console.session.run(&read("vda")).contains(&format!("{MARKER}-first")));
+        assert!(!console.session.run(&read("vdc")).contains(MARKER), "it was written later");
+        console.session.run(&write("vda", "third"));
+        assert!(console.session.run(&read("vda")).contains("third"));
+        drop(console);
+        serving.runs("vm stop web1 --force");
+    }
+    assert_ne!(generation(), before);
+    serving.runs("vm snapshot delete web1 in-the-middle --yes");
+    assert!(!scratch.path("ds/web1").join(&volume).exists());
+
+    // The memory fits its own snapshot alone, and a VM with its hardware alone.
+    let later = snapshots(&serving)[0].clone();
+    let place = scratch.path("ds/web1").join(format!("memory-{}", later["id"].as_str().unwrap()));
+    std::fs::rename(&place, scratch.path("elsewhere")).unwrap();
+    let refused = serving.is_refused("vm snapshot revert web1 later");
+    assert!(refused.contains("--disks-only"), "{refused}");
+    std::fs::rename(scratch.path("elsewhere"), &place).unwrap();
+    serving.runs("vm set web1 --memory 320M");
+    let refused = serving.is_refused("vm snapshot revert web1 later");
+    assert!(refused.contains("configuration was changed"), "{refused}");
+    serving.runs("vm snapshot revert web1 later --disks-only");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(&read("vda")).contains("second"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    for place in ["ds", "home", "run"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}
+
+#[test]
 fn a_snapshot_is_of_all_disks_or_of_none_whoever_is_killed() {
     let scratch = Scratch::new();
     let (serving, id) = with_vm(&scratch, "--machine pc");

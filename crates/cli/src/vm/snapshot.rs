@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_api::vm::{CreateSnapshot, RevertVm, Snapshot};
 use strongroom_api::{ListQuery, Page};
-use strongroom_types::{SnapshotName, counted};
+use strongroom_types::{SnapshotName, counted, display_bytes};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
 
 use super::remove::is_meant;
@@ -33,12 +33,17 @@ pub enum SnapshotCommand {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The snapshot contains what the disks contain at one instant, as after a power cut: everything that the guest has \
-flushed, and some of what it has not. Flush in the guest (`sync`, `fsfreeze`) to include more. The guest's memory is not part of it, \
-and neither are swap disks, the seed and the TPM. A running guest continues after some milliseconds. Nothing is copied: from then on \
-the guest writes to new layers, each with a key of its own.
+flushed, and some of what it has not. Flush in the guest (`sync`, `fsfreeze`) to include more. Swap disks, the seed and the TPM are \
+not part of it. A running guest continues after some milliseconds. Nothing is copied: from then on the guest writes to new layers, \
+each with a key of its own.
 
-Example:
-  strongroom vm snapshot create web1 before-upgrade"
+With --memory, the guest's memory is part of it, sealed like the disks: the guest goes on where it was after a revert. It runs while \
+its memory is saved, and is paused for the rest of it, which takes longer the faster it changes its memory. This needs up to two and \
+a quarter times the guest's memory of free space.
+
+Examples:
+  strongroom vm snapshot create web1 before-upgrade
+  strongroom vm snapshot create web1 in-the-middle --memory"
 )]
 pub struct CreateArguments {
     /// Name or id of the VM
@@ -46,6 +51,10 @@ pub struct CreateArguments {
 
     /// Name of the snapshot
     name: SnapshotName,
+
+    /// Include the memory of the guest, which must run
+    #[arg(long)]
+    memory: bool,
 
     #[command(flatten)]
     wait: WaitArguments,
@@ -86,6 +95,8 @@ pub struct ShowArguments {
 --discard is given. Disks that were added after the snapshot was made stay as they are. If the revert is interrupted, the VM does not \
 start until it is reverted again.
 
+If the snapshot has the guest's memory, the VM is suspended afterwards, and `vm start` continues its guest. With --disks-only it boots.
+
 Examples:
   strongroom vm snapshot revert web1 before-upgrade --keep-as failed-upgrade
   strongroom vm snapshot revert web1 before-upgrade --discard"
@@ -104,6 +115,10 @@ pub struct RevertArguments {
     /// Do not keep the present content
     #[arg(long)]
     discard: bool,
+
+    /// Leave the snapshot's memory: the VM boots at its next start
+    #[arg(long)]
+    disks_only: bool,
 
     /// Do not ask before content is discarded
     #[arg(long)]
@@ -160,9 +175,10 @@ impl fmt::Display for Listing {
                 parent_of(snapshot, all),
                 if snapshot.is_current { "yes".to_owned() } else { String::new() },
                 counted(snapshot.volumes.len(), "disk"),
+                snapshot.memory.as_ref().map(|memory| display_bytes(memory.bytes)).unwrap_or_default(),
             ]
         };
-        let head = ["SNAPSHOT", "MADE", "PARENT", "CURRENT", "DISKS"];
+        let head = ["SNAPSHOT", "MADE", "PARENT", "CURRENT", "DISKS", "MEMORY"];
         write!(f, "{}", Table { head, rows: all.iter().map(row).collect() })
     }
 }
@@ -177,7 +193,7 @@ struct Shown {
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Snapshot { id, name, at_unix_seconds, volumes, is_current, .. } = &self.snapshot;
+        let Snapshot { id, name, at_unix_seconds, volumes, is_current, memory, .. } = &self.snapshot;
         writeln!(f, "snapshot    {name}")?;
         writeln!(f, "id          {id}")?;
         writeln!(f, "made        {}", utc(*at_unix_seconds))?;
@@ -185,6 +201,9 @@ impl fmt::Display for Shown {
             writeln!(f, "parent      {}", self.parent)?;
         }
         writeln!(f, "disks       {}", volumes.join(", "))?;
+        if let Some(memory) = memory {
+            writeln!(f, "memory      {}", display_bytes(memory.bytes))?;
+        }
         write!(f, "current     {}", if *is_current { "yes: the VM's content is based on it" } else { "no" })
     }
 }
@@ -220,7 +239,8 @@ fn parent_of(snapshot: &Snapshot, all: &[Snapshot]) -> String {
 impl CreateArguments {
     fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
-        let task = api.post(&path(&self.vm, None), &CreateSnapshot { name: self.name.clone() })?;
+        let wish = CreateSnapshot { name: self.name.clone(), memory: self.memory };
+        let task = api.post(&path(&self.vm, None), &wish)?;
         let said = format!("made snapshot {} of {}", self.name, self.vm);
         self.wait.finish(&api, output, "making the snapshot", task, said)
     }
@@ -243,12 +263,12 @@ impl ShowArguments {
 
 impl RevertArguments {
     fn run(&self, output: &Output) -> Result<(), CliError> {
-        let Self { vm, snapshot, keep_as, discard, .. } = self;
+        let Self { vm, snapshot, keep_as, discard, disks_only, .. } = self;
         let api = self.api.connect()?;
         if *discard && !self.yes {
             is_meant(&format!("Discard what the disks of VM {vm} contain now?"))?;
         }
-        let wish = RevertVm { keep_as: keep_as.clone(), discard: *discard };
+        let wish = RevertVm { keep_as: keep_as.clone(), discard: *discard, disks_only: *disks_only };
         let task = api.post(&format!("{}/revert", path(vm, Some(snapshot))), &wish)?;
         let said = format!("reverted {vm} to snapshot {snapshot}");
         self.wait.finish(&api, output, "reverting", task, said)

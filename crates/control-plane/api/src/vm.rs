@@ -20,4 +20,4 @@ pub use query::{VmListQuery, VmSort};
 pub use snapshot::{CreateSnapshot, RevertVm, Snapshot};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 pub use statistics::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
-pub use view::{Disk, Dump, SuspendedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};
+pub use view::{Disk, Dump, SavedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};

@@ -619,7 +619,11 @@ fn a_datastores_directory_is_not_added_as_another_one() {
 fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
     let (site, control) = site(&["web1"]);
     let create = |number, name: &str| {
-        control.create_snapshot(&caller(number), "web1", &CreateSnapshot { name: name.parse().unwrap() })
+        control.create_snapshot(
+            &caller(number),
+            "web1",
+            &CreateSnapshot { name: name.parse().unwrap(), memory: false },
+        )
     };
     let task = create(1, "first").unwrap();
     // The host has made it, and has forgotten the operation; the caller asks again.
@@ -638,7 +642,7 @@ fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
 
     let revert = RevertVm::default();
     assert_eq!(code(control.revert_vm(&caller(4), "web1", "second", &revert)), ErrorCode::NotFound);
-    let both = RevertVm { keep_as: Some("left".parse().unwrap()), discard: true };
+    let both = RevertVm { keep_as: Some("left".parse().unwrap()), discard: true, ..RevertVm::default() };
     assert_eq!(code(control.revert_vm(&caller(4), "web1", "first", &both)), ErrorCode::Invalid);
     control.revert_vm(&caller(5), "web1", "first", &revert).unwrap();
     assert!(settle_down(&site, &control));
@@ -684,7 +688,7 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
     assert!(settle_down(&site, &control));
     let refused = control.clone_vm(&caller(4), "web1", &wish("web3", None)).unwrap_err();
     assert!(refused.next_step.unwrap().contains("vm snapshot create web1"));
-    let snapshot = CreateSnapshot { name: "first".parse().unwrap() };
+    let snapshot = CreateSnapshot { name: "first".parse().unwrap(), memory: false };
     control.create_snapshot(&caller(5), "web1", &snapshot).unwrap();
     assert!(settle_down(&site, &control));
     control.clone_vm(&caller(6), "web1", &wish("web3", Some("first"))).unwrap();

@@ -24,9 +24,7 @@ use strongroom_types::{DESCRIPTOR_TAG_BYTES, ProviderKey, STORED_COUNT_MAX, VmId
 use thiserror::Error;
 
 use crate::attestation::{Attestation, Attested};
-use crate::protocol::{
-    Dump, Problem, SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSnapshots, VmSpec,
-};
+use crate::protocol::{Dump, Problem, SavedMemory, SpecError, TPM_STATE, VmGeneration, VmSnapshots, VmSpec};
 
 /// The configuration file.
 const CONFIGURATION: &str = "vm.json";
@@ -58,7 +56,7 @@ pub struct VmRecord {
     /// the record is removed, durably, before the guest resumes. Without this record no memory of
     /// this VM is valid, whatever volume exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suspended: Option<SuspendedMemory>,
+    pub suspended: Option<SavedMemory>,
     /// The complete dumps of its guest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<Dump>,

@@ -12,13 +12,33 @@ const BESIDES_BYTES: u64 = 256 << 20;
 const HEADS_SHARE: u64 = 256;
 
 /// Returns the size of a volume for a VM's memory, if there is room for all of it. Pages of zeroes
-/// take none, but their number is not known. `what` and `next_step` are for the error message.
+/// take none, but their number is not known. `changed_bytes` is for pages that are written more
+/// than once, because the guest changes them meanwhile. `what` and `next_step` are for the error
+/// message.
 ///
 /// # Errors
 /// `no_space`.
-pub fn for_memory(spec: &VmSpec, what: &str, next_step: &str) -> Result<VolumeSize, Problem> {
-    let memory_bytes = spec.memory_bytes.bytes();
-    let bytes = stream_bytes(memory_bytes + memory_bytes / HEADS_SHARE + BESIDES_BYTES, SLOT_BYTES_MAX);
+pub fn for_memory(
+    spec: &VmSpec,
+    changed_bytes: u64,
+    what: &str,
+    next_step: &str,
+) -> Result<VolumeSize, Problem> {
+    let pages_bytes = spec.memory_bytes.bytes() + changed_bytes;
+    for_content(spec, pages_bytes + pages_bytes / HEADS_SHARE + BESIDES_BYTES, what, next_step)
+}
+
+/// Returns the size of a volume for a stream with this much content, if there is room for it.
+///
+/// # Errors
+/// `no_space`.
+pub fn for_content(
+    spec: &VmSpec,
+    content_bytes: u64,
+    what: &str,
+    next_step: &str,
+) -> Result<VolumeSize, Problem> {
+    let bytes = stream_bytes(content_bytes, SLOT_BYTES_MAX);
     let room = statvfs(&spec.datastore)
         .map_err(|errno| Problem::new("system", format!("cannot look at the datastore: {errno}")))?;
     check(room.f_bavail.saturating_mul(room.f_frsize), bytes, what, next_step)?;
@@ -47,7 +67,7 @@ mod tests {
             strongroom_types::VmId::random()
         );
         let spec: VmSpec = serde_json::from_str(&text).unwrap();
-        let size = for_memory(&spec, "a dump", "make room").unwrap();
+        let size = for_memory(&spec, 0, "a dump", "make room").unwrap();
         assert!(size.bytes() > BESIDES_BYTES);
         let refused = check(size.bytes() - 1, size.bytes(), "a dump", "make room").unwrap_err();
         assert_eq!((refused.code.as_str(), refused.next_step.as_deref()), ("no_space", Some("make room")));

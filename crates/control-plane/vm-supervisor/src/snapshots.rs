@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! create  vm.json says "changing" -> every volume has it, of one instant -> vm.json lists it
-//! revert  vm.json says "changing" -> each volume: content kept, then reverted -> vm.json: the new sizes
-//! delete  vm.json says "changing" -> no volume has it any more -> vm.json without it
+//! revert  vm.json says "changing" -> each volume: content kept, then reverted -> the snapshot's memory is put back -> vm.json: the new sizes, suspended
+//! delete  vm.json says "changing" -> no volume has it any more, its memory is gone -> vm.json without it
 //! ```
 //!
 //! A snapshot that `vm.json` does not list does not exist, whatever volumes have it. What an
@@ -17,20 +17,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
     Access, AddLayerOptions, Descriptor, NewSnapshot, OpenOptions, Protection, authenticated,
     create_snapshot, delete_snapshot, describe, revert,
 };
 use strongroom_host::protocol::{
-    Disk, DiskKind, DiskName, NewVmSnapshot, OwnVolume, Problem, Progress, ProgressUnit, SnapshotChange,
-    VmSnapshots, VmSpec,
+    Disk, DiskKind, DiskName, NewVmSnapshot, OwnVolume, Problem, Progress, ProgressUnit, SavedMemory,
+    SnapshotChange, VmSnapshots, VmSpec,
 };
 use strongroom_host::served::served;
 use strongroom_host::vm_directory::VmRecord;
+use strongroom_hypervisor::QmpError;
 use strongroom_keys::Kek;
-use strongroom_types::SnapshotId;
+use strongroom_types::{SnapshotId, VolumeSize};
 use strongroom_worker::control::{
     Answer, Client, ControlError, GroupVolume, Peer, Request, SNAPSHOT_WITHIN, SnapshotGroup,
 };
@@ -38,18 +39,19 @@ use strongroom_worker::{MergeError, Progress as Transferred, complete, merge_nex
 
 use crate::job::key_problem;
 use crate::keys::VmKeys;
-use crate::own_volume::protection;
+use crate::memory::{self, Guest, KeptMemory, Saving};
+use crate::own_volume::{hold_key, protection};
 
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// Whether the VM's volumes are served, by threads of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Serving {
+#[derive(Clone, Copy)]
+pub enum Serving<'a> {
     /// The VM is off.
     No,
-    /// The VM runs.
-    Yes,
+    /// The VM runs, and its memory can be saved.
+    Yes(&'a Saving),
 }
 
 /// Changes the snapshots of a VM. Returns the VM's configuration with the generations, and after a
@@ -62,7 +64,7 @@ pub fn change(
     keys: &VmKeys,
     vm: &VmSpec,
     change: &SnapshotChange,
-    serving: Serving,
+    serving: Serving<'_>,
     tell: impl FnMut(Progress) -> Result<(), Problem>,
 ) -> Result<VmSpec, Problem> {
     let mut changing = Changing { keys, vm: vm.clone(), serving, tell };
@@ -82,7 +84,7 @@ struct Changing<'a, Tell> {
     keys: &'a VmKeys,
     /// The configuration, with what is known of the volumes now.
     vm: VmSpec,
-    serving: Serving,
+    serving: Serving<'a>,
     tell: Tell,
 }
 
@@ -101,6 +103,12 @@ impl Volume {
 
     fn has(&self, snapshot: SnapshotId) -> bool {
         self.descriptor.snapshot(snapshot).is_some()
+    }
+
+    /// The size that it had at the instant of a snapshot.
+    fn size_at(&self, snapshot: SnapshotId) -> Option<VolumeSize> {
+        let layer = self.descriptor.snapshot(snapshot)?.layer;
+        self.descriptor.layers.iter().find(|found| found.id == layer)?.size_bytes
     }
 
     fn to_open(&self) -> OpenOptions<'_> {
@@ -127,7 +135,9 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         self.settle(change)?;
         match change {
             SnapshotChange::Create { snapshot } => self.create(snapshot),
-            SnapshotChange::Revert { to, keep, discard } => self.revert(*to, keep, *discard),
+            SnapshotChange::Revert { to, keep, discard, disks_only } => {
+                self.revert(*to, keep, *discard, *disks_only)
+            }
             SnapshotChange::Delete { snapshot } => self.delete(*snapshot),
         }
     }
@@ -138,7 +148,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         match all.changing.clone() {
             None => Ok(()),
             Some(SnapshotChange::Create { snapshot }) => {
-                self.remove_from_volumes(snapshot.id)?;
+                self.remove_parts(snapshot.id)?;
                 self.end(|_| {})
             }
             Some(SnapshotChange::Delete { snapshot }) => self.delete(snapshot),
@@ -155,21 +165,55 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         }
         self.begin(&SnapshotChange::Create { snapshot: snapshot.clone() }, |all| all.check_new(snapshot))?;
         let volumes = self.volumes()?;
-        let made = match self.serving {
-            Serving::Yes => self.create_served(snapshot, &volumes),
-            Serving::No => self.each(&volumes, |volume| snapshot_of(volume, snapshot).map(Some)),
+        let made = match (self.serving, snapshot.memory) {
+            (Serving::Yes(saving), true) => self.create_with_memory(saving, snapshot, &volumes).map(Some),
+            (Serving::Yes(_), false) => self.create_served(snapshot, &volumes).map(|()| None),
+            (Serving::No, true) => {
+                let message = format!("VM {} is off, and has no memory", self.vm.name);
+                Err(Problem::new("not_running", message).with_next_step("make a snapshot without memory"))
+            }
+            (Serving::No, false) => {
+                self.each(&volumes, |volume| snapshot_of(volume, snapshot).map(Some)).map(|()| None)
+            }
         };
-        if let Err(problem) = made {
+        let memory = made.inspect_err(|_| {
             // Whatever stays behind is removed by the next change.
-            let removed = self.remove_from_volumes(snapshot.id).and_then(|()| self.end(|_| {}));
+            let removed = self.remove_parts(snapshot.id).and_then(|()| self.end(|_| {}));
             let _ = removed.inspect_err(|left| tracing::warn!("VM {}: {left}", self.vm.name));
-            return Err(problem);
+        })?;
+        self.end(|record| record.snapshots.add(snapshot, names(&volumes), memory))
+    }
+
+    /// Saves the memory of a guest that runs, and makes the snapshot of its disks while it is
+    /// paused for the rest of its memory. It goes on before its memory is durable.
+    fn create_with_memory(
+        &mut self,
+        saving: &Saving,
+        snapshot: &NewVmSnapshot,
+        volumes: &[Volume],
+    ) -> Result<SavedMemory, Problem> {
+        let monitor = saving.machine.qemu().monitor();
+        let qemu_problem = |error: QmpError| Problem::new("qemu", error.to_string());
+        let runs = monitor.status().map_err(qemu_problem)?.running;
+        let which = OwnVolume::SnapshotMemory(snapshot.id);
+        let copied = saving.copy(which, Guest::Runs, |progress| drop((self.tell)(progress)))?;
+        let paused = Instant::now();
+        let made = self.create_served(snapshot, volumes);
+        if runs {
+            monitor.cont().map_err(qemu_problem)?;
         }
-        self.end(|all| all.add(snapshot, names(&volumes)))
+        tracing::info!(
+            "VM {}: its guest waited for {} us while its disks got snapshot {}",
+            self.vm.name,
+            paused.elapsed().as_micros(),
+            snapshot.name
+        );
+        made?;
+        copied.finish()
     }
 
     fn create_served(&mut self, snapshot: &NewVmSnapshot, volumes: &[Volume]) -> Result<(), Problem> {
-        let NewVmSnapshot { id, name } = snapshot.clone();
+        let NewVmSnapshot { id, name, .. } = snapshot.clone();
         let group = |volume: &Volume| GroupVolume {
             path: volume.path.clone(),
             least_generation: volume.descriptor.generation,
@@ -196,21 +240,29 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             return Ok(());
         }
         self.begin(&SnapshotChange::Delete { snapshot }, |_| Ok(()))?;
-        self.remove_from_volumes(snapshot)?;
-        self.end(|all| all.remove(snapshot))
+        self.remove_parts(snapshot)?;
+        self.end(|record| record.snapshots.remove(snapshot))
     }
 
-    fn remove_from_volumes(&mut self, snapshot: SnapshotId) -> Result<(), Problem> {
+    /// Removes a snapshot from the volumes, and its memory.
+    fn remove_parts(&mut self, snapshot: SnapshotId) -> Result<(), Problem> {
         let volumes = self.volumes()?;
         let serving = self.serving;
         self.each(&volumes, |volume| match serving {
-            Serving::Yes => delete_served(volume, snapshot),
+            Serving::Yes(_) => delete_served(volume, snapshot),
             Serving::No => delete_and_merge(volume, snapshot).map(Some),
-        })
+        })?;
+        memory::remove(&self.vm, OwnVolume::SnapshotMemory(snapshot))
     }
 
-    fn revert(&mut self, to: SnapshotId, keep: &NewVmSnapshot, discard: bool) -> Result<(), Problem> {
-        if self.serving == Serving::Yes {
+    fn revert(
+        &mut self,
+        to: SnapshotId,
+        keep: &NewVmSnapshot,
+        discard: bool,
+        disks_only: bool,
+    ) -> Result<(), Problem> {
+        if let Serving::Yes(_) = self.serving {
             let message = format!("VM {} runs, and its disks cannot change under its guest", self.vm.name);
             return Err(Problem::new("running", message).with_next_step("stop it first"));
         }
@@ -242,9 +294,13 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             return Err(Problem::new("incomplete_snapshot", message)
                 .with_next_step("revert to another one; this one was deleted in part, or tampered with"));
         }
+        let memory = match listed.memory.as_ref().filter(|_| !disks_only) {
+            Some(memory) => Some(self.kept_memory(&volumes, to, memory)?),
+            None => None,
+        };
         // What the VM had before an interrupted revert is kept already, where that has begun.
         let keep = unfinished.as_ref().unwrap_or(keep);
-        let begun = SnapshotChange::Revert { to, keep: keep.clone(), discard };
+        let begun = SnapshotChange::Revert { to, keep: keep.clone(), discard, disks_only };
         self.begin(&begun, |all| if unfinished.is_some() { Ok(()) } else { all.check_new(keep) })?;
         self.each(&volumes, |volume| {
             if !volume.has(to) {
@@ -261,11 +317,39 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
                 disk.size_bytes = volume.descriptor.size_bytes;
             }
         }
-        self.end(|all| {
-            all.add(keep, names(&now));
-            all.current = Some(to);
+        let suspended = match memory {
+            Some(memory) => {
+                let key = hold_key(self.keys, &self.vm, OwnVolume::Memory);
+                let key = key.map_err(|error| error.problem())?;
+                Some(memory.put_back(&self.vm, key.as_deref(), &mut self.tell)?)
+            }
+            None => None,
+        };
+        self.end(|record| {
+            record.snapshots.add(keep, names(&now), None);
+            record.snapshots.current = Some(to);
+            record.suspended = suspended;
         })?;
         if discard { self.delete(keep.id) } else { Ok(()) }
+    }
+
+    /// Opens the memory of a snapshot that a revert puts back.
+    fn kept_memory(
+        &mut self,
+        volumes: &[Volume],
+        to: SnapshotId,
+        memory: &SavedMemory,
+    ) -> Result<KeptMemory, Problem> {
+        let mut then = self.vm.clone();
+        let has = |name: &DiskName| volumes.iter().find(|volume| volume.name == *name && volume.has(to));
+        for disk in &mut then.disks {
+            let size = has(&disk.name).and_then(|volume| volume.size_at(to));
+            disk.size_bytes = size.unwrap_or(disk.size_bytes);
+        }
+        let key = hold_key(self.keys, &self.vm, OwnVolume::SnapshotMemory(to));
+        let key = key.map_err(|error| error.problem())?;
+        let is_part = |name: &DiskName| has(name).is_some();
+        KeptMemory::open(&then, key.as_deref(), (to, memory), is_part, &mut self.tell)
     }
 
     /// Records that a change begins.
@@ -282,9 +366,9 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
     }
 
     /// Records that the change has ended, with its result and the volumes' generations.
-    fn end(&self, result: impl FnOnce(&mut VmSnapshots)) -> Result<(), Problem> {
+    fn end(&self, result: impl FnOnce(&mut VmRecord)) -> Result<(), Problem> {
         VmRecord::change(&self.vm, |record| {
-            result(&mut record.snapshots);
+            result(record);
             record.snapshots.changing = None;
             record.become_attested(&self.vm, |key, what| self.keys.attest(key, what)).map_err(key_problem)
         })

@@ -29,8 +29,8 @@ use strongroom_host::layout::Place;
 use strongroom_host::orders::{Report, Request, RunTask};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
-    Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory,
-    VmReason, VmSnapshots, VmSpec, VolumeState, WaitingFor,
+    Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SavedMemory, VmReason,
+    VmSnapshots, VmSpec, VolumeState, WaitingFor,
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::state_file::{Off, StateFile};
@@ -55,6 +55,8 @@ use crate::{SupervisorError, swap};
 
 /// How long the volumes may take to drain when the VM is off: their own timeouts, and a margin.
 const VOLUMES_END_WITHIN: Duration = Duration::from_secs(120);
+/// The interval between progress reports.
+const TELLS_EVERY: Duration = Duration::from_millis(500);
 /// How long a guest has to shut down when the host does.
 const HOST_SHUTDOWN_S: u32 = 60;
 
@@ -90,7 +92,7 @@ pub enum Event {
     /// The progress of a request.
     Progress(Progress),
     /// A suspension has ended.
-    Suspended(Result<SuspendedMemory, Problem>),
+    Suspended(Result<SavedMemory, Problem>),
     /// A move to another key has ended; with the VM's new configuration.
     Rekeyed(Result<Box<VmSpec>, Problem>),
     /// The progress of a dump.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::{SnapshotId, SnapshotName};
 use utoipa::ToSchema;
 
+use super::view::SavedMemory;
 use crate::Name;
 
 /// The content of a VM's volumes at one instant, as after a power cut.
@@ -26,6 +27,9 @@ pub struct Snapshot {
     pub parent: Option<SnapshotId>,
     /// Whether the VM's present content is based on it.
     pub is_current: bool,
+    /// The guest's memory at that time, if the snapshot has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<SavedMemory>,
 }
 
 /// A request for a snapshot.
@@ -35,6 +39,10 @@ pub struct CreateSnapshot {
     /// Its name.
     #[schema(value_type = Name)]
     pub name: SnapshotName,
+    /// Includes the guest's memory: a revert continues the guest where it was. The VM must run. It
+    /// continues while its memory is saved, and is paused for the rest of it.
+    #[serde(default)]
+    pub memory: bool,
 }
 
 /// Options for reverting to a snapshot.
@@ -48,4 +56,8 @@ pub struct RevertVm {
     /// Does not keep the present content.
     #[serde(default)]
     pub discard: bool,
+    /// Leaves the snapshot's memory, so that the VM boots at its next start. Without this option, a
+    /// snapshot with memory leaves the VM suspended, and the next start continues its guest.
+    #[serde(default)]
+    pub disks_only: bool,
 }

@@ -93,7 +93,7 @@ pub struct VmView {
     pub restart: RestartPolicy,
     /// The saved memory that its next start resumes, if it is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suspended: Option<SuspendedMemory>,
+    pub suspended: Option<SavedMemory>,
     /// The dumps of its guest.
     #[serde(default)]
     pub dumps: Vec<Dump>,
@@ -110,15 +110,15 @@ pub struct VmView {
     pub host_ref: Option<ObjectRef>,
 }
 
-/// The saved memory of a suspended VM.
+/// The saved memory of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SuspendedMemory {
+pub struct SavedMemory {
     /// Memory and devices' state, in bytes.
     pub bytes: u64,
     /// The volume that holds it.
     #[schema(value_type = Uuid)]
     pub volume: VolumeId,
-    /// When the VM was suspended, in seconds since 1970.
+    /// When it was saved, in seconds since 1970.
     pub at_unix_seconds: u64,
 }
 

@@ -12,10 +12,12 @@ use strongroom_host::protocol::{
     self, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
 };
 use strongroom_types::{SnapshotId, SnapshotName};
+use strongroom_vm::DiskKind;
 
 use super::Control;
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
+use super::views::memory_view;
 use super::wishes::{Caller, state, stop_it, volumes_settled};
 use crate::inventory::{Failure, Index};
 use crate::problems;
@@ -42,9 +44,13 @@ impl Control {
         named: &str,
         wish: &CreateSnapshot,
     ) -> Result<Task, Problem> {
-        let snapshot = NewVmSnapshot { id: SnapshotId::random(), name: wish.name.clone() };
-        self.snapshot_wish(caller, named, TaskKind::VmSnapshotCreate, |all, _, _| {
+        let (id, name) = (SnapshotId::random(), wish.name.clone());
+        let snapshot = NewVmSnapshot { id, name, memory: wish.memory };
+        self.snapshot_wish(caller, named, TaskKind::VmSnapshotCreate, |all, vm, power| {
             all.check_new(&snapshot).map_err(told_problem)?;
+            if wish.memory {
+                check_memory(vm, power)?;
+            }
             Ok(SnapshotChange::Create { snapshot: snapshot.clone() })
         })
     }
@@ -71,9 +77,11 @@ impl Control {
                     .next("start it and shut it down, or start it with --discard-memory"));
             }
             let to = snapshot_in(all, vm, snapshot)?.id;
-            let keep = NewVmSnapshot { id, name: wish.keep_as.clone().map_or_else(|| free_name(all), Ok)? };
+            let name = wish.keep_as.clone().map_or_else(|| free_name(all), Ok)?;
+            let keep = NewVmSnapshot { id, name, memory: false };
             all.check_new(&keep).map_err(told_problem)?;
-            Ok(SnapshotChange::Revert { to, keep, discard: wish.discard })
+            let RevertVm { discard, disks_only, .. } = *wish;
+            Ok(SnapshotChange::Revert { to, keep, discard, disks_only })
         })
     }
 
@@ -130,6 +138,23 @@ impl Control {
     }
 }
 
+/// Checks that a snapshot of a VM can have its guest's memory.
+fn check_memory(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
+    if !matches!(power, PowerState::Running | PowerState::Paused) {
+        let problem = state(vm, power, "a snapshot with memory is of a guest that runs");
+        return Err(problem.next("make one without memory, or start the VM first"));
+    }
+    // A swap disk ends with its guest, and a TPM's counters must not go back.
+    let swap = vm.hardware.disks.iter().find(|disk| disk.kind == DiskKind::Swap);
+    let why = match (swap, vm.hardware.tpm) {
+        (Some(swap), _) => format!("{} is a swap disk, which no snapshot keeps", swap.name),
+        (None, true) => "it has a TPM, whose state cannot be put back".to_owned(),
+        (None, false) => return Ok(()),
+    };
+    let message = format!("no snapshot of VM {} can have its memory: {why}", vm.name);
+    Err(problems::conflict(message).next("make a snapshot without memory"))
+}
+
 /// Returns the snapshots that a VM's host has reported.
 pub(super) fn snapshots_of(index: &Index, vm: &VmRecord) -> VmSnapshots {
     index.observed(vm.id).map(|seen| seen.snapshots.clone()).unwrap_or_default()
@@ -144,6 +169,7 @@ pub(super) fn views(all: &VmSnapshots) -> Vec<Snapshot> {
         volumes: snapshot.volumes.iter().map(ToString::to_string).collect(),
         parent: snapshot.parent,
         is_current: all.current == Some(snapshot.id),
+        memory: snapshot.memory.as_ref().map(memory_view),
     };
     all.list.iter().map(view).collect()
 }

@@ -8,7 +8,7 @@ use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::vm::{
-    Disk, Dump, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
+    Disk, Dump, PowerState, SavedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_host::protocol;
@@ -101,11 +101,7 @@ impl Control {
             boot: hardware.boot.clone(),
             cdrom: hardware.cdrom.clone(),
             restart: vm.restart,
-            suspended: seen.and_then(|seen| seen.suspended.as_ref()).map(|memory| SuspendedMemory {
-                bytes: memory.bytes,
-                volume: memory.volume,
-                at_unix_seconds: memory.at_unix_seconds,
-            }),
+            suspended: seen.and_then(|seen| seen.suspended.as_ref()).map(memory_view),
             dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
             snapshots: seen.map(|seen| super::snapshots::views(&seen.snapshots)).unwrap_or_default(),
             key: hardware.keys().first().map(vm_key),
@@ -369,6 +365,12 @@ pub fn page_of<T>(
     rest.retain(|(key, _)| after.is_none_or(|after| key.as_str() > after));
     let next = rest.get(limit).and_then(|_| rest.get(limit - 1)).map(|(key, _)| cursor::after(list, key));
     Ok(Page { items: rest.into_iter().take(limit).map(|(_, item)| item).collect(), total, next })
+}
+
+/// Converts a saved memory for callers.
+pub(super) fn memory_view(memory: &protocol::SavedMemory) -> SavedMemory {
+    let protocol::SavedMemory { volume, bytes, at_unix_seconds } = *memory;
+    SavedMemory { bytes, volume, at_unix_seconds }
 }
 
 fn dump_view(dump: &protocol::Dump) -> Dump {

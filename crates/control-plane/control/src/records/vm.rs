@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
 use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_host::protocol::{
-    Dump, ObservedVm, SuspendedMemory, VmGeneration, VmReason, VmSnapshots, VmSpec, WaitingFor,
+    Dump, ObservedVm, SavedMemory, VmGeneration, VmReason, VmSnapshots, VmSpec, WaitingFor,
 };
 use strongroom_types::{DatastoreId, KeyRequestId, ProviderName, VmId};
 use uuid::Uuid;
@@ -102,7 +102,7 @@ pub struct ObservedRecord {
     pub waiting_for: Vec<WaitingFor>,
     /// The saved memory.
     #[serde(default)]
-    pub suspended: Option<SuspendedMemory>,
+    pub suspended: Option<SavedMemory>,
     /// The dumps of its guest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<Dump>,

@@ -53,7 +53,7 @@ pub use host::{
 pub use judge::{JudgeRequest, Judgement};
 pub use names::{OperationId, VmGeneration};
 pub use observed::{
-    ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SuspendedMemory, VmReason, VolumeState,
+    ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SavedMemory, VmReason, VolumeState,
     WaitingFor,
 };
 pub use operation::{

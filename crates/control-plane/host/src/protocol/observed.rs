@@ -64,7 +64,7 @@ pub struct ObservedVm {
     pub waiting_for: Vec<WaitingFor>,
     /// The saved memory that its next start resumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suspended: Option<SuspendedMemory>,
+    pub suspended: Option<SavedMemory>,
     /// The dumps of its guest; absent if the sender does not support dumps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dumps: Option<Vec<Dump>>,
@@ -76,14 +76,15 @@ pub struct ObservedVm {
     pub spec: Option<Box<VmSpec>>,
 }
 
-/// The saved memory of a suspended VM, sealed in its own volume `memory`.
+/// A guest's memory and devices' state, sealed in one of the VM's own volumes: those of a suspended
+/// VM in `memory`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SuspendedMemory {
+pub struct SavedMemory {
     /// The volume that holds it.
     pub volume: VolumeId,
     /// Memory and devices' state, in bytes.
     pub bytes: u64,
-    /// When it was suspended: seconds since 1970-01-01 00:00 UTC.
+    /// When it was saved: seconds since 1970-01-01 00:00 UTC.
     pub at_unix_seconds: u64,
 }
 

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::spec::{DiskKey, KnownVolume, VmSpec};
+use strongroom_types::SnapshotId;
 use strongroom_vm::{DiskName, Firmware};
+
+use super::spec::{DiskKey, KnownVolume, VmSpec};
 
 /// The directory in which swtpm keeps a TPM's state, sealed with the key that [`OwnVolume::Vtpm`]
 /// holds. It is not a volume.
@@ -11,11 +13,13 @@ pub use strongroom_datastore::file::TPM_STATE;
 
 /// The prefix of dumps' names.
 const DUMP_PREFIX: &str = "dump-";
+/// The prefix of the names of snapshots' memories.
+const MEMORY_PREFIX: &str = "memory-";
 /// The suffix of an unfinished dump's name.
 pub const DUMP_MAKING: &str = ".making";
 /// The suffix of the name of a volume whose first content is not written yet.
 pub const FILLING: &str = ".filling";
-/// Names that no disk may have, besides dumps' names.
+/// Names that no disk may have, besides those of dumps and of snapshots' memories.
 const RESERVED: [&str; 7] = ["vm.json", "nvram", "vtpm", TPM_STATE, "seed", "console", "memory"];
 
 /// A volume of a VM that is not one of its disks. It is an ordinary volume, under the key of the
@@ -34,6 +38,8 @@ pub enum OwnVolume {
     Memory,
     /// A dump of the guest's memory, by number.
     Dump(u32),
+    /// The guest's memory at the instant of a snapshot.
+    SnapshotMemory(SnapshotId),
 }
 
 impl OwnVolume {
@@ -46,23 +52,24 @@ impl OwnVolume {
             Self::Console => "console".to_owned(),
             Self::Memory => "memory".to_owned(),
             Self::Dump(number) => format!("{DUMP_PREFIX}{number}"),
+            Self::SnapshotMemory(snapshot) => format!("{MEMORY_PREFIX}{snapshot}"),
         }
     }
 
     /// Returns the volume with this name.
     pub fn named(name: &str) -> Option<Self> {
         let fixed = [Self::Nvram, Self::Vtpm, Self::Seed, Self::Console, Self::Memory];
-        let dump = || {
-            let number = name.strip_prefix(DUMP_PREFIX)?.parse().ok()?;
-            Some(Self::Dump(number)).filter(|dump| dump.name() == name)
-        };
-        fixed.into_iter().find(|fixed| fixed.name() == name).or_else(dump)
+        let dump = || name.strip_prefix(DUMP_PREFIX)?.parse().ok().map(Self::Dump);
+        let memory = || name.strip_prefix(MEMORY_PREFIX)?.parse().ok().map(Self::SnapshotMemory);
+        let found = fixed.into_iter().find(|fixed| fixed.name() == name).or_else(dump).or_else(memory);
+        found.filter(|found| found.name() == name)
     }
 }
 
 /// Whether a disk may not have this name.
 pub fn is_reserved(name: &DiskName) -> bool {
-    RESERVED.contains(&name.as_str()) || name.as_str().starts_with(DUMP_PREFIX)
+    let prefixes = [DUMP_PREFIX, MEMORY_PREFIX];
+    RESERVED.contains(&name.as_str()) || prefixes.iter().any(|prefix| name.as_str().starts_with(prefix))
 }
 
 impl VmSpec {
@@ -119,12 +126,13 @@ mod tests {
             OwnVolume::Memory,
             OwnVolume::Dump(0),
             OwnVolume::Dump(u32::MAX),
+            OwnVolume::SnapshotMemory(SnapshotId::random()),
         ];
         for which in all {
             assert_eq!(OwnVolume::named(&which.name()), Some(which));
             assert!(is_reserved(&which.name().parse().unwrap()), "{which:?}");
         }
-        for other in ["disk0", "dump-", "dump-01", "dump-x", "vtpm.state"] {
+        for other in ["disk0", "dump-", "dump-01", "dump-x", "memory-", "memory-1", "vtpm.state"] {
             assert_eq!(OwnVolume::named(other), None, "{other}");
         }
         assert!(is_reserved(&"vtpm.state".parse().unwrap()) && is_reserved(&"dump-x".parse().unwrap()));

@@ -5,6 +5,7 @@ use strongroom_types::{SnapshotId, SnapshotName, unix_seconds_now};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
 use strongroom_vm::{DiskName, VmName};
 
+use super::observed::SavedMemory;
 use super::problem::Problem;
 
 /// The content of a VM's volumes at one instant, as after a power cut.
@@ -21,9 +22,12 @@ pub struct VmSnapshot {
     /// The snapshot on which the VM's content was based then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SnapshotId>,
+    /// The guest's memory at that instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<SavedMemory>,
 }
 
-/// The id and name of a snapshot that does not exist yet.
+/// A snapshot that does not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewVmSnapshot {
@@ -31,6 +35,9 @@ pub struct NewVmSnapshot {
     pub id: SnapshotId,
     /// Its name.
     pub name: SnapshotName,
+    /// Whether it has the guest's memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 /// A change of a VM's snapshots. A part that is already done is left as it is, so that a request
@@ -52,6 +59,9 @@ pub enum SnapshotChange {
         keep: NewVmSnapshot,
         /// Deletes `keep` when all volumes are reverted.
         discard: bool,
+        /// Leaves the snapshot's memory, if it has one: the VM is off then, and not suspended.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        disks_only: bool,
     },
     /// Deletes a snapshot.
     Delete {
@@ -130,10 +140,16 @@ impl VmSnapshots {
     }
 
     /// Adds a snapshot of the present content, which is based on it from now on.
-    pub fn add(&mut self, new: &NewVmSnapshot, volumes: Vec<DiskName>) {
-        let NewVmSnapshot { id, name } = new.clone();
+    pub fn add(&mut self, new: &NewVmSnapshot, volumes: Vec<DiskName>, memory: Option<SavedMemory>) {
+        let NewVmSnapshot { id, name, .. } = new.clone();
         let parent = self.current.replace(id);
-        self.list.push(VmSnapshot { id, name, at_unix_seconds: unix_seconds_now(), volumes, parent });
+        self.list.push(VmSnapshot { id, name, at_unix_seconds: unix_seconds_now(), volumes, parent, memory });
+    }
+
+    /// Whether the guest's memory is being saved for a snapshot, or was when its process was
+    /// killed.
+    pub fn is_saving_memory(&self) -> bool {
+        matches!(&self.changing, Some(SnapshotChange::Create { snapshot }) if snapshot.memory)
     }
 
     /// Removes a snapshot. What was based on it is based on its parent.
@@ -150,7 +166,7 @@ mod tests {
     use super::*;
 
     fn new(name: &str) -> NewVmSnapshot {
-        NewVmSnapshot { id: SnapshotId::random(), name: name.parse().unwrap() }
+        NewVmSnapshot { id: SnapshotId::random(), name: name.parse().unwrap(), memory: false }
     }
 
     #[test]
@@ -159,10 +175,10 @@ mod tests {
         let [first, second, third] = ["first", "second", "third"].map(new);
         for snapshot in [&first, &second] {
             all.check_new(snapshot).unwrap();
-            all.add(snapshot, vec!["disk0".parse().unwrap()]);
+            all.add(snapshot, vec!["disk0".parse().unwrap()], None);
         }
         all.current = Some(first.id);
-        all.add(&third, Vec::new());
+        all.add(&third, Vec::new(), None);
         assert_eq!(all.named("third").unwrap().parent, Some(first.id));
         all.remove(first.id);
         assert_eq!(all.named("second").unwrap().parent, None);
@@ -182,7 +198,7 @@ mod tests {
         for number in 0..SNAPSHOTS_MAX {
             let snapshot = new(&format!("s{number}"));
             all.check_new(&snapshot).unwrap();
-            all.add(&snapshot, Vec::new());
+            all.add(&snapshot, Vec::new(), None);
         }
         assert_eq!(all.check_new(&new("s0")).unwrap_err().code, "snapshot_exists");
         assert_eq!(all.check_new(&new("other")).unwrap_err().code, "many_snapshots");

@@ -129,8 +129,11 @@ async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     let (directory, vm) = (spec.directory(), spec.id);
     let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(Problem::from)?;
     match hostd.vms.get(vm) {
-        Some(_) => hostd.vms.configure(record.spec, record.snapshots),
-        None => {
+        // A revert of a VM that is off may put a memory back.
+        Some(now) if !is_off(&now) || now.suspended == record.suspended => {
+            hostd.vms.configure(record.spec, record.snapshots);
+        }
+        Some(_) | None => {
             let kept = Kept::from(&record);
             hostd.vms.set_off(record.spec, record.generation, None, kept);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
-    ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
+    ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SavedMemory, VmGeneration, VmReason,
     VmSnapshots, VmSpec,
 };
 use strongroom_host::state_file::Off;
@@ -21,7 +21,7 @@ use super::link::Link;
 #[derive(Debug, Default)]
 pub struct Kept {
     /// The saved memory.
-    pub suspended: Option<SuspendedMemory>,
+    pub suspended: Option<SavedMemory>,
     /// Its dumps.
     pub dumps: Vec<Dump>,
     /// Its snapshots.

@@ -316,7 +316,8 @@ pub fn forged_snapshots() {
         edit(&mut text["snapshots"]);
         std::fs::write(&path, serde_json::to_vec(&text).unwrap()).unwrap();
     };
-    let new = |name: &str| NewVmSnapshot { id: SnapshotId::random(), name: name.parse().unwrap() };
+    let new =
+        |name: &str| NewVmSnapshot { id: SnapshotId::random(), name: name.parse().unwrap(), memory: false };
     let operation = |spec: &VmSpec, change: SnapshotChange| OperationKind::ChangeSnapshots {
         spec: Box::new(spec.clone()),
         change,
@@ -326,6 +327,7 @@ pub fn forged_snapshots() {
         to: to.id,
         keep: keep.clone(),
         discard: false,
+        disks_only: false,
     };
     // The snapshots of a volume, and the one on which its content is based.
     let of = |spec: &VmSpec, disk: usize| {

@@ -178,7 +178,7 @@ impl Monitor {
         self.done(Request::SaveMemory, &[into])
     }
 
-    /// Cancels saving. The machine stays paused.
+    /// Cancels saving. A machine that is paused stays so.
     ///
     /// # Errors
     /// QEMU's error. Succeeds if nothing is being saved.

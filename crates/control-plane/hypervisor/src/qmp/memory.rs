@@ -12,9 +12,11 @@ use super::{Qmp, QmpError};
 const FILE: &str = "memory";
 /// The name of our descriptor for a dump.
 const DUMP: &str = "dump";
-/// The bandwidth limit of saving, in bytes per second: more than any disk's, since there is no
-/// running guest to slow down.
+/// The bandwidth limit of saving, in bytes per second: more than any disk's, since the receiver sets
+/// the pace.
 const BANDWIDTH_MAX: u64 = 1 << 40;
+/// A guest that runs is paused when the rest of its memory takes about this long, in milliseconds.
+const PAUSE_MS: u64 = 50;
 
 /// The progress of saving, loading or dumping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,18 +30,20 @@ pub enum Transfer {
 }
 
 impl Qmp {
-    /// Begins to save the memory and device state of a paused machine. QEMU closes its end of
-    /// `into` when it is complete or has failed; [`transfer`](Self::transfer) tells which.
+    /// Begins to save the memory and device state. A machine that runs is paused for the last part,
+    /// and stays paused. QEMU closes its end of `into` when it is complete or has failed;
+    /// [`transfer`](Self::transfer) tells which.
     ///
     /// # Errors
     /// Also if a device's state cannot be saved.
     pub fn save_memory(&self, into: BorrowedFd<'_>) -> Result<(), QmpError> {
-        self.execute_value("migrate-set-parameters", &json!({ "max-bandwidth": BANDWIDTH_MAX }))?;
+        let limits = json!({ "max-bandwidth": BANDWIDTH_MAX, "downtime-limit": PAUSE_MS });
+        self.execute_value("migrate-set-parameters", &limits)?;
         self.give_file(FILE, into)?;
         self.execute_value("migrate", &json!({ "uri": format!("fd:{FILE}") })).map(drop)
     }
 
-    /// Cancels saving. The machine stays paused.
+    /// Cancels saving. A machine that is paused stays so.
     ///
     /// # Errors
     /// QEMU's error. Succeeds if nothing is being saved.

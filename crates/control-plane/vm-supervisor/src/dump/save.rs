@@ -57,7 +57,7 @@ impl Dumping {
         let kek = kek.map_err(|error| OwnVolumeError::from(error).problem())?;
         dumps::remove_unfinished(&self.spec)?;
         let number = dumps::next_number(&self.spec)?;
-        let size = room::for_memory(&self.spec, "a dump", "make room, or delete dumps that nobody needs")?;
+        let size = room::for_memory(&self.spec, 0, "a dump", "make room, or delete dumps that nobody needs")?;
         let path = self.spec.dump_making_path(number);
         create_with(&path, size, kek.as_deref(), &[]).map_err(|error| error.problem())?;
         self.save(number, kek.as_deref(), tell).inspect_err(|_| {

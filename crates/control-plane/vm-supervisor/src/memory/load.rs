@@ -8,16 +8,15 @@ use std::thread;
 use std::time::Instant;
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use strongroom_datastore::file::describe;
 use strongroom_host::orders::RunTask;
-use strongroom_host::protocol::{OwnVolume, Problem, SuspendedMemory, VmSpec};
+use strongroom_host::protocol::{OwnVolume, Problem, SavedMemory, VmSpec};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::qmp::Transfer;
 use strongroom_hypervisor::{Qemu, QemuProgram};
-use strongroom_streams::{StreamKind, StreamReader};
+use strongroom_streams::StreamReader;
 use uuid::Uuid;
 
-use super::{ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, qmp_problem, remove, system_problem};
+use super::{ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, open, qmp_problem, remove, system_problem};
 use crate::keys::VmKeys;
 use crate::own_volume::{OpenOwnVolume, hold_key};
 
@@ -53,7 +52,7 @@ pub fn to_take_up(
     })?;
     match suspended {
         Some(memory) => Resuming::open(spec, keys, program, &memory, abandoned).map(Some),
-        None => remove(spec).map(|()| None),
+        None => remove(spec, OwnVolume::Memory).map(|()| None),
     }
 }
 
@@ -62,7 +61,7 @@ impl Resuming {
         spec: &VmSpec,
         keys: &VmKeys,
         program: &QemuProgram,
-        memory: &SuspendedMemory,
+        memory: &SavedMemory,
         abandoned: &AtomicBool,
     ) -> Result<Self, Problem> {
         let path = spec.own_volume_path(OwnVolume::Memory);
@@ -75,16 +74,7 @@ impl Resuming {
             Problem::new("memory_refused", format!("{place} is not taken up: {why}")).with_next_step(&*next)
         };
         let kek = hold_key(keys, spec, OwnVolume::Memory).map_err(|error| error.problem())?;
-        let volume = describe(&path).map_err(|error| refused(error.to_string()))?.descriptor.volume;
-        if volume != memory.volume {
-            return Err(refused(format!("it is volume {volume}, and should be {}", memory.volume)));
-        }
-        let medium =
-            OpenOwnVolume::open(&path, kek.as_deref()).map_err(|error| refused(error.to_string()))?;
-        let mut stream = StreamReader::open(medium, StreamKind::Memory, volume)
-            .map_err(|error| refused(error.to_string()))?;
-        let needs: Needs =
-            serde_json::from_slice(stream.description()).map_err(|error| refused(error.to_string()))?;
+        let (mut stream, needs) = open(&path, kek.as_deref(), memory).map_err(&refused)?;
         let now = Needs::of(spec, program.version().to_string(), program.kvm().is_ok(), Uuid::nil())?;
         needs.fit(&now).map_err(&refused)?;
         stream.verify(|_| still_wanted(abandoned)).map_err(|error| refused(error.to_string()))?;

@@ -1,9 +1,11 @@
 //! The memory of a suspended VM: sealed in its own volume `memory`, as a stream that is completely
-//! verified before QEMU parses a byte of it.
+//! verified before QEMU parses a byte of it. And those of snapshots, each in its own volume.
 //!
 //! ```text
 //! suspend   guest stands still > disks durable > memory sealed, its end marked > `vm.json` says so > QEMU ends
 //! start     disks served > memory fits and is verified > QEMU loads it > `vm.json` says so no more > guest goes on > volume gone
+//! snapshot  memory sealed while the guest runs > guest stands still for the rest > snapshot of the disks > guest goes on > its end marked
+//! revert    disks reverted > the snapshot's memory is copied into `memory`, for the disks as they are now > `vm.json` says so
 //! ```
 //!
 //! `vm.json` decides. As long as it lists the memory, a kill of any process leaves the VM
@@ -12,26 +14,29 @@
 //! resume a second time, over disks that are ahead of its memory.
 
 mod load;
+mod put_back;
 mod save;
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac::sha256;
 use strongroom_datastore::file::{delete, describe};
-use strongroom_host::protocol::{DiskKey, DiskName, OwnVolume, Problem, VmSpec};
+use strongroom_host::protocol::{DiskKey, DiskName, OwnVolume, Problem, SavedMemory, VmSpec};
 use strongroom_host::served::served;
-use strongroom_streams::{Medium, StreamError};
-use strongroom_types::{LayerId, VmId, VolumeId, hex};
+use strongroom_keys::Kek;
+use strongroom_streams::{Medium, SLOT_BYTES_MAX, StreamError, StreamKind, StreamReader, StreamWriter};
+use strongroom_types::{LayerId, SnapshotId, VmId, VolumeId, hex, unix_seconds_now};
 use uuid::Uuid;
 
 pub use self::load::to_take_up;
-pub use self::save::Saving;
+pub use self::put_back::KeptMemory;
+pub use self::save::{Guest, Saving};
 use super::own_volume::OpenOwnVolume;
 
 /// The format of a memory's description.
@@ -50,6 +55,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 struct Needs {
     format: u32,
     vm: VmId,
+    /// The snapshot that it belongs to; `None` for that of a suspended VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    snapshot: Option<SnapshotId>,
     /// The version of QEMU: another may use a different layout of device state.
     qemu: String,
     /// Whether KVM ran the processors, which differ without it.
@@ -77,6 +85,7 @@ impl Needs {
         Ok(Self {
             format: FORMAT,
             vm: spec.id,
+            snapshot: None,
             qemu,
             kvm,
             machine_sha256: machine_sha256(spec)?,
@@ -92,6 +101,10 @@ impl Needs {
         }
         if self.vm != now.vm {
             return Err(format!("it is of VM {}", self.vm));
+        }
+        if self.snapshot != now.snapshot {
+            let of = self.snapshot.map_or("no snapshot".to_owned(), |id| format!("snapshot {id}"));
+            return Err(format!("it is of {of}"));
         }
         if (&self.qemu, self.kvm) != (&now.qemu, now.kvm) {
             let with = |kvm| if kvm { "with KVM" } else { "without KVM" };
@@ -144,12 +157,56 @@ fn disk_states(spec: &VmSpec) -> Result<Vec<DiskState>, Problem> {
 ///
 /// # Errors
 /// If it cannot be removed.
-pub fn remove(spec: &VmSpec) -> Result<(), Problem> {
-    let path = spec.own_volume_path(OwnVolume::Memory);
+pub fn remove(spec: &VmSpec, which: OwnVolume) -> Result<(), Problem> {
+    let path = spec.own_volume_path(which);
     match path.symlink_metadata() {
         Ok(_) => delete(&path, LOCK_WAIT).map_err(Problem::from),
         Err(_) => Ok(()),
     }
+}
+
+/// A memory that is being saved, and is not durable yet.
+pub struct Copied {
+    stream: StreamWriter<OpenOwnVolume>,
+    volume: VolumeId,
+}
+
+impl Copied {
+    /// Begins with this description, in an empty volume.
+    fn begin(path: &Path, kek: Option<&Kek>, needs: &Needs) -> Result<Self, Problem> {
+        let description =
+            serde_json::to_vec(needs).map_err(|error| Problem::new("internal", error.to_string()))?;
+        let volume = describe(path)?.descriptor.volume;
+        let medium = OpenOwnVolume::open(path, kek).map_err(|error| error.problem())?;
+        let stream = StreamWriter::begin(medium, StreamKind::Memory, volume, SLOT_BYTES_MAX, &description);
+        Ok(Self { stream: stream.map_err(stream_problem)?, volume })
+    }
+
+    /// Makes it durable, and marks its end.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub fn finish(self) -> Result<SavedMemory, Problem> {
+        let (bytes, medium) = self.stream.finish().map_err(stream_problem)?;
+        medium.close().map_err(|error| error.problem())?;
+        Ok(SavedMemory { volume: self.volume, bytes, at_unix_seconds: unix_seconds_now() })
+    }
+}
+
+/// Opens the stream of a memory. Returns it with its description.
+fn open(
+    path: &Path,
+    kek: Option<&Kek>,
+    memory: &SavedMemory,
+) -> Result<(StreamReader<OpenOwnVolume>, Needs), String> {
+    let volume = describe(path).map_err(|error| error.to_string())?.descriptor.volume;
+    if volume != memory.volume {
+        return Err(format!("it is volume {volume}, and should be {}", memory.volume));
+    }
+    let medium = OpenOwnVolume::open(path, kek).map_err(|error| error.to_string())?;
+    let stream = StreamReader::open(medium, StreamKind::Memory, volume).map_err(|error| error.to_string())?;
+    let needs = serde_json::from_slice(stream.description()).map_err(|error| error.to_string())?;
+    Ok((stream, needs))
 }
 
 /// Whether a memory's volume exists.
@@ -217,6 +274,7 @@ mod tests {
         let now = Needs {
             format: FORMAT,
             vm: VmId::random(),
+            snapshot: None,
             qemu: "7.2".to_owned(),
             kvm: false,
             machine_sha256: "00".to_owned(),
@@ -234,6 +292,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut Needs)| fit(change).unwrap_err();
         assert!(refused(&|then| then.format = 2).contains("format 2"));
         assert!(refused(&|then| then.vm = VmId::random()).contains("it is of VM"));
+        assert!(refused(&|then| then.snapshot = Some(SnapshotId::random())).contains("of snapshot"));
         assert!(refused(&|then| then.qemu = "8.0".to_owned()).contains("QEMU 8.0 without KVM"));
         assert!(refused(&|then| then.kvm = true).contains("with KVM"));
         assert!(refused(&|then| then.machine_sha256.push('0')).contains("configuration"));

@@ -1,4 +1,4 @@
-//! Saves a running guest into a sealed memory.
+//! Saves the memory of a running guest.
 
 use std::fs::File;
 use std::io;
@@ -9,26 +9,39 @@ use std::thread;
 use std::time::Instant;
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use strongroom_datastore::file::describe;
-use strongroom_host::protocol::{OwnVolume, Problem, Progress, ProgressUnit, SuspendedMemory, VmSpec};
+use strongroom_host::protocol::{OwnVolume, Problem, Progress, ProgressUnit, SavedMemory, VmSpec};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::Monitor;
 use strongroom_hypervisor::qmp::Transfer;
 use strongroom_keys::Kek;
-use strongroom_streams::{SLOT_BYTES_MAX, StreamKind, StreamWriter};
-use strongroom_types::unix_seconds_now;
 use uuid::Uuid;
 
 use super::{
-    ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, make_disks_durable, qmp_problem, remove, stream_problem,
-    system_problem,
+    ASK_AGAIN, Copied, Needs, PIPE_BYTES, SAYS_WITHIN, make_disks_durable, qmp_problem, remove,
+    stream_problem, system_problem,
 };
 use crate::keys::VmKeys;
 use crate::machine::Machine;
-use crate::own_volume::{OpenOwnVolume, create_with, hold_key};
+use crate::own_volume::{create_with, hold_key};
 use crate::room;
 
-/// The inputs of a suspension.
+/// A guest that still runs is paused when so much was saved: all pages, and a quarter of them again.
+/// So it is also the most that is saved before the pause.
+fn live_bytes_max(spec: &VmSpec) -> u64 {
+    let memory_bytes = spec.memory_bytes.bytes();
+    memory_bytes + memory_bytes / 4
+}
+
+/// What a guest does while its memory is saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guest {
+    /// It is paused from the beginning.
+    Paused,
+    /// It runs as long as possible.
+    Runs,
+}
+
+/// The inputs of saving a memory.
 pub struct Saving {
     /// The VM.
     pub spec: Box<VmSpec>,
@@ -36,51 +49,81 @@ pub struct Saving {
     pub keys: Arc<VmKeys>,
     /// Its machine.
     pub machine: Machine,
-    /// Set to abandon the suspension.
+    /// Set to abandon it.
     pub abandoned: Arc<AtomicBool>,
 }
 
 impl Saving {
-    /// Saves the memory. On success `vm.json` records the VM as suspended, and the machine must not
+    /// Suspends a VM. On success `vm.json` records it as suspended, and the machine must not
     /// resume. On failure nothing of the memory is left, and the machine is paused.
     ///
     /// # Errors
+    /// As [`copy`](Self::copy).
+    pub fn suspend(&self, tell: impl FnMut(Progress)) -> Result<SavedMemory, Problem> {
+        let copied = self.copy(OwnVolume::Memory, Guest::Paused, tell)?;
+        let saved = copied.finish().and_then(|memory| self.record(memory));
+        saved.inspect_err(|_| self.give_up(OwnVolume::Memory))
+    }
+
+    /// Copies the memory into a new volume. The machine is paused afterwards. On failure nothing is
+    /// left of the volume.
+    ///
+    /// # Errors
     /// If the file system is full, or the VM's key is unavailable; if QEMU cannot save a device's
-    /// state; if the suspension was abandoned.
-    pub fn run(&self, tell: impl FnMut(Progress)) -> Result<SuspendedMemory, Problem> {
-        let kek = hold_key(&self.keys, &self.spec, OwnVolume::Memory).map_err(|error| error.problem())?;
-        remove(&self.spec)?;
-        let size = room::for_memory(&self.spec, "a memory", "make room, or stop the VM instead")?;
-        let path = self.spec.own_volume_path(OwnVolume::Memory);
-        create_with(&path, size, kek.as_deref(), &[]).map_err(|error| error.problem())?;
-        self.save(kek.as_deref(), tell).inspect_err(|_| {
-            let _ = self.monitor().end_saving();
-            if let Err(problem) = remove(&self.spec) {
-                tracing::warn!("VM {}: {problem}", self.spec.name);
+    /// state; if it was abandoned.
+    pub fn copy(
+        &self,
+        which: OwnVolume,
+        guest: Guest,
+        tell: impl FnMut(Progress),
+    ) -> Result<Copied, Problem> {
+        let kek = hold_key(&self.keys, &self.spec, which).map_err(|error| error.problem())?;
+        remove(&self.spec, which)?;
+        let (changed_bytes, what, next) = match guest {
+            Guest::Paused => (0, "a memory", "make room, or stop the VM instead"),
+            Guest::Runs => {
+                let most = live_bytes_max(&self.spec);
+                (most, "the memory of a guest that runs", "make room, or make the snapshot without memory")
             }
-        })
+        };
+        let size = room::for_memory(&self.spec, changed_bytes, what, next)?;
+        let path = self.spec.own_volume_path(which);
+        create_with(&path, size, kek.as_deref(), &[]).map_err(|error| error.problem())?;
+        self.copy_into(which, kek.as_deref(), guest, tell).inspect_err(|_| self.give_up(which))
+    }
+
+    /// Removes what is left of a memory that was not saved.
+    pub fn give_up(&self, which: OwnVolume) {
+        let _ = self.monitor().end_saving();
+        if let Err(problem) = remove(&self.spec, which) {
+            tracing::warn!("VM {}: {problem}", self.spec.name);
+        }
     }
 
     fn monitor(&self) -> &Monitor {
         self.machine.qemu().monitor()
     }
 
-    fn save(&self, kek: Option<&Kek>, mut tell: impl FnMut(Progress)) -> Result<SuspendedMemory, Problem> {
+    fn copy_into(
+        &self,
+        which: OwnVolume,
+        kek: Option<&Kek>,
+        guest: Guest,
+        mut tell: impl FnMut(Progress),
+    ) -> Result<Copied, Problem> {
         let monitor = self.monitor();
         let kvm = monitor.runs_on_kvm().map_err(qmp_problem)?;
         let generation_id = monitor.generation_id().map_err(qmp_problem)?.unwrap_or_else(Uuid::nil);
-        let needs = Needs::of(&self.spec, monitor.version().to_string(), kvm, generation_id)?;
-        let description =
-            serde_json::to_vec(&needs).map_err(|error| Problem::new("internal", error.to_string()))?;
-        let path = self.spec.own_volume_path(OwnVolume::Memory);
-        let volume = describe(&path)?.descriptor.volume;
-        let medium = OpenOwnVolume::open(&path, kek).map_err(|error| error.problem())?;
-        let kind = StreamKind::Memory;
-        let mut stream = StreamWriter::begin(medium, kind, volume, SLOT_BYTES_MAX, &description)
-            .map_err(stream_problem)?;
+        let mut needs = Needs::of(&self.spec, monitor.version().to_string(), kvm, generation_id)?;
+        if let OwnVolume::SnapshotMemory(snapshot) = which {
+            needs.snapshot = Some(snapshot);
+        }
+        let mut copied = Copied::begin(&self.spec.own_volume_path(which), kek, &needs)?;
 
-        monitor.stop().map_err(qmp_problem)?;
-        make_disks_durable(&self.spec).map_err(system_problem("make the disks durable"))?;
+        if guest == Guest::Paused {
+            monitor.stop().map_err(qmp_problem)?;
+            make_disks_durable(&self.spec).map_err(system_problem("make the disks durable"))?;
+        }
         let (from_qemu, to_us) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
         // Without the larger buffer the save is slower, but correct.
@@ -88,19 +131,22 @@ impl Saving {
         monitor.save_memory(to_us.as_fd()).map_err(qmp_problem)?;
         drop(to_us);
         let total = self.spec.memory_bytes.bytes();
-        let mut wanted = |bytes: u64| {
-            tell(Progress { done: bytes.min(total), total, unit: ProgressUnit::Bytes });
-            self.still_wanted()
-        };
-        stream.copy_from(File::from(from_qemu), &mut wanted).map_err(stream_problem)?;
+        thread::scope(|scope| {
+            let mut pausing = None;
+            let mut wanted = |bytes: u64| {
+                if guest == Guest::Runs && bytes > live_bytes_max(&self.spec) && pausing.is_none() {
+                    // It changes its memory faster than it is saved. QEMU may answer only after
+                    // more of the memory was read, so this thread does not wait.
+                    pausing = Some(scope.spawn(|| monitor.stop()));
+                }
+                tell(Progress { done: bytes.min(total), total, unit: ProgressUnit::Bytes });
+                self.still_wanted()
+            };
+            copied.stream.copy_from(File::from(from_qemu), &mut wanted).map_err(stream_problem)
+        })?;
         self.await_saved(monitor)?;
         self.still_wanted().map_err(system_problem("go on"))?;
-        let (bytes, medium) = stream.finish().map_err(stream_problem)?;
-        medium.close().map_err(|error| error.problem())?;
-
-        let memory = SuspendedMemory { volume, bytes, at_unix_seconds: unix_seconds_now() };
-        self.record(memory.clone())?;
-        Ok(memory)
+        Ok(copied)
     }
 
     fn still_wanted(&self) -> io::Result<()> {
@@ -128,10 +174,10 @@ impl Saving {
     }
 
     /// From here on the VM is suspended.
-    fn record(&self, memory: SuspendedMemory) -> Result<(), Problem> {
+    fn record(&self, memory: SavedMemory) -> Result<SavedMemory, Problem> {
         VmRecord::change(&self.spec, |record| {
-            record.suspended = Some(memory);
-            Ok(())
+            record.suspended = Some(memory.clone());
+            Ok(memory)
         })
     }
 }

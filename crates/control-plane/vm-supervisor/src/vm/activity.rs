@@ -64,11 +64,12 @@ impl Activity {
         if self.is_sealing_memory() { self.allow_another() } else { Ok(()) }
     }
 
-    /// Whether the guest is paused for a dump or suspension.
+    /// Whether the guest's memory is being sealed, and nothing else may pause or resume it.
     pub(super) fn is_sealing_memory(&self) -> bool {
         match self {
             Self::Suspension(_) | Self::Dump(_) => true,
-            Self::Idle | Self::Rekey(_) | Self::DiskChange(_) | Self::SnapshotChange(_) => false,
+            Self::SnapshotChange(changing) => changing.is_saving_memory(),
+            Self::Idle | Self::Rekey(_) | Self::DiskChange(_) => false,
         }
     }
 
@@ -90,6 +91,10 @@ impl Activity {
 
     pub(super) fn disk_change_mut(&mut self) -> Option<&mut Changing> {
         if let Self::DiskChange(changing) = self { Some(changing) } else { None }
+    }
+
+    pub(super) fn snapshot_change(&self) -> Option<&ChangingSnapshots> {
+        if let Self::SnapshotChange(changing) = self { Some(changing) } else { None }
     }
 
     pub(super) fn snapshot_change_mut(&mut self) -> Option<&mut ChangingSnapshots> {

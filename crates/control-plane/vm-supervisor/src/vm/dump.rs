@@ -15,14 +15,12 @@ use strongroom_host::protocol::{
 use strongroom_types::display_bytes;
 
 use super::activity::Activity;
-use super::{Event, Vm};
+use super::{Event, TELLS_EVERY, Vm};
 use crate::door::Connection;
 use crate::dump::{Dumping, GivenDump, await_none, give};
 use crate::observe;
 use crate::own_volume::hold_key;
 
-/// The interval between progress reports.
-const TELLS_EVERY: Duration = Duration::from_millis(500);
 /// A dump without a waiting request is abandoned after this time: by then a killed hostd has been
 /// restarted, and has asked again.
 const NOBODY_WAITS: Duration = Duration::from_secs(60);
@@ -178,12 +176,12 @@ impl Vm {
             }
         };
         let (power, reason) = before;
-        self.go_on_after_dump(power, reason);
+        self.go_on_after_saving(power, reason);
         self.tell();
         self.answer(asked_by, problem);
     }
 
-    fn go_on_after_dump(&mut self, power: PowerState, reason: Option<VmReason>) {
+    pub(super) fn go_on_after_saving(&mut self, power: PowerState, reason: Option<VmReason>) {
         if self.stop.is_some() {
             // A stop was requested meanwhile.
             return self.ask_guest_to_end(false);

@@ -154,6 +154,7 @@ impl Vm {
         let deadline = Instant::now().checked_add(Duration::from_secs(timeout_s.into()));
         self.abandon_suspension();
         self.abandon_dump();
+        self.abandon_snapshot_memory();
         let (reason, message) = match force {
             true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
             false => (OffReason::Stopped, "it was stopped, as was asked for"),
@@ -163,8 +164,8 @@ impl Vm {
         self.is(PowerState::Stopping, None);
         match force || self.activity.suspension().is_some() {
             true => self.cut_off(),
-            // The guest is asked as soon as the dump has ended.
-            false if self.activity.dump().is_some() => {}
+            // The guest is asked as soon as its memory is no longer needed.
+            false if self.activity.is_sealing_memory() => {}
             false => self.ask_guest_to_end(is_awake),
         }
     }

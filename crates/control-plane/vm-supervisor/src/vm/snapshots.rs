@@ -1,13 +1,16 @@
 //! Changes the snapshots of a running VM.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Instant;
 
-use strongroom_host::protocol::{KnownVolume, Problem, SnapshotChange, VmSnapshots, VmSpec};
+use strongroom_host::protocol::{KnownVolume, PowerState, Problem, SnapshotChange, VmSnapshots, VmSpec};
 
 use super::activity::Activity;
-use super::{Event, Vm};
+use super::{Event, TELLS_EVERY, Vm};
 use crate::door::Connection;
+use crate::memory::Saving;
 use crate::snapshots::{self, Serving};
 
 /// A change in progress, with the connection that waits for it.
@@ -16,12 +19,18 @@ pub(super) struct ChangingSnapshots {
     change: SnapshotChange,
     asked_by: Connection,
     request: u64,
+    abandoned: Arc<AtomicBool>,
 }
 
-#[cfg(test)]
 impl ChangingSnapshots {
+    #[cfg(test)]
     pub(super) fn for_tests(asked_by: Connection, change: SnapshotChange) -> Self {
-        Self { change, asked_by, request: 1 }
+        Self { change, asked_by, request: 1, abandoned: Arc::default() }
+    }
+
+    /// Whether the guest's memory is being saved, so that only that pauses and resumes the guest.
+    pub(super) fn is_saving_memory(&self) -> bool {
+        matches!(&self.change, SnapshotChange::Create { snapshot } if snapshot.memory)
     }
 }
 
@@ -44,7 +53,7 @@ impl Vm {
         change: SnapshotChange,
         known: &[KnownVolume],
     ) -> Result<(), Problem> {
-        self.machine()?;
+        let machine = self.machine()?;
         if let Some(changing) =
             self.activity.snapshot_change_mut().filter(|changing| changing.change == change)
         {
@@ -55,19 +64,40 @@ impl Vm {
         self.check_volumes()?;
         self.learn(known)?;
         let (spec, keys, events) = (self.task.spec.clone(), Arc::clone(&self.keys), self.events.clone());
-        let wanted = change.clone();
+        let (asked_by, abandoned) = (asked_by.clone(), Arc::new(AtomicBool::new(false)));
+        let saving = Saving { spec, keys: Arc::clone(&keys), machine, abandoned: Arc::clone(&abandoned) };
+        let changing = ChangingSnapshots { change: change.clone(), asked_by, request, abandoned };
+        if changing.is_saving_memory() {
+            self.check_memory_can_be_saved()?;
+            if self.power == PowerState::Paused && self.halted.reason().is_none() {
+                let message = format!("the guest of VM {} is paused by an error", self.task.spec.name);
+                return Err(Problem::new("paused", message).with_next_step("mend that, or reset the VM"));
+            }
+        }
+        let mut told = Instant::now();
         let work = move || {
-            let changed = snapshots::change(&keys, &spec, &wanted, Serving::Yes, |progress| {
-                let _ = events.send(Event::Progress(progress));
-                Ok(())
-            });
+            let changed =
+                snapshots::change(&keys, &saving.spec, &change, Serving::Yes(&saving), |progress| {
+                    if told.elapsed() >= TELLS_EVERY {
+                        told = Instant::now();
+                        let _ = events.send(Event::Progress(progress));
+                    }
+                    Ok(())
+                });
             let _ = events.send(Event::SnapshotsChanged(changed.map(Box::new)));
         };
         let begun = thread::Builder::new().name("snapshots".to_owned()).spawn(work);
         begun.map_err(|error| Problem::new("system", error.to_string()))?;
-        let asked_by = asked_by.clone();
-        self.activity = Activity::SnapshotChange(ChangingSnapshots { change, asked_by, request });
+        self.activity = Activity::SnapshotChange(changing);
         Ok(())
+    }
+
+    /// Abandons a snapshot with memory, and resumes the guest, unless it is too late.
+    pub(super) fn abandon_snapshot_memory(&self) {
+        if let Some(changing) = self.activity.snapshot_change().filter(|changing| changing.is_saving_memory())
+        {
+            changing.abandoned.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Ends a change. One that failed can have changed some volumes.
@@ -78,6 +108,9 @@ impl Vm {
             tracing::warn!("VM {}: its snapshots: {problem}", self.task.spec.name);
         }
         self.snapshots = found(&self.task.spec);
+        if changing.is_saving_memory() {
+            self.go_on_after_saving(self.power, self.reason.clone());
+        }
         self.tell();
         let answer = self.answer_of_volumes(changing.request, changed.err());
         changing.asked_by.send(&answer);

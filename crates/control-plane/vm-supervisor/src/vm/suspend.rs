@@ -3,21 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use strongroom_host::orders::Report;
-use strongroom_host::protocol::{OffReason, PowerState, Problem, Progress, SuspendedMemory};
+use strongroom_host::protocol::{OffReason, OwnVolume, PowerState, Problem, Progress, SavedMemory};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_types::display_bytes;
 
 use super::activity::Activity;
-use super::{Event, Stop, Vm};
+use super::{Event, Stop, TELLS_EVERY, Vm};
 use crate::door::Connection;
 use crate::memory::{self, Saving};
 use crate::observe;
-
-/// The interval between progress reports.
-const TELLS_EVERY: Duration = Duration::from_millis(500);
 
 /// A suspension in progress, with the connection that waits for it.
 #[derive(Debug)]
@@ -39,14 +36,7 @@ impl Vm {
     pub(super) fn suspend(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
         let machine = self.machine()?;
         self.activity.allow_another()?;
-        if !self.is_as_started() {
-            let message = "disks were plugged in or out since the VM's start, and its next start would not fit its memory";
-            let next = "shut it down and start it once, then suspend it";
-            return Err(Problem::new("disks_changed", message).with_next_step(next));
-        }
-        if !matches!(self.power, PowerState::Running | PowerState::Paused) {
-            return Err(self.not_running());
-        }
+        self.check_memory_can_be_saved()?;
         self.check_volumes()?;
         let abandoned = Arc::new(AtomicBool::new(false));
         let saving = Saving {
@@ -61,7 +51,7 @@ impl Vm {
         let work = move || {
             // The volume's name is then free. The thread logs its own errors.
             let _ = removal.map(thread::JoinHandle::join);
-            let saved = saving.run(|progress| {
+            let saved = saving.suspend(|progress| {
                 if told.elapsed() >= TELLS_EVERY {
                     told = Instant::now();
                     let _ = events.send(Event::Progress(progress));
@@ -75,6 +65,22 @@ impl Vm {
             .map_err(|error| Problem::new("system", error.to_string()))?;
         self.activity = Activity::Suspension(Suspension { asked_by: asked_by.clone(), request, abandoned });
         self.is(PowerState::Paused, Some(observe::suspending()));
+        Ok(())
+    }
+
+    /// Checks that the VM's next start would fit its present memory.
+    ///
+    /// # Errors
+    /// If it would not, or the VM does not run.
+    pub(super) fn check_memory_can_be_saved(&self) -> Result<(), Problem> {
+        if !self.is_as_started() {
+            let message = "disks were plugged in or out since the VM's start, and its next start would not fit its memory";
+            let next = "shut it down and start it once, then save its memory";
+            return Err(Problem::new("disks_changed", message).with_next_step(next));
+        }
+        if !matches!(self.power, PowerState::Running | PowerState::Paused) {
+            return Err(self.not_running());
+        }
         Ok(())
     }
 
@@ -94,7 +100,7 @@ impl Vm {
     }
 
     /// Ends a suspension: the machine ends, or resumes.
-    pub(super) fn suspended(&mut self, saved: Result<SuspendedMemory, Problem>) {
+    pub(super) fn suspended(&mut self, saved: Result<SavedMemory, Problem>) {
         let Some(suspension) = self.activity.end_suspension() else { return };
         let problem = match saved {
             Ok(memory) => {
@@ -129,7 +135,8 @@ impl Vm {
     /// that a dead supervisor began to save, or that QEMU has loaded, is no longer valid.
     pub(super) fn let_go_of_memory(&self) -> Result<(), Problem> {
         let spec = &self.task.spec;
-        if let Some(machine) = self.machine.as_ref().filter(|_| memory::is_there(spec)) {
+        let is_saving = memory::is_there(spec) || self.snapshots.is_saving_memory();
+        if let Some(machine) = self.machine.as_ref().filter(|_| is_saving) {
             // A supervisor that died may have begun to save it.
             let _ = machine.qemu().monitor().end_saving();
         }
@@ -146,7 +153,7 @@ impl Vm {
             return;
         }
         let work = move || {
-            if let Err(problem) = memory::remove(&spec) {
+            if let Err(problem) = memory::remove(&spec, OwnVolume::Memory) {
                 tracing::warn!("VM {}: what it was suspended with is left: {problem}", spec.name);
             }
         };
