@@ -67,6 +67,11 @@ impl Syncs {
         self.failed.load(Ordering::SeqCst)
     }
 
+    /// Notes a failure after which no flush may succeed.
+    pub(super) fn fail(&self) {
+        self.failed.store(true, Ordering::SeqCst);
+    }
+
     /// Gives the ticket of a sync that is about to be sent.
     pub(super) fn begin(&self) -> SyncTicket {
         let mut book = self.book.lock();

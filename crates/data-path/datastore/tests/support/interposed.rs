@@ -36,7 +36,7 @@ pub trait Between {
     fn polls(&mut self) {}
 }
 
-/// The tag of an operation that the submitter does not wait for.
+/// The tag of the first operation that the submitter does not wait for.
 const FORGOTTEN: u64 = 1 << 40;
 
 /// A reactor whose file queues each get a `Between` from `make`.
@@ -52,6 +52,7 @@ impl<R: Reactor, B: Between + 'static, M: Fn() -> B> Reactor for Interposed<R, M
             between: (self.make)(),
             ended: Vec::new(),
             forgotten: BTreeSet::new(),
+            next_forgotten: FORGOTTEN,
         }))
     }
 
@@ -70,6 +71,7 @@ struct InterposedQueue<B> {
     /// Operations that ended without being done.
     ended: Vec<FileDone>,
     forgotten: BTreeSet<u64>,
+    next_forgotten: u64,
 }
 
 impl<B: Between> FileQueue for InterposedQueue<B> {
@@ -93,7 +95,9 @@ impl<B: Between> FileQueue for InterposedQueue<B> {
             }
             Fate::DoneLater(mut io) => {
                 self.ended.push(FileDone { tag: io.tag, result: Ok(()), buffer: None });
-                io.tag |= FORGOTTEN;
+                // The submitter may use the tag again before this ends.
+                io.tag = self.next_forgotten;
+                self.next_forgotten += 1;
                 self.forgotten.insert(io.tag);
                 self.below.submit(io);
             }

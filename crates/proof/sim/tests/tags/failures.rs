@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use strongroom_datastore::file::tags::TagsDisk;
 use strongroom_datastore::file::{Access, OpenVolume, Provisioning};
 use strongroom_io::{Disk, Io, IoError, Request, Sealed};
-use strongroom_sim::SimFs;
+use strongroom_sim::{Faults, SimFs};
 use strongroom_types::BLOCK_BYTES;
 
 use super::faulty::FaultyDisk;
@@ -261,4 +261,67 @@ fn a_write_whose_tags_find_no_room_is_not_begun() {
     assert_eq!(subject.queue.read(blocks(300, 3)).unwrap(), [0; 3 * BLOCK]);
     let counts = subject.disk.counts();
     assert_eq!((counts.unsettled_regions, counts.left_by_failures), (0, 0));
+}
+
+/// After a crash blocks are adopted on the channel of the first client, which goes away while pages
+/// of tags are being written.
+#[test]
+fn a_client_that_goes_away_leaves_no_page_unwritten_and_no_flush_failing() {
+    for seed in 0..40 {
+        let (fs, kek) = (SimFs::new(seed), kek());
+        create_volume(&fs, &kek, 64 << 20, Provisioning::Thick, true);
+        let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
+        let disk = tags_over(Arc::clone(&volume.disk) as Arc<dyn Disk<Sealed>>, &mut volume);
+        let mut queue = Queue::on(&fs, &disk);
+        // A page of tags for each, and there is memory for eight of them.
+        (0..64).for_each(|page| queue.write(1, blocks(256 * page, 1)));
+        let fs = fs.cut(seed);
+        let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
+        let disk = tags_over(Arc::clone(&volume.disk) as Arc<dyn Disk<Sealed>>, &mut volume);
+        fs.record();
+        let before = fs.moments();
+        let mut goes = Queue::on(&fs, &disk);
+        let mut stays = Queue::on(&fs, &disk);
+        // Until it has sent a page, if it sends any: nothing else is written here.
+        for _ in 0..300 {
+            if fs.moments() > before {
+                break;
+            }
+            goes.channel.kick();
+            goes.channel.poll(&mut Vec::new());
+        }
+        drop(goes);
+        stays.flush();
+        (0..64).for_each(|page| drop(stays.read(blocks(256 * page, 1)).unwrap()));
+        stays.flush();
+    }
+}
+
+/// A failed write may have reached the log all the same. What is read after it is what is found
+/// when the volume is opened again.
+#[test]
+fn a_failed_write_does_not_come_back_when_the_volume_is_opened_again() {
+    let mut failed = 0;
+    for seed in 0..200 {
+        let (fs, kek) = (SimFs::new(seed), kek());
+        create_volume(&fs, &kek, SIZE, Provisioning::Thin, false);
+        let volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
+        let mut queue = Queue::on(&fs, &*volume.disk);
+        if seed % 2 == 0 {
+            queue.write(1, blocks(4, 4));
+        }
+        let request = match seed % 3 {
+            0 => Request::Discard { extent: blocks(4, 4) },
+            _ => queue.write_request(2, blocks(4, 4), false),
+        };
+        fs.set_faults(Faults { write_error_one_in: 2, ..Faults::default() });
+        let done = queue.run(request);
+        fs.set_faults(Faults::default());
+        failed += usize::from(done.result.is_err());
+        let before = queue.read(blocks(4, 4)).unwrap();
+        drop((queue, volume));
+        let volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
+        assert!(Queue::on(&fs, &*volume.disk).read(blocks(4, 4)).unwrap() == before, "seed {seed}");
+    }
+    assert!(failed > 40, "{failed}");
 }

@@ -87,7 +87,7 @@ fn bits_of(page: &[u8]) -> u32 {
 
 impl Between for Broken {
     fn registers(&mut self, file: &Arc<dyn DataFile>, _token: FileToken) {
-        self.is_sidecar = std::ptr::addr_eq(Arc::as_ptr(file), Arc::as_ptr(&self.sidecar));
+        self.is_sidecar = std::ptr::addr_eq(file.as_any(), self.sidecar.as_any());
     }
 
     fn submits(&mut self, mut io: FileIo) -> Fate {

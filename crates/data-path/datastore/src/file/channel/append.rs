@@ -7,7 +7,7 @@ use strongroom_io::{Done, FileOperation, FileToken, InFlight, IoError, Sealed, S
 use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
-use super::super::log::{Attempts, Log, LogEntry, RECORD_BLOCKS_MAX, Reservation, Room, Run};
+use super::super::log::{Attempts, Log, LogEntry, RECORD_BLOCKS_MAX, RecordEnd, Reservation, Room, Run};
 use super::super::syncs::{SyncTicket, Syncs};
 use super::{Files, Step};
 
@@ -16,6 +16,8 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// The most records of a channel under way together. Meanwhile new writes gather for the next
 /// record.
 const RECORDS_MAX: usize = 2;
+/// How often zeroes are written over a failed record, if that fails too.
+const ERASURES_MAX: u32 = 3;
 /// Runs of cleared blocks in a record, which take no space in it but their entry.
 const RUNS_MAX: usize = 128;
 
@@ -62,9 +64,14 @@ impl Asked {
 /// A record on its way.
 struct Record {
     reservation: Reservation,
+    /// Its offset in the log's file, in bytes.
+    offset: u64,
     entries: Vec<LogEntry>,
     asked: Vec<Slot>,
     sync: Option<SyncTicket>,
+    /// Why it has failed; then zeroes are being written over it.
+    failure: Option<IoError>,
+    erasures: u32,
 }
 
 /// A request that has ended.
@@ -144,12 +151,12 @@ impl Appender {
                     let Some(smaller) = self.pool.take(reservation.blocks as usize * BLOCK) else {
                         // Memory for more was available. If there is none here all the same, the
                         // space is lost until it is trimmed.
-                        return log.ended(&reservation, &[], false);
+                        return log.ended(&reservation, &[], RecordEnd::Erased);
                     };
                     smaller
                 }
             };
-            let (record, from) = self.fill(reservation, memory, log, syncs);
+            let (record, from) = self.fill(reservation, offset, memory, log, syncs);
             let durable = record.sync.is_some();
             let record = self.records.insert(record);
             files.send(file, Step::Record { record }, FileOperation::Write { offset, from, durable });
@@ -172,13 +179,16 @@ impl Appender {
     fn fill(
         &mut self,
         reservation: Reservation,
+        offset: u64,
         mut memory: Buffer,
         log: &Log,
         syncs: &Syncs,
     ) -> (Record, Buffer) {
         let (header, contents) = memory.bytes_mut().split_at_mut(BLOCK);
         let mut contents = contents.chunks_exact_mut(BLOCK);
-        let mut record = Record { reservation, entries: Vec::new(), asked: Vec::new(), sync: None };
+        let (entries, asked) = (Vec::new(), Vec::new());
+        let mut record =
+            Record { reservation, offset, entries, asked, sync: None, failure: None, erasures: 0 };
         let (mut runs, mut durable) = (0, false);
         while let Some(slot) = self.waiting.front().copied() {
             let Some(asked) = self.asked.get_mut(slot) else { break };
@@ -220,14 +230,43 @@ impl Appender {
         (record, memory)
     }
 
-    /// A record has ended.
-    pub(super) fn ended(&mut self, record: Slot, mut result: Result<(), IoError>, log: &Log, syncs: &Syncs) {
-        let Some(Record { reservation, entries, asked, sync }) = self.records.take(record) else { return };
-        log.ended(&reservation, &entries, result.is_ok());
-        match sync {
-            Some(ticket) => result = syncs.end_of_durable_write(ticket, result),
+    /// A record has ended, or the zeroes over a failed one. Some of a failed record may be in the
+    /// file, and would be found when the log is opened: content that its writer was told has failed,
+    /// and that no read has shown, would replace what was read meanwhile. So it is erased before it
+    /// fails. If that fails too, no flush succeeds any more.
+    pub(super) fn ended(
+        &mut self,
+        record: Slot,
+        result: Result<(), IoError>,
+        memory: Option<Buffer>,
+        log: &Log,
+        syncs: &Syncs,
+    ) -> Option<(u64, Buffer)> {
+        let found = self.records.get_mut(record)?;
+        let mut answer = result;
+        match found.sync.take() {
+            Some(ticket) => answer = syncs.end_of_durable_write(ticket, result),
             None => log.unsynced.set(),
         }
+        let was_erasing = found.failure.is_some();
+        if let Err(error) = result {
+            found.failure.get_or_insert(answer.err().unwrap_or(error));
+            if let Some(mut zeroes) = memory.filter(|_| found.erasures < ERASURES_MAX) {
+                found.erasures += 1;
+                zeroes.bytes_mut().fill(0);
+                return Some((found.offset, zeroes));
+            }
+        }
+        let Record { reservation, entries, asked, failure, .. } = self.records.take(record)?;
+        match failure {
+            None => log.ended(&reservation, &entries, RecordEnd::Arrived),
+            Some(_) if was_erasing && result.is_ok() => log.ended(&reservation, &entries, RecordEnd::Erased),
+            Some(_) => {
+                log.ended(&reservation, &entries, RecordEnd::Unknown);
+                syncs.fail();
+            }
+        }
+        let result = failure.map_or(answer, Err);
         for slot in asked {
             if let Some(asked) = self.asked.get_mut(slot) {
                 asked.records -= 1;
@@ -236,6 +275,7 @@ impl Appender {
             }
             self.end_if_done(slot);
         }
+        None
     }
 
     fn end_if_done(&mut self, slot: Slot) {

@@ -291,7 +291,7 @@ impl FileChannel {
                 }
             }
             Step::Sync { flush } => self.synced(flush, result),
-            Step::Record { record } => self.record_ended(record, result),
+            Step::Record { record } => self.record_ended(record, result, buffer),
             Step::LogRead { tag, segment, blocks } => {
                 if let Some(side) = &self.log {
                     side.log.release(segment, blocks);
@@ -317,9 +317,12 @@ impl FileChannel {
         self.ended.push_back(Done { tag, result, memory });
     }
 
-    fn record_ended(&mut self, record: Slot, result: Result<(), IoError>) {
-        let Some(LogSide { log, append, .. }) = &mut self.log else { return };
-        append.ended(record, result, log, &self.shared.syncs);
+    fn record_ended(&mut self, record: Slot, result: Result<(), IoError>, memory: Option<Buffer>) {
+        let Some(LogSide { log, file, append, .. }) = &mut self.log else { return };
+        if let Some((offset, from)) = append.ended(record, result, memory, log, &self.shared.syncs) {
+            let operation = FileOperation::Write { offset, from, durable: false };
+            self.files.send(*file, Step::Record { record }, operation);
+        }
         self.take_appended();
     }
 

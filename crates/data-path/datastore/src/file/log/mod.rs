@@ -105,6 +105,17 @@ pub(super) enum Room {
     },
 }
 
+/// The end of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordEnd {
+    /// It is in the log.
+    Arrived,
+    /// It has failed, and nothing of it can be found.
+    Erased,
+    /// It has failed, and may be found or not.
+    Unknown,
+}
+
 impl Log {
     /// Opens the log of a locked layer. With write access, it removes the mark that the log was
     /// closed empty.
@@ -280,11 +291,12 @@ impl Log {
     }
 
     /// Takes the end of a record.
-    pub(super) fn ended(&self, reservation: &Reservation, entries: &[LogEntry], arrived: bool) {
+    pub(super) fn ended(&self, reservation: &Reservation, entries: &[LogEntry], end: RecordEnd) {
         let mut state = self.state.lock();
-        match arrived {
-            true => state.commit(reservation, entries),
-            false => state.fail(reservation, entries),
+        match end {
+            RecordEnd::Arrived => state.commit(reservation, entries),
+            RecordEnd::Erased => state.erase(reservation, entries),
+            RecordEnd::Unknown => state.fail(reservation, entries),
         }
         if let Some(destager) = &state.destager
             && (!state.is_watched || state.segments_in_use() >= SEGMENTS_BUSY)

@@ -19,6 +19,7 @@ use super::pages::PageSlot;
 use super::presence::PresencePage;
 use super::request::{Active, Asker, Freeing, Step, Work};
 use super::settle::{Doubt, Settler};
+use super::stores::Stores;
 use crate::file::tagging::{PAGE_BYTES, Tag};
 
 /// The most pages that are written to the file at once, to make room or by a pass: enough to keep a
@@ -37,6 +38,7 @@ pub struct TagsChannel {
     pub(super) below: Box<dyn Channel<Sealed>>,
     queue: Box<dyn FileQueue>,
     file: FileToken,
+    stores: Stores,
     pub(super) pool: ReservedPool,
     locks: LockQueue,
     pub(super) waker: Arc<Waker>,
@@ -93,6 +95,7 @@ impl TagsChannel {
             locks: shared.locks.queue(Arc::clone(&waker)),
             queue,
             file,
+            stores: Stores::open(&shared, thread)?,
             waker,
             active: InFlight::with_depth(depth + 2),
             file_work: InFlight::with_depth(depth),
@@ -214,8 +217,9 @@ impl TagsChannel {
         from.bytes_mut().copy_from_slice(content);
         state.unsynced = true;
         let offset = self.shared.layout.page_offset(page);
-        let operation = FileOperation::Write { offset, from, durable: false };
-        self.send(FileWork::Store { slot, owner }, operation);
+        let tag = self.file_work.insert(FileWork::Store { slot, owner }).tag();
+        self.stores.submit(tag, FileOperation::Write { offset, from, durable: false });
+        self.unkicked = true;
         true
     }
 
@@ -460,6 +464,7 @@ impl Channel<Sealed> for TagsChannel {
         self.unkicked = false;
         self.below.kick();
         self.queue.kick();
+        self.stores.kick();
     }
 
     fn poll(&mut self, done: &mut Vec<Done<Sealed>>) {
@@ -469,6 +474,7 @@ impl Channel<Sealed> for TagsChannel {
             self.below.poll(&mut returned);
             let mut file_done = mem::take(&mut self.file_done);
             self.queue.poll(&mut file_done);
+            self.stores.poll(&mut file_done);
             let mut granted = mem::take(&mut self.granted);
             self.locks.granted(&mut granted);
             self.moved |= !(returned.is_empty() && file_done.is_empty() && granted.is_empty());
@@ -495,8 +501,9 @@ impl Channel<Sealed> for TagsChannel {
 }
 
 impl Drop for TagsChannel {
-    /// Gives up the operations under way, whose completions will never arrive. Reads do no harm.
-    /// Writes may land at any time: their locks stay held, and no flush succeeds any more.
+    /// Gives up the operations under way, whose completions will never arrive. Reads do no harm,
+    /// and pages that are being written are left to [`Stores`]. Other writes may land at any time:
+    /// their locks stay held, and no flush succeeds any more.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
@@ -510,10 +517,7 @@ impl Drop for TagsChannel {
         {
             match self.file_work.take(slot) {
                 Some(FileWork::Load { slot, .. }) => state.pages.not_loaded(slot),
-                Some(FileWork::Store { slot, .. }) => {
-                    state.end_storing(slot, false);
-                    lost = true;
-                }
+                Some(FileWork::Store { slot, .. }) => self.stores.leave(slot),
                 Some(_) => lost = true,
                 None => {}
             }

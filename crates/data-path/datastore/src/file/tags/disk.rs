@@ -132,6 +132,11 @@ impl State {
         }
     }
 
+    /// Wakes all waiting threads.
+    pub fn wake_all(&mut self) {
+        self.waiting.drain(..).for_each(|waker| waker.wake());
+    }
+
     /// Whether a page of tags exists. In one that does not, all blocks are "nothing here".
     pub fn has_page(&self, page: u64) -> bool {
         self.presence.as_ref().is_none_or(|presence| presence.has(page))

@@ -52,6 +52,7 @@ mod renew;
 mod request;
 mod settle;
 mod steps;
+mod stores;
 
 pub use counts::{TagCounts, TagsWatch};
 pub use disk::{TagsDisk, TagsFacts, TagsTuning};

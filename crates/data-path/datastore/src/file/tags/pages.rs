@@ -269,8 +269,9 @@ impl Pages {
         let entry = &mut self.entries[slot];
         let is_current = !std::mem::take(&mut entry.outdated);
         entry.has_place |= written && is_current;
-        // A page without space in the file holds nothing yet.
-        if !written && entry.has_place {
+        // A page of zeroes without space in the file holds nothing yet: it was written to get its
+        // place, and the request that wanted it fails.
+        if !written && (entry.has_place || entry.content.iter().any(|byte| *byte != 0)) {
             self.dirty.add(slot as u64);
         }
         (written && is_current).then_some(entry.page)
@@ -287,6 +288,20 @@ mod tests {
         pages.loaded(slot, &[page as u8; PAGE_BYTES]);
         assert_eq!(pages.find(page), Found::Present(slot));
         slot
+    }
+
+    /// In a sidecar whose space is allocated at once, no page is written to get its place.
+    #[test]
+    fn tags_whose_first_write_fails_are_written_again() {
+        let mut pages = Pages::new(3, ZeroTag::Missing);
+        let (tags, nothing) = (pages.claim(1).unwrap(), pages.claim(2).unwrap());
+        [tags, nothing].map(|slot| pages.blank(slot));
+        pages.change(tags)[0] = 9;
+        for slot in [tags, nothing] {
+            pages.begin_writing(slot);
+            assert_eq!(pages.end_writing(slot, false), None);
+        }
+        assert!(pages.is_dirty(tags) && !pages.is_dirty(nothing));
     }
 
     #[test]

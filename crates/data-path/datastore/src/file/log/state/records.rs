@@ -116,7 +116,17 @@ impl State {
         self.segments[segment].records_under_way -= 1;
     }
 
-    /// Notes a failed record: its entries may be found or not, until the log's tail has passed it.
+    /// Notes a failed record of which nothing is in the log.
+    pub fn erase(&mut self, reservation: &Reservation, entries: &[LogEntry]) {
+        self.segments[reservation.segment].records_under_way -= 1;
+        for entry in entries {
+            if let LogEntry::Data { block, .. } = *entry {
+                self.end_pending(block);
+            }
+        }
+    }
+
+    /// Notes a failed record that could not be erased: its entries may be found or not, until the log's tail has passed it.
     pub fn fail(&mut self, reservation: &Reservation, entries: &[LogEntry]) {
         let segment = &mut self.segments[reservation.segment];
         segment.records_under_way -= 1;
