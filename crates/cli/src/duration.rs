@@ -20,14 +20,6 @@ pub fn parse_seconds(text: &str) -> Result<u64, String> {
     if seconds > SECONDS_MAX { Err(format!("'{text}' is too long")) } else { Ok(seconds) }
 }
 
-/// Formats a duration in its largest whole unit.
-pub fn display_seconds(seconds: u64) -> String {
-    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
-    let unit = units.into_iter().find(|(length, _)| seconds >= *length && seconds.is_multiple_of(*length));
-    let (length, unit) = unit.unwrap_or((1, "s"));
-    format!("{}{unit}", seconds / length)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,9 +31,6 @@ mod tests {
         }
         for text in ["", "7", "d", "-1d", "1.5h", "3 s", "1w", "99999d", "99999999999999999999s"] {
             assert!(parse_seconds(text).is_err(), "{text}");
-        }
-        for (seconds, text) in [(0, "0s"), (90, "90s"), (3600, "1h"), (604_800, "7d"), (5400, "90m")] {
-            assert_eq!(display_seconds(seconds), text);
         }
     }
 }

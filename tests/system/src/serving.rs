@@ -110,6 +110,24 @@ impl<'test> Serving<'test> {
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments}: {error}: {said}"))
     }
 
+    /// Returns the output of a command, or the error that it was refused with, as JSON.
+    ///
+    /// # Errors
+    /// The `code` and `message` of the refusal.
+    #[track_caller]
+    pub fn answer(&self, arguments: &str) -> Result<String, Value> {
+        let finished = self.strongroom.run_shell(&script(&format!("--json {arguments}")));
+        if finished.status.success() {
+            return Ok(finished.stdout);
+        }
+        let said = finished.failure();
+        // A remark may come first.
+        let last = said.lines().last().unwrap_or_default();
+        let told: Value =
+            serde_json::from_str(last).unwrap_or_else(|error| panic!("{arguments}: {error}: {said}"));
+        Err(told["error"].clone())
+    }
+
     /// Returns the message of a command that must fail.
     #[track_caller]
     pub fn is_refused(&self, arguments: &str) -> String {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+use std::time::{Duration, Instant};
+
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use strongroom_system_tests::{Scratch, Serving, datastore};
@@ -251,6 +253,56 @@ fn a_snapshot_is_of_all_disks_or_of_none_whoever_is_killed() {
     let mut console = serving.console("web1");
     console.wait_until_ready();
     assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-2")));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+}
+
+#[test]
+fn a_schedule_makes_snapshots_of_a_running_vm_by_itself() {
+    let scratch = Scratch::new();
+    let (serving, _) = with_vm(&scratch, "");
+    let _place = serving.take_place();
+    let refused = serving.is_refused("vm snapshot schedule web1 --every 1m --keep 2");
+    assert!(refused.contains("every 5m to 366d"), "{refused}");
+    let refused = serving.is_refused("vm snapshot schedule web1 --every 1h --keep 27");
+    assert!(refused.contains("26 is the most"), "{refused}");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write("vdb", "first"));
+    // Each has another offset: the first one is due within five minutes, and usually within one.
+    for minutes in 5..13 {
+        serving.runs(&format!("vm snapshot schedule web1 --every {minutes}m --keep 1"));
+    }
+    let control = || serving.process(&["serve", "--role control"]);
+    kill_process(control(), Signal::KILL).unwrap();
+    let until = Instant::now() + Duration::from_secs(600);
+    let by_itself = loop {
+        let told = serving.wait_until("web1", "answers", |_| true);
+        if let Some(made) = told["snapshots"].as_array().unwrap().first() {
+            break made["name"].as_str().unwrap().to_owned();
+        }
+        assert!(Instant::now() < until, "no snapshot: {}", serving.runs("vm snapshot schedule web1"));
+    };
+    assert!(by_itself.starts_with("every-") && by_itself.ends_with('Z'), "{by_itself}");
+    serving.wait_until_told("vm snapshot schedule web1", &by_itself);
+    let tasks = serving.json("task list");
+    let by = |task: &&Value| task["kind"] == "vm_snapshot_create" && task["by"] == "strongroom-schedule";
+    assert!(tasks["items"].as_array().unwrap().iter().any(|task| by(&task)), "{tasks}");
+    serving.runs("vm snapshot schedule web1 --none");
+    let told = serving.runs("vm snapshot schedule web1");
+    assert!(told.contains("no snapshots are made automatically"), "{told}");
+
+    // It is a snapshot as any other.
+    serving.wait_until("web1", "is let be", |vm| vm["task"].is_null());
+    console.session.run(&write("vdb", "second"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    serving.runs(&format!("vm snapshot revert web1 {by_itself}"));
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-first")));
     drop(console);
     serving.runs("vm stop web1 --force");
 }

@@ -1,4 +1,4 @@
-//! Times as seconds since 1970, and for people.
+//! Times as seconds since 1970, and times and durations for people.
 
 use std::time::SystemTime;
 
@@ -28,6 +28,14 @@ pub fn utc(unix_seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
 }
 
+/// A duration in its largest whole unit: `90s`, `30m`, `12h`, `7d`.
+pub fn display_seconds(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let unit = units.into_iter().find(|(length, _)| seconds >= *length && seconds.is_multiple_of(*length));
+    let (length, unit) = unit.unwrap_or((1, "s"));
+    format!("{}{unit}", seconds / length)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -44,6 +52,13 @@ mod tests {
             (4_107_542_400, "2100-03-01 00:00 UTC"),
         ] {
             assert_eq!(utc(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_duration_has_its_largest_whole_unit() {
+        for (seconds, text) in [(0, "0s"), (90, "90s"), (3600, "1h"), (604_800, "7d"), (5400, "90m")] {
+            assert_eq!(display_seconds(seconds), text);
         }
     }
 

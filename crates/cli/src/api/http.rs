@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strongroom_api::{ErrorBody, ErrorCode, IDEMPOTENCY_KEY_HEADER};
+use strongroom_api::{ErrorBody, ErrorCode};
 use strongroom_memory::secret::SecretBytes;
 use ureq::Agent;
 use ureq::http::{HeaderValue, Request, Response};
@@ -87,7 +87,7 @@ impl Http {
     }
 
     pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
-        self.send("GET", path, None::<&()>, None)
+        self.send("GET", path, None::<&()>, &[])
     }
 
     pub fn send<Answer: DeserializeOwned>(
@@ -95,7 +95,7 @@ impl Http {
         method: &str,
         path: &str,
         body: Option<&impl Serialize>,
-        idempotency_key: Option<&str>,
+        headers: &[(&str, &str)],
     ) -> Result<Answer, CliError> {
         let body = match body {
             Some(body) => serde_json::to_vec(body).map_err(|error| CliError::Output(error.into()))?,
@@ -106,8 +106,8 @@ impl Http {
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
         }
-        if let Some(key) = idempotency_key {
-            request = request.header(IDEMPOTENCY_KEY_HEADER, key);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
         let request = request.body(body).map_err(|error| self.unreachable(&error))?;
         let answer = self.run(&request)?;

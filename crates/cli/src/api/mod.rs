@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strongroom_api::IDEMPOTENCY_KEY_HEADER;
 use strongroom_api::task::Task;
 use strongroom_files::FileError;
 use strongroom_jobs::state_file;
@@ -155,7 +156,7 @@ impl Api {
 
     /// Starts a task.
     pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
-        self.http.send("POST", path, Some(body), Some(&Uuid::new_v4().to_string()))
+        self.begin("POST", path, Some(body), &[])
     }
 
     /// Posts a request whose response is not a task.
@@ -164,17 +165,35 @@ impl Api {
         path: &str,
         body: &impl Serialize,
     ) -> Result<Answer, CliError> {
-        self.http.send("POST", path, Some(body), None)
+        self.http.send("POST", path, Some(body), &[])
     }
 
     /// Starts a task that changes a resource.
     pub fn patch(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
-        self.http.send("PATCH", path, Some(body), Some(&Uuid::new_v4().to_string()))
+        self.begin("PATCH", path, Some(body), &[])
+    }
+
+    /// Starts a task that changes a resource, unless it was changed since this version was read.
+    pub fn patch_version(&self, path: &str, body: &impl Serialize, version: u64) -> Result<Task, CliError> {
+        self.begin("PATCH", path, Some(body), &[("if-match", &version.to_string())])
     }
 
     /// Starts a task that removes or ends a resource.
     pub fn delete(&self, path: &str) -> Result<Task, CliError> {
-        self.http.send("DELETE", path, None::<&()>, Some(&Uuid::new_v4().to_string()))
+        self.begin("DELETE", path, None::<&()>, &[])
+    }
+
+    /// Sends a request with a key, so that it is carried out once however often it is sent.
+    fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&impl Serialize>,
+        headers: &[(&str, &str)],
+    ) -> Result<Task, CliError> {
+        let key = Uuid::new_v4().to_string();
+        let headers = [headers, &[(IDEMPOTENCY_KEY_HEADER, &key)]].concat();
+        self.http.send(method, path, body, &headers)
     }
 
     /// Calls `heard` with each line of a streamed response, until it returns `false`.

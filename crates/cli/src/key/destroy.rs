@@ -16,11 +16,11 @@ use strongroom_keyserver::management::questions::{
 use strongroom_keyserver::objects::destruction::{DELAY_MAX_SECONDS, DELAY_MIN_SECONDS, REASON_MAX_BYTES};
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_providers::{FailedProvider, ProviderError, SourceConfig};
-use strongroom_types::unix_seconds_now;
+use strongroom_types::{display_seconds, unix_seconds_now};
 
 use super::waiting::WaitingDestruction;
 use super::{DatastoreArguments, KeyNameArguments};
-use crate::duration::{display_seconds, parse_seconds};
+use crate::duration::parse_seconds;
 use crate::error::CliError;
 use crate::keyserver::AdministrationArguments;
 use crate::output::{Output, utc};

@@ -21,6 +21,7 @@ mod seed;
 mod set;
 mod show;
 mod snapshot;
+mod snapshot_schedule;
 mod stats;
 
 use std::process::ExitCode;
@@ -62,7 +63,7 @@ pub enum VmCommand {
     /// Create, list, open and delete sealed dumps of a guest's memory
     #[command(subcommand)]
     Dump(dump::DumpCommand),
-    /// Create, list, revert to and delete snapshots of a VM's disks
+    /// Create, list, revert to, delete and schedule snapshots of a VM's disks
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
     /// Create a VM with the hardware and the disks' content of another one

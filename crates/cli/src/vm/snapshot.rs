@@ -10,6 +10,7 @@ use strongroom_types::{SnapshotName, counted, display_bytes};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
 
 use super::remove::is_meant;
+use super::snapshot_schedule::ScheduleArguments;
 use crate::api::{Api, ApiArguments, WaitArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
@@ -27,6 +28,8 @@ pub enum SnapshotCommand {
     Revert(RevertArguments),
     /// Delete a snapshot of a VM, running or off
     Delete(DeleteArguments),
+    /// Show or change when a VM's snapshots are made automatically, and how many are kept
+    Schedule(ScheduleArguments),
 }
 
 /// The arguments of `vm snapshot create`.
@@ -217,6 +220,7 @@ impl SnapshotCommand {
             Self::Show(arguments) => arguments.run(output),
             Self::Revert(arguments) => arguments.run(output),
             Self::Delete(arguments) => arguments.run(output),
+            Self::Schedule(arguments) => arguments.run(output),
         }
     }
 }

@@ -56,6 +56,8 @@ pub enum AlarmKind {
     DiskStalled,
     /// A disk of a VM is slower than the VM's policy, or the default, allows.
     DiskSlow,
+    /// A scheduled snapshot of a VM failed, or could not be made in time.
+    SnapshotMissed,
     /// A host runs a VM, or a datastore holds one, that is not in the inventory.
     Orphan,
     /// The inventory has a VM that its host cannot find.
@@ -84,6 +86,7 @@ impl AlarmKind {
             Self::HostDown => "host_down",
             Self::HostNotCryptoSafe => "host_not_crypto_safe",
             Self::VmCrashed => "vm_crashed",
+            Self::SnapshotMissed => "snapshot_missed",
             Self::Orphan => "orphan",
             Self::VmMissing => "vm_missing",
             Self::Unknown => "unknown",

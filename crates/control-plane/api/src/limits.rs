@@ -1,5 +1,7 @@
 //! Limits of one request. The limits of a VM are in `strongroom_vm::limits`.
 
+use strongroom_vm::limits::SNAPSHOTS_MAX;
+
 /// Longest description, in bytes.
 pub const DESCRIPTION_MAX_BYTES: usize = 1024;
 
@@ -24,6 +26,26 @@ pub const STOP_TIMEOUT_MAX_S: u32 = 3600;
 
 /// Time that a graceful stop waits for the guest by default, in seconds.
 pub const STOP_TIMEOUT_DEFAULT_S: u32 = 60;
+
+/// Shortest time from one scheduled snapshot to the next, in seconds. Each snapshot makes the guest
+/// wait, and the layers of those that are deleted have to be merged until then.
+pub const SNAPSHOT_PERIOD_MIN_S: u32 = 300;
+
+/// Longest time from one scheduled snapshot to the next, in seconds: 366 days.
+pub const SNAPSHOT_PERIOD_MAX_S: u32 = 366 * 86_400;
+
+/// The unit of that time, in seconds. Snapshots are named by the minute.
+pub const SNAPSHOT_PERIOD_UNIT_S: u32 = 60;
+
+/// Most rules for the snapshots of a VM: more than anybody can tell apart.
+pub const SNAPSHOT_RULES_MAX: usize = 8;
+
+/// How many of a VM's snapshots no schedule takes: one that is made before the oldest is deleted,
+/// and four that people make.
+pub const SNAPSHOTS_UNSCHEDULED: usize = 5;
+
+/// Most snapshots that the rules of a VM keep together.
+pub const SCHEDULED_SNAPSHOTS_MAX: usize = SNAPSHOTS_MAX - SNAPSHOTS_UNSCHEDULED;
 
 /// Longest request body, in bytes. The largest VM that the limits allow takes about 20 KiB.
 pub const BODY_MAX_BYTES: usize = 256 * 1024;

@@ -101,6 +101,8 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_snapshot_create", Post, "/v1/vms/{vm}/snapshots", Ciphertext),
         op("vm_snapshot_delete", Delete, "/v1/vms/{vm}/snapshots/{snapshot}", Ciphertext),
         op("vm_snapshot_revert", Post, "/v1/vms/{vm}/snapshots/{snapshot}/revert", Ciphertext),
+        op("vm_snapshot_schedule_show", Get, "/v1/vms/{vm}/snapshot-schedule", None),
+        op("vm_snapshot_schedule_set", Patch, "/v1/vms/{vm}/snapshot-schedule", Ciphertext),
         op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData),
         op("vm_add_disk", Post, "/v1/vms/{vm}/disks", Ciphertext),
         op("vm_remove_disk", Delete, "/v1/vms/{vm}/disks/{disk}", Ciphertext),

@@ -34,7 +34,8 @@ pub struct Task {
     pub error: Option<Problem>,
     /// Whether a cancellation was requested.
     pub cancelling: bool,
-    /// The name of the token that requested it, or `strongroom` for automatic tasks.
+    /// The name of the token that requested it, `strongroom` for automatic tasks, or
+    /// `strongroom-schedule` for those of a snapshot schedule.
     pub by: String,
     /// When it was requested, in milliseconds since 1970.
     pub created_unix_ms: u64,
@@ -71,6 +72,8 @@ pub enum TaskKind {
     VmSnapshotRevert,
     /// Deletes a snapshot.
     VmSnapshotDelete,
+    /// Changes the schedule of a VM's snapshots.
+    VmSnapshotSchedule,
     /// Resumes a VM's CPUs.
     VmResume,
     /// Resets a VM, as a reset button would.
@@ -124,6 +127,7 @@ impl TaskKind {
             Self::VmSnapshotCreate => "vm_snapshot_create",
             Self::VmSnapshotRevert => "vm_snapshot_revert",
             Self::VmSnapshotDelete => "vm_snapshot_delete",
+            Self::VmSnapshotSchedule => "vm_snapshot_schedule",
             Self::VmResume => "vm_resume",
             Self::VmReset => "vm_reset",
             Self::VmRotateKey => "vm_rotate_key",

@@ -3,6 +3,7 @@
 mod create;
 mod hardware;
 mod query;
+mod schedule;
 mod snapshot;
 mod state;
 mod statistics;
@@ -17,6 +18,9 @@ pub use hardware::{
     RestartPolicy,
 };
 pub use query::{VmListQuery, VmSort};
+pub use schedule::{
+    RunOutcome, ScheduledRule, ScheduledRun, SetSnapshotSchedule, SnapshotRule, SnapshotSchedule,
+};
 pub use snapshot::{CreateSnapshot, RevertVm, Snapshot};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 pub use statistics::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};

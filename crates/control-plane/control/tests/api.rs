@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
-use strongroom_api::limits::{DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, STOP_TIMEOUT_MAX_S};
+use strongroom_api::limits::{
+    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S,
+    SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S,
+};
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState};
 use strongroom_types::{
@@ -69,6 +72,36 @@ fn a_vm_lives_over_the_api() {
         .map(|task| task["kind"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(kinds, ["vm_delete", "vm_configure", "vm_stop", "vm_start", "vm_create", "datastore_add"]);
+}
+
+#[test]
+fn a_snapshot_schedule_is_set_and_read_over_the_api() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut client = server.client();
+    with_datastore(&mut client);
+    let created = client.post("/v1/vms", &wish("web1"));
+    client.done(&created);
+    let path = "/v1/vms/web1/snapshot-schedule";
+    assert_eq!(client.get(path).json(), json!({ "version": 0, "rules": [] }));
+    let rules = json!([{ "every_s": 3600, "keep": 18 }, { "every_s": 86400, "at_minutes": 120, "keep": 7 }]);
+    let wish = json!({ "rules": rules }).to_string();
+    let set = client.ask("PATCH", path, &[("if-match", "0")], Some(&wish));
+    assert_eq!((set.status, &set.json()["state"]), (202, &json!("done")), "{}", set.body);
+    let stale = client.ask("PATCH", path, &[("if-match", "0")], Some(&wish));
+    assert_eq!((stale.status, stale.code().as_str()), (412, "stale"));
+    let shown = client.get(path).json();
+    let shown_rules: Vec<_> = shown["rules"].as_array().unwrap().iter().map(|one| &one["rule"]).collect();
+    assert_eq!((&shown["version"], json!(shown_rules)), (&json!(1), rules));
+    for (wish, code) in [
+        (r#"{"rules":[{"every_s":60,"keep":1}]}"#, "invalid"),
+        (r#"{"rules":[{"every_s":3600,"keep":1,"at":"02:00"}]}"#, "malformed"),
+        ("{}", "malformed"),
+    ] {
+        assert_eq!(client.ask("PATCH", path, &[], Some(wish)).code(), code, "{wish}");
+    }
+    let metrics = client.get("/metrics").body;
+    assert!(metrics.contains("strongroom_scheduled_snapshots_total{result=\"missed\"} 0"), "{metrics}");
 }
 
 #[test]
@@ -292,6 +325,12 @@ fn the_documents_bounds_are_the_limits() {
     bound("NicBackend.vlan maximum", u64::from(VLAN_MAX));
     bound("PolicyRules.disk_latency_p99_ms maximum", u64::from(DISK_LATENCY_P99_MAX_MS));
     bound("CreatePolicy.description maxLength", text(DESCRIPTION_MAX_BYTES));
+    bound("SetSnapshotSchedule.rules maxItems", text(SNAPSHOT_RULES_MAX));
+    bound("SnapshotRule.every_s minimum", u64::from(SNAPSHOT_PERIOD_MIN_S));
+    bound("SnapshotRule.every_s maximum", u64::from(SNAPSHOT_PERIOD_MAX_S));
+    bound("SnapshotRule.every_s multipleOf", u64::from(SNAPSHOT_PERIOD_UNIT_S));
+    bound("SnapshotRule.at_minutes maximum", 24 * 60 - 1);
+    bound("SnapshotRule.keep maximum", text(SCHEDULED_SNAPSHOTS_MAX));
     bound("StopVm.timeout_s maximum", u64::from(STOP_TIMEOUT_MAX_S));
     assert_eq!(found, expected);
 }

@@ -25,7 +25,9 @@ use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::keys::KeyProblem;
 use crate::problems;
-use crate::records::{CloneOf, DiskSealing, ObservedRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
+use crate::records::{
+    CloneOf, DiskSealing, ObservedRecord, ScheduleRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work,
+};
 
 /// When to advance a task again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -561,12 +563,7 @@ impl Control {
     }
 
     fn drop_vm_with(&self, step: &Step, draft: Draft, end: End) -> Result<Next, Failure> {
-        let mut draft = draft.remove_named(&step.vm);
-        draft = draft.discard::<ObservedRecord>(&step.vm.id.to_string());
-        for volume in step.vm.hardware.volumes() {
-            draft = draft.discard::<VolumeRecord>(&volume.to_string());
-        }
-        self.end_task(&step.task, draft, end)
+        self.end_task(&step.task, without_vm(draft, &step.vm), end)
     }
 
     /// Ends the task and releases the VM.
@@ -598,8 +595,22 @@ impl Control {
         let id = record.task.id;
         self.inventory.commit(draft.replace(task, &record).event(word, &object, message, Some(id)))?;
         self.set_progress(id, None);
+        if let Some(vm) = task.vm {
+            self.hasten_schedule(vm);
+        }
         Ok(Next::Over)
     }
+}
+
+/// Removes a VM from the inventory, with all that is known of it.
+pub(super) fn without_vm(draft: Draft, vm: &Row<VmRecord>) -> Draft {
+    let id = vm.id.to_string();
+    let mut draft = draft.remove_named(vm);
+    draft = draft.discard::<ObservedRecord>(&id).discard::<ScheduleRecord>(&id);
+    for volume in vm.hardware.volumes() {
+        draft = draft.discard::<VolumeRecord>(&volume.to_string());
+    }
+    draft
 }
 
 /// Records the VM's volumes. Refuses a volume that belongs to another VM.
@@ -656,6 +667,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmSnapshotCreate => format!("VM {name} has a new snapshot"),
         TaskKind::VmSnapshotRevert => format!("VM {name} was reverted to a snapshot"),
         TaskKind::VmSnapshotDelete => format!("a snapshot of VM {name} was deleted"),
+        TaskKind::VmSnapshotSchedule => format!("VM {name} has another snapshot schedule"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),
         _ => format!("{} of {name} is done", kind.as_str()),
     }

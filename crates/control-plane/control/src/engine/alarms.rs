@@ -12,6 +12,7 @@ use strongroom_statistics::display_latency;
 use strongroom_types::{counted, display_bytes};
 use uuid::Uuid;
 
+use super::due_snapshots::trouble;
 use super::settle::RESTARTS_MAX;
 use super::slow_disks::STALLED_MS;
 use super::{Control, HostSeat};
@@ -324,6 +325,19 @@ impl Control {
                 vm.object(),
                 format!("VM {}: {note}", vm.name),
                 "see to its key provider (`strongroom key-provider list`); the task goes on by itself",
+            );
+        }
+        let rules = index.schedule(vm.id).into_iter().flat_map(|schedule| &schedule.rules);
+        if let Some(trouble) = rules.filter_map(|rule| trouble(vm, rule)).next() {
+            wanted.raise(
+                AlarmKind::SnapshotMissed,
+                Severity::Warning,
+                vm.object(),
+                trouble.message,
+                format!(
+                    "`strongroom vm snapshot schedule {}`; the next one that is made clears this",
+                    vm.name
+                ),
             );
         }
         let Some(seen) = index.observed(vm.id) else { return };

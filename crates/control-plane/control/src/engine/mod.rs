@@ -13,13 +13,16 @@
 //!   host.
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
 //!   wrong state. [`alarms`]: present troubles.
-//! - [`schedule`]: the order of tasks.
+//! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
 
 mod advance;
 mod alarms;
 mod clones;
 mod cursor;
 mod disks;
+mod due;
+mod due_snapshots;
+mod due_times;
 mod fill;
 mod observe;
 mod operate;
@@ -29,6 +32,7 @@ mod rotate;
 mod schedule;
 mod settle;
 mod slow_disks;
+mod snapshot_schedule;
 mod snapshots;
 mod standings;
 mod statistics;
@@ -46,6 +50,7 @@ use strongroom_api::{Name, ObjectRef, Problem};
 use strongroom_store::Store;
 use uuid::Uuid;
 
+use self::due_snapshots::DueSnapshots;
 use self::standings::Standings;
 use self::statistics::Samples;
 use crate::host::Host;
@@ -81,6 +86,7 @@ pub struct Control {
     clock: Clock,
     /// The schedule of tasks.
     pub schedule: Schedule,
+    due_snapshots: DueSnapshots,
     /// The progress of operations. It changes too fast for the store, and is read again after a
     /// restart.
     progress: Mutex<HashMap<Uuid, Progress>>,
@@ -122,7 +128,7 @@ impl Control {
         }
         let (progress, certificate, providers) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (standings, samples) = (Standings::default(), Samples::default());
-        Ok(Self {
+        let control = Self {
             inventory,
             hosts: seats,
             keys,
@@ -130,10 +136,13 @@ impl Control {
             samples,
             clock,
             schedule,
+            due_snapshots: DueSnapshots::default(),
             progress,
             certificate,
             providers,
-        })
+        };
+        control.queue_schedules(control.now_unix_ms() / 1000);
+        Ok(control)
     }
 
     /// The time in milliseconds since 1970.

@@ -1,10 +1,12 @@
 //! The schedule of tasks. Only one thread at a time works on a task.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
+
+use super::due::DueQueue;
 
 /// Tasks with the times at which they are due.
 #[derive(Default)]
@@ -15,8 +17,7 @@ pub struct Schedule {
 
 #[derive(Default)]
 struct State {
-    waiting: BTreeSet<(Instant, Uuid)>,
-    times: HashMap<Uuid, Instant>,
+    waiting: DueQueue<Instant, Uuid>,
     /// Tasks that a thread is working on; `true` means that something has happened since.
     taken: HashMap<Uuid, bool>,
     ended: bool,
@@ -28,7 +29,7 @@ impl Schedule {
         let mut state = self.state.lock();
         match state.taken.get_mut(&task) {
             Some(again) => *again = true,
-            None => state.put(task, Instant::now()),
+            None => state.waiting.put(task, Instant::now()),
         }
         drop(state);
         self.due.notify_one();
@@ -43,16 +44,11 @@ impl Schedule {
                 return None;
             }
             let now = Instant::now();
-            let wait = match state.waiting.first().copied() {
-                Some((at, task)) if at <= now => {
-                    state.waiting.remove(&(at, task));
-                    state.times.remove(&task);
-                    state.taken.insert(task, false);
-                    return Some(task);
-                }
-                Some((at, _)) => at - now,
-                None => Duration::from_secs(60),
-            };
+            if let Some(task) = state.waiting.take(now) {
+                state.taken.insert(task, false);
+                return Some(task);
+            }
+            let wait = state.waiting.next().map_or(Duration::from_secs(60), |at| at - now);
             self.due.wait_for(&mut state, wait);
         }
     }
@@ -63,7 +59,7 @@ impl Schedule {
         let mut state = self.state.lock();
         let again = state.taken.remove(&task).unwrap_or(false);
         let now = Instant::now();
-        state.put(task, if again { now } else { now + pause });
+        state.waiting.put(task, if again { now } else { now + pause });
         drop(state);
         self.due.notify_one();
     }
@@ -77,15 +73,6 @@ impl Schedule {
     pub fn end(&self) {
         self.state.lock().ended = true;
         self.due.notify_all();
-    }
-}
-
-impl State {
-    fn put(&mut self, task: Uuid, at: Instant) {
-        if let Some(before) = self.times.insert(task, at) {
-            self.waiting.remove(&(before, task));
-        }
-        self.waiting.insert((at, task));
     }
 }
 

@@ -14,7 +14,7 @@ use strongroom_types::counted;
 use strongroom_vm::limits::DUMP_LABEL_BYTES_MAX;
 use uuid::Uuid;
 
-use super::advance::done;
+use super::advance::{done, without_vm};
 use super::alarms::datastore_object;
 use super::fill::to_be_filled;
 use super::place::{addressed, check};
@@ -188,13 +188,7 @@ impl Control {
     ) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
-            if version.is_some_and(|version| version != vm.revision.0) {
-                return Err(Problem::new(
-                    ErrorCode::Stale,
-                    format!("VM {} was changed since version {}", vm.name, version.unwrap_or_default()),
-                )
-                .next("read it again, and change it as it is now"));
-            }
+            must_be_as_read(&format!("VM {}", vm.name), vm.revision.0, version)?;
             self.must_be_off(index, vm)?;
             if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
                 let problem = state(vm, PowerState::Suspended, "its memory fits it as it is");
@@ -230,11 +224,7 @@ impl Control {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
             self.must_be_off(index, vm)?;
-            let mut draft = self.draft().remove_named(vm);
-            draft = draft.discard::<crate::records::ObservedRecord>(&vm.id.to_string());
-            for volume in vm.hardware.volumes() {
-                draft = draft.discard::<crate::records::VolumeRecord>(&volume.to_string());
-            }
+            let draft = without_vm(self.draft(), vm);
             Ok((self.task_done(id, TaskKind::VmUnregister, vm.object(), caller), draft))
         })
     }
@@ -560,6 +550,13 @@ pub(super) fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'ind
     let what = index.task(task).map_or("a task", |task| task.kind().as_str());
     Err(Problem::new(ErrorCode::Busy, format!("{what} works on VM {}", vm.name))
         .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
+}
+
+/// Checks that an object has the version that the caller has read, if the caller names one.
+pub(super) fn must_be_as_read(what: &str, version: u64, read: Option<u64>) -> Result<(), Problem> {
+    let Some(read) = read.filter(|read| *read != version) else { return Ok(()) };
+    let message = format!("{what} was changed since version {read}");
+    Err(Problem::new(ErrorCode::Stale, message).next("read it again, and change it as it is now"))
 }
 
 /// Checks that a VM's volumes are open, or closed, and not in between.

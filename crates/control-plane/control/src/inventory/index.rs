@@ -12,8 +12,8 @@ use uuid::Uuid;
 use super::table::{Row, Table};
 use super::{EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
-    DatastoreRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord, TaskRecord,
-    TokenRecord, VmRecord, VolumeRecord,
+    DatastoreRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord, ScheduleRecord,
+    TaskRecord, TokenRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -23,6 +23,8 @@ pub struct Index {
     pub vms: Table<VmRecord>,
     /// The last reports of hosts.
     pub observed: Table<ObservedRecord>,
+    /// The schedules of VMs' snapshots.
+    pub schedules: Table<ScheduleRecord>,
     /// Volumes.
     pub volumes: Table<VolumeRecord>,
     /// Datastores.
@@ -70,6 +72,7 @@ impl Index {
                 }
             }
             "observed" => drop(change(&mut self.observed, key, id, entry)?),
+            "schedule" => drop(change(&mut self.schedules, key, id, entry)?),
             "volume" => drop(change(&mut self.volumes, key, id, entry)?),
             "datastore" => drop(change(&mut self.datastores, key, id, entry)?),
             "host" => drop(change(&mut self.hosts, key, id, entry)?),
@@ -108,6 +111,11 @@ impl Index {
     /// The last report about a VM.
     pub fn observed(&self, vm: VmId) -> Option<&Row<ObservedRecord>> {
         self.observed.get(&vm.to_string())
+    }
+
+    /// The schedule of a VM's snapshots.
+    pub fn schedule(&self, vm: VmId) -> Option<&Row<ScheduleRecord>> {
+        self.schedules.get(&vm.to_string())
     }
 
     /// The owner of a volume.

@@ -28,6 +28,12 @@ const SAMPLE_PAUSE: Duration = Duration::from_secs(10);
 /// The interval between queries of key providers, and between removals of old history.
 const PROVIDERS_PAUSE: Duration = Duration::from_secs(30);
 
+/// The interval between looks at the queue of scheduled snapshots.
+const SNAPSHOTS_PAUSE: Duration = Duration::from_secs(1);
+/// The most tasks that the schedules begin in that time, so that the VMs of a site do not all begin
+/// at once after the control plane was off.
+const SNAPSHOTS_AT_A_TIME: usize = 16;
+
 /// The threads of a control plane.
 pub(super) struct Threads {
     end: Arc<End>,
@@ -62,6 +68,7 @@ impl Threads {
         }
         threads.spawn("review".to_owned(), review)?;
         threads.spawn("sample".to_owned(), sample)?;
+        threads.spawn("snapshots".to_owned(), make_snapshots)?;
         Ok(threads)
     }
 
@@ -146,6 +153,13 @@ fn watch(control: &Control, host: Uuid, end: &End) {
 fn sample(control: &Control, end: &End) {
     while !end.within(SAMPLE_PAUSE) {
         control.sample();
+    }
+}
+
+/// Begins scheduled snapshots that are due.
+fn make_snapshots(control: &Control, end: &End) {
+    while !end.within(SNAPSHOTS_PAUSE) {
+        control.make_due_snapshots(SNAPSHOTS_AT_A_TIME);
     }
 }
 

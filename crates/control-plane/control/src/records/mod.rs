@@ -8,6 +8,7 @@
 //! | `meta` | [`Meta`]: the format | the first start |
 //! | `vm/<id>` | [`VmRecord`]: what is wanted of a VM, and the task that works on it | wishes, tasks |
 //! | `vm-name/<name>` | the VM's id: two VMs cannot have one name | with `vm/` |
+//! | `schedule/<vm>` | [`ScheduleRecord`]: when snapshots of a VM are made, and what came of it | wishes, the schedule |
 //! | `observed/<vm>` | [`ObservedRecord`]: what its host said last | the observer |
 //! | `volume/<id>` | [`VolumeRecord`]: whose it is: no volume is known twice | with `vm/` |
 //! | `datastore/<id>`, `datastore-name/<name>` | [`DatastoreRecord`], its id | wishes |
@@ -20,10 +21,12 @@
 //! | `token/<SHA-256>` | [`TokenRecord`]: who may ask | the start |
 
 mod hardware;
+mod schedule;
 mod task;
 mod vm;
 
 pub use hardware::{DiskRecord, DiskSealing, Hardware};
+pub use schedule::{Deletion, MadeSnapshot, RuleRecord, RuleStage, ScheduleRecord};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_api::Name;
@@ -32,7 +35,7 @@ use strongroom_api::event::Event;
 use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
 use strongroom_types::{DatastoreId, VmId, VolumeId};
-pub use task::{AUTOMATIC, CloneOf, TaskRecord, Whole, Work};
+pub use task::{AUTOMATIC, CloneOf, SCHEDULER, TaskRecord, Whole, Work};
 use uuid::Uuid;
 pub use vm::{KeyWish, ObservedRecord, VmRecord};
 
@@ -179,6 +182,7 @@ macro_rules! named {
 }
 
 record!(VmRecord, "vm/", |vm| vm.id.to_string());
+record!(ScheduleRecord, "schedule/", |schedule| schedule.vm.to_string());
 record!(ObservedRecord, "observed/", |seen| seen.vm.to_string());
 record!(VolumeRecord, "volume/", |volume| volume.volume.to_string());
 record!(DatastoreRecord, "datastore/", |datastore| datastore.id.to_string());

@@ -236,3 +236,6 @@ impl TaskRecord {
 
 /// The caller's name for automatic tasks.
 pub const AUTOMATIC: &str = "strongroom";
+
+/// The caller's name for the tasks of snapshot schedules.
+pub const SCHEDULER: &str = "strongroom-schedule";

@@ -162,7 +162,7 @@ fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
         | Code::TooLarge
         | Code::UnsupportedMediaType
         | Code::NoHost => is_change,
-        Code::Stale => operation.id == "vm_set",
+        Code::Stale => ["vm_set", "vm_snapshot_schedule_set"].contains(&operation.id),
         Code::Conflict
         | Code::KeyUnavailable
         | Code::KeyRevoked

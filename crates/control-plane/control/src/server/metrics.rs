@@ -63,6 +63,13 @@ pub(super) fn text(api: &Api) -> String {
     let last = index.events().last().map_or(0, |event| event.id);
     family("events_total", "counter", "Number of the last event.", &one(last as f64));
     drop(index);
+    let scheduled = control.scheduled_snapshots().map(|(result, count)| (result.to_owned(), count));
+    family(
+        "scheduled_snapshots_total",
+        "counter",
+        "Times at which a scheduled snapshot was due, by what came of it.",
+        &by("result", scheduled.into()),
+    );
     let up = control
         .list_hosts()
         .iter()

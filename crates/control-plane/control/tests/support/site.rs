@@ -69,6 +69,11 @@ impl Site {
         Some(control)
     }
 
+    /// Sets the clock back.
+    pub fn go_back(&self, time: Duration) {
+        self.clock_ms.fetch_sub(time.as_millis() as u64, Ordering::SeqCst);
+    }
+
     pub fn pass(&self, time: Duration) {
         self.clock_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
     }
@@ -102,6 +107,7 @@ pub fn settle_down(site: &Site, control: &Control) -> bool {
         }
         let worked = site.host.work();
         let _ = control.settle();
+        control.make_due_snapshots(usize::MAX);
         let _ = control.review();
         if site.fuse.is_burnt() {
             return false;
@@ -147,6 +153,8 @@ pub struct HostInside {
     pub rekeys_that_fail: u32,
     /// The error codes of failing disk changes other than removals; the last comes first.
     pub disk_changes_that_fail: Vec<&'static str>,
+    /// The error codes of failing changes of snapshots; the last comes first.
+    pub snapshot_changes_that_fail: Vec<&'static str>,
     /// The error code with which it refuses to check a VM.
     pub refuses: Option<&'static str>,
     /// The error codes of failing imports; the last comes first.
@@ -205,6 +213,7 @@ impl HostInside {
             violations: Vec::new(),
             rekeys_that_fail: 0,
             disk_changes_that_fail: Vec::new(),
+            snapshot_changes_that_fail: Vec::new(),
             refuses: None,
             imports_that_fail: Vec::new(),
             down: false,
@@ -433,6 +442,10 @@ impl HostInside {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
                 match kind {
+                    OperationKind::ChangeSnapshots { .. } if !self.snapshot_changes_that_fail.is_empty() => {
+                        let code = self.snapshot_changes_that_fail.pop().unwrap_or_default();
+                        return Err(Problem::new(code, "it does not"));
+                    }
                     OperationKind::Stop { .. } if running(vm) => {
                         (vm.power, vm.reason) = (PowerState::Stopped, Some(OffReason::Stopped));
                         vm.waiting_for.clear();
@@ -466,6 +479,11 @@ impl HostInside {
                     OperationKind::ChangeSnapshots { spec, change } => {
                         let disks: Vec<_> = spec.disks.iter().map(|disk| disk.name.clone()).collect();
                         match change {
+                            SnapshotChange::Create { snapshot: NewVmSnapshot { id, name } }
+                                if vm.snapshots.named(name.as_str()).is_some_and(|known| known.id != *id) =>
+                            {
+                                self.violations.push(format!("snapshot {name} was made twice"));
+                            }
                             // It was asked for again.
                             SnapshotChange::Create { snapshot: NewVmSnapshot { id, .. } }
                             | SnapshotChange::Revert { keep: NewVmSnapshot { id, .. }, .. }

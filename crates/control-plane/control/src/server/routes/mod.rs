@@ -48,6 +48,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_dump_delete))
         .routes(routes!(vms::vm_snapshot_delete))
         .routes(routes!(vms::vm_snapshot_revert))
+        .routes(routes!(vms::vm_snapshot_schedule_show, vms::vm_snapshot_schedule_set))
         .routes(routes!(vms::vm_resume))
         .routes(routes!(vms::vm_reset))
         .routes(routes!(vms::vm_ticket))

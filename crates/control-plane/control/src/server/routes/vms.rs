@@ -7,13 +7,15 @@ use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
     CloneVm, CreateSnapshot, CreateVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RevertVm,
-    RotateKey, Snapshot, StartVm, StopVm, Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
+    RotateKey, SetSnapshotSchedule, Snapshot, SnapshotSchedule, StartVm, StopVm, Ticket, TicketUse,
+    VmListQuery, VmStats, VmSummary, VmView,
 };
 use strongroom_api::{ErrorBody, ListQuery, Page};
 
 use super::super::Api;
 use super::super::ask::{Asked, Named, Wish, version};
 use super::{Answer, blocking};
+use crate::engine::Control;
 use crate::engine::views::page_of;
 
 /// A task that was accepted.
@@ -301,6 +303,33 @@ pub async fn vm_snapshot_delete(
 ) -> Accepted {
     let task = blocking(api, move |control| control.delete_snapshot(&wish.caller, &vm, &snapshot)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// The schedule of a VM's snapshots: its rules, when the next one of each is due, and what came of
+/// the last.
+#[utoipa::path(get, path = "/v1/vms/{vm}/snapshot-schedule", operation_id = "vm_snapshot_schedule_show", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = SnapshotSchedule), (status = "4XX", body = ErrorBody)))]
+pub async fn vm_snapshot_schedule_show(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+) -> Answer<Json<SnapshotSchedule>> {
+    Ok(Json(api.control.snapshot_schedule(&vm)?))
+}
+
+/// Sets all rules of the schedule of a VM's snapshots. `If-Match` with its version refuses the
+/// change if it was changed meanwhile. The snapshots of a rule that is removed stay.
+#[utoipa::path(patch, path = "/v1/vms/{vm}/snapshot-schedule", operation_id = "vm_snapshot_schedule_set", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = SetSnapshotSchedule,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_snapshot_schedule_set(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<SetSnapshotSchedule>,
+) -> Accepted {
+    let version = version(&wish.headers)?;
+    let set = move |control: &Control| control.set_snapshot_schedule(&wish.caller, &vm, &wish.body, version);
+    Ok((StatusCode::ACCEPTED, Json(blocking(api, set).await?)))
 }
 
 /// Makes a new VM with the hardware and the disks' content of a VM that is off, or of a snapshot.

@@ -1,0 +1,185 @@
+//! Which operation is possible on which VM: the whole matrix, each cell of which is what the
+//! program answered when it was done. This test writes `docs/OPERATIONS.md`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+use std::fmt::Write;
+use std::path::Path;
+
+use strongroom_system_tests::{Scratch, Serving};
+
+/// Set this variable to rewrite the page.
+const WRITE_VARIABLE: &str = "STRONGROOM_TRANSCRIBE";
+const PAGE: &str = "docs/OPERATIONS.md";
+/// The widest line of a document.
+const COLUMNS: usize = 100;
+
+const INTRODUCTION: &str = "\
+# Operations
+
+What can be done with which VM. `tests/system/tests/operations.rs::the_page_of_operations_is_what_the_program_answers`
+writes this page: each cell is what the program answered when the command was run on a VM with two
+disks in that state, `ok` or the code of the refusal, with its message below. Set
+`STRONGROOM_TRANSCRIBE=1` to write it anew.
+
+The columns: the VM is off or runs, and has no snapshot or has the snapshot `first`. The commands
+are run in this order; what one has changed is undone before the next.
+";
+
+/// VMs by how their disks are stored: the title, and the options of `vm create`.
+const KINDS: [(&str, &str); 3] = [
+    ("Encrypted", ""),
+    ("Encrypted, with a tag for each block (`--integrity`)", "--integrity"),
+    ("Not encrypted (`--unencrypted`)", "--unencrypted"),
+];
+
+/// A command, and what undoes it if it has succeeded.
+struct Deed {
+    command: &'static str,
+    undo: &'static [&'static str],
+}
+
+const fn deed(command: &'static str, undo: &'static [&'static str]) -> Deed {
+    Deed { command, undo }
+}
+
+/// The commands, as they are written in the page: the VM is `web1`. The order matters: clones are
+/// made before layers are merged, and a VM is suspended before disks are plugged in and out.
+const DEEDS: &[Deed] = &[
+    deed("vm clone web1 web2", &["vm delete web2 --yes"]),
+    deed("vm clone web1 web2 --snapshot first", &["vm delete web2 --yes"]),
+    deed("vm export web1 web1.raw --disk disk0 --format raw", &[]),
+    deed("vm check web1 --data", &[]),
+    deed("vm set web1 --cpus 2", &[]),
+    deed("vm pause web1", &["vm resume web1"]),
+    deed("vm suspend web1", &["vm start web1"]),
+    deed("vm dump create web1", &["vm dump delete web1 1 --yes"]),
+    deed("vm key rotate web1", &[]),
+    deed("vm snapshot schedule web1 --every 1d --keep 7", &["vm snapshot schedule web1 --none"]),
+    deed("vm snapshot revert web1 first --discard --yes", &[]),
+    deed("vm snapshot create web1 second", &["vm snapshot delete web1 second --yes"]),
+    deed("vm snapshot delete web1 first --yes", &["vm snapshot create web1 first"]),
+    deed("vm disk add web1 --size 16M", &["vm disk remove web1 disk2 --yes"]),
+    deed("vm disk resize web1 disk1 --size 48M", &[]),
+    deed("vm disk import web1 disk1 image.raw --format raw", &[]),
+    deed("vm disk remove web1 disk1 --yes", &["vm disk add web1 --size 48M"]),
+    deed("vm delete web1 --yes", &[]),
+];
+
+/// The answers, with the messages of refusals, each once.
+#[derive(Default)]
+struct Answers {
+    messages: Vec<String>,
+}
+
+impl Answers {
+    /// Runs a command, and returns the text of its cell.
+    fn to(&mut self, serving: &Serving<'_>, deed: &Deed) -> String {
+        let told = match serving.answer(deed.command) {
+            Ok(_) => {
+                for undo in deed.undo {
+                    serving.runs(undo);
+                }
+                return "ok".to_owned();
+            }
+            Err(told) => told,
+        };
+        let code = told["code"].as_str().unwrap();
+        let here = std::env::temp_dir().display().to_string();
+        assert!(!told.to_string().contains(&here), "it differs each time: {}: {told}", deed.command);
+        let message = format!("`{code}`: {}", told["message"].as_str().unwrap().replace('\n', " "));
+        let known = self.messages.iter().position(|known| *known == message);
+        let number = known.unwrap_or_else(|| {
+            self.messages.push(message);
+            self.messages.len() - 1
+        });
+        format!("`{code}` ({})", number + 1)
+    }
+}
+
+#[test]
+fn the_page_of_operations_is_what_the_program_answers() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    let _place = serving.take_place();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    std::fs::File::create(scratch.path("image.raw")).unwrap().set_len(8 << 20).unwrap();
+    let mut page = INTRODUCTION.to_owned();
+    let mut answers = Answers::default();
+    for (title, options) in KINDS {
+        let mut columns = Vec::new();
+        for (runs, with_snapshot) in [(false, false), (false, true), (true, false), (true, true)] {
+            let disks = "--disk 64M --disk 32M";
+            serving.runs(&format!("vm create web1 --memory 256M --net none {disks} {options} {guest}"));
+            if with_snapshot {
+                serving.runs("vm snapshot create web1 first");
+            }
+            if runs {
+                serving.runs("vm start web1");
+                serving.console("web1").wait_until_ready();
+            }
+            columns.push(DEEDS.iter().map(|deed| answers.to(&serving, deed)).collect::<Vec<_>>());
+            let _ = std::fs::remove_file(scratch.path("web1.raw"));
+            if runs {
+                serving.runs("vm stop web1 --force");
+                serving.runs("vm delete web1 --yes");
+            }
+        }
+        page.push_str(&table(title, &columns));
+    }
+    page.push_str("\n## Refusals\n\n");
+    for (number, message) in answers.messages.iter().enumerate() {
+        page.push_str(&wrapped(&format!("{}. {message}", number + 1)));
+    }
+    is_written(&page);
+}
+
+/// One table: a row for each command, and a column for each state.
+fn table(title: &str, columns: &[Vec<String>]) -> String {
+    let mut text = format!("\n## {title}\n\n");
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "| `strongroom ...` | off | off, snapshot | runs | runs, snapshot |\n|---|---|---|---|---|"
+    );
+    for (row, deed) in DEEDS.iter().enumerate() {
+        let cells: Vec<&str> = columns.iter().map(|column| column[row].as_str()).collect();
+        let _ = writeln!(text, "| `{}` | {} |", deed.command, cells.join(" | "));
+    }
+    text
+}
+
+/// A point of a list, in lines of at most [`COLUMNS`].
+fn wrapped(point: &str) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for word in point.split_whitespace() {
+        let width = word.chars().count();
+        let gap = match column {
+            0 => "",
+            column if column + 1 + width <= COLUMNS => " ",
+            _ => "\n   ",
+        };
+        column = if gap.len() > 1 { gap.len() - 1 + width } else { column + gap.len() + width };
+        text.push_str(gap);
+        text.push_str(word);
+    }
+    text + "\n"
+}
+
+/// Checks that the page is this text, or writes it.
+fn is_written(page: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE);
+    if std::env::var_os(WRITE_VARIABLE).is_some() {
+        return std::fs::write(path, page).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    let differs = |(old, new): &(&str, &str)| old != new;
+    let different = written.lines().zip(page.lines()).find(differs);
+    assert!(
+        written == page,
+        "{PAGE} says and the program answers {different:#?}\nIf that is meant, set {WRITE_VARIABLE}=1, run this test again \
+         and read the difference."
+    );
+}
