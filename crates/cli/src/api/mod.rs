@@ -177,6 +177,11 @@ impl Api {
         self.http.send("DELETE", path, None::<&()>, Some(&Uuid::new_v4().to_string()))
     }
 
+    /// As [`delete`](Self::delete), with options.
+    pub fn delete_with(&self, path: &str, options: &impl Serialize) -> Result<Task, CliError> {
+        self.http.send("DELETE", path, Some(options), Some(&Uuid::new_v4().to_string()))
+    }
+
     /// Calls `heard` with each line of a streamed response, until it returns `false`.
     pub fn stream(&self, path: &str, heard: &mut dyn FnMut(&str) -> bool) -> Result<(), CliError> {
         self.http.stream(path, heard)

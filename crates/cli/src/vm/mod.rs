@@ -22,6 +22,7 @@ mod set;
 mod show;
 mod snapshot;
 mod stats;
+mod template;
 
 use std::process::ExitCode;
 
@@ -67,6 +68,8 @@ pub enum VmCommand {
     Snapshot(snapshot::SnapshotCommand),
     /// Create a VM with the hardware and the disks' content of another one
     Clone(clone::CloneArguments),
+    /// Make a VM that is off a template, which is only cloned
+    Template(template::TemplateArguments),
     /// Check the disks of a VM that is off
     Check(check::CheckArguments),
     /// Export a disk of a VM that is off to an unencrypted image
@@ -109,6 +112,7 @@ impl VmCommand {
             Self::Dump(command) => command.run(output),
             Self::Snapshot(command) => command.run(output),
             Self::Clone(arguments) => arguments.run(output),
+            Self::Template(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),

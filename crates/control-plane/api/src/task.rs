@@ -71,6 +71,10 @@ pub enum TaskKind {
     VmSnapshotRevert,
     /// Deletes a snapshot.
     VmSnapshotDelete,
+    /// Makes a VM a template.
+    VmTemplate,
+    /// Makes a template a VM again.
+    VmTemplateUndo,
     /// Resumes a VM's CPUs.
     VmResume,
     /// Resets a VM, as a reset button would.
@@ -124,6 +128,8 @@ impl TaskKind {
             Self::VmSnapshotCreate => "vm_snapshot_create",
             Self::VmSnapshotRevert => "vm_snapshot_revert",
             Self::VmSnapshotDelete => "vm_snapshot_delete",
+            Self::VmTemplate => "vm_template",
+            Self::VmTemplateUndo => "vm_template_undo",
             Self::VmResume => "vm_resume",
             Self::VmReset => "vm_reset",
             Self::VmRotateKey => "vm_rotate_key",

@@ -9,8 +9,8 @@ mod statistics;
 mod view;
 
 pub use create::{
-    AddDisk, CloneVm, CreateVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions,
-    RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm,
+    AddDisk, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm,
+    PowerOptions, RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm, TemplateVm,
 };
 pub use hardware::{
     Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, NicBackend,
@@ -20,4 +20,4 @@ pub use query::{VmListQuery, VmSort};
 pub use snapshot::{CreateSnapshot, RevertVm, Snapshot};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 pub use statistics::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
-pub use view::{Disk, Dump, SuspendedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};
+pub use view::{Disk, Dump, SuspendedMemory, Ticket, TicketUse, VmKey, VmOrigin, VmSummary, VmView};

@@ -32,6 +32,7 @@ mod slow_disks;
 mod snapshots;
 mod standings;
 mod statistics;
+mod templates;
 mod tickets;
 pub mod views;
 mod wishes;

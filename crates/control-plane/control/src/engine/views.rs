@@ -8,7 +8,8 @@ use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::vm::{
-    Disk, Dump, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
+    Disk, Dump, PowerState, SuspendedMemory, VmKey, VmListQuery, VmOrigin, VmSort, VmSummary, VmView,
+    VolumeState,
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_host::protocol;
@@ -108,6 +109,7 @@ impl Control {
             }),
             dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
             snapshots: seen.map(|seen| super::snapshots::views(&seen.snapshots)).unwrap_or_default(),
+            linked_clones: super::templates::linked_clones(&index, vm),
             key: hardware.keys().first().map(vm_key),
             datastore_ref: datastore.map_or_else(
                 || ObjectRef {
@@ -157,6 +159,16 @@ impl Control {
             policy: policy.map(|policy| policy.name.to_string()),
             task: vm.task,
             reason,
+            template: vm.template.is_some(),
+            origin: vm.origin.as_ref().map(|origin| {
+                let now = index.vm(origin.vm);
+                VmOrigin {
+                    id: origin.vm,
+                    name: now.map_or_else(|| origin.name.clone(), |now| now.name.clone()),
+                    is_gone: now.is_none(),
+                    linked: !origin.shares_with.is_empty(),
+                }
+            }),
         }
     }
 
