@@ -34,8 +34,8 @@ def read_descriptor(volume):
     with open(os.path.join(volume, "descriptor"), "rb") as file:
         content = file.read()
     magic, version, length = struct.unpack_from("<8sII", content)
-    if magic != b"STRGROOM" or version not in (1, 2, 3, 4, 5) or len(content) not in (16 + length + 32, 16 + length + 64):
-        sys.exit(f"{volume}: not a descriptor of format version 1 to 5")
+    if magic != b"STRGROOM" or version not in (1, 2, 3, 4, 5, 6) or len(content) not in (16 + length + 32, 16 + length + 64):
+        sys.exit(f"{volume}: not a descriptor of format version 1 to 6")
     # The first tag is under `kek`, which opens the volume even while a re-wrap adds another KEK.
     return json.loads(content[16 : 16 + length]), content[: 16 + length], content[16 + length : 16 + length + 32]
 
@@ -86,6 +86,11 @@ def open_envelope(envelope, descriptor, layer, epoch, kek, kek_id):
         kek_id,
     )
     return AESGCM(kek).decrypt(bytes.fromhex(envelope["nonce"]), bytes.fromhex(envelope["sealed"]), associated)
+
+
+def maker_of(descriptor, record):
+    """The volume that made a layer: the tags of a linked clone's are bound to its origin."""
+    return uuid.UUID(record.get("volume") or descriptor["volume"]).bytes
 
 
 def chain_of(descriptor, uppermost):
@@ -158,7 +163,7 @@ class Layer:
                 header = struct.pack(
                     "<16s16s16sIIQ",
                     b"strongroom clear",
-                    uuid.UUID(descriptor["volume"]).bytes,
+                    maker_of(descriptor, self.record),
                     uuid.UUID(self.record["id"]).bytes,
                     0,
                     0,
@@ -179,7 +184,7 @@ class Tags:
 
     def __init__(self, volume, descriptor, layer, deks):
         (epoch,) = layer.record["epochs"]
-        ids = uuid.UUID(descriptor["volume"]).bytes + uuid.UUID(layer.record["id"]).bytes
+        ids = maker_of(descriptor, layer.record) + uuid.UUID(layer.record["id"]).bytes
         self.header = lambda purpose, epoch, place: struct.pack("<16s32sIIQ", purpose, ids, epoch, 0, place)
         self.epoch = epoch["epoch"]
         self.key = hkdf(layer.dek, b"strongroom block tag key v1", 32)

@@ -183,6 +183,11 @@ impl Api {
         self.begin("DELETE", path, None::<&()>, &[])
     }
 
+    /// As [`delete`](Self::delete), with options.
+    pub fn delete_with(&self, path: &str, options: &impl Serialize) -> Result<Task, CliError> {
+        self.begin("DELETE", path, Some(options), &[])
+    }
+
     /// Sends a request with a key, so that it is carried out once however often it is sent.
     fn begin(
         &self,

@@ -15,8 +15,12 @@ use crate::output::Output;
 addresses, its id and its TPM are its own; its seed for cloud-init is empty (`strongroom vm seed`). The consoles' records and dumps are \
 not copied. A VM that runs is cloned from a snapshot. If the copy fails or is cancelled, nothing of the clone is left.
 
+A linked clone copies nothing: its disks begin with the files of a snapshot, which the VM and all its clones share, each under its own \
+key. Writes go to the clone alone. It takes no space and no time at first, and the VM is not deleted before it.
+
 Examples:
   strongroom vm clone web1 web2
+  strongroom vm clone web1 web2 --linked
   strongroom vm clone web1 web2 --snapshot before-upgrade"
 )]
 pub struct CloneArguments {
@@ -27,12 +31,16 @@ pub struct CloneArguments {
     name: Name,
 
     /// Name or id of the snapshot to clone [default: the present content of the VM, which must be
-    /// off]
+    /// off; with --linked, a snapshot that is made for the clone; of a template, its snapshot]
     #[arg(long, value_name = "SNAPSHOT")]
     snapshot: Option<String>,
 
+    /// Share the snapshot's files with the VM instead of copying its content
+    #[arg(long)]
+    linked: bool,
+
     /// Datastore of the same host [default: that of the VM]
-    #[arg(long, value_name = "DATASTORE")]
+    #[arg(long, value_name = "DATASTORE", conflicts_with = "linked")]
     datastore: Option<String>,
 
     #[command(flatten)]
@@ -45,11 +53,13 @@ pub struct CloneArguments {
 impl CloneArguments {
     /// Makes the clone.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let Self { vm, name, snapshot, datastore, .. } = self;
+        let Self { vm, name, snapshot, linked, datastore, .. } = self;
         let api = self.api.connect()?;
-        let wish = CloneVm { name: name.clone(), snapshot: snapshot.clone(), datastore: datastore.clone() };
+        let (snapshot, datastore) = (snapshot.clone(), datastore.clone());
+        let wish = CloneVm { name: name.clone(), snapshot, datastore, linked: *linked };
         let task = api.post(&format!("/v1/vms/{}/clone", segment(vm)), &wish)?;
-        let said = format!("{name} is a clone of {vm}; `strongroom vm start {name}` starts it");
+        let kind = if *linked { "linked clone" } else { "clone" };
+        let said = format!("{name} is a {kind} of {vm}; `strongroom vm start {name}` starts it");
         self.wait.finish(&api, output, "cloning", task, said)
     }
 }

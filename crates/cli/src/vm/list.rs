@@ -60,6 +60,7 @@ impl fmt::Display for Listing {
             let state = match vm.lifecycle {
                 Lifecycle::Creating => "creating".to_owned(),
                 Lifecycle::Deleting => "deleting".to_owned(),
+                Lifecycle::Present if vm.template => "template".to_owned(),
                 Lifecycle::Present => vm.power.as_str().replace('_', "-"),
             };
             [

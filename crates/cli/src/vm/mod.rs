@@ -23,6 +23,7 @@ mod show;
 mod snapshot;
 mod snapshot_schedule;
 mod stats;
+mod template;
 
 use std::process::ExitCode;
 
@@ -68,6 +69,8 @@ pub enum VmCommand {
     Snapshot(snapshot::SnapshotCommand),
     /// Create a VM with the hardware and the disks' content of another one
     Clone(clone::CloneArguments),
+    /// Make a VM that is off a template, which is only cloned
+    Template(template::TemplateArguments),
     /// Check the disks of a VM that is off
     Check(check::CheckArguments),
     /// Export a disk of a VM that is off to an unencrypted image
@@ -110,6 +113,7 @@ impl VmCommand {
             Self::Dump(command) => command.run(output),
             Self::Snapshot(command) => command.run(output),
             Self::Clone(arguments) => arguments.run(output),
+            Self::Template(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::key::{KeyStanding, KeyStatus};
 use strongroom_api::task::Task;
-use strongroom_api::vm::{PowerOptions, RegisterVm};
+use strongroom_api::vm::{DeleteVm, PowerOptions, RegisterVm};
 
 use super::key::state_word;
 use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
@@ -19,11 +19,13 @@ use crate::terminal::{Terminal, TerminalError};
 #[derive(Debug, Args)]
 #[command(
     after_help = "The content of its disks is lost. Its key stays at its provider, and opens existing \
-backups; the answer names the key and the `strongroom key destroy` that destroys it.
+backups; the answer names the key and the `strongroom key destroy` that destroys it. A VM with linked clones is not deleted \
+unless what they share with it may stay: they read it under their own keys, also when the VM's key is destroyed.
 
 Examples:
   strongroom vm delete web1
-  strongroom vm delete web1 --yes"
+  strongroom vm delete web1 --yes
+  strongroom vm delete web1 --leave-to-clones"
 )]
 pub struct DeleteArguments {
     /// Name or id of the VM
@@ -32,6 +34,11 @@ pub struct DeleteArguments {
     /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
+
+    /// Delete a VM with linked clones. What they share with it stays on the datastore for them,
+    /// under their keys; destroying the VM's key does not destroy it
+    #[arg(long)]
+    leave_to_clones: bool,
 
     #[command(flatten)]
     wait: WaitArguments,
@@ -131,7 +138,8 @@ impl DeleteArguments {
         }
         // Ask for the keys while the VM exists.
         let keys = api.get::<KeyStatus>(&format!("/v1/vms/{}/key-status", segment(&self.vm)))?.keys;
-        let task = api.delete(&format!("/v1/vms/{}", segment(&self.vm)))?;
+        let options = DeleteVm { leave_to_clones: self.leave_to_clones };
+        let task = api.delete_with(&format!("/v1/vms/{}", segment(&self.vm)), &options)?;
         if self.wait.no_wait {
             return output.answer(&Begun(task));
         }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_api::Name;
 use strongroom_api::host::Host;
 use strongroom_api::vm::{RestartPolicy, VmView};
 use strongroom_types::display_bytes;
@@ -47,6 +48,18 @@ impl fmt::Display for Shown {
             write!(f, ": {reason}")?;
         }
         writeln!(f)?;
+        if summary.template {
+            writeln!(f, "template    is only cloned, not started or changed")?;
+        }
+        if let Some(origin) = &summary.origin {
+            let kind = if origin.linked { "linked clone" } else { "clone" };
+            let gone = if origin.is_gone { ", which is gone" } else { "" };
+            writeln!(f, "origin      {kind} of {}{gone}", origin.name)?;
+        }
+        if !vm.linked_clones.is_empty() {
+            let clones = vm.linked_clones.iter().map(Name::as_str).collect::<Vec<_>>().join(", ");
+            writeln!(f, "clones      {clones} share its disks")?;
+        }
         writeln!(f, "starts      {}", vm.generation)?;
         if let Some(host) = &summary.host {
             writeln!(f, "host        {host}")?;

@@ -18,6 +18,10 @@ pub struct VolumeFacts {
     pub size_bytes: u64,
     /// The space that its files take.
     pub allocated_bytes: u64,
+    /// The part of it in files that other volumes have too.
+    pub shared_bytes: u64,
+    /// Whether layers wait to be merged until no other volume has them.
+    pub waits_for_others: bool,
     /// `thin` or `thick`.
     pub provisioning: &'static str,
     /// `None` for an unencrypted volume.
@@ -62,6 +66,8 @@ impl From<&DescribedVolume> for VolumeFacts {
             volume_id: descriptor.volume.to_string(),
             size_bytes: descriptor.size_bytes.bytes(),
             allocated_bytes: volume.allocated_bytes,
+            shared_bytes: volume.shared_bytes,
+            waits_for_others: descriptor.waits_for_others(&volume.shared_layers),
             provisioning: provisioning_name(descriptor.provisioning),
             encryption: encryption_facts(descriptor),
             integrity: descriptor.layer(descriptor.top).and_then(|layer| layer.integrity),

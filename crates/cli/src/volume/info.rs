@@ -13,7 +13,7 @@ use strongroom_worker::control::{KeyStatus, statistics_of};
 
 use super::describe::VolumeFacts;
 use super::open::FreshnessArguments;
-use super::snapshot::in_words;
+use super::snapshot::{WAITS_FOR_OTHERS, in_words};
 use super::statistics::StatisticsFacts;
 use crate::error::CliError;
 use crate::keys::KeyArguments;
@@ -78,6 +78,11 @@ impl fmt::Display for Info {
         writeln!(f, "{}", volume.path.display())?;
         writeln!(f, "  size          {}", bytes(volume.size_bytes))?;
         writeln!(f, "  allocated     {}", bytes(volume.allocated_bytes))?;
+        if volume.shared_bytes > 0 {
+            let own = volume.allocated_bytes.saturating_sub(volume.shared_bytes);
+            writeln!(f, "  shared        {} of it with other volumes", bytes(volume.shared_bytes))?;
+            writeln!(f, "  its own       {}", bytes(own))?;
+        }
         writeln!(f, "  space         {}", volume.provisioning)?;
         if let Some(log) = log {
             let (size, used) = (display_bytes(log.size_bytes), display_bytes(log.used_bytes));
@@ -126,6 +131,9 @@ impl fmt::Display for Info {
             for layer in below {
                 writeln!(f, "    {}  {}", layer.layer_id, display_bytes(layer.size_bytes))?;
             }
+        }
+        if volume.waits_for_others {
+            writeln!(f, "  merge         {WAITS_FOR_OTHERS}")?;
         }
         writeln!(f, "  created       {}", utc(volume.created_unix_seconds))?;
         if let Some(exposure) = &volume.exposure {

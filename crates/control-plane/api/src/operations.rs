@@ -82,6 +82,7 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_list", Get, "/v1/vms", None),
         op("vm_create", Post, "/v1/vms", Ciphertext),
         op("vm_clone", Post, "/v1/vms/{vm}/clone", Ciphertext),
+        op("vm_template", Post, "/v1/vms/{vm}/template", Ciphertext),
         op("vm_register", Post, "/v1/vms/register", Ciphertext),
         op("vm_show", Get, "/v1/vms/{vm}", None),
         op("vm_set", Patch, "/v1/vms/{vm}", GuestControl),

@@ -74,6 +74,10 @@ pub enum TaskKind {
     VmSnapshotDelete,
     /// Changes the schedule of a VM's snapshots.
     VmSnapshotSchedule,
+    /// Makes a VM a template.
+    VmTemplate,
+    /// Makes a template a VM again.
+    VmTemplateUndo,
     /// Resumes a VM's CPUs.
     VmResume,
     /// Resets a VM, as a reset button would.
@@ -128,6 +132,8 @@ impl TaskKind {
             Self::VmSnapshotRevert => "vm_snapshot_revert",
             Self::VmSnapshotDelete => "vm_snapshot_delete",
             Self::VmSnapshotSchedule => "vm_snapshot_schedule",
+            Self::VmTemplate => "vm_template",
+            Self::VmTemplateUndo => "vm_template_undo",
             Self::VmResume => "vm_resume",
             Self::VmReset => "vm_reset",
             Self::VmRotateKey => "vm_rotate_key",

@@ -10,8 +10,8 @@ mod statistics;
 mod view;
 
 pub use create::{
-    AddDisk, CloneVm, CreateVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions,
-    RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm,
+    AddDisk, CloneVm, CreateVm, DeleteVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm,
+    PowerOptions, RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm, TemplateVm,
 };
 pub use hardware::{
     Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, NicBackend,
@@ -24,4 +24,4 @@ pub use schedule::{
 pub use snapshot::{CreateSnapshot, RevertVm, Snapshot};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 pub use statistics::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
-pub use view::{Disk, Dump, SavedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};
+pub use view::{Disk, Dump, SavedMemory, Ticket, TicketUse, VmKey, VmOrigin, VmSummary, VmView};

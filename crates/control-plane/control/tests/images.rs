@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use strongroom_api::task::{Task, TaskState};
-use strongroom_api::vm::{AddDisk, CreateVm, ImportDisk, Lifecycle};
+use strongroom_api::vm::{AddDisk, CreateVm, DeleteVm, ImportDisk, Lifecycle};
 use strongroom_api::{ErrorCode, Name};
 use strongroom_control::engine::{Control, Next};
 use support::{Site, caller, create, settle_down};
@@ -68,7 +68,10 @@ fn a_vm_is_made_when_its_images_have_come() {
     // An image for another disk is refused, and so is any other request.
     let refused = control.import_disk(&caller(2), "web1", "seed", &image()).unwrap_err();
     assert_eq!(refused.code, ErrorCode::Busy);
-    assert_eq!(control.delete_vm(&caller(3), "web1").unwrap_err().code, ErrorCode::Busy);
+    assert_eq!(
+        control.delete_vm(&caller(3), "web1", &DeleteVm::default()).unwrap_err().code,
+        ErrorCode::Busy
+    );
     let volume = control.show_vm("web1").unwrap().disks[0].volume;
     let went_on = control.import_disk(&caller(4), "web1", DISK, &image()).unwrap();
     assert_eq!((went_on.id, went_on.awaits_image), (task.id, None));

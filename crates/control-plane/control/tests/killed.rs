@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use strongroom_api::datastore::RebuildDatastore;
 use strongroom_api::task::{Task, TaskState};
-use strongroom_api::vm::{DesiredPower, Lifecycle, StartVm, StopVm};
-use strongroom_api::{ErrorCode, Problem};
+use strongroom_api::vm::{CloneVm, DeleteVm, DesiredPower, Lifecycle, StartVm, StopVm};
+use strongroom_api::{ErrorCode, Name, Problem};
 use strongroom_control::engine::{Caller, Control};
 use strongroom_host::protocol::PowerState;
 use strongroom_store::KeyRange;
@@ -22,6 +22,8 @@ const NAMES: [&str; 3] = ["web1", "db1", "mail1"];
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Create(usize, bool),
+    /// A linked clone of the first one, with the name of the second one.
+    Link(usize, usize),
     Start(usize),
     Stop(usize),
     Restart(usize),
@@ -39,6 +41,7 @@ fn act() -> impl Strategy<Value = Act> {
     let vm = 0..NAMES.len();
     prop_oneof![
         4 => (vm.clone(), any::<bool>()).prop_map(|(vm, sealed)| Act::Create(vm, sealed)),
+        3 => (vm.clone(), vm.clone()).prop_map(|(of, vm)| Act::Link(of, vm)),
         4 => vm.clone().prop_map(Act::Start),
         2 => vm.clone().prop_map(Act::Stop),
         1 => vm.clone().prop_map(Act::Restart),
@@ -57,12 +60,16 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
     let stop = StopVm { force: false, timeout_s: Some(5) };
     Some(match act {
         Act::Create(vm, sealed) => control.create_vm(by, &create(NAMES[vm], sealed)),
+        Act::Link(of, vm) => {
+            let (name, linked) = (Name::new(NAMES[vm]).unwrap(), true);
+            control.clone_vm(by, NAMES[of], &CloneVm { name, snapshot: None, datastore: None, linked })
+        }
         Act::Start(vm) => control.start_vm(by, NAMES[vm], &StartVm::default()),
         Act::Stop(vm) => control.stop_vm(by, NAMES[vm], &stop),
         Act::Restart(vm) => control.restart_vm(by, NAMES[vm], &stop),
         Act::Pause(vm) => control.pause_vm(by, NAMES[vm]),
         Act::Resume(vm) => control.resume_vm(by, NAMES[vm]),
-        Act::Delete(vm) => control.delete_vm(by, NAMES[vm]),
+        Act::Delete(vm) => control.delete_vm(by, NAMES[vm], &DeleteVm { leave_to_clones: true }),
         Act::Unregister(vm) => control.unregister_vm(by, NAMES[vm]),
         Act::Rebuild => {
             control.rebuild_datastore(by, "ds1", &RebuildDatastore { accept_configuration: true })
@@ -103,6 +110,13 @@ fn expected(model: &mut BTreeMap<usize, Vm>, act: Act) -> Option<Result<(), Erro
             // Its directory still exists, so the task fails.
             Some(Unregistered) => Ok(()),
             Some(_) => Err(ErrorCode::NameTaken),
+        },
+        Act::Link(of, vm) => match model.get(&vm) {
+            Some(Off | On | Paused) => Err(ErrorCode::NameTaken),
+            // If its directory still exists, the task fails.
+            None | Some(Unregistered) => registered(model, of).map(|_| {
+                model.entry(vm).or_insert(Off);
+            }),
         },
         Act::Start(vm) => to(model, vm, &[Off], On),
         Act::Stop(vm) => to(model, vm, &[Off, On, Paused], Off),
@@ -271,7 +285,8 @@ fn run(acts: &[Act], kills: Vec<u16>) -> usize {
             (Some(Ok(())), Some(Ok(task))) => {
                 killer.rest();
                 let task = killer.control.show_task(task.id).unwrap();
-                let in_the_way = matches!(act, Act::Create(vm, _) if model[vm] == Vm::Unregistered);
+                let in_the_way =
+                    matches!(act, Act::Create(vm, _) | Act::Link(_, vm) if model[vm] == Vm::Unregistered);
                 let state = if in_the_way { TaskState::Failed } else { TaskState::Done };
                 assert_eq!(task.state, state, "{act:?}: {task:?}");
             }
@@ -311,6 +326,7 @@ fn there_is_no_moment_at_which_a_kill_does_harm() {
     let life = [
         Act::Create(0, true),
         Act::Start(0),
+        Act::Link(0, 1),
         Act::Restart(0),
         Act::PowerFails,
         Act::Stop(0),

@@ -9,8 +9,8 @@ use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
-    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DesiredPower, DumpVm, Nic, NicBackend, PatchVm,
-    PowerState, RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm, TicketUse,
+    AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DesiredPower, DumpVm, Nic, NicBackend,
+    PatchVm, PowerState, RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm, TemplateVm, TicketUse,
 };
 use strongroom_api::{ErrorCode, Name, Problem};
 use strongroom_control::engine::Control;
@@ -51,7 +51,7 @@ fn a_start_waits_for_its_key_and_goes_on_by_itself() {
     assert_eq!(waiting.state, TaskState::Running);
     assert!(waiting.note.unwrap().starts_with("waiting for key provider embedded, key key-0"));
     assert_eq!(alarms(&control), [AlarmKind::KeyUnavailable]);
-    assert_eq!(code(control.delete_vm(&caller(2), "web1")), ErrorCode::Busy);
+    assert_eq!(code(control.delete_vm(&caller(2), "web1", &DeleteVm::default())), ErrorCode::Busy);
     site.keys.lock().unavailable = false;
     assert!(settle_down(&site, &control));
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
@@ -70,7 +70,7 @@ fn a_start_that_waits_can_be_cancelled() {
     assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
     let vm = control.show_vm("web1").unwrap().summary;
     assert_eq!((vm.power, vm.desired, vm.task), (PowerState::Stopped, DesiredPower::Stopped, None));
-    control.delete_vm(&caller(2), "web1").unwrap();
+    control.delete_vm(&caller(2), "web1", &DeleteVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     assert!(site.host.lock().vms.is_empty());
 }
@@ -300,7 +300,7 @@ fn whoever_gets_at_what_a_guest_keeps_is_on_the_audit_log_first() {
     assert!(refused.message.contains("cannot be put on record"), "{refused}");
     assert!(!control.inventory.read().events().iter().any(|event| event.kind == "vm.screen_opened"));
     // A removal needs no audit record.
-    control.delete_vm(&caller(5), "web1").unwrap();
+    control.delete_vm(&caller(5), "web1", &DeleteVm::default()).unwrap();
 }
 
 #[test]
@@ -670,6 +670,7 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
         name: Name::new(name).unwrap(),
         snapshot: snapshot.map(ToOwned::to_owned),
         datastore: None,
+        linked: false,
     };
     assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web1", None))), ErrorCode::NameTaken);
     assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web2", Some("none")))), ErrorCode::NotFound);
@@ -694,4 +695,124 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
     control.clone_vm(&caller(6), "web1", &wish("web3", Some("first"))).unwrap();
     assert!(settle_down(&site, &control));
     assert!(control.show_vm("web3").unwrap().snapshots.is_empty());
+}
+
+fn link(name: &str) -> CloneVm {
+    CloneVm { name: Name::new(name).unwrap(), snapshot: None, datastore: None, linked: true }
+}
+
+#[test]
+fn a_linked_clone_hangs_on_a_snapshot_that_its_task_makes() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    // Its key is waited for, and the task works on both.
+    site.keys.lock().unavailable = true;
+    let task = control.clone_vm(&caller(2), "web1", &link("web2")).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(code(control.stop_vm(&caller(3), "web1", &StopVm::default())), ErrorCode::Busy);
+    assert_eq!(code(control.clone_vm(&caller(3), "web1", &link("web3"))), ErrorCode::Busy);
+    site.keys.lock().unavailable = false;
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    let (origin, clone) = (control.show_vm("web1").unwrap(), control.show_vm("web2").unwrap());
+    assert_eq!(origin.summary.task, None);
+    let names: Vec<_> = origin.snapshots.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["clone-web2"]);
+    let lineage = clone.summary.origin.unwrap();
+    assert_eq!((lineage.id, lineage.linked, lineage.is_gone), (origin.summary.id, true, false));
+    assert_eq!(origin.linked_clones, [clone.summary.name]);
+
+    // One that is cancelled releases its origin, and is not there.
+    site.keys.lock().unavailable = true;
+    let task = control.clone_vm(&caller(4), "web1", &link("web3")).unwrap();
+    assert!(settle_down(&site, &control));
+    control.cancel_task(task.id).unwrap();
+    site.keys.lock().unavailable = false;
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
+    assert_eq!(control.show_vm("web1").unwrap().summary.task, None);
+    assert_eq!(code(control.show_vm("web3")), ErrorCode::NotFound);
+
+    // A snapshot of that name is there by now.
+    control.delete_vm(&caller(5), "web2", &DeleteVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    control.clone_vm(&caller(6), "web1", &link("web2")).unwrap();
+    assert!(settle_down(&site, &control));
+    let names: Vec<_> =
+        control.list_snapshots("web1").unwrap().into_iter().map(|one| one.name.to_string()).collect();
+    assert_eq!(names, ["clone-web2", "clone-web2-1"]);
+    assert_eq!(site.host.lock().violations, [""; 0]);
+}
+
+#[test]
+fn a_vm_with_linked_clones_is_deleted_only_if_they_may_keep_what_they_share() {
+    let (site, control) = site(&["web1"]);
+    let clone = |by: u64, of: &str, wish: &CloneVm| {
+        control.clone_vm(&caller(by), of, wish).unwrap();
+        assert!(settle_down(&site, &control));
+    };
+    clone(1, "web1", &link("web2"));
+    clone(2, "web2", &link("web3"));
+    clone(3, "web1", &CloneVm { linked: false, ..link("full") });
+    let refused = control.delete_vm(&caller(4), "web1", &DeleteVm::default()).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InUse);
+    assert!(refused.message.ends_with("web2, web3"), "{}", refused.message);
+    assert!(refused.next_step.unwrap().contains("--leave-to-clones"));
+    control.delete_vm(&caller(5), "web2", &DeleteVm { leave_to_clones: true }).unwrap();
+    assert!(settle_down(&site, &control));
+    let lineage = control.show_vm("web3").unwrap().summary.origin.unwrap();
+    assert_eq!((lineage.name.as_str(), lineage.is_gone), ("web2", true));
+    // What is between them is gone, and they share all the same.
+    assert_eq!(code(control.delete_vm(&caller(6), "web1", &DeleteVm::default())), ErrorCode::InUse);
+    control.delete_vm(&caller(7), "web3", &DeleteVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    control.delete_vm(&caller(8), "web1", &DeleteVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert!(!control.show_vm("full").unwrap().summary.origin.unwrap().linked);
+}
+
+#[test]
+fn a_template_is_cloned_and_not_changed() {
+    let (site, control) = site(&["web1"]);
+    let (make, undo) = (TemplateVm::default(), TemplateVm { undo: true });
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(code(control.template_vm(&caller(2), "web1", &make)), ErrorCode::Conflict);
+    assert_eq!(code(control.template_vm(&caller(2), "web1", &undo)), ErrorCode::Conflict);
+    control.stop_vm(&caller(3), "web1", &StopVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    control.template_vm(&caller(4), "web1", &make).unwrap();
+    assert!(settle_down(&site, &control));
+    assert!(control.show_vm("web1").unwrap().summary.template);
+
+    let size = ResizeDisk { size_bytes: strongroom_types::VolumeSize::new(1 << 40).unwrap() };
+    let revert = RevertVm::default();
+    let refused = control.start_vm(&caller(5), "web1", &StartVm::default()).unwrap_err();
+    assert!(refused.message.contains("is a template"), "{}", refused.message);
+    assert!(refused.next_step.unwrap().contains("--undo"));
+    assert_eq!(code(control.restart_vm(&caller(5), "web1", &StopVm::default())), ErrorCode::Conflict);
+    assert_eq!(code(control.set_vm(&caller(5), "web1", &PatchVm::default(), None)), ErrorCode::Conflict);
+    assert_eq!(code(control.resize_disk(&caller(5), "web1", "disk0", &size)), ErrorCode::Conflict);
+    assert_eq!(code(control.revert_vm(&caller(5), "web1", "template", &revert)), ErrorCode::Conflict);
+    assert_eq!(code(control.delete_snapshot(&caller(5), "web1", "template")), ErrorCode::Conflict);
+    for (by, wish) in [(6, link("web2")), (7, link("web3")), (8, CloneVm { linked: false, ..link("full") })] {
+        control.clone_vm(&caller(by), "web1", &wish).unwrap();
+        assert!(settle_down(&site, &control));
+        let clone = control.show_vm(wish.name.as_str()).unwrap();
+        assert!(!clone.summary.template && clone.snapshots.is_empty());
+    }
+    let snapshots = control.list_snapshots("web1").unwrap();
+    assert_eq!(snapshots.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["template"]);
+    assert_eq!(code(control.delete_vm(&caller(9), "web1", &DeleteVm::default())), ErrorCode::InUse);
+    control.rotate_key(&caller(10), "web1", &RotateKey::default()).unwrap();
+    assert!(settle_down(&site, &control));
+
+    control.template_vm(&caller(11), "web1", &undo).unwrap();
+    control.delete_snapshot(&caller(12), "web1", "template").unwrap();
+    assert!(settle_down(&site, &control));
+    control.start_vm(&caller(13), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    assert_eq!(site.host.lock().violations, [""; 0]);
 }

@@ -351,6 +351,14 @@ impl StagedVm {
         &self.building
     }
 
+    /// Removes what a creation that failed has left.
+    ///
+    /// # Errors
+    /// If it contains something foreign.
+    pub fn abandon(self) -> Result<(), VmDirectoryError> {
+        clear(&self.building)
+    }
+
     /// Gives it its name, durably. Its configuration must be in it.
     ///
     /// # Errors

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_datastore::file::{
-    Access, CreateOptions, OpenOptions, Protection, Provisioning, create as make_volume, delete, open, rename,
+    Access, CreateOptions, Descriptor, OpenOptions, Protection, Provisioning, create as make_volume, delete,
+    open, rename,
 };
 use strongroom_host::attestation::Attested;
 use strongroom_host::orders::{Report, Task, Way};
@@ -159,6 +160,10 @@ impl Job<'_> {
         for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
             tell(wire, done, total)?;
             let path = staged.path().join(disk.name.as_str());
+            if let Some(origin) = origin.as_ref().filter(|origin| origin.is_linked()) {
+                makers.link(origin, &path, disk)?;
+                continue;
+            }
             let content = origin.as_ref().map(|origin| origin.volume(&disk.name)).transpose()?;
             if let Some(content) = &content {
                 disk.size_bytes = content.size()?;
@@ -168,10 +173,19 @@ impl Job<'_> {
                 makers.copy(&content, &path, &disk.key, wire)?;
             }
         }
-        makers.make_own(staged.path(), &spec)?;
-        if let Some(variables) = origin.map(|origin| origin.variables()).transpose()?.flatten() {
-            let path = staged.path().join(OwnVolume::Nvram.name());
-            makers.copy(&variables, &path, &spec.own_key().clone(), wire)?;
+        let variables = staged.path().join(OwnVolume::Nvram.name());
+        match &origin {
+            Some(origin) if origin.is_linked() => {
+                makers.link_variables(origin, &variables, &spec)?;
+                makers.make_own(staged.path(), &spec)?;
+            }
+            origin => {
+                makers.make_own(staged.path(), &spec)?;
+                let content = origin.as_ref().map(Origin::variables).transpose()?.flatten();
+                if let Some(content) = content {
+                    makers.copy(&content, &variables, &spec.own_key().clone(), wire)?;
+                }
+            }
         }
         let made = facts_in(staged.path(), &spec)?;
         let mut record = VmRecord::new(spec.clone(), None);
@@ -423,6 +437,27 @@ impl Makers {
         let protection = self.protection(disk)?;
         let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity };
         let made = make_volume(path, &options)?;
+        self.made(disk, &made)
+    }
+
+    /// Makes the volume of a linked clone, and records its size, its id and its key's id in `disk`.
+    ///
+    /// # Errors
+    /// Also if a key is unavailable.
+    fn link(&mut self, origin: &Origin<'_>, path: &Path, disk: &mut Disk) -> Result<(), Problem> {
+        let made = origin.link_disk(&disk.name, path, self.kek_of(&disk.key)?)?;
+        disk.size_bytes = made.size_bytes;
+        self.made(disk, &made)
+    }
+
+    /// Makes the volume of UEFI's variables of a linked clone, if its origin has one.
+    fn link_variables(&mut self, origin: &Origin<'_>, path: &Path, spec: &VmSpec) -> Result<(), Problem> {
+        let Ok(name) = OwnVolume::Nvram.name().parse() else { return Ok(()) };
+        origin.link(&name, path, self.kek_of(spec.own_key())?).map(drop)
+    }
+
+    /// Records a new volume's id and its key's id.
+    fn made(&mut self, disk: &mut Disk, made: &Descriptor) -> Result<(), Problem> {
         (disk.volume, disk.least_generation) = (Some(made.volume), made.generation);
         if let DiskKey::Provider { key, kek, next: None } = &mut disk.key {
             *kek = Some(self.kek(&key.clone()).map_err(key_problem)?.id());

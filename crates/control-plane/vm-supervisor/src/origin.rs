@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use strongroom_datastore::file::{Access, OpenOptions, open};
+use strongroom_datastore::file::{
+    Access, CloneOrigin, DatastoreError, Descriptor, OpenOptions, describe, link_snapshot, open,
+};
 use strongroom_host::protocol::{CloneSource, DiskName, OwnVolume, Problem};
 use strongroom_host::served::served;
 use strongroom_io::{Disk as Stage, Plain};
@@ -13,7 +15,7 @@ use strongroom_types::VolumeSize;
 use strongroom_worker::{Progress, assemble, assemble_destaged, copy_disk};
 
 use crate::export::{LOCK_WAIT, open_to_read};
-use crate::job::granted;
+use crate::job::{granted, key_problem};
 use crate::keys::VmKeys;
 use crate::own_volume::protection;
 
@@ -42,15 +44,61 @@ impl<'a> Origin<'a> {
     /// # Errors
     /// Also if the origin does not have it.
     pub fn volume(&self, disk: &DiskName) -> Result<OriginVolume, Problem> {
-        self.open(disk)?.ok_or_else(|| {
-            let message = match self.source.snapshot {
-                Some(snapshot) => {
-                    format!("snapshot {snapshot} of VM {} has no {disk}", self.source.spec.name)
-                }
-                None => format!("VM {} has no {disk}", self.source.spec.name),
-            };
-            Problem::new("no_such_disk", message)
-        })
+        self.open(disk)?.ok_or_else(|| self.lacks(disk))
+    }
+
+    /// Whether volumes share its layers, instead of being copied.
+    pub fn is_linked(&self) -> bool {
+        self.source.linked
+    }
+
+    /// Makes a volume at `path` that shares the layers of a disk's snapshot, under this KEK.
+    ///
+    /// # Errors
+    /// As [`link`](Self::link), and if the origin does not have the disk.
+    pub fn link_disk(&self, disk: &DiskName, path: &Path, kek: Option<&Kek>) -> Result<Descriptor, Problem> {
+        self.link(disk, path, kek)?.ok_or_else(|| self.lacks(disk))
+    }
+
+    /// Makes a volume at `path` that shares the layers of a snapshot. Returns `None` if the
+    /// snapshot does not have the volume.
+    ///
+    /// # Errors
+    /// If its key is unavailable, its volume is another one or damaged, or it cannot be shared.
+    pub fn link(
+        &self,
+        name: &DiskName,
+        path: &Path,
+        kek: Option<&Kek>,
+    ) -> Result<Option<Descriptor>, Problem> {
+        let spec = &self.source.spec;
+        let snapshot = self.source.snapshot.ok_or_else(|| {
+            Problem::new("bad_request", "a linked clone is made of a snapshot, and none was named")
+        })?;
+        let Some(disk) = served(spec).into_iter().find(|disk| disk.name == *name) else { return Ok(None) };
+        let of = spec.volume_path(&disk.name);
+        let described = describe(&of)?.descriptor;
+        let theirs = self.keys.hold_for(&disk.key, Some(&described)).map_err(key_problem)?;
+        let options = OpenOptions {
+            protection: protection(theirs.as_deref()),
+            access: Access::ReadOnly,
+            lock_wait: LOCK_WAIT,
+            least_generation: disk.least_generation,
+        };
+        let origin = CloneOrigin { path: &of, volume: disk.volume, snapshot, options };
+        match link_snapshot(&origin, path, protection(kek)) {
+            Err(DatastoreError::NoSnapshot { .. }) => Ok(None),
+            linked => Ok(Some(linked?)),
+        }
+    }
+
+    fn lacks(&self, disk: &DiskName) -> Problem {
+        let vm = &self.source.spec.name;
+        let message = match self.source.snapshot {
+            Some(snapshot) => format!("snapshot {snapshot} of VM {vm} has no {disk}"),
+            None => format!("VM {vm} has no {disk}"),
+        };
+        Problem::new("no_such_disk", message)
     }
 
     /// Opens the volume of UEFI's variables, if the origin has them.

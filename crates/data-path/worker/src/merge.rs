@@ -400,6 +400,7 @@ impl Channel<Sealed> for SealWatchChannel {
 mod tests {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
+    use std::rc::Rc;
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
@@ -433,7 +434,9 @@ mod tests {
         now: Content,
         snapshots: BTreeMap<SnapshotId, Content>,
         names: u32,
-        _datastore: tempfile::TempDir,
+        /// Its linked clones.
+        clones: Vec<Life>,
+        datastore: Rc<tempfile::TempDir>,
     }
 
     #[derive(Clone, Debug)]
@@ -463,6 +466,19 @@ mod tests {
         },
         /// Merges two layers while a client reads and writes, as in [`Beside`].
         MergeInUse(Beside),
+        /// Makes a linked clone of a snapshot.
+        Clone {
+            which: usize,
+        },
+        /// Does it to a linked clone.
+        InClone {
+            which: usize,
+            act: Box<Act>,
+        },
+        /// Deletes a linked clone.
+        DeleteClone {
+            which: usize,
+        },
     }
 
     /// What happens beside a merge of a volume in use.
@@ -477,8 +493,18 @@ mod tests {
     }
 
     fn acts() -> impl Strategy<Value = Act> {
+        let which = any::<usize>;
+        prop_oneof![
+            8 => own_acts(),
+            1 => which().prop_map(|which| Act::DeleteClone { which }),
+            3 => (which(), own_acts()).prop_map(|(which, act)| Act::InClone { which, act: Box::new(act) }),
+        ]
+    }
+
+    fn own_acts() -> impl Strategy<Value = Act> {
         let place = (0..BLOCKS, 1..12_u64);
         prop_oneof![
+            2 => any::<usize>().prop_map(|which| Act::Clone { which }),
             4 => (place.clone(), 1..255_u8).prop_map(|((block, blocks), fill)| Act::Write { block, blocks, fill }),
             2 => place.prop_map(|(block, blocks)| Act::Zero { block, blocks }),
             3 => Just(Act::Snapshot),
@@ -500,12 +526,14 @@ mod tests {
         })
     }
 
+    fn key(fill: u8) -> Kek {
+        KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [fill; 32]).unwrap()).unwrap()
+    }
+
     impl Life {
         fn new(encrypted: bool, provisioning: Provisioning) -> Self {
-            let datastore = tempfile::tempdir().unwrap();
-            let kek = encrypted.then(|| {
-                KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap()).unwrap()
-            });
+            let datastore = Rc::new(tempfile::tempdir().unwrap());
+            let kek = encrypted.then(|| key(7));
             let path = datastore.path().join("vm1");
             let life = Self {
                 path,
@@ -513,7 +541,8 @@ mod tests {
                 now: vec![0; BLOCKS as usize],
                 snapshots: BTreeMap::new(),
                 names: 0,
-                _datastore: datastore,
+                clones: Vec::new(),
+                datastore,
             };
             let options = CreateOptions {
                 size: VolumeSize::new(BLOCKS * BLOCK_BYTES).unwrap(),
@@ -610,7 +639,49 @@ mod tests {
                     self.merge_all();
                 }
                 Act::MergeInUse(ref beside) => self.merge_in_use(beside),
+                Act::Clone { which } => self.link(which),
+                Act::InClone { which, ref act } => {
+                    let count = self.clones.len();
+                    if count > 0 {
+                        self.clones[which % count].act(act);
+                    }
+                }
+                Act::DeleteClone { which } => {
+                    let count = self.clones.len();
+                    if count > 0 {
+                        let clone = self.clones.remove(which % count);
+                        delete(&clone.path, LOCK_WAIT).unwrap();
+                        self.clones.extend(clone.clones);
+                    }
+                }
             }
+        }
+
+        /// Makes a linked clone of a snapshot, under a key of its own.
+        fn link(&mut self, which: usize) {
+            let Some(snapshot) = self.chosen(which) else { return };
+            self.names += 1;
+            let name = format!("{}-{}", self.path.file_name().unwrap().to_str().unwrap(), self.names);
+            let path = self.path.with_file_name(name);
+            let kek = self.kek.as_ref().map(|_| key(100 + self.clones.len() as u8));
+            let options = self.options(Access::ReadOnly);
+            let origin = CloneOrigin { path: &self.path, volume: None, snapshot, options };
+            let protection = kek.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted);
+            match link_snapshot(&origin, &path, protection) {
+                Ok(_) => {}
+                // What a clone would hang on is being merged.
+                Err(DatastoreError::Merging { .. }) => return,
+                Err(error) => panic!("{error}"),
+            }
+            self.clones.push(Self {
+                path,
+                kek,
+                now: self.snapshots[&snapshot].clone(),
+                snapshots: BTreeMap::new(),
+                names: 0,
+                clones: Vec::new(),
+                datastore: Rc::clone(&self.datastore),
+            });
         }
 
         /// What the supervisor and the worker of an exposed volume do, in one process.
@@ -720,6 +791,7 @@ mod tests {
         }
 
         fn check(&self) {
+            self.clones.iter().for_each(Self::check);
             let disk = assemble_destaged(open(&self.path, &self.options(Access::ReadOnly)).unwrap()).unwrap();
             let mut client = Client::open(&*disk).unwrap();
             self.verify(&mut client);
@@ -733,7 +805,7 @@ mod tests {
         }
 
         /// Checks that every snapshot is unchanged, and that one layer is left once all are
-        /// deleted.
+        /// deleted, unless others have it too. Then its clones go on without it.
         fn end(&mut self) {
             while let Some(id) = self.chosen(0) {
                 revert(&self.path, id, None, &self.to_add()).unwrap();
@@ -743,10 +815,16 @@ mod tests {
             }
             self.merge_all();
             self.check();
-            let descriptor = describe(&self.path).unwrap().descriptor;
-            assert_eq!((descriptor.layers.len(), descriptor.snapshots.len()), (1, 0));
+            let described = describe(&self.path).unwrap();
+            let descriptor = described.descriptor;
+            let alone = described.shared_layers.is_empty();
+            assert_eq!((!alone || descriptor.layers.len() == 1, descriptor.snapshots.len()), (true, 0));
+            // A shared layer may be empty.
+            assert!(!alone || described.shared_bytes == 0);
             let leftovers: Vec<_> = strongroom_datastore::file::check(&self.path, self.kek.as_ref()).unwrap();
             assert!(leftovers.is_empty(), "{leftovers:?}");
+            delete(&self.path, LOCK_WAIT).unwrap();
+            self.clones.iter_mut().for_each(Self::end);
         }
     }
 

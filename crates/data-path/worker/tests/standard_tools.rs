@@ -15,7 +15,7 @@ use strongroom_io::{Disk, IoError, Plain, Request};
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_ring::Ring;
-use strongroom_types::{Extent, VolumeSize};
+use strongroom_types::{Extent, SnapshotId, VolumeSize};
 use strongroom_worker::stack::assemble_destaged;
 
 /// Not a multiple of the block size, and more than one sector of a record of discards covers.
@@ -106,12 +106,29 @@ fn a_volume_of_several_layers() {
     assert_eq!((byte(256 << 10), byte(16 << 20), byte((16 << 20) + (65 << 10))), (0, 1, 0));
     assert_eq!((byte(last_blocks), byte(GROWN_BYTES - 1)), (1, 3));
 
-    let read = || Command::new(READER).arg(&path).arg("--key-file").arg(&key_file).output().unwrap();
+    let read_of =
+        |path: &Path| Command::new(READER).arg(path).arg("--key-file").arg(&key_file).output().unwrap();
+    let read = || read_of(&path);
     let plain = read();
     assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
     assert!(plain.stdout == content, "another content");
 
-    let top = describe(&path).unwrap().descriptor.top;
+    // A linked clone reads the same, and what was written to it comes first.
+    let snapshot = NewSnapshot { id: SnapshotId::random(), name: "of-clone".parse().unwrap() };
+    let options = AddLayerOptions { protection, log_bytes: None, lock_wait: LOCK_WAIT, least_generation: 0 };
+    create_snapshot(&path, &snapshot, &options).unwrap();
+    let clone = datastore.path().join("clone");
+    let access = Access::ReadOnly;
+    let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation: 0 };
+    let origin = CloneOrigin { path: &path, volume: None, snapshot: snapshot.id, options };
+    link_snapshot(&origin, &clone, protection).unwrap();
+    use_volume(&clone, &kek, GROWN_BYTES, |driver| fill(driver, 8192, 4096, 4));
+    let of_clone = read_of(&clone);
+    assert!(of_clone.status.success(), "{}", String::from_utf8_lossy(&of_clone.stderr));
+    assert!(of_clone.stdout[8192..12_288] == [4; 4096] && of_clone.stdout[12_288..] == content[12_288..]);
+    assert!(read().stdout == content, "its origin has changed");
+
+    let top = describe(&path).unwrap().descriptor.snapshots[0].layer;
     let record = path.join(format!("discards-{top}"));
     let mut changed = fs::read(&record).unwrap();
     changed[20] ^= 1;

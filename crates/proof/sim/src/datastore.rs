@@ -78,8 +78,16 @@ impl Directory for SimDirectory {
         self.unlink(name)
     }
 
+    fn link(&self, _from: &dyn Directory, name: &str, file: &dyn StoredFile) -> Result<(), Errno> {
+        SimDirectory::link(self, name, file.as_any().downcast_ref::<SimFile>().ok_or(Errno::XDEV)?)
+    }
+
     fn allocated_bytes(&self, name: &str) -> Result<u64, Errno> {
         SimDirectory::allocated_bytes(self, name)
+    }
+
+    fn link_count(&self, name: &str) -> Result<u64, Errno> {
+        SimDirectory::link_count(self, name)
     }
 
     fn sync(&self) -> Result<(), Errno> {
@@ -132,6 +140,10 @@ fn is_exclusive(operation: FlockOperation) -> Result<bool, Errno> {
 impl StoredFile for SimFile {
     fn length(&self) -> Result<u64, Errno> {
         SimFile::length(self)
+    }
+
+    fn link_count(&self) -> Result<u64, Errno> {
+        SimFile::link_count(self)
     }
 
     fn set_length(&self, bytes: u64) -> Result<(), Errno> {

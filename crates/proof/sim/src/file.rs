@@ -13,7 +13,7 @@ use crate::change::Change;
 use crate::content::SpaceChange;
 use crate::faults::strikes;
 use crate::fs::{OpenHow, SimFs};
-use crate::names::Ino;
+use crate::names::{Ino, Target};
 use crate::state::{HandleId, State};
 
 /// An open file. Its lock ends with it.
@@ -64,7 +64,8 @@ impl SimDirectory {
                 _ => {}
             }
         }
-        let changes = vec![(self.ino, from.to_owned(), None), (self.ino, to.to_owned(), Some(ino))];
+        let changes =
+            vec![(self.ino, from.to_owned(), Target::Gone), (self.ino, to.to_owned(), Target::Moved(ino))];
         state.names().change(changes);
         state.tick();
         Ok(())
@@ -79,10 +80,33 @@ impl SimDirectory {
         if state.is_directory(ino) {
             return Err(Errno::ISDIR);
         }
-        let changes = vec![(self.ino, name.to_owned(), None)];
+        let changes = vec![(self.ino, name.to_owned(), Target::Gone)];
         state.names().change(changes);
         state.tick();
         Ok(())
+    }
+
+    /// Gives a file another name (`linkat`).
+    pub fn link(&self, name: &str, file: &SimFile) -> Result<(), Errno> {
+        let mut state = self.fs.state();
+        state.alive(self.mount)?;
+        state.name_fault()?;
+        if state.medium.names.get(self.ino, name).is_some() {
+            return Err(Errno::EXIST);
+        }
+        if !state.medium.names.lead_to(file.ino) {
+            return Err(Errno::NOENT);
+        }
+        state.names().change(vec![(self.ino, name.to_owned(), Target::Added(file.ino))]);
+        state.tick();
+        Ok(())
+    }
+
+    /// The number of names of a file in it.
+    pub fn link_count(&self, name: &str) -> Result<u64, Errno> {
+        let state = self.fs.state();
+        let ino = state.medium.names.get(self.ino, name).ok_or(Errno::NOENT)?;
+        Ok(state.medium.names.count(ino))
     }
 
     /// Makes its names durable (`fsync`).
@@ -134,6 +158,11 @@ impl SimFile {
 
     fn state_to_write(&self) -> Result<MutexGuard<'_, State>, Errno> {
         if self.writable { self.state() } else { Err(Errno::BADF) }
+    }
+
+    /// The number of its names.
+    pub fn link_count(&self) -> Result<u64, Errno> {
+        Ok(self.state()?.medium.names.count(self.ino))
     }
 
     /// Its length in bytes.

@@ -12,7 +12,7 @@ use strongroom_types::Extent;
 use crate::faults::Faults;
 use crate::file::{SimDirectory, SimFile};
 use crate::inode::Inode;
-use crate::names::Ino;
+use crate::names::{Ino, Target};
 use crate::reactor::SimReactor;
 use crate::state::{Habits, Medium, Node, State};
 
@@ -174,7 +174,7 @@ impl SimFs {
         }
         let ino = state.next_id();
         state.medium.nodes.insert(ino, Arc::new(Node::Directory));
-        state.names().change(vec![(parent, name.to_owned(), Some(ino))]);
+        state.names().change(vec![(parent, name.to_owned(), Target::Added(ino))]);
         state.tick();
         Ok(())
     }
@@ -191,7 +191,7 @@ impl SimFs {
         if !state.medium.names.list(ino).is_empty() {
             return Err(Errno::NOTEMPTY);
         }
-        state.names().change(vec![(parent, name.to_owned(), None)]);
+        state.names().change(vec![(parent, name.to_owned(), Target::Gone)]);
         state.tick();
         Ok(())
     }
@@ -206,8 +206,8 @@ impl SimFs {
         if state.medium.names.get(to_directory, to_name).is_some() {
             return Err(Errno::EXIST);
         }
-        let gone = (from_directory, from_name.to_owned(), None);
-        state.names().change(vec![gone, (to_directory, to_name.to_owned(), Some(ino))]);
+        let gone = (from_directory, from_name.to_owned(), Target::Gone);
+        state.names().change(vec![gone, (to_directory, to_name.to_owned(), Target::Moved(ino))]);
         state.tick();
         Ok(())
     }
@@ -244,7 +244,7 @@ impl SimFs {
             None => {
                 let ino = state.next_id();
                 state.medium.nodes.insert(ino, Arc::new(Node::File(Inode::default())));
-                state.names().change(vec![(directory, name.to_owned(), Some(ino))]);
+                state.names().change(vec![(directory, name.to_owned(), Target::Added(ino))]);
                 state.tick();
                 ino
             }

@@ -18,8 +18,19 @@ pub(crate) const ROOT: Ino = 1;
 
 type Entries = BTreeMap<(Ino, String), Ino>;
 
-/// An entry and its new target, if any.
-type NameChange = (Ino, String, Option<Ino>);
+/// What a change makes of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// It is gone.
+    Gone,
+    /// It leads to this file, beside the file's other entries.
+    Added(Ino),
+    /// It leads to this file, which has no other entry: only what has one name is renamed.
+    Moved(Ino),
+}
+
+/// An entry and what becomes of it.
+type NameChange = (Ino, String, Target);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
@@ -47,7 +58,12 @@ impl Names {
 
     /// Whether any name leads to the file.
     pub(crate) fn lead_to(&self, ino: Ino) -> bool {
-        self.current.values().any(|other| *other == ino)
+        self.count(ino) > 0
+    }
+
+    /// The number of names that lead to the file.
+    pub(crate) fn count(&self, ino: Ino) -> u64 {
+        self.current.values().filter(|other| **other == ino).count() as u64
     }
 
     /// Changes entries, in one transaction.
@@ -100,12 +116,15 @@ impl Names {
 }
 
 fn apply(entries: &mut Entries, changes: &[NameChange]) {
-    for (directory, name, ino) in changes {
-        entries.remove(&(*directory, name.clone()));
-        if let Some(ino) = ino {
-            // There are no hard links: a file that gets a name has no other.
-            entries.retain(|_, other| other != ino);
-            entries.insert((*directory, name.clone()), *ino);
+    for (directory, name, target) in changes {
+        let entry = (*directory, name.clone());
+        match target {
+            Target::Gone => drop(entries.remove(&entry)),
+            Target::Added(ino) => drop(entries.insert(entry, *ino)),
+            Target::Moved(ino) => {
+                entries.retain(|_, other| other != ino);
+                entries.insert(entry, *ino);
+            }
         }
     }
 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{authenticated, delete_snapshot, describe};
+use strongroom_datastore::file::{DescribedVolume, authenticated, delete_snapshot, describe};
 use strongroom_types::{SnapshotName, display_bytes};
 use strongroom_worker::control::{Answer, Client, ControlError, Request, SNAPSHOT_WITHIN};
 
 use super::super::open::OpenArguments;
 use super::merge::merge_all;
-use super::wait::await_merges;
+use super::wait::{WAITS_FOR_OTHERS, await_merges};
 use super::{find, to_change};
 use crate::error::CliError;
 use crate::output::Output;
@@ -52,6 +52,8 @@ struct Deleted {
     moved_bytes: u64,
     /// Whether there are layers left to merge.
     layers_to_merge: bool,
+    /// Whether they wait until no other volume has them.
+    waits_for_others: bool,
     /// Whether the process that exposes the volume merges them now.
     is_merging: bool,
 }
@@ -69,6 +71,7 @@ impl fmt::Display for Deleted {
                 f,
                 "; its layer is merged in the background, and `strongroom volume info {path}` shows how far that is"
             ),
+            (_, false) if self.waits_for_others => write!(f, "; {WAITS_FOR_OTHERS}"),
             (true, false) => write!(f, "; `strongroom volume snapshot merge {path}` gives its space back"),
             (false, false) => Ok(()),
         }
@@ -95,8 +98,14 @@ impl DeleteArguments {
             generation: merged.generation.unwrap_or(descriptor.generation),
             moved_bytes: merged.moved_bytes,
             layers_to_merge: false,
+            waits_for_others: self.waits_for_others()?,
             is_merging: false,
         })
+    }
+
+    fn waits_for_others(&self) -> Result<bool, CliError> {
+        let DescribedVolume { descriptor, shared_layers, .. } = describe(&self.path)?;
+        Ok(descriptor.waits_for_others(&shared_layers))
     }
 
     /// Asks the process that exposes the volume to do it.
@@ -120,6 +129,7 @@ impl DeleteArguments {
                     generation,
                     moved_bytes: 0,
                     layers_to_merge,
+                    waits_for_others: self.waits_for_others()?,
                     is_merging,
                 })
             }

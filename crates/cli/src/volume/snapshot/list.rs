@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{SnapshotRecord, describe};
+use strongroom_datastore::file::{DescribedVolume, SnapshotRecord, describe};
 use strongroom_types::{SnapshotName, counted};
 use strongroom_worker::control::{MergeStatus, status_of};
 
-use super::wait::in_words;
+use super::wait::{WAITS_FOR_OTHERS, in_words};
 use crate::error::CliError;
 use crate::output::{Output, utc};
 
@@ -31,6 +31,8 @@ struct Listed {
     snapshots: Vec<ListedSnapshot>,
     /// Whether there are layers to merge.
     layers_to_merge: bool,
+    /// Whether these wait until no other volume has them.
+    waits_for_others: bool,
     /// How far an exposed volume's merge has come.
     merge: Option<MergeStatus>,
 }
@@ -65,9 +67,10 @@ impl fmt::Display for Listed {
         if let Some(merge) = &self.merge {
             return write!(f, "; merge: {}", in_words(merge));
         }
-        match self.layers_to_merge {
-            true => write!(f, "; `strongroom volume snapshot merge` gives space back"),
-            false => Ok(()),
+        match (self.waits_for_others, self.layers_to_merge) {
+            (true, _) => write!(f, "; {WAITS_FOR_OTHERS}"),
+            (false, true) => write!(f, "; `strongroom volume snapshot merge` gives space back"),
+            (false, false) => Ok(()),
         }
     }
 }
@@ -75,7 +78,7 @@ impl fmt::Display for Listed {
 impl ListArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let descriptor = describe(&self.path)?.descriptor;
+        let DescribedVolume { descriptor, shared_layers, .. } = describe(&self.path)?;
         let snapshot_below = |from| descriptor.nearest_snapshot(from).map(|found| found.id);
         let current = snapshot_below(Some(descriptor.top));
         let list = |record: &SnapshotRecord| {
@@ -94,6 +97,7 @@ impl ListArguments {
             path: self.path.clone(),
             snapshots: descriptor.snapshots.iter().map(list).collect(),
             layers_to_merge: descriptor.has_layers_to_merge(),
+            waits_for_others: descriptor.waits_for_others(&shared_layers),
             merge: status_of(&self.path).and_then(|status| status.merge).map(|merge| *merge),
         })
     }

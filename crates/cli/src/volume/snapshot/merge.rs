@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{Descriptor, OpenOptions, describe};
+use strongroom_datastore::file::{DescribedVolume, OpenOptions, describe};
 use strongroom_processes::Signals;
 use strongroom_types::{display_bytes, parse_bytes};
 use strongroom_worker::control::{
@@ -14,7 +14,7 @@ use strongroom_worker::control::{
 use strongroom_worker::{Progress, merge_next};
 
 use super::super::open::OpenArguments;
-use super::wait::{await_merges, in_words};
+use super::wait::{WAITS_FOR_OTHERS, await_merges, in_words};
 use super::{of_merge, to_change};
 use crate::error::CliError;
 use crate::output::Output;
@@ -68,6 +68,8 @@ struct Ordered {
     path: PathBuf,
     /// Nothing once no layers are left to be merged.
     merge: Option<MergeStatus>,
+    /// Whether layers wait until no other volume has them.
+    waits_for_others: bool,
     layers: usize,
     generation: u64,
 }
@@ -84,6 +86,7 @@ impl fmt::Display for Ordered {
                 )
             }
             Some(merge) => write!(f, "{path}: merge: {}", in_words(merge)),
+            None if self.waits_for_others => write!(f, "{path}: {WAITS_FOR_OTHERS}"),
             None => write!(f, "{path}: no layers are left to be merged; layers now: {layers}"),
         }
     }
@@ -93,6 +96,8 @@ impl fmt::Display for Ordered {
 struct MergedVolume {
     path: PathBuf,
     moved_bytes: u64,
+    /// Whether layers wait until no other volume has them.
+    waits_for_others: bool,
     layers: usize,
     generation: u64,
 }
@@ -101,6 +106,7 @@ impl fmt::Display for MergedVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, moved_bytes, layers, .. } = self;
         match moved_bytes {
+            0 if self.waits_for_others => write!(f, "{}: {WAITS_FOR_OTHERS}", path.display()),
             0 => write!(f, "{} has no layers to be merged", path.display()),
             moved => {
                 write!(f, "{}: {} were merged; layers now: {layers}", path.display(), display_bytes(*moved))
@@ -121,10 +127,11 @@ impl MergeArguments {
         }
         let key = self.open.ask_for_key(&self.path)?;
         let merged = merge_all(&self.path, &to_change(&self.path, &self.open, &key)?, output)?;
-        let descriptor = describe(&self.path)?.descriptor;
+        let DescribedVolume { descriptor, shared_layers, .. } = describe(&self.path)?;
         output.answer(&MergedVolume {
             path: self.path.clone(),
             moved_bytes: merged.moved_bytes,
+            waits_for_others: descriptor.waits_for_others(&shared_layers),
             layers: descriptor.layers.len(),
             generation: merged.generation.unwrap_or(descriptor.generation),
         })
@@ -149,8 +156,14 @@ impl MergeArguments {
         if self.wait && merge.take().is_some() {
             await_merges(&self.path, output)?;
         }
-        let Descriptor { layers, generation, .. } = describe(&self.path)?.descriptor;
-        output.answer(&Ordered { path: self.path.clone(), merge, layers: layers.len(), generation })
+        let DescribedVolume { descriptor, shared_layers, .. } = describe(&self.path)?;
+        output.answer(&Ordered {
+            path: self.path.clone(),
+            merge,
+            waits_for_others: descriptor.waits_for_others(&shared_layers),
+            layers: descriptor.layers.len(),
+            generation: descriptor.generation,
+        })
     }
 }
 

@@ -53,6 +53,10 @@ pub fn await_merges(path: &Path, output: &Output) -> Result<(), CliError> {
     }
 }
 
+/// Why layers that could be merged are not.
+pub const WAITS_FOR_OTHERS: &str =
+    "layers wait until no other volume has them: a linked clone, or the volume that this one is a clone of";
+
 /// How far a merge has come, in words.
 pub fn in_words(merge: &MergeStatus) -> String {
     let MergeStatus { state, copied_bytes, total_bytes, reason } = merge;

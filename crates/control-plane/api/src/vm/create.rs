@@ -68,13 +68,15 @@ pub struct CreateVm {
 }
 
 /// A request for a clone: a new VM with the hardware and the disks' content of another one. It has
-/// a key, network addresses, a TPM and a seed of its own.
+/// a key, network addresses, a TPM and a seed of its own. Its content is copied, or shared by
+/// `linked`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CloneVm {
     /// The name of the new VM.
     pub name: Name,
-    /// The snapshot whose content it gets, by name or id. Without one, the VM must be off.
+    /// The snapshot whose content it gets, by name or id. Without one, the VM must be off, unless
+    /// the clone is linked.
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
@@ -82,6 +84,30 @@ pub struct CloneVm {
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
+    /// Whether its disks share the layers of the snapshot, so that nothing is copied. Without a
+    /// snapshot, the VM first gets one that is named after the clone.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub linked: bool,
+}
+
+/// A request that a VM becomes a template: it is off, can be cloned, and is neither started nor
+/// changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TemplateVm {
+    /// Whether a template becomes a VM again.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub undo: bool,
+}
+
+/// Options for the deletion of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeleteVm {
+    /// Deletes a VM with linked clones. They keep reading what they share with it, under their own
+    /// keys: that content is not gone with the VM's key.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub leave_to_clones: bool,
 }
 
 /// A request for a disk.

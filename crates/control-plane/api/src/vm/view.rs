@@ -51,6 +51,27 @@ pub struct VmSummary {
     /// The reason for its state, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Whether it is a template.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub template: bool,
+    /// The VM that it is a clone of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<VmOrigin>,
+}
+
+/// The VM that a clone was made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VmOrigin {
+    /// Its id.
+    #[schema(value_type = Uuid)]
+    pub id: VmId,
+    /// Its name, or the one that it had, if it is gone.
+    pub name: Name,
+    /// Whether it is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_gone: bool,
+    /// Whether the clone is linked: its disks were made of the layers of a snapshot.
+    pub linked: bool,
 }
 
 /// A VM with all of its details.
@@ -100,6 +121,9 @@ pub struct VmView {
     /// Its snapshots, in the order in which they were made.
     #[serde(default)]
     pub snapshots: Vec<Snapshot>,
+    /// The linked clones that share its disks, by name, including clones of clones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub linked_clones: Vec<Name>,
     /// The key that it is encrypted under, once the key exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<VmKey>,

@@ -109,7 +109,9 @@ impl Control {
             Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
             Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
             Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
-            Work::ChangeSnapshots { change, failures } => self.change_the_snapshots(&step, change, *failures),
+            Work::ChangeSnapshots { change, failures, makes_template } => {
+                self.change_the_snapshots(&step, change, *failures, *makes_template)
+            }
             Work::RotateKey { provider, request, to: None, .. } => {
                 self.make_next_key(&step, provider, *request)
             }
@@ -137,6 +139,11 @@ impl Control {
         let awaited = step.vm.hardware.disks.iter().any(|disk| disk.sealing == DiskSealing::Awaited);
         if awaited {
             return self.make_key(step);
+        }
+        if let Some(from) = from
+            && let Some(snapshot) = &from.new_snapshot
+        {
+            return self.snapshot_origin(step, fill, from, snapshot);
         }
         if step.task.operation.is_none() && from.is_some_and(|from| self.origin_told(from).is_none()) {
             return self.drop_unmade(step, Some(origin_gone()));
@@ -250,7 +257,7 @@ impl Control {
     /// Removes a VM that was not made from the inventory, because of this problem or a
     /// cancellation. The key that was made for it is deactivated: nothing is sealed under it, and
     /// no other VM is ever granted it.
-    fn drop_unmade(&self, step: &Step, problem: Option<Problem>) -> Result<Next, Failure> {
+    pub(super) fn drop_unmade(&self, step: &Step, problem: Option<Problem>) -> Result<Next, Failure> {
         let vm = &step.vm;
         let was_made = vm.key_wish.is_some();
         let mut draft = self.draft();
@@ -573,6 +580,7 @@ impl Control {
     }
 
     fn end_task(&self, task: &Row<TaskRecord>, draft: Draft, end: End) -> Result<Next, Failure> {
+        let draft = self.release_origin(task, draft);
         let mut record = TaskRecord::clone(&task.record);
         let (kind, object) = (record.task.kind, record.task.object.clone());
         let (state, word, message) = match end {
@@ -668,6 +676,8 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmSnapshotRevert => format!("VM {name} was reverted to a snapshot"),
         TaskKind::VmSnapshotDelete => format!("a snapshot of VM {name} was deleted"),
         TaskKind::VmSnapshotSchedule => format!("VM {name} has another snapshot schedule"),
+        TaskKind::VmTemplate => format!("VM {name} is a template"),
+        TaskKind::VmTemplateUndo => format!("VM {name} is a template no more"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),
         _ => format!("{} of {name} is done", kind.as_str()),
     }

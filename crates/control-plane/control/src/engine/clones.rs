@@ -2,23 +2,38 @@
 //!
 //! A clone is made like a new VM, with the hardware of its origin, and with a key, an id,
 //! addresses, a TPM and a seed of its own. Its host copies the volumes, re-encrypted, before the VM
-//! has its name.
+//! has its name. The volumes of a linked clone share the layers of a snapshot instead:
+//!
+//! ```text
+//! the clone's key -> the origin's new snapshot, unless one was named -> the clone's volumes
+//! ```
+//!
+//! The task works on the origin, too, until it has the snapshot.
 
 use std::path::Path;
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, CloneVm, CreateVm, EncryptionWish, Nic};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
-use strongroom_host::protocol::CloneSource;
+use strongroom_host::protocol::{
+    CloneSource, DiskName, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
+};
+use strongroom_types::{SnapshotId, VmId};
 
-use super::Control;
-use super::snapshots::{snapshot_in, snapshots_of};
-use super::wishes::{Caller, idle_vm, state};
+use super::advance::{Next, Step, keep_volumes};
+use super::disks::FAILURES_MAX;
+use super::observe::Look;
+use super::operate::Operated;
+use super::snapshots::{free_name, snapshot_in, snapshots_of, told_problem};
+use super::wishes::{Caller, idle_vm, state, volumes_settled};
+use super::{Control, RETRY_PAUSE};
+use crate::inventory::{Draft, Failure, Row};
 use crate::problems;
 use crate::records::{CloneOf, DiskSealing, TaskRecord, VmRecord, Work};
 
 impl Control {
-    /// Requests a clone of a VM that is off, or of a snapshot of it.
+    /// Requests a clone of a VM that is off, or of a snapshot of it. A linked clone needs no
+    /// snapshot of a VM that runs: one is made for it.
     ///
     /// # Errors
     /// [`Problem`].
@@ -29,12 +44,21 @@ impl Control {
             }
             let origin = idle_vm(index, named)?;
             let power = self.power_of(index, origin);
+            let all = snapshots_of(index, origin);
+            let mut new_snapshot = None;
             let snapshot = match &wish.snapshot {
-                Some(named) => Some(snapshot_in(&snapshots_of(index, origin), origin, named)?.id),
+                Some(named) => Some(snapshot_in(&all, origin, named)?.id),
+                None if origin.template.is_some() => origin.template,
+                None if wish.linked => {
+                    volumes_settled(origin, power)?;
+                    new_snapshot = Some(snapshot_for(&all, &wish.name)?);
+                    None
+                }
                 None if power.is_on() => {
                     return Err(state(origin, power, "its disks change while they are copied").next(
                         format!(
-                            "clone a snapshot: `strongroom vm snapshot create {} NAME`, then --snapshot NAME",
+                            "clone a snapshot: `strongroom vm snapshot create {} NAME`, then --snapshot NAME; or make a \
+                             linked clone, with --linked",
                             origin.name
                         ),
                     ));
@@ -46,13 +70,89 @@ impl Control {
                 let message = format!("VM {} is on another host than that datastore", origin.name);
                 return Err(problems::invalid(message).next("choose a datastore of the VM's host"));
             }
+            if wish.linked && vm.datastore != origin.datastore {
+                let message = format!("VM {} is in another datastore, and shares nothing there", origin.name);
+                return Err(problems::invalid(message).next("leave out the datastore, or make a full clone"));
+            }
+            vm.origin = Some(origin.lineage_of_clone(wish.linked));
             for (disk, of) in vm.hardware.disks.iter_mut().zip(&origin.hardware.disks) {
                 (disk.name, disk.thick) = (of.name.clone(), of.thick);
             }
             let task = self.task(id, TaskKind::VmClone, vm.object(), caller);
-            let work = Work::Create { fill: Vec::new(), from: Some(CloneOf { vm: origin.id, snapshot }) };
-            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().create_named(&vm)))
+            let mut draft = self.draft().create_named(&vm);
+            if new_snapshot.is_some() {
+                draft = draft.replace(origin, &VmRecord { task: Some(id), ..VmRecord::clone(&origin.record) });
+            }
+            let (origin, linked) = (origin.id, wish.linked);
+            let from = CloneOf { vm: origin, snapshot, new_snapshot, linked, failures: 0 };
+            let work = Work::Create { fill: Vec::new(), from: Some(from) };
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft))
         })
+    }
+
+    /// Has the host make the snapshot that a linked clone hangs on.
+    pub(super) fn snapshot_origin(
+        &self,
+        step: &Step,
+        fill: &[DiskName],
+        from: &CloneOf,
+        snapshot: &NewVmSnapshot,
+    ) -> Result<Next, Failure> {
+        let Some(origin) = self.origin_held(step, from.vm) else {
+            return self.drop_unmade(step, Some(origin_gone()));
+        };
+        let change = SnapshotChange::Create { snapshot: snapshot.clone() };
+        let operated = self.operate(&step.task, &origin, step.seat, |datastore| {
+            Some(OperationKind::ChangeSnapshots { spec: Box::new(origin.told(datastore)?), change })
+        })?;
+        let vm = VmRecord::clone(&step.vm.record);
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(outcome) => {
+                if let Look::Unanswered(reason) = self.look_at(step.seat, origin.id)? {
+                    self.note(&step.task, reason)?;
+                    return Ok(Next::Wait(RETRY_PAUSE));
+                }
+                let volumes = OperationOutcome::into_volumes(outcome);
+                let mut free = VmRecord { task: None, ..VmRecord::clone(&origin.record) };
+                let kept = keep_volumes(&self.inventory.read(), &mut free, &volumes, self.draft());
+                let draft = match kept {
+                    Ok(draft) => draft.replace(&origin, &free),
+                    Err(problem) => return self.drop_unmade(step, Some(problem)),
+                };
+                let from = CloneOf { snapshot: Some(snapshot.id), new_snapshot: None, ..from.clone() };
+                let work = Work::Create { fill: fill.to_vec(), from: Some(from) };
+                self.turn_with(step, work, vm, draft)
+            }
+            Operated::Failed(problem) => {
+                let may_pass = matches!(problem.code, ErrorCode::HostFailed | ErrorCode::KeyUnavailable);
+                if !may_pass || from.failures >= FAILURES_MAX || step.task.task.cancelling {
+                    return self.drop_unmade(step, Some(problem));
+                }
+                let from = CloneOf { failures: from.failures + 1, ..from.clone() };
+                self.turn(step, Work::Create { fill: fill.to_vec(), from: Some(from) }, vm)?;
+                Ok(Next::Wait(RETRY_PAUSE))
+            }
+            Operated::Cancelled | Operated::Forgotten => self.drop_unmade(step, None),
+        }
+    }
+
+    /// The origin of a clone, as long as the task works on it.
+    fn origin_held(&self, step: &Step, origin: VmId) -> Option<Row<VmRecord>> {
+        let origin = self.inventory.read().vm(origin).cloned();
+        origin.filter(|origin| origin.task == Some(step.task.task.id))
+    }
+
+    /// Releases the origin of a clone, if the task still works on it.
+    pub(super) fn release_origin(&self, task: &TaskRecord, draft: Draft) -> Draft {
+        let Work::Create { from: Some(CloneOf { vm, .. }), .. } = &task.work else { return draft };
+        let origin = self.inventory.read().vm(*vm).cloned();
+        match origin.filter(|origin| origin.task == Some(task.task.id)) {
+            Some(origin) => {
+                draft.replace(&origin, &VmRecord { task: None, ..VmRecord::clone(&origin.record) })
+            }
+            None => draft,
+        }
     }
 
     /// Converts the origin of a clone for its host, without grants; `None` if it is gone, or lacks
@@ -61,8 +161,16 @@ impl Control {
         let origin = self.inventory.read().vm(of.vm).cloned()?;
         let datastore = self.datastore_path(&origin)?;
         let spec = origin.told(Path::new(&datastore))?;
-        Some(CloneSource { spec, snapshot: of.snapshot, grants: Vec::new() })
+        Some(CloneSource { spec, snapshot: of.snapshot, linked: of.linked, grants: Vec::new() })
     }
+}
+
+/// The snapshot that is made for a linked clone, named after it.
+fn snapshot_for(all: &VmSnapshots, clone: &Name) -> Result<NewVmSnapshot, Problem> {
+    let name = free_name(all, &format!("clone-{clone}"))?;
+    let snapshot = NewVmSnapshot { id: SnapshotId::random(), name, memory: false };
+    all.check_new(&snapshot).map_err(told_problem)?;
+    Ok(snapshot)
 }
 
 /// The request for a VM with the hardware of another one.

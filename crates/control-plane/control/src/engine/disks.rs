@@ -31,7 +31,7 @@ use crate::problems;
 use crate::records::{DiskRecord, DiskSealing, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
 
 /// How often a host may fail, for example by the death of a VM's supervisor, before the task fails.
-const FAILURES_MAX: u32 = 5;
+pub(super) const FAILURES_MAX: u32 = 5;
 
 impl Control {
     /// Requests another disk for a VM.

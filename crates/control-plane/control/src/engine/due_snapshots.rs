@@ -146,7 +146,8 @@ impl Deed {
     fn change(&self) -> SnapshotChange {
         match self {
             Self::Make { snapshot, name, .. } => {
-                SnapshotChange::Create { snapshot: NewVmSnapshot { id: snapshot.id, name: name.clone() } }
+                let (id, name) = (snapshot.id, name.clone());
+                SnapshotChange::Create { snapshot: NewVmSnapshot { id, name, memory: false } }
             }
             Self::MakeRoom { snapshot, .. } | Self::Trim { snapshot } => {
                 SnapshotChange::Delete { snapshot: *snapshot }
@@ -318,7 +319,7 @@ impl Control {
                 Step::Begin(deed) if deed.kind() == kind => deed,
                 _ => return Err(changed()),
             };
-            let work = Work::ChangeSnapshots { change: deed.change(), failures: 0 };
+            let work = Work::ChangeSnapshots { change: deed.change(), failures: 0, makes_template: false };
             let mut scheduled = ScheduleRecord::clone(&schedule.record);
             scheduled.rules[at].stage = deed.stage(task);
             let held = VmRecord { task: Some(task), ..VmRecord::clone(&vm.record) };
@@ -502,8 +503,12 @@ impl Judge<'_> {
     }
 
     /// Whether nothing has written to the disks of a VM since the last snapshot of the rule: it was
-    /// off then, it is off, and it was not started, reverted or given another disk in between.
+    /// off then, it is off, and it was not started, reverted or given another disk in between. A
+    /// template does not change.
     fn is_unchanged(&self, power: PowerState) -> bool {
+        if self.vm.template.is_some() {
+            return true;
+        }
         let Some(last) = self.rule.made.last().filter(|last| last.while_off && !power.is_on()) else {
             return false;
         };

@@ -36,6 +36,7 @@ mod snapshot_schedule;
 mod snapshots;
 mod standings;
 mod statistics;
+mod templates;
 mod tickets;
 pub mod views;
 mod wishes;

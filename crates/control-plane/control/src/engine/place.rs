@@ -68,6 +68,8 @@ impl Control {
             task: Some(task),
             created_unix_seconds: self.now_unix_ms() / 1000,
             restarts_unix_ms: Vec::new(),
+            origin: None,
+            template: None,
         };
         check(&vm, &datastore.path)?;
         self.check_host(index, &vm)?;

@@ -248,6 +248,8 @@ impl Control {
                 task: None,
                 created_unix_seconds: self.now_unix_ms() / 1000,
                 restarts_unix_ms: Vec::new(),
+                origin: None,
+                template: None,
             };
             let kept = keep_volumes(index, &mut vm, &volumes, self.draft())?;
             let mut draft = kept.create_named(&vm);

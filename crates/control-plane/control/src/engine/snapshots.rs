@@ -17,11 +17,15 @@ use strongroom_vm::DiskKind;
 use super::Control;
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
+use super::templates::no_template_more;
 use super::views::memory_view;
 use super::wishes::{Caller, state, stop_it, volumes_settled};
 use crate::inventory::{Failure, Index};
 use crate::problems;
 use crate::records::{VmRecord, Work};
+
+/// The longest name of a snapshot, in bytes. Names are ASCII.
+const NAME_BYTES_MAX: usize = 63;
 
 impl Control {
     /// The snapshots of a VM, in the order in which they were made.
@@ -77,7 +81,8 @@ impl Control {
                     .next("start it and shut it down, or start it with --discard-memory"));
             }
             let to = snapshot_in(all, vm, snapshot)?.id;
-            let name = wish.keep_as.clone().map_or_else(|| free_name(all), Ok)?;
+            let named = wish.keep_as.clone();
+            let name = named.map_or_else(|| numbered(all, "before-revert"), Ok)?;
             let keep = NewVmSnapshot { id, name, memory: false };
             all.check_new(&keep).map_err(told_problem)?;
             let RevertVm { discard, disks_only, .. } = *wish;
@@ -88,7 +93,12 @@ impl Control {
     /// Requests the deletion of a snapshot.
     pub fn delete_snapshot(&self, caller: &Caller, named: &str, snapshot: &str) -> Result<Task, Problem> {
         self.snapshot_wish(caller, named, TaskKind::VmSnapshotDelete, |all, vm, _| {
-            Ok(SnapshotChange::Delete { snapshot: snapshot_in(all, vm, snapshot)?.id })
+            let snapshot = snapshot_in(all, vm, snapshot)?;
+            if vm.template == Some(snapshot.id) {
+                let message = format!("snapshot {} is the content of template {}", snapshot.name, vm.name);
+                return Err(problems::conflict(message).next(no_template_more(vm)));
+            }
+            Ok(SnapshotChange::Delete { snapshot: snapshot.id })
         })
     }
 
@@ -102,7 +112,7 @@ impl Control {
         self.indexed_vm_wish(caller, named, kind, |index, vm, power| {
             volumes_settled(vm, power)?;
             let change = change(&snapshots_of(index, vm), vm, power)?;
-            Ok(Work::ChangeSnapshots { change, failures: 0 })
+            Ok(Work::ChangeSnapshots { change, failures: 0, makes_template: false })
         })
     }
 
@@ -111,12 +121,13 @@ impl Control {
         step: &Step,
         change: &SnapshotChange,
         failures: u32,
+        makes_template: bool,
     ) -> Result<Next, Failure> {
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
             let spec = Box::new(step.vm.told(datastore)?);
             Some(OperationKind::ChangeSnapshots { spec, change: change.clone() })
         })?;
-        let again = Work::ChangeSnapshots { change: change.clone(), failures: failures + 1 };
+        let again = Work::ChangeSnapshots { change: change.clone(), failures: failures + 1, makes_template };
         let outcome = match operated {
             Operated::Done(outcome) => outcome,
             other => return self.not_changed(step, other, again, failures),
@@ -129,6 +140,11 @@ impl Control {
         if let SnapshotChange::Revert { .. } = change {
             // A disk has the size that it had then.
             vm.hardware.keep_sizes(&volumes);
+        }
+        if let SnapshotChange::Create { snapshot } = change
+            && makes_template
+        {
+            vm.template = Some(snapshot.id);
         }
         let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
         match kept {
@@ -186,11 +202,24 @@ pub(super) fn snapshot_in<'all>(
     })
 }
 
-/// A name that no snapshot of the VM has.
-fn free_name(all: &VmSnapshots) -> Result<SnapshotName, Problem> {
-    let names = (1..).map(|number: u32| format!("before-revert-{number}"));
+/// This name, if no snapshot of the VM has it, or else one with a number after it.
+pub(super) fn free_name(all: &VmSnapshots, wanted: &str) -> Result<SnapshotName, Problem> {
+    let short = wanted.get(..NAME_BYTES_MAX.min(wanted.len())).unwrap_or(wanted);
+    match all.named(short) {
+        None => parsed(short),
+        Some(_) => numbered(all, short.get(..NAME_BYTES_MAX - 4).unwrap_or(short)),
+    }
+}
+
+/// A name that no snapshot of the VM has: this one, and a number.
+fn numbered(all: &VmSnapshots, beginning: &str) -> Result<SnapshotName, Problem> {
+    let names = (1..).map(|number: u32| format!("{beginning}-{number}"));
     let free = names.take(all.list.len() + 1).find(|name| all.named(name).is_none()).unwrap_or_default();
-    free.parse().map_err(|error: strongroom_types::NameError| problems::invalid(error.to_string()))
+    parsed(&free)
+}
+
+fn parsed(name: &str) -> Result<SnapshotName, Problem> {
+    name.parse().map_err(|error: strongroom_types::NameError| problems::invalid(error.to_string()))
 }
 
 /// Converts a refusal by the rules that a host has too.

@@ -8,7 +8,7 @@ use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::vm::{
-    Disk, Dump, PowerState, SavedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
+    Disk, Dump, PowerState, SavedMemory, VmKey, VmListQuery, VmOrigin, VmSort, VmSummary, VmView, VolumeState,
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_host::protocol;
@@ -104,6 +104,7 @@ impl Control {
             suspended: seen.and_then(|seen| seen.suspended.as_ref()).map(memory_view),
             dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
             snapshots: seen.map(|seen| super::snapshots::views(&seen.snapshots)).unwrap_or_default(),
+            linked_clones: super::templates::linked_clones(&index, vm),
             key: hardware.keys().first().map(vm_key),
             datastore_ref: datastore.map_or_else(
                 || ObjectRef {
@@ -153,6 +154,16 @@ impl Control {
             policy: policy.map(|policy| policy.name.to_string()),
             task: vm.task,
             reason,
+            template: vm.template.is_some(),
+            origin: vm.origin.as_ref().map(|origin| {
+                let now = index.vm(origin.vm);
+                VmOrigin {
+                    id: origin.vm,
+                    name: now.map_or_else(|| origin.name.clone(), |now| now.name.clone()),
+                    is_gone: now.is_none(),
+                    linked: !origin.shares_with.is_empty(),
+                }
+            }),
         }
     }
 

@@ -7,7 +7,9 @@ use strongroom_api::datastore::AddDatastore;
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::policy::CreatePolicy;
 use strongroom_api::task::{Task, TaskKind, TaskState};
-use strongroom_api::vm::{CreateVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm};
+use strongroom_api::vm::{
+    CreateVm, DeleteVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
+};
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Problem};
 use strongroom_host::protocol::{DatastoreRequest, Dump, ImageFormat};
 use strongroom_types::counted;
@@ -18,6 +20,7 @@ use super::advance::{done, without_vm};
 use super::alarms::datastore_object;
 use super::fill::to_be_filled;
 use super::place::{addressed, check};
+use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
 use super::{Control, Stop};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
@@ -189,6 +192,7 @@ impl Control {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
             must_be_as_read(&format!("VM {}", vm.name), vm.revision.0, version)?;
+            refuse_of_template(vm, TaskKind::VmConfigure)?;
             self.must_be_off(index, vm)?;
             if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
                 let problem = state(vm, PowerState::Suspended, "its memory fits it as it is");
@@ -207,9 +211,13 @@ impl Control {
         })
     }
 
-    /// Requests the deletion of a VM and its volumes.
-    pub fn delete_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
-        self.vm_wish(caller, named, TaskKind::VmDelete, |vm, power| {
+    /// Requests the deletion of a VM and its volumes. What linked clones share with it stays with
+    /// them, which the caller has to accept.
+    pub fn delete_vm(&self, caller: &Caller, named: &str, how: &DeleteVm) -> Result<Task, Problem> {
+        self.indexed_vm_wish(caller, named, TaskKind::VmDelete, |index, vm, power| {
+            if !how.leave_to_clones {
+                without_clones(index, vm)?;
+            }
             if power.is_on() && power != PowerState::Unknown {
                 return Err(state(vm, power, "only one that is off can be deleted").next(stop_it(vm)));
             }
@@ -390,6 +398,7 @@ impl Control {
     ) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
             let vm = idle_vm(index, named)?;
+            refuse_of_template(vm, kind)?;
             let power = self.power_of(index, vm);
             let mut changed = VmRecord::clone(&vm.record);
             let work = change(index, &mut changed, power)?;

@@ -37,7 +37,7 @@ use strongroom_host::protocol::DiskName;
 use strongroom_types::{DatastoreId, VmId, VolumeId};
 pub use task::{AUTOMATIC, CloneOf, SCHEDULER, TaskRecord, Whole, Work};
 use uuid::Uuid;
-pub use vm::{KeyWish, ObservedRecord, VmRecord};
+pub use vm::{KeyWish, Lineage, ObservedRecord, VmRecord};
 
 /// The format of all records.
 pub const FORMAT: u32 = 1;

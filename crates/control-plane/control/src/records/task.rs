@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{Name, Problem};
-use strongroom_host::protocol::{DiskName, ImageFormat, OperationId, SnapshotChange, TicketId};
+use strongroom_host::protocol::{
+    DiskName, ImageFormat, NewVmSnapshot, OperationId, SnapshotChange, TicketId,
+};
 use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, SnapshotId, VmId, VolumeSize};
 
 use super::hardware::{DiskRecord, Hardware};
@@ -168,6 +170,9 @@ pub enum Work {
         /// How often the host has failed.
         #[serde(default)]
         failures: u32,
+        /// Whether the VM is a template as soon as it has the new snapshot.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        makes_template: bool,
     },
     /// Move the VM to another key: have the key made, unless it exists, and then every volume
     /// moved.
@@ -203,13 +208,28 @@ impl Work {
 }
 
 /// The origin of a clone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloneOf {
     /// The VM.
     pub vm: VmId,
     /// The snapshot; its present content without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// A snapshot that is made first, and cloned then. The task works on the origin until it is
+    /// there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_snapshot: Option<NewVmSnapshot>,
+    /// Whether the clone shares the layers of the snapshot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub linked: bool,
+    /// How often the host has failed to make the snapshot.
+    #[serde(default, skip_serializing_if = "is_never")]
+    pub failures: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+const fn is_never(count: &u32) -> bool {
+    *count == 0
 }
 
 /// The object that a disk is filled for.

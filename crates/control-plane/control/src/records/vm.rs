@@ -9,7 +9,7 @@ use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_host::protocol::{
     Dump, ObservedVm, SavedMemory, VmGeneration, VmReason, VmSnapshots, VmSpec, WaitingFor,
 };
-use strongroom_types::{DatastoreId, KeyRequestId, ProviderName, VmId};
+use strongroom_types::{DatastoreId, KeyRequestId, ProviderName, SnapshotId, VmId};
 use uuid::Uuid;
 
 use super::hardware::Hardware;
@@ -50,6 +50,25 @@ pub struct VmRecord {
     /// The recent automatic restarts within the window, in milliseconds since 1970.
     #[serde(default)]
     pub restarts_unix_ms: Vec<u64>,
+    /// The VM that it is a clone of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Lineage>,
+    /// If it is a template, the snapshot that has its content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<SnapshotId>,
+}
+
+/// The VM that a clone was made of. It may be gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    /// The VM.
+    pub vm: VmId,
+    /// Its name at that time.
+    pub name: Name,
+    /// The VMs whose layers a linked clone shares: the one that it was made of, and those whose
+    /// layers that one shared. Empty for a full clone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares_with: Vec<VmId>,
 }
 
 /// A request for a key. It is recorded before it is sent, and repeated after a crash, so it never
@@ -67,6 +86,21 @@ impl VmRecord {
     pub fn object(&self) -> ObjectRef {
         let id = Uuid::from_bytes(*self.id.as_bytes());
         ObjectRef { kind: ObjectKind::Vm, id: Some(id), name: self.name.to_string() }
+    }
+
+    /// Whether it is a linked clone that has layers of this VM.
+    pub fn shares_with(&self, vm: VmId) -> bool {
+        self.origin.as_ref().is_some_and(|origin| origin.shares_with.contains(&vm))
+    }
+
+    /// The lineage of a clone of this VM.
+    pub fn lineage_of_clone(&self, linked: bool) -> Lineage {
+        let mut shares_with = Vec::new();
+        if linked {
+            let before = self.origin.iter().flat_map(|origin| &origin.shares_with);
+            shares_with.extend(std::iter::once(&self.id).chain(before).copied());
+        }
+        Lineage { vm: self.id, name: self.name.clone(), shares_with }
     }
 
     /// The number of its last start, for the protocol.

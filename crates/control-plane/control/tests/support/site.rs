@@ -293,6 +293,12 @@ impl HostInside {
             OperationKind::Create { spec, from } => {
                 if let Some(from) = from {
                     self.take_grants(&from.grants, &from.spec)?;
+                    let has = |snapshot| {
+                        self.vms.get(&from.spec.id).is_some_and(|vm| vm.snapshots.get(snapshot).is_some())
+                    };
+                    if from.linked && !from.snapshot.is_some_and(has) {
+                        self.violations.push(format!("{} is linked to no snapshot", spec.name));
+                    }
                 }
                 if !self.datastores.contains_key(&spec.datastore) {
                     return Err(Problem::new("datastore_unknown", "no such datastore"));
@@ -479,7 +485,7 @@ impl HostInside {
                     OperationKind::ChangeSnapshots { spec, change } => {
                         let disks: Vec<_> = spec.disks.iter().map(|disk| disk.name.clone()).collect();
                         match change {
-                            SnapshotChange::Create { snapshot: NewVmSnapshot { id, name } }
+                            SnapshotChange::Create { snapshot: NewVmSnapshot { id, name, .. } }
                                 if vm.snapshots.named(name.as_str()).is_some_and(|known| known.id != *id) =>
                             {
                                 self.violations.push(format!("snapshot {name} was made twice"));

@@ -150,6 +150,9 @@ pub struct CloneSource {
     /// The snapshot; its present content without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// Whether the new volumes share the snapshot's layers. Otherwise all content is copied.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub linked: bool,
     /// Grants for its keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<Grant>,

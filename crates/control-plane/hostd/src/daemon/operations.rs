@@ -11,7 +11,7 @@ use strongroom_host::protocol::{
     CloneSource, DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm, OperationKind,
     OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
-use strongroom_host::vm_directory::{VmRecord, delete_vm};
+use strongroom_host::vm_directory::{StagedVm, VmRecord, delete_vm};
 use strongroom_host::vm_lock::VmLock;
 use strongroom_host::volume_facts::facts;
 use strongroom_host::wire::{Wire, WireError};
@@ -111,9 +111,31 @@ async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, from: Option<B
     }
     fits(hostd, &spec).await?;
     let task = Task::Create { spec: Box::new(spec.clone()), from };
-    let volumes = do_job(hostd, job, task, Vec::new()).await?;
-    learn(hostd, &spec).await?;
-    Ok(Some(OperationOutcome::Volumes(volumes)))
+    match do_job(hostd, job, task, Vec::new()).await {
+        Ok(volumes) => {
+            learn(hostd, &spec).await?;
+            Ok(Some(OperationOutcome::Volumes(volumes)))
+        }
+        Err(failure) => {
+            abandon(hostd, spec).await;
+            Err(failure)
+        }
+    }
+}
+
+/// Removes what a creation that failed has left: it takes space, and a linked clone's files keep
+/// the layers of its origin from being merged. What cannot be removed now is removed by the next
+/// attempt.
+async fn abandon(hostd: &Arc<Hostd>, spec: VmSpec) {
+    let run = hostd.run.clone();
+    let removed = blocking(move || {
+        let _lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN)
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        StagedVm::of(&spec).abandon().map_err(Problem::from)
+    });
+    if let Err(problem) = removed.await.and_then(|removed| removed) {
+        tracing::warn!("what is left of a VM that was not made stays: {}", problem.message);
+    }
 }
 
 async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {

@@ -228,6 +228,7 @@ pub(super) fn with_a_layer(
         log,
         integrity,
         closing: false,
+        volume: None,
     });
     (layered.top, layered.snapshots) = (id, snapshots);
     let pruned = layered.prune();

@@ -49,16 +49,9 @@ pub fn create_on(
     path: &Path,
     options: &CreateOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
-    check_name(path)?;
-    let parent = parent_of(path);
-    make_datastore(storage, parent)?;
-    VolumeDirectory::open_datastore(storage, parent)?.file_system()?;
-    if storage.exists(path) {
-        return Err(DatastoreError::Exists { path: path.to_owned() });
-    }
-
+    check_place(storage, path)?;
     let descriptor = describe_new(path, options)?;
-    let building = Building::start(storage, parent.join(format!("{BUILDING_PREFIX}{}", descriptor.volume)))?;
+    let building = Building::start(storage, path, descriptor.volume)?;
     let layer = &descriptor.layers[0];
     layer_files::make(
         &building.directory,
@@ -72,6 +65,18 @@ pub fn create_on(
     building.directory.write_descriptor(&encoded)?;
     building.finish(path)?;
     Ok(descriptor)
+}
+
+/// Refuses a path where no volume can be made. Makes the datastore's directory if it is missing.
+pub(super) fn check_place(storage: &dyn Storage, path: &Path) -> Result<(), DatastoreError> {
+    check_name(path)?;
+    let parent = parent_of(path);
+    make_datastore(storage, parent)?;
+    VolumeDirectory::open_datastore(storage, parent)?.file_system()?;
+    match storage.exists(path) {
+        true => Err(DatastoreError::Exists { path: path.to_owned() }),
+        false => Ok(()),
+    }
 }
 
 /// Durably gives a volume another name in its datastore. If the name is taken, it is an error and
@@ -155,6 +160,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         log,
         integrity,
         closing: false,
+        volume: None,
     });
     Ok(descriptor)
 }
@@ -182,15 +188,21 @@ pub(super) fn new_epoch(
 }
 
 /// A volume under construction. Unless it is finished, all of it is removed.
-struct Building<'a> {
+pub(super) struct Building<'a> {
     storage: &'a dyn Storage,
-    directory: VolumeDirectory,
+    pub(super) directory: VolumeDirectory,
     path: PathBuf,
     finished: bool,
 }
 
 impl<'a> Building<'a> {
-    fn start(storage: &'a dyn Storage, path: PathBuf) -> Result<Self, DatastoreError> {
+    /// Begins the volume that will lie at `path`.
+    pub(super) fn start(
+        storage: &'a dyn Storage,
+        path: &Path,
+        volume: VolumeId,
+    ) -> Result<Self, DatastoreError> {
+        let path = parent_of(path).join(format!("{BUILDING_PREFIX}{volume}"));
         storage.make_directory(&path).map_err(system("create", &path))?;
         let directory = VolumeDirectory::open(storage, &path)?;
         Ok(Self { storage, directory, path, finished: false })
@@ -198,7 +210,7 @@ impl<'a> Building<'a> {
 
     /// Renames it into place. The files and their names are durable before the directory gets its
     /// name.
-    fn finish(mut self, path: &Path) -> Result<(), DatastoreError> {
+    pub(super) fn finish(mut self, path: &Path) -> Result<(), DatastoreError> {
         self.directory.sync()?;
         put_in_place(self.storage, &self.path, path)?;
         self.finished = true;

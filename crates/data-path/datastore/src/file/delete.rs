@@ -6,6 +6,9 @@
 //! volume. An interrupted deletion can be repeated.
 //!
 //! If the file system is so full that it cannot even rename, the layers are emptied first.
+//!
+//! A file that other volumes have too ([`super::shared`]) only loses its name here. It is neither
+//! locked nor emptied: the others may be in use.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -51,10 +54,10 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     // Held until the end, so that no process opens a volume that is being deleted.
     lock::acquire(&*directory.handle, Sharing::Exclusive, lock_wait, path)?;
     let mut locked = Vec::new();
-    for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
+    for name in names.iter().filter(|name| layer_of_name(name).is_some() && !directory.is_shared(name)) {
         let layer = directory.file(name, OFlags::RDONLY).map_err(system("open a layer of", path))?;
         lock::acquire(&*layer, Sharing::Exclusive, lock_wait, path)?;
-        locked.push(layer);
+        locked.push((name, layer));
     }
     let remove = |name: &str| match directory.handle.remove(name) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -65,7 +68,9 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     directory.sync()?;
     let path = &match put_aside(storage, path) {
         Err(DatastoreError::Full { .. }) => {
-            empty_layers(&directory, &names)?;
+            // Under their locks nobody gives them another name.
+            let own = locked.iter().filter(|(_, layer)| layer.link_count().is_ok_and(|names| names == 1));
+            empty_layers(&directory, own.map(|(name, _)| name.as_str()))?;
             put_aside(storage, path)?
         }
         aside => aside?,
@@ -80,10 +85,13 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     sync_parent(storage, path)
 }
 
-/// Frees the space of all layers, but keeps their names: a directory without them would look like
-/// one that never held a volume. The layers are noise, now that the descriptor is gone.
-fn empty_layers(directory: &VolumeDirectory, names: &[String]) -> Result<(), DatastoreError> {
-    for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
+/// Frees the space of layers, but keeps their names: a directory without them would look like one
+/// that never held a volume. The layers are noise, now that the descriptor is gone.
+fn empty_layers<'name>(
+    directory: &VolumeDirectory,
+    names: impl Iterator<Item = &'name str>,
+) -> Result<(), DatastoreError> {
+    for name in names {
         let emptied = directory.file(name, OFlags::WRONLY).and_then(|layer| {
             layer.set_length(0)?;
             layer.sync()

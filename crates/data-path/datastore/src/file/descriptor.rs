@@ -3,8 +3,8 @@
 //! ```text
 //! offset  bytes  content
 //!      0      8  "STRGROOM"
-//!      8      4  format version, little-endian: 5 if the volume has snapshots, or a layer that only
-//!                version 5 can describe, otherwise 4; 1 to 3 are read too
+//!      8      4  format version, little-endian: the lowest from 4 on that can describe the volume;
+//!                1 to 3 are read too
 //!     12      4  length L of the body, little-endian, at most 1 MiB
 //!     16      L  the body: JSON, UTF-8
 //!   16+L     32  tag over bytes 0 .. 16+L: HMAC-SHA256 under the descriptor key; SHA-256 where there are no keys
@@ -21,9 +21,13 @@ use strongroom_types::{
 
 use super::error::DatastoreError;
 use super::log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP};
+use super::shared::SharedLayers;
 
 /// The newest format that this program writes and reads.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
+
+/// The format of a volume none of whose layers was made by another volume.
+const FORMAT_VERSION_WITHOUT_CLONES: u32 = 5;
 
 /// The format of a volume without snapshots, which programs that know none can read.
 const FORMAT_VERSION_WITHOUT_SNAPSHOTS: u32 = 4;
@@ -168,6 +172,10 @@ pub struct LayerRecord {
     /// known to be durable and outside its log. Format versions 1 to 4 had none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closing: bool,
+    /// The volume that made the layer, if that is another one: its tags and its record of discards
+    /// are bound to that volume. A linked clone has such layers. Format versions 1 to 5 had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<VolumeId>,
 }
 
 /// How a layer's blocks are tagged. The descriptor says so, so that an attacker cannot disable
@@ -250,6 +258,11 @@ impl Descriptor {
         self.layers.iter().find(|layer| layer.closing)
     }
 
+    /// The volume that the tags and the record of discards of a layer are bound to.
+    pub(super) fn maker_of(&self, layer: &LayerRecord) -> VolumeId {
+        layer.volume.unwrap_or(self.volume)
+    }
+
     /// The snapshot of this id.
     pub fn snapshot(&self, id: SnapshotId) -> Option<&SnapshotRecord> {
         self.snapshots.iter().find(|snapshot| snapshot.id == id)
@@ -301,19 +314,22 @@ impl Descriptor {
 
     /// The next two layers to merge: those of the merge under way, or a pair whose lower layer no
     /// snapshot has and on which no other layer lies. The pairs that a volume can merge while it is
-    /// in use come first, and those without its top before the top's.
-    pub fn next_merge(&self) -> Option<Merging> {
+    /// in use come first, and those without its top before the top's. Nothing is merged into a
+    /// layer that other volumes have too.
+    pub fn next_merge(&self, shared: &SharedLayers) -> Option<Merging> {
         let rank = |merging: &Merging| match self.is_in_chain(*merging) {
             true => u8::from(merging.from == self.top),
             false => 2,
         };
-        self.merging.or_else(|| self.mergeable().min_by_key(rank))
+        let next = || self.mergeable().filter(|merging| !shared.has(merging.into)).min_by_key(rank);
+        self.merging.map_or_else(next, |merging| (!shared.has(merging.into)).then_some(merging))
     }
 
     /// The next two layers that a volume can merge while it is in use. The upper one may be its
     /// top, which must get another one on it first.
-    pub fn next_merge_in_use(&self) -> Option<Merging> {
-        let next = || self.mergeable().filter(|merging| self.is_in_chain(*merging));
+    pub fn next_merge_in_use(&self, shared: &SharedLayers) -> Option<Merging> {
+        let can = |merging: &Merging| self.is_in_chain(*merging) && !shared.has(merging.into);
+        let next = || self.mergeable().filter(can);
         self.merge_in_use().or_else(|| next().min_by_key(|merging| merging.from == self.top))
     }
 
@@ -326,6 +342,15 @@ impl Descriptor {
     /// always be merged with a layer below it that no snapshot needs, and takes the next writes.
     pub fn has_layers_to_merge(&self) -> bool {
         self.merging.is_some() || self.mergeable().any(|merging| merging.from != self.top)
+    }
+
+    /// Whether a layer of its own waits to be merged into one that other volumes have too. A
+    /// clone's top on the layers of its origin does not count: that is how a clone begins.
+    pub fn waits_for_others(&self, shared: &SharedLayers) -> bool {
+        self.mergeable().any(|Merging { from, into }| {
+            let is_own = self.layer(into).is_some_and(|layer| layer.volume.is_none());
+            shared.has(into) && !shared.has(from) && (from != self.top || is_own)
+        })
     }
 
     /// Every pair of layers that can be merged.
@@ -358,9 +383,15 @@ impl Descriptor {
 
     /// The lowest format version that can describe it.
     fn format_version(&self) -> u32 {
+        if self.layers.iter().any(|layer| layer.volume.is_some()) {
+            return FORMAT_VERSION;
+        }
         let is_line = self.chain().count() == self.layers.len();
         let is_plain = self.snapshots.is_empty() && self.merging.is_none() && self.closing().is_none();
-        if is_line && is_plain { FORMAT_VERSION_WITHOUT_SNAPSHOTS } else { FORMAT_VERSION }
+        match is_line && is_plain {
+            true => FORMAT_VERSION_WITHOUT_SNAPSHOTS,
+            false => FORMAT_VERSION_WITHOUT_CLONES,
+        }
     }
 
     /// The epoch whose key authenticates a layer's absent blocks, if they are authenticated.
@@ -483,6 +514,12 @@ impl Descriptor {
                 && (!(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) || bytes % LOG_BYTES_STEP != 0)
             {
                 return Err(format!("the log of layer {} cannot have {bytes} bytes", layer.id));
+            }
+            if layer.volume == Some(self.volume) {
+                return Err(format!(
+                    "layer {} says that another volume made it, and names this one",
+                    layer.id
+                ));
             }
             if layer.integrity.is_some() && layer.epochs.is_empty() {
                 return Err(format!("layer {} has tags, and no key that could have made them", layer.id));

@@ -88,6 +88,19 @@ impl OpenLayer {
         self.files().iter().try_for_each(|file| flock(file, FlockOperation::NonBlockingLockShared))
     }
 
+    /// Checks that nobody else has any of its files locked, to read or to link to them. Its own
+    /// locks are shared ones afterwards, whatever it returns.
+    ///
+    /// # Errors
+    /// `WOULDBLOCK` if somebody has.
+    pub fn claim(&self) -> Result<(), Errno> {
+        let files = self.files();
+        // A lock that cannot become exclusive is lost.
+        let alone = files.iter().try_for_each(|file| flock(file, FlockOperation::NonBlockingLockExclusive));
+        self.share_locks()?;
+        alone
+    }
+
     /// Its blocks, and those of each layer below.
     pub fn into_blocks(self) -> Result<(LayerBlocks, Vec<LayerBlocks>), LogError> {
         LockedLayer::from(self).into_blocks()

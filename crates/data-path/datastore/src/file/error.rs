@@ -307,7 +307,10 @@ pub enum DatastoreError {
         error: LogError,
     },
     /// More layers on each other than a volume can be used with.
-    #[error("{path} would have {count} layers on each other; {most} are the most that can be opened")]
+    #[error(
+        "{path} would have {count} layers on each other; {most} are the most that can be opened. Delete snapshots \
+         first, or make a full clone, which has one"
+    )]
     LongChain {
         /// The volume.
         path: PathBuf,
@@ -335,6 +338,29 @@ pub enum DatastoreError {
         path: PathBuf,
         /// The most.
         most: usize,
+    },
+    /// A layer's file that other volumes have too, and that would be written to.
+    #[error(
+        "layer {layer} of {path} has files with {names} names: other volumes, such as linked clones, have them \
+         too, so they are not written to. Delete those first; nothing else may link to a volume's files"
+    )]
+    Shared {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// How many names a file of it has.
+        names: u64,
+    },
+    /// A linked clone whose origin is elsewhere, or has no room for another one.
+    #[error("{path} cannot be a linked clone of {origin}: {reason}; make a full clone")]
+    NotLinkable {
+        /// The clone.
+        path: PathBuf,
+        /// The volume that it would be a clone of.
+        origin: PathBuf,
+        /// Why not.
+        reason: &'static str,
     },
     /// A snapshot that already exists.
     #[error("{path} has a snapshot '{name}' already; choose another name, or delete that one first")]
@@ -496,6 +522,8 @@ impl DatastoreError {
             Self::LongChain { .. } => "long_chain",
             Self::ManyLayers { .. } => "many_layers",
             Self::ManySnapshots { .. } => "many_snapshots",
+            Self::Shared { .. } => "shared",
+            Self::NotLinkable { .. } => "not_linkable",
             Self::SnapshotExists { .. } => "snapshot_exists",
             Self::NoSnapshot { .. } => "no_snapshot",
             Self::NotClosed { .. } => "not_closed",

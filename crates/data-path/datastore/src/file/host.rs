@@ -11,8 +11,8 @@ use std::sync::Arc;
 use rustix::fs::{
     Advice, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags,
     ResolveFlags, SeekFrom, fadvise, fallocate, fcntl_getfl, fcntl_setfl, flock, fstat, fsync, ftruncate,
-    ioctl_getflags, ioctl_setflags, mkdir, openat, openat2, renameat, renameat_with, rmdir, seek, statat,
-    syncfs, unlinkat,
+    ioctl_getflags, ioctl_setflags, linkat, mkdir, openat, openat2, renameat, renameat_with, rmdir, seek,
+    statat, syncfs, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use strongroom_io::DataFile;
@@ -155,8 +155,24 @@ impl Directory for HostDirectory {
         unlinkat(&self.0, name, AtFlags::empty())
     }
 
+    /// The link is made by name: one by open file would need `/proc`, or a capability.
+    fn link(&self, from: &dyn Directory, name: &str, file: &dyn StoredFile) -> Result<(), Errno> {
+        let meant = fstat(file.as_fd().ok_or(Errno::OPNOTSUPP)?)?;
+        linkat(from, name, &self.0, name, AtFlags::empty())?;
+        let made = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (made.st_dev, made.st_ino) == (meant.st_dev, meant.st_ino) {
+            return Ok(());
+        }
+        let _ = self.remove(name);
+        Err(Errno::STALE)
+    }
+
     fn allocated_bytes(&self, name: &str) -> Result<u64, Errno> {
         Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?.st_blocks as u64 * 512)
+    }
+
+    fn link_count(&self, name: &str) -> Result<u64, Errno> {
+        Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?.st_nlink)
     }
 
     fn sync(&self) -> Result<(), Errno> {
@@ -221,6 +237,10 @@ impl StoredFile for HostFile {
             FileType::RegularFile => Ok(stat.st_size as u64),
             _ => Err(Errno::NOTSUP),
         }
+    }
+
+    fn link_count(&self) -> Result<u64, Errno> {
+        Ok(fstat(&self.0)?.st_nlink)
     }
 
     fn set_length(&self, bytes: u64) -> Result<(), Errno> {

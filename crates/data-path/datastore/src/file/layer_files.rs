@@ -20,6 +20,7 @@ use super::directory::{VolumeDirectory, discards_name, layer_name, log_name, sys
 use super::error::DatastoreError;
 use super::open::{Deks, Protection};
 use super::open_files::open_envelopes;
+use super::shared::refuse_shared;
 use super::storage::StoredFile;
 use super::tagging::Binding;
 use super::{discards, log, tags};
@@ -81,10 +82,14 @@ pub(super) fn grow(
     let (path, id) = (&directory.path, layer.id);
     // Opens the files again: the locked open files may belong to another process.
     let open = |name: &str, missing: DatastoreError, action| {
-        directory.file(name, OFlags::RDWR).map_err(|errno| match errno {
+        let file = directory.file(name, OFlags::RDWR).map_err(|errno| match errno {
             Errno::NOENT => missing,
             errno => system(action, path)(errno),
-        })
+        })?;
+        if id != grown.top {
+            refuse_shared(&*file, path, id)?;
+        }
+        Ok::<_, DatastoreError>(file)
     };
     // The process that does the I/O may be syncing the same files.
     let in_turn = directory.file_system()?.syncs_in_turn;
@@ -167,8 +172,8 @@ fn say_nothing_is_there(
     let deks = open_envelopes(path, descriptor, layer, kek)?;
     let Some(keys) = tag_keys(&deks, path)? else { return Ok(()) };
     let new = from_bytes..descriptor.layer_size(layer).block_aligned_bytes();
-    let said =
-        tags::say_nothing_is_there(tags, &Binding { volume: descriptor.volume, layer: layer.id }, &keys, new);
+    let binding = Binding { volume: descriptor.maker_of(layer), layer: layer.id };
+    let said = tags::say_nothing_is_there(tags, &binding, &keys, new);
     said.map_err(|error| no_room_for_tags(error, layer, path))
 }
 

@@ -88,7 +88,8 @@ pub fn open_merge_on(
 ) -> Result<Option<OpenMerge>, DatastoreError> {
     let options = OpenOptions { access: Access::ReadWrite, ..*options };
     let (mut head, top, deks) = open_locked(storage, path, &options)?;
-    let Some(merging) = head.descriptor.next_merge() else { return Ok(None) };
+    let shared = head.directory.shared_layers(&head.descriptor);
+    let Some(merging) = head.descriptor.next_merge(&shared) else { return Ok(None) };
     refuse_unclosed(path, &head.descriptor)?;
     if merging.from == head.descriptor.top {
         refuse_an_open_log(path, merging.from, &top)?;
@@ -102,37 +103,49 @@ pub fn open_merge_on(
 impl VolumeHead {
     /// Durably marks the layers as being merged, and extends the lower one for the other's blocks.
     fn mark(&mut self, merging: Merging, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        if self.descriptor.merging != Some(merging) {
+            self.set_merging(merging, protection)?;
+        }
+        if let Some(into) = self.descriptor.layer(merging.into) {
+            self.directory.refuse_shared(into)?;
+        }
         let from_size = self.descriptor.layer(merging.from).map(|layer| self.descriptor.layer_size(layer));
         let mut marked = self.descriptor.clone();
         let Some(into) = marked.layers.iter_mut().find(|layer| layer.id == merging.into) else {
             return Ok(());
         };
         let former_size = into.size_bytes;
-        if self.descriptor.merging == Some(merging) && former_size == from_size {
+        if former_size == from_size {
             return Ok(());
         }
         into.size_bytes = from_size;
         let into = into.clone();
-        marked.merging = Some(merging);
         marked.generation += 1;
-        if let Some(former_size) = former_size.filter(|former| Some(*former) != from_size) {
+        if let Some(former_size) = former_size {
             layer_files::grow(&self.directory, &marked, &into, former_size, protection)?;
         }
         self.replace_descriptor(marked, protection.keks())
     }
 
+    /// Durably marks the layers as being merged. From now on nobody links to the lower one, or
+    /// begins to read it, who does not yet have a lock.
+    fn set_merging(&mut self, merging: Merging, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        let mut marked = self.descriptor.clone();
+        marked.merging = Some(merging);
+        marked.generation += 1;
+        self.replace_descriptor(marked, protection.keks())
+    }
+
     /// Durably marks the next two layers that can be merged while the volume is in use, unless they
-    /// are marked. Returns them; `None` if there are none.
+    /// are marked. Returns them; `None` if there are none, or other volumes have the lower ones.
     ///
     /// # Errors
     /// If the descriptor cannot be replaced.
     pub fn mark_merge(&mut self, protection: Protection<'_>) -> Result<Option<Merging>, DatastoreError> {
-        let Some(merging) = self.descriptor.next_merge_in_use() else { return Ok(None) };
+        let shared = self.directory.shared_layers(&self.descriptor);
+        let Some(merging) = self.descriptor.next_merge_in_use(&shared) else { return Ok(None) };
         if self.descriptor.merging != Some(merging) {
-            let mut marked = self.descriptor.clone();
-            marked.merging = Some(merging);
-            marked.generation += 1;
-            self.replace_descriptor(marked, protection.keks())?;
+            self.set_merging(merging, protection)?;
         }
         Ok(Some(merging))
     }
@@ -156,8 +169,9 @@ impl VolumeHead {
     }
 
     /// Opens the lower layer of the marked merge to be written, for the process that does the I/O.
-    /// Returns its place below the top, from 0, and its open files. A process that reads it may go
-    /// on, but must have [shared its lock](OpenLayer::share_locks).
+    /// Returns its place below the top, from 0, and its open files. The process that does the I/O
+    /// may go on reading it, but must have [shared its lock](OpenLayer::share_locks), and nobody
+    /// else may read it ([`OpenLayer::claim`]).
     ///
     /// # Errors
     /// Those of [`Self::extend_merged_into`].
@@ -337,7 +351,8 @@ impl VolumeHead {
         }
         // What was wanted is all that can be merged, so the next two layers are marked at once.
         merged.merging = None;
-        merged.merging = merged.next_merge_in_use().filter(|next| next.from != merged.top);
+        let shared = self.directory.shared_layers(&merged);
+        merged.merging = merged.next_merge_in_use(&shared).filter(|next| next.from != merged.top);
         merged.generation += 1;
         Ok(merged)
     }

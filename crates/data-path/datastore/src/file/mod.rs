@@ -43,6 +43,7 @@ mod host;
 mod identity;
 mod key_needs;
 mod layer_files;
+mod link;
 mod list;
 pub mod lock;
 mod log;
@@ -53,6 +54,7 @@ mod places;
 mod renew_tags;
 mod reserve;
 mod rewrap;
+mod shared;
 mod sidecar_pages;
 mod snapshots;
 pub mod storage;
@@ -77,6 +79,7 @@ pub use filesystem::{FileSystem, FileSystemKind};
 pub use head::VolumeHead;
 pub use identity::{identify, identify_on, identity};
 pub use key_needs::{KeyNeeds, VolumeNeeds, key_needs, key_needs_on};
+pub use link::{CloneOrigin, link_snapshot, link_snapshot_on};
 pub use list::{ListedVolume, list, list_on};
 pub use log::destage::Destager;
 pub use log::{End, LOG_BYTES_MAX, LOG_BYTES_MIN, LogError, LogUse};
@@ -88,6 +91,7 @@ pub use open::{
 pub use places::{TPM_STATE, VM_FILE};
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};
+pub use shared::SharedLayers;
 pub use snapshots::{
     NewSnapshot, create_snapshot, create_snapshot_on, delete_snapshot, delete_snapshot_on, revert, revert_on,
 };

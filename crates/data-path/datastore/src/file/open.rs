@@ -166,8 +166,20 @@ pub fn open_snapshot(
     snapshot: SnapshotId,
     options: &OpenOptions<'_>,
 ) -> Result<OpenVolume, DatastoreError> {
+    let (head, layer, deks) = lock_snapshot(HOST, path, snapshot, options)?;
+    OpenVolume::of(head, layer, deks)
+}
+
+/// Opens and locks the layers of a snapshot to read. Returns them with the descriptor of a volume
+/// that has the snapshot's content.
+pub(super) fn lock_snapshot(
+    storage: &dyn Storage,
+    path: &Path,
+    snapshot: SnapshotId,
+    options: &OpenOptions<'_>,
+) -> Result<(VolumeHead, LockedLayer, Deks), DatastoreError> {
     let options = OpenOptions { access: Access::ReadOnly, ..*options };
-    let directory = VolumeDirectory::open(HOST, path)?;
+    let directory = VolumeDirectory::open(storage, path)?;
     let mut encoded = directory.read_descriptor()?;
     loop {
         refuse_the_other_sort(path, encoded.unverified(), options.protection)?;
@@ -183,7 +195,7 @@ pub fn open_snapshot(
             continue;
         }
         let (layer, deks) = opened?;
-        return OpenVolume::of(VolumeHead { directory, descriptor, access: options.access }, layer, deks);
+        return Ok((VolumeHead { directory, descriptor, access: options.access }, layer, deks));
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strongroom_keys::{Cipher, EnvelopeContext, Kek, Purpose};
-use strongroom_types::KeyEpoch;
+use strongroom_types::{KeyEpoch, LayerId};
 
 use super::descriptor::{
     CHAIN_LAYERS_MAX, Descriptor, EncodedDescriptor, EpochRecord, LayerRecord, LogRecord,
@@ -23,6 +23,7 @@ use super::filesystem::{FileSystem, FileSystemKind};
 use super::lock::{self, Sharing};
 use super::log;
 use super::open::{Access, Deks, OpenOptions, Protection};
+use super::shared::refuse_shared;
 use super::storage::StoredFile;
 use super::tags::{self, TagsFacts};
 
@@ -49,8 +50,8 @@ pub(super) fn open_layer_of(
     let below = Opening { options: &below, sharing: below.access.sharing(), ..opening };
     for layer in &chain[1..] {
         // The exclusive lock of a layer that is merged into waits for the last writes of a killed
-        // process that merged.
-        let takes_merge = descriptor.takes_merge(layer.id);
+        // process that merged. A layer that others have too is only read.
+        let takes_merge = descriptor.takes_merge(layer.id) && !directory.shares(layer);
         let opening = if layer.closing || takes_merge { &opening } else { &below };
         let mut lower = opening.open(layer)?;
         if !layer.closing {
@@ -151,7 +152,7 @@ impl Opening<'_> {
     pub(super) fn open(&self, layer: &LayerRecord) -> Result<LockedLayer, DatastoreError> {
         let (id, path) = (layer.id, self.directory.path.clone());
         let missing = DatastoreError::MissingLayer { path, layer: id };
-        let file = self.lock(&layer_name(id), missing, "open a layer of")?;
+        let file = self.lock(id, &layer_name(id), missing, "open a layer of")?;
         self.complete(layer, file)
     }
 
@@ -188,7 +189,7 @@ impl Opening<'_> {
         };
         if let Some(record @ LogRecord { bytes }) = layer.log {
             let missing = DatastoreError::MissingLog { path: path.clone(), layer: id };
-            let log = self.lock(&log_name(id), missing, "open the log of")?;
+            let log = self.lock(id, &log_name(id), missing, "open the log of")?;
             log::check_identity(path, id, &*log, record)?;
             locked.log = Some(log);
             locked.facts.log =
@@ -196,11 +197,11 @@ impl Opening<'_> {
         }
         if let Some(integrity) = layer.integrity {
             let missing = DatastoreError::MissingTags { path: path.clone(), layer: id };
-            let tags = self.lock(&tags_name(id, integrity), missing, "open the tags of")?;
+            let tags = self.lock(id, &tags_name(id, integrity), missing, "open the tags of")?;
             check_tags_length(path, layer, &*tags, descriptor)?;
             locked.tags = Some(tags);
             locked.facts.tags = Some(TagsFacts {
-                volume: descriptor.volume,
+                volume: descriptor.maker_of(layer),
                 layer: id,
                 absence: Descriptor::absence_of(layer),
                 handed_over: false,
@@ -209,11 +210,11 @@ impl Opening<'_> {
         }
         if layer.parent.is_some() {
             let missing = DatastoreError::MissingDiscards { path: path.clone(), layer: id };
-            let discards = self.lock(&discards_name(id), missing, "open the record of discards of")?;
+            let discards = self.lock(id, &discards_name(id), missing, "open the record of discards of")?;
             check_discards_length(path, layer, &*discards, descriptor)?;
             locked.discards = Some(discards);
             locked.facts.discards = Some(DiscardsFacts {
-                volume: descriptor.volume,
+                volume: descriptor.maker_of(layer),
                 layer: id,
                 // The record of a layer below was made durable when another layer was put on it.
                 is_durable: options.access == Access::ReadOnly,
@@ -222,9 +223,11 @@ impl Opening<'_> {
         Ok(locked)
     }
 
-    /// Opens one of the files and locks it.
+    /// Opens one of a layer's files and locks it. One that can be written, of a layer below the
+    /// top, must have no other name.
     fn lock(
         &self,
+        layer: LayerId,
         name: &str,
         missing: DatastoreError,
         action: &'static str,
@@ -236,6 +239,9 @@ impl Opening<'_> {
             errno => system(action, &directory.path)(errno),
         })?;
         lock::acquire(&*file, *sharing, options.lock_wait, &directory.path)?;
+        if options.access == Access::ReadWrite && layer != self.descriptor.top {
+            refuse_shared(&*file, &directory.path, layer)?;
+        }
         Ok(file.into())
     }
 }

@@ -103,7 +103,7 @@ fn renew_layer(
     let deks: Deks = open_envelopes(path, descriptor, layer, kek)?;
     let Some(keys) = layer_files::tag_keys(&deks, path)? else { return Ok(()) };
     let layer_bytes = descriptor.layer_size(layer).block_aligned_bytes();
-    let binding = Binding { volume: descriptor.volume, layer: layer.id };
+    let binding = Binding { volume: descriptor.maker_of(layer), layer: layer.id };
     tags::renew(&*from, &*to, &binding, &keys, epoch, layer_bytes)
         .map_err(|error| layer_files::no_room_for_tags(error, layer, path))?;
     to.sync().map_err(system("sync the tags of", path))

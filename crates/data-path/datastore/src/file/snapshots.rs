@@ -159,7 +159,8 @@ impl VolumeHead {
         }
         without.generation += 1;
         let pruned = without.prune();
-        without.merging = without.next_merge();
+        let shared = self.directory.shared_layers(&without);
+        without.merging = without.merging.or_else(|| without.next_merge(&shared));
         self.replace_descriptor(without, protection.keks())?;
         remove_layers(&self.directory, &pruned);
         Ok(())

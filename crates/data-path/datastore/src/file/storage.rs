@@ -69,11 +69,18 @@ pub trait Directory: Lockable + AsFd + Send + Sync {
     /// Renames one of its files, over another if there is one.
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno>;
 
-    /// Removes a file.
+    /// Removes a file's name. Its content stays as long as it has another one.
     fn remove(&self, name: &str) -> Result<(), Errno>;
+
+    /// Gives a file of the directory `from` the same name here too (a hard link). `file` is that
+    /// file, open: if another one has the name there by now, it is an error (`STALE`).
+    fn link(&self, from: &dyn Directory, name: &str, file: &dyn StoredFile) -> Result<(), Errno>;
 
     /// Bytes that a file occupies.
     fn allocated_bytes(&self, name: &str) -> Result<u64, Errno>;
+
+    /// The number of names that a file has on its file system.
+    fn link_count(&self, name: &str) -> Result<u64, Errno>;
 
     /// Makes its names durable.
     fn sync(&self) -> Result<(), Errno>;
@@ -87,6 +94,9 @@ pub trait Directory: Lockable + AsFd + Send + Sync {
 pub trait StoredFile: DataFile + Lockable {
     /// Its length in bytes; `NOTSUP` if it is no regular file.
     fn length(&self) -> Result<u64, Errno>;
+
+    /// The number of names that it has on its file system.
+    fn link_count(&self) -> Result<u64, Errno>;
 
     /// Makes it longer or shorter; the new part is a hole.
     fn set_length(&self, bytes: u64) -> Result<(), Errno>;

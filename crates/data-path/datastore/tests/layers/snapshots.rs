@@ -36,7 +36,7 @@ fn a_snapshot_is_a_layer_that_is_kept_and_goes_with_its_key() {
     // The first snapshot's layer stays: the second lies on it.
     let to_write = volume.to_open(Access::ReadWrite);
     let without = delete_snapshot(&volume.path, one.id, &to_write).unwrap();
-    assert_eq!(without.next_merge().map(|merging| merging.into), Some(kept));
+    assert_eq!(without.next_merge(&SharedLayers::default()).map(|merging| merging.into), Some(kept));
     let refused = delete_snapshot(&volume.path, one.id, &to_write).unwrap_err();
     assert!(matches!(refused, DatastoreError::NoSnapshot { .. }), "{refused}");
     assert_eq!(volume.names(), expected_names(&chain(&without), true, true));
@@ -99,7 +99,11 @@ fn a_deletion_takes_the_mark_of_a_merge_with_its_layers() {
     let without = delete_snapshot(&volume.path, two.id, &to_write).unwrap();
     let marked = without.merging.unwrap();
     assert_eq!(without.snapshot(three.id).map(|snapshot| snapshot.layer), Some(marked.from));
-    assert_eq!((without.merge_in_use(), without.next_merge_in_use()), (None, None), "it is not in the chain");
+    assert_eq!(
+        (without.merge_in_use(), without.next_merge_in_use(&SharedLayers::default())),
+        (None, None),
+        "it is not in the chain"
+    );
     let without = delete_snapshot(&volume.path, three.id, &to_write).unwrap();
     assert_eq!((without.layers.len(), without.merging), (2, None));
     assert!(matches!(volume.findings().as_slice(), []), "{:?}", volume.findings());

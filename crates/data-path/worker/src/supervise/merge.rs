@@ -143,7 +143,10 @@ impl From<Refusal> for Failure {
 
 impl From<DatastoreError> for Failure {
     fn from(error: DatastoreError) -> Self {
-        Self::Later(error.to_string())
+        match error {
+            DatastoreError::Shared { .. } => Self::Final(error.to_string()),
+            error => Self::Later(error.to_string()),
+        }
     }
 }
 
@@ -332,12 +335,16 @@ impl Supervisor {
     fn open_lower(&mut self) -> Result<Moved, Failure> {
         let kek = self.exposure.kek.now().map_err(|error| Failure::Later(error.to_string()))?;
         // Before clients wait.
-        self.exposure.head.extend_merged_into(kek.protection())?;
+        let place = self.exposure.head.extend_merged_into(kek.protection())?;
         drop(kek);
         let stall = self.hand_over_changed(|exposure, lower| {
+            let lower = lower.get_mut(place).ok_or_else(other_layers)?;
+            // The descriptor has the mark, so no reader begins from now on; one may have begun.
+            lower
+                .claim()
+                .map_err(|errno| Failure::Later(format!("the lower layer is being read: {errno}")))?;
             let kek = exposure.kek.now().map_err(|error| Failure::Later(error.to_string()))?;
-            let (place, layer) = exposure.head.open_merged_into(kek.protection())?;
-            *lower.get_mut(place).ok_or_else(other_layers)? = layer;
+            (_, *lower) = exposure.head.open_merged_into(kek.protection())?;
             Ok(())
         })?;
         tracing::info!("layers are merged from now on; clients waited for {stall:?}");

@@ -16,6 +16,7 @@
 mod broken_queue;
 #[path = "../support/campaign.rs"]
 mod campaign;
+mod clones;
 mod faults;
 mod guest;
 mod history;

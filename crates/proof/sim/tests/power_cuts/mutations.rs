@@ -81,6 +81,8 @@ pub enum Rule {
     ClosedLogNotSynced,
     /// The same for the record of discards.
     FoundDiscardsNotSynced,
+    /// A linked clone gets its name before the names of its files are durable.
+    LinksNotSynced,
 }
 
 pub struct Broken<T> {
@@ -250,8 +252,16 @@ impl Directory for Broken<AnyDirectory> {
         self.below.remove(name)
     }
 
+    fn link(&self, from: &dyn Directory, name: &str, file: &dyn StoredFile) -> Result<(), Errno> {
+        self.below.link(from, name, file)
+    }
+
     fn allocated_bytes(&self, name: &str) -> Result<u64, Errno> {
         self.below.allocated_bytes(name)
+    }
+
+    fn link_count(&self, name: &str) -> Result<u64, Errno> {
+        self.below.link_count(name)
     }
 
     fn sync(&self) -> Result<(), Errno> {
@@ -262,6 +272,10 @@ impl Directory for Broken<AnyDirectory> {
         } else {
             Rule::OpenedWithoutDirectorySync
         };
+        let is_hidden = self.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if *rule == Rule::LinksNotSynced && is_hidden {
+            return Ok(());
+        }
         if *rule == Rule::DirectoryNotSynced || is_early || self.mutation.is_broken_by_opening(unsynced) {
             return Ok(());
         }
@@ -345,6 +359,10 @@ impl Lockable for BrokenFile {
 impl StoredFile for BrokenFile {
     fn length(&self) -> Result<u64, Errno> {
         self.file.length()
+    }
+
+    fn link_count(&self) -> Result<u64, Errno> {
+        self.file.link_count()
     }
 
     fn set_length(&self, bytes: u64) -> Result<(), Errno> {

@@ -39,6 +39,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_show, vms::vm_set, vms::vm_delete))
         .routes(routes!(vms::vm_unregister))
         .routes(routes!(vms::vm_clone))
+        .routes(routes!(vms::vm_template))
         .routes(routes!(vms::vm_start))
         .routes(routes!(vms::vm_stop))
         .routes(routes!(vms::vm_restart))

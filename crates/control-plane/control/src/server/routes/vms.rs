@@ -6,9 +6,9 @@ use axum::http::StatusCode;
 use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
-    CloneVm, CreateSnapshot, CreateVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RevertVm,
-    RotateKey, SetSnapshotSchedule, Snapshot, SnapshotSchedule, StartVm, StopVm, Ticket, TicketUse,
-    VmListQuery, VmStats, VmSummary, VmView,
+    CloneVm, CreateSnapshot, CreateVm, DeleteVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm,
+    RevertVm, RotateKey, SetSnapshotSchedule, Snapshot, SnapshotSchedule, StartVm, StopVm, TemplateVm,
+    Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
 };
 use strongroom_api::{ErrorBody, ListQuery, Page};
 
@@ -125,16 +125,13 @@ pub async fn vm_import_disk(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Deletes a VM that is off, and its volumes.
+/// Deletes a VM that is off, and its volumes. A VM with linked clones is deleted only if what they
+/// share with it may stay with them.
 #[utoipa::path(delete, path = "/v1/vms/{vm}", operation_id = "vm_delete", tag = "vm",
-    params(("vm" = String, Path, description = "Name or id.")),
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<DeleteVm>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
-pub async fn vm_delete(
-    State(api): State<Api>,
-    Named(vm): Named<String>,
-    wish: Wish<PowerOptions>,
-) -> Accepted {
-    let task = blocking(api, move |control| control.delete_vm(&wish.caller, &vm)).await?;
+pub async fn vm_delete(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<DeleteVm>) -> Accepted {
+    let task = blocking(api, move |control| control.delete_vm(&wish.caller, &vm, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
@@ -333,12 +330,27 @@ pub async fn vm_snapshot_schedule_set(
 }
 
 /// Makes a new VM with the hardware and the disks' content of a VM that is off, or of a snapshot.
-/// Everything is copied, encrypted under the new VM's own key.
+/// Everything is copied, encrypted under the new VM's own key. A linked clone shares the layers of
+/// a snapshot instead; nothing is copied, and the VM may run.
 #[utoipa::path(post, path = "/v1/vms/{vm}/clone", operation_id = "vm_clone", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = CloneVm,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn vm_clone(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<CloneVm>) -> Accepted {
     let task = blocking(api, move |control| control.clone_vm(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Makes a VM that is off a template, or a template a VM again. A template has a snapshot of its
+/// content, on which its linked clones hang; it is neither started nor changed.
+#[utoipa::path(post, path = "/v1/vms/{vm}/template", operation_id = "vm_template", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<TemplateVm>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_template(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<TemplateVm>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.template_vm(&wish.caller, &vm, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

@@ -1,0 +1,201 @@
+//! Linked clones and templates, as a user has them: with real guests, and whoever is killed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+use strongroom_system_tests::{Scratch, Serving, datastore};
+
+/// A text of the guest that only the guest may read.
+const MARKER: &str = "strongroom-vm-clone-marker-90be";
+
+/// How long a task may take whose processes were killed.
+const ENDS_WITHIN: Duration = Duration::from_secs(120);
+
+/// Writes a text that ends in `mark` to the first block of a disk.
+fn write(device: &str, mark: &str) -> String {
+    format!("echo {MARKER}-{mark} > text; dd if=text of=/dev/{device} bs=4096 conv=sync,fsync 2>&1")
+}
+
+fn read(device: &str) -> String {
+    format!("dd if=/dev/{device} bs=4096 count=1 2>/dev/null | tr -d '\\000'")
+}
+
+/// A site with a VM of two disks.
+fn with_vm<'scratch>(scratch: &'scratch Scratch, name: &str, more: &str) -> Serving<'scratch> {
+    let serving = Serving::start(scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create {name} --memory 256M --net none --disk 64M --disk 32M {more} {guest}"));
+    serving
+}
+
+/// The bytes of all files below a directory, each file once, whatever names it has.
+fn bytes_below(directory: &Path, found: &mut BTreeMap<u64, u64>) {
+    for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        let facts = entry.metadata().unwrap();
+        match facts.is_dir() {
+            true => bytes_below(&entry.path(), found),
+            false => drop(found.insert(facts.ino(), facts.blocks() * 512)),
+        }
+    }
+}
+
+/// What `volume info` says of these VMs' disks adds up with the files' space, each counted once.
+fn space_adds_up(serving: &Serving<'_>, scratch: &Scratch, vms: &[&str]) {
+    for disk in ["disk0", "disk1"] {
+        let (mut files, mut own, mut shared) = (BTreeMap::new(), 0, 0);
+        for vm in vms {
+            bytes_below(&scratch.path(&format!("ds/{vm}/{disk}")), &mut files);
+            let info = serving.json(&format!("volume info ds/{vm}/{disk}"));
+            let bytes = |name: &str| info[name].as_u64().unwrap();
+            own += bytes("allocated_bytes") - bytes("shared_bytes");
+            // All of them share the same.
+            shared = bytes("shared_bytes");
+            assert!(shared > 0, "{vm}: {info}");
+        }
+        assert_eq!(own + shared, files.values().sum::<u64>(), "{disk}");
+    }
+}
+
+#[test]
+fn linked_clones_of_a_template_go_their_own_ways() {
+    let scratch = Scratch::new();
+    let serving = with_vm(&scratch, "golden", "--integrity");
+    let _place = serving.take_place();
+    serving.runs("vm start golden");
+    let mut console = serving.console("golden");
+    console.wait_until_ready();
+    console.session.run(&write("vdb", "first"));
+    drop(console);
+    let refused = serving.is_refused("vm template golden");
+    assert!(refused.contains("a template is off"), "{refused}");
+    serving.runs("vm stop golden --force");
+    serving.runs("vm template golden");
+    let refused = serving.is_refused("vm start golden");
+    assert!(refused.contains("is a template") && refused.contains("--undo"), "{refused}");
+    assert!(serving.runs("vm list").contains("template"));
+
+    for clone in ["web1", "web2"] {
+        serving.runs(&format!("vm clone golden {clone} --linked"));
+        let origin = &serving.vm(clone)["origin"];
+        assert_eq!((&origin["name"], &origin["linked"]), (&"golden".into(), &true.into()), "{origin}");
+    }
+    space_adds_up(&serving, &scratch, &["golden", "web1", "web2"]);
+    let key = |vm: &str| {
+        serving.json(&format!("volume info ds/{vm}/disk1"))["encryption"]["provider_key_id"].clone()
+    };
+    assert!(key("golden") != key("web1") && key("web1") != key("web2"));
+
+    // The first one writes, and does not see what becomes of the others.
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-first")));
+    console.session.run(&write("vdb", "web1"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+
+    // The second one runs while its origin loses its snapshot, and goes.
+    serving.runs("vm start web2");
+    let mut console = serving.console("web2");
+    console.wait_until_ready();
+    assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-first")));
+    let refused = serving.is_refused("vm snapshot delete golden template --yes");
+    assert!(refused.contains("is the content of template golden"), "{refused}");
+    serving.runs("vm template golden --undo");
+    serving.runs("vm snapshot delete golden template --yes");
+    let info = serving.runs("volume info ds/golden/disk1");
+    assert!(info.contains("wait until no other volume has them"), "{info}");
+    let refused = serving.is_refused("vm delete golden --yes");
+    assert!(refused.contains("web1, web2") && refused.contains("--leave-to-clones"), "{refused}");
+    serving.runs("vm delete golden --yes --leave-to-clones");
+    assert_eq!(serving.vm("web2")["origin"]["is_gone"], true);
+    serving.runs("vm key rotate web2");
+    assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-first")));
+    console.session.run(&write("vdb", "web2"));
+    serving.runs("vm snapshot create web2 own");
+    console.session.run(&write("vdb", "later"));
+    drop(console);
+    serving.runs("vm stop web2 --force");
+    serving.runs("vm snapshot revert web2 own --discard --yes");
+    space_adds_up(&serving, &scratch, &["web1", "web2"]);
+
+    for (vm, mark) in [("web1", "web1"), ("web2", "web2")] {
+        serving.runs(&format!("vm check {vm} --data"));
+        serving.runs(&format!("vm start {vm}"));
+        let mut console = serving.console(vm);
+        console.wait_until_ready();
+        let text = console.session.run(&read("vdb"));
+        assert!(text.contains(&format!("{MARKER}-{mark}")), "{vm}: {text}");
+        drop(console);
+        serving.runs(&format!("vm stop {vm} --force"));
+    }
+    for place in ["ds", "home", "run"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}
+
+#[test]
+fn a_linked_clone_is_made_or_not_whoever_is_killed() {
+    let scratch = Scratch::new();
+    let serving = with_vm(&scratch, "web1", "--machine pc");
+    let _place = serving.take_place();
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    serving.runs("vm start web1");
+    serving.console("web1").wait_until_ready();
+    let is_let_be = || drop(serving.wait_until("web1", "is let be", |vm| vm["task"].is_null()));
+    let supervisor = || serving.processes_of(&id)[0];
+    let host = || serving.process(&["serve", "--role host"]);
+    let control = || serving.process(&["serve", "--role control"]);
+    let everybody: [&dyn Fn() -> rustix::process::Pid; 3] = [&supervisor, &host, &control];
+    for (round, victim) in everybody.iter().enumerate() {
+        let mut console = serving.console_when_taken_over("web1", &id);
+        console.session.run(&write("vdb", &round.to_string()));
+        drop(console);
+        serving.runs("vm clone web1 web2 --linked --no-wait");
+        kill_process(victim(), Signal::KILL).unwrap();
+        is_let_be();
+        let mut console = serving.console_when_taken_over("web1", &id);
+        let clone = || {
+            let listed = serving.json("vm list");
+            listed["items"].as_array().unwrap().iter().find(|vm| vm["name"] == "web2").cloned()
+        };
+        let until = Instant::now() + ENDS_WITHIN;
+        while clone().is_some_and(|vm: Value| !vm["task"].is_null()) {
+            assert!(Instant::now() < until, "round {round}: the task goes on");
+        }
+        // Those who were left have done the task again, or it has failed and nothing is there.
+        if clone().is_none() {
+            serving.wait_until_told("vm clone web1 web2 --linked", "is a linked clone");
+        }
+        console.session.run(&write("vdb", "its-origin-goes-on"));
+        // Its origin loses the snapshot while it runs, and the clone is what it was.
+        for snapshot in serving.json("vm snapshot list web1")["items"].as_array().unwrap() {
+            serving.runs(&format!("vm snapshot delete web1 {} --yes", snapshot["name"].as_str().unwrap()));
+        }
+        assert!(console.session.run(&read("vdb")).contains("its-origin-goes-on"));
+        drop(console);
+        serving.runs("vm check web2 --data");
+        let names = fs::read_dir(scratch.path("ds")).unwrap().map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> =
+            names.filter(|name| name.to_string_lossy().starts_with(".strongroom-vm-new")).collect();
+        assert!(left.is_empty(), "round {round}: {left:?}");
+        serving.runs("vm delete web2 --yes");
+    }
+    serving.runs("vm clone web1 web3 --linked");
+    serving.runs("vm stop web1 --force");
+    serving.runs("vm start web3");
+    let mut console = serving.console("web3");
+    console.wait_until_ready();
+    assert!(console.session.run(&read("vdb")).contains("its-origin-goes-on"));
+    drop(console);
+    serving.runs("vm stop web3 --force");
+}
