@@ -9,8 +9,8 @@ use strongroom_api::alarm::AlarmKind;
 use strongroom_api::limits::SCHEDULED_SNAPSHOTS_MAX;
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
-    CreateSnapshot, RevertVm, RotateKey, RunOutcome, ScheduledRule, SetSnapshotSchedule, SnapshotRule,
-    StartVm, StopVm,
+    CreateSnapshot, DeleteVm, RevertVm, RotateKey, RunOutcome, ScheduledRule, SetSnapshotSchedule,
+    SnapshotRule, StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
@@ -89,7 +89,7 @@ fn tasks(control: &Control, kind: TaskKind) -> Vec<Task> {
 }
 
 fn snapshot(name: &str) -> CreateSnapshot {
-    CreateSnapshot { name: name.parse().unwrap() }
+    CreateSnapshot { name: name.parse().unwrap(), memory: false }
 }
 
 fn refused<T: std::fmt::Debug>(answer: Result<T, Problem>) -> (ErrorCode, String) {
@@ -369,7 +369,7 @@ fn a_schedule_goes_with_its_vm() {
     let (site, control) = site(&["web1"], &[rule(HOUR, 2)]);
     control.stop_vm(&caller(1), "web1", &StopVm { force: true, timeout_s: None }).unwrap();
     assert!(settle_down(&site, &control));
-    control.delete_vm(&caller(2), "web1").unwrap();
+    control.delete_vm(&caller(2), "web1", &DeleteVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     assert!(control.inventory.read().schedules.is_empty());
     site.pass(3 * HOUR);

@@ -295,7 +295,9 @@ mod tests {
     fn tags_whose_first_write_fails_are_written_again() {
         let mut pages = Pages::new(3, ZeroTag::Missing);
         let (tags, nothing) = (pages.claim(1).unwrap(), pages.claim(2).unwrap());
-        [tags, nothing].map(|slot| pages.blank(slot));
+        for slot in [tags, nothing] {
+            pages.blank(slot);
+        }
         pages.change(tags)[0] = 9;
         for slot in [tags, nothing] {
             pages.begin_writing(slot);
