@@ -48,6 +48,12 @@ const fn deed(command: &'static str, undo: &'static [&'static str]) -> Deed {
 const DEEDS: &[Deed] = &[
     deed("vm clone web1 web2", &["vm delete web2 --yes"]),
     deed("vm clone web1 web2 --snapshot first", &["vm delete web2 --yes"]),
+    deed(
+        "vm clone web1 web2 --linked",
+        &["vm delete web2 --yes", "vm snapshot delete web1 clone-web2 --yes"],
+    ),
+    deed("vm clone web1 web2 --linked --snapshot first", &["vm delete web2 --yes"]),
+    deed("vm template web1", &["vm template web1 --undo", "vm snapshot delete web1 template --yes"]),
     deed("vm export web1 web1.raw --disk disk0 --format raw", &[]),
     deed("vm check web1 --data", &[]),
     deed("vm set web1 --cpus 2", &[]),
@@ -58,6 +64,7 @@ const DEEDS: &[Deed] = &[
     deed("vm snapshot schedule web1 --every 1d --keep 7", &["vm snapshot schedule web1 --none"]),
     deed("vm snapshot revert web1 first --discard --yes", &[]),
     deed("vm snapshot create web1 second", &["vm snapshot delete web1 second --yes"]),
+    deed("vm snapshot create web1 third --memory", &["vm snapshot delete web1 third --yes"]),
     deed("vm snapshot delete web1 first --yes", &["vm snapshot create web1 first"]),
     deed("vm disk add web1 --size 16M", &["vm disk remove web1 disk2 --yes"]),
     deed("vm disk resize web1 disk1 --size 48M", &[]),

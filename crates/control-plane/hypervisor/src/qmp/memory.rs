@@ -12,8 +12,8 @@ use super::{Qmp, QmpError};
 const FILE: &str = "memory";
 /// The name of our descriptor for a dump.
 const DUMP: &str = "dump";
-/// The bandwidth limit of saving, in bytes per second: more than any disk's, since the receiver sets
-/// the pace.
+/// The bandwidth limit of saving, in bytes per second: more than any disk's, since the receiver
+/// sets the pace.
 const BANDWIDTH_MAX: u64 = 1 << 40;
 /// A guest that runs is paused when the rest of its memory takes about this long, in milliseconds.
 const PAUSE_MS: u64 = 50;

@@ -75,9 +75,23 @@ struct DiskState {
     name: DiskName,
     volume: VolumeId,
     top: LayerId,
+    /// The other layers of its present content: of the disk now.
+    #[serde(skip)]
+    below: Vec<LayerId>,
+    /// The layers that are not part of its present content: of the disk now.
+    #[serde(skip)]
+    aside: Vec<LayerId>,
     /// The generation of its descriptor. A greater one is accepted, since keys are rotated; a lower
     /// one was put back.
     generation: u64,
+}
+
+impl DiskState {
+    /// Whether a disk that had this top has the same content, which a snapshot may have put below
+    /// another top since, and a merge into a lower layer.
+    fn has_content_of(&self, top: LayerId) -> bool {
+        self.top == top || self.below.contains(&top) || !self.aside.contains(&top)
+    }
 }
 
 impl Needs {
@@ -120,8 +134,11 @@ impl Needs {
             return Err("the VM's configuration was changed since".to_owned());
         }
         for (then, now) in self.disks.iter().zip(&now.disks) {
-            if (&then.name, then.volume, then.top) != (&now.name, now.volume, now.top) {
+            if (&then.name, then.volume) != (&now.name, now.volume) {
                 return Err(format!("disk {} is another one since", now.name));
+            }
+            if !now.has_content_of(then.top) {
+                return Err(format!("disk {} was reverted since", now.name));
             }
             if now.generation < then.generation {
                 return Err(format!("disk {} was put back to what it was before", now.name));
@@ -147,8 +164,11 @@ fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
 fn disk_states(spec: &VmSpec) -> Result<Vec<DiskState>, Problem> {
     let state = |disk: &strongroom_host::protocol::Disk| {
         let descriptor = describe(&spec.volume_path(&disk.name))?.descriptor;
+        let below: Vec<LayerId> = descriptor.chain().skip(1).map(|layer| layer.id).collect();
+        let is_aside = |layer: &LayerId| *layer != descriptor.top && !below.contains(layer);
+        let aside = descriptor.layers.iter().map(|layer| layer.id).filter(is_aside).collect();
         let (volume, top, generation) = (descriptor.volume, descriptor.top, descriptor.generation);
-        Ok(DiskState { name: disk.name.clone(), volume, top, generation })
+        Ok(DiskState { name: disk.name.clone(), volume, top, below, aside, generation })
     };
     served(spec).iter().map(state).collect()
 }
@@ -269,6 +289,8 @@ mod tests {
             name: "disk0".parse().unwrap(),
             volume: VolumeId::random(),
             top: LayerId::random(),
+            below: vec![LayerId::random()],
+            aside: vec![LayerId::random()],
             generation: 4,
         };
         let now = Needs {
@@ -297,7 +319,10 @@ mod tests {
         assert!(refused(&|then| then.kvm = true).contains("with KVM"));
         assert!(refused(&|then| then.machine_sha256.push('0')).contains("configuration"));
         assert!(refused(&|then| then.disks[0].volume = VolumeId::random()).contains("another one"));
-        assert!(refused(&|then| then.disks[0].top = LayerId::random()).contains("another one"));
+        let [below, aside] = [disk.below[0], disk.aside[0]];
+        assert_eq!(fit(&|then| then.disks[0].top = below), Ok(()), "a snapshot was made since");
+        assert_eq!(fit(&|then| then.disks[0].top = LayerId::random()), Ok(()), "and merged");
+        assert!(refused(&|then| then.disks[0].top = aside).contains("reverted"));
         assert!(refused(&|then| then.disks[0].generation = 5).contains("put back"));
     }
 }

@@ -43,11 +43,9 @@ impl KeptMemory {
         let (mut stream, needs) = open(&path, kek, memory).map_err(refused)?;
         let now = Needs::of(then, needs.qemu.clone(), needs.kvm, Uuid::nil())?;
         let mut reverted = Needs { snapshot: Some(snapshot), ..now };
-        // The snapshot's layer has another id once it has been merged into the one below.
-        for (disk, kept) in
-            reverted.disks.iter_mut().zip(&needs.disks).filter(|(disk, _)| is_part(&disk.name))
-        {
-            disk.top = kept.top;
+        // The revert puts these layers below new tops, or what they were merged into.
+        for disk in reverted.disks.iter_mut().filter(|disk| is_part(&disk.name)) {
+            disk.aside.clear();
         }
         needs.fit(&reverted).map_err(refused)?;
         let total = memory.bytes;

@@ -25,8 +25,8 @@ use crate::machine::Machine;
 use crate::own_volume::{create_with, hold_key};
 use crate::room;
 
-/// A guest that still runs is paused when so much was saved: all pages, and a quarter of them again.
-/// So it is also the most that is saved before the pause.
+/// A guest that still runs is paused when so much was saved: all pages, and a quarter of them
+/// again. So it is also the most that is saved before the pause.
 fn live_bytes_max(spec: &VmSpec) -> u64 {
     let memory_bytes = spec.memory_bytes.bytes();
     memory_bytes + memory_bytes / 4
