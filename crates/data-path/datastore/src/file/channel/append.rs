@@ -231,9 +231,9 @@ impl Appender {
     }
 
     /// A record has ended, or the zeroes over a failed one. Some of a failed record may be in the
-    /// file, and would be found when the log is opened: content that its writer was told has failed,
-    /// and that no read has shown, would replace what was read meanwhile. So it is erased before it
-    /// fails. If that fails too, no flush succeeds any more.
+    /// file, and would be found when the log is opened: content that its writer was told has
+    /// failed, and that no read has shown, would replace what was read meanwhile. So it is erased
+    /// before it fails; returns where and with what. If that fails too, no flush succeeds any more.
     pub(super) fn ended(
         &mut self,
         record: Slot,
