@@ -126,7 +126,8 @@ impl State {
         }
     }
 
-    /// Notes a failed record that could not be erased: its entries may be found or not, until the log's tail has passed it.
+    /// Notes a failed record that could not be erased: its entries may be found or not, until the
+    /// log's tail has passed it.
     pub fn fail(&mut self, reservation: &Reservation, entries: &[LogEntry]) {
         let segment = &mut self.segments[reservation.segment];
         segment.records_under_way -= 1;
