@@ -53,7 +53,6 @@ const DEEDS: &[Deed] = &[
         &["vm delete web2 --yes", "vm snapshot delete web1 clone-web2 --yes"],
     ),
     deed("vm clone web1 web2 --linked --snapshot first", &["vm delete web2 --yes"]),
-    deed("vm template web1", &["vm template web1 --undo", "vm snapshot delete web1 template --yes"]),
     deed("vm export web1 web1.raw --disk disk0 --format raw", &[]),
     deed("vm check web1 --data", &[]),
     deed("vm set web1 --cpus 2", &[]),

@@ -242,7 +242,12 @@ fn make_disks_durable(spec: &VmSpec) -> io::Result<()> {
             let entry = entry?;
             if entry.file_type()?.is_file() {
                 let flags = OFlags::NOFOLLOW.bits().cast_signed();
-                File::options().read(true).custom_flags(flags).open(entry.path())?.sync_all()?;
+                match File::options().read(true).custom_flags(flags).open(entry.path()) {
+                    Ok(file) => file.sync_all()?,
+                    // A merge has removed a layer whose blocks are durable in another one.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
     }
