@@ -39,6 +39,7 @@ mod snapshots;
 mod starter;
 mod starting;
 mod swap;
+mod transfer;
 mod vm;
 mod volumes;
 mod vtpm;

@@ -29,7 +29,6 @@ use strongroom_host::protocol::{
 };
 use strongroom_host::served::served;
 use strongroom_host::vm_directory::VmRecord;
-use strongroom_hypervisor::QmpError;
 use strongroom_keys::Kek;
 use strongroom_types::{SnapshotId, VolumeSize};
 use strongroom_worker::control::{
@@ -41,6 +40,7 @@ use crate::job::key_problem;
 use crate::keys::VmKeys;
 use crate::memory::{self, Guest, KeptMemory, Saving};
 use crate::own_volume::{hold_key, protection};
+use crate::transfer::qmp_problem;
 
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -193,14 +193,13 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         volumes: &[Volume],
     ) -> Result<SavedMemory, Problem> {
         let monitor = saving.machine.qemu().monitor();
-        let qemu_problem = |error: QmpError| Problem::new("qemu", error.to_string());
-        let runs = monitor.status().map_err(qemu_problem)?.running;
+        let runs = monitor.status().map_err(qmp_problem)?.running;
         let which = OwnVolume::SnapshotMemory(snapshot.id);
         let copied = saving.copy(which, Guest::Runs, |progress| drop((self.tell)(progress)))?;
         let paused = Instant::now();
         let made = self.create_served(snapshot, volumes);
         if runs {
-            monitor.cont().map_err(qemu_problem)?;
+            monitor.cont().map_err(qmp_problem)?;
         }
         tracing::info!(
             "VM {}: its guest waited for {} us while its disks got snapshot {}",

@@ -34,8 +34,8 @@ use strongroom_host::protocol::{
 };
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::state_file::{Off, StateFile};
+use strongroom_hypervisor::QemuIdentity;
 use strongroom_hypervisor::launch::Kills;
-use strongroom_hypervisor::{QemuIdentity, QmpError};
 use strongroom_types::{unix_seconds, unix_seconds_now};
 
 use self::activity::Activity;
@@ -49,6 +49,7 @@ use crate::observe;
 use crate::pages::Pages;
 use crate::starter::{QemuSocket, Starter};
 use crate::starting::{Started, Starting};
+use crate::transfer::qmp_problem;
 use crate::volumes::{ServedVolume, VolumeNews};
 use crate::vtpm::Keeper;
 use crate::{SupervisorError, swap};
@@ -439,8 +440,8 @@ impl Vm {
         let monitor = machine.qemu().monitor();
         let reason = self.halted.reason();
         match &reason {
-            Some(_) => monitor.stop().map_err(|error| qmp_problem(&error))?,
-            None => monitor.cont().map_err(|error| qmp_problem(&error))?,
+            Some(_) => monitor.stop().map_err(qmp_problem)?,
+            None => monitor.cont().map_err(qmp_problem)?,
         }
         let power = if reason.is_some() { PowerState::Paused } else { PowerState::Running };
         self.is(power, reason);
@@ -585,8 +586,15 @@ impl Halted {
     }
 }
 
-fn qmp_problem(error: &QmpError) -> Problem {
-    Problem::new("qemu", error.to_string())
+/// Passes on what is told, at most once in [`TELLS_EVERY`].
+fn now_and_then(mut tell: impl FnMut(Progress)) -> impl FnMut(Progress) {
+    let mut told = Instant::now();
+    move |progress| {
+        if told.elapsed() >= TELLS_EVERY {
+            told = Instant::now();
+            tell(progress);
+        }
+    }
 }
 
 /// A channel for events.

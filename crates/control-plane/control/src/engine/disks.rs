@@ -23,7 +23,7 @@ use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::place::{check, told_without_key};
 use super::snapshots::{snapshots_of, told_problem};
-use super::wishes::{Caller, state, volumes_settled};
+use super::wishes::{Caller, suspended, volumes_settled};
 use super::{Control, RETRY_PAUSE};
 use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index};
@@ -151,8 +151,7 @@ impl Control {
     ) -> Result<Task, Problem> {
         self.indexed_vm_wish(caller, named, kind, |index, vm, power| {
             if power == PowerState::Suspended {
-                return Err(state(vm, power, "its memory fits it as it is")
-                    .next("start it and shut it down, or start it with --discard-memory"));
+                return Err(suspended(vm, "its memory fits it as it is"));
             }
             volumes_settled(vm, power)?;
             wanted(index, vm)

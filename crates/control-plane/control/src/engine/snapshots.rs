@@ -11,7 +11,7 @@ use strongroom_api::{ErrorCode, ObjectKind};
 use strongroom_host::protocol::{
     self, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
 };
-use strongroom_types::{SnapshotId, SnapshotName};
+use strongroom_types::{NAME_BYTES_MAX, SnapshotId, SnapshotName};
 use strongroom_vm::DiskKind;
 
 use super::Control;
@@ -19,13 +19,10 @@ use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::templates::no_template_more;
 use super::views::memory_view;
-use super::wishes::{Caller, state, stop_it, volumes_settled};
+use super::wishes::{Caller, state, stop_it, suspended, volumes_settled};
 use crate::inventory::{Failure, Index};
 use crate::problems;
 use crate::records::{VmRecord, Work};
-
-/// The longest name of a snapshot, in bytes. Names are ASCII.
-const NAME_BYTES_MAX: usize = 63;
 
 impl Control {
     /// The snapshots of a VM, in the order in which they were made.
@@ -77,8 +74,7 @@ impl Control {
                 return Err(state(vm, power, "its disks cannot change under its guest").next(stop_it(vm)));
             }
             if power == PowerState::Suspended {
-                return Err(state(vm, power, "its memory fits its disks as they are")
-                    .next("start it and shut it down, or start it with --discard-memory"));
+                return Err(suspended(vm, "its memory fits its disks as they are"));
             }
             let to = snapshot_in(all, vm, snapshot)?.id;
             let named = wish.keep_as.clone();

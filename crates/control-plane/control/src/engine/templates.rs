@@ -11,7 +11,7 @@ use strongroom_types::SnapshotId;
 
 use super::Control;
 use super::snapshots::{free_name, snapshots_of, told_problem};
-use super::wishes::{Caller, idle_vm, state, stop_it};
+use super::wishes::{Caller, idle_vm, state, stop_it, suspended};
 use crate::inventory::Index;
 use crate::problems;
 use crate::records::{VmRecord, Work};
@@ -37,8 +37,7 @@ impl Control {
                 return Err(state(vm, power, "a template is off").next(stop_it(vm)));
             }
             if power == PowerState::Suspended {
-                return Err(state(vm, power, "a template has no memory")
-                    .next("start it and shut it down, or start it with --discard-memory"));
+                return Err(suspended(vm, "a template has no memory"));
             }
             let all = snapshots_of(index, vm);
             let snapshot = NewVmSnapshot { id, name: free_name(&all, SNAPSHOT)?, memory: false };

@@ -195,8 +195,7 @@ impl Control {
             refuse_of_template(vm, TaskKind::VmConfigure)?;
             self.must_be_off(index, vm)?;
             if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
-                let problem = state(vm, PowerState::Suspended, "its memory fits it as it is");
-                return Err(problem.next("start it and shut it down, or start it with --discard-memory"));
+                return Err(suspended(vm, "its memory fits it as it is"));
             }
             let mut changed = patched(vm, patch)?;
             changed.task = Some(id);
@@ -590,6 +589,11 @@ pub(super) fn stop_it(vm: &VmRecord) -> String {
 
 pub(super) fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {
     problems::conflict(format!("VM {} is {}: {why}", vm.name, power.as_str()))
+}
+
+/// Refuses what a suspended VM cannot have done to it.
+pub(super) fn suspended(vm: &VmRecord, why: &str) -> Problem {
+    state(vm, PowerState::Suspended, why).next("start it and shut it down, or start it with --discard-memory")
 }
 
 /// Converts a format for hosts.

@@ -70,6 +70,13 @@ pub enum SnapshotChange {
     },
 }
 
+impl SnapshotChange {
+    /// Whether the guest's memory is saved for it.
+    pub fn saves_memory(&self) -> bool {
+        matches!(self, Self::Create { snapshot } if snapshot.memory)
+    }
+}
+
 /// The snapshots of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmSnapshots {
@@ -149,7 +156,7 @@ impl VmSnapshots {
     /// Whether the guest's memory is being saved for a snapshot, or was when its process was
     /// killed.
     pub fn is_saving_memory(&self) -> bool {
-        matches!(&self.changing, Some(SnapshotChange::Create { snapshot }) if snapshot.memory)
+        self.changing.as_ref().is_some_and(SnapshotChange::saves_memory)
     }
 
     /// Removes a snapshot. What was based on it is based on its parent.

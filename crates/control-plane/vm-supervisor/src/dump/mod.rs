@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use strongroom_host::protocol::Problem;
+use strongroom_hypervisor::Monitor;
 use strongroom_hypervisor::qmp::Transfer;
-use strongroom_hypervisor::{Monitor, QmpError};
 use strongroom_types::VmId;
 
 pub use self::give::{GivenDump, give};
 pub use self::save::Dumping;
+use crate::transfer::qmp_problem;
 
 /// The format of a dump's description.
 const FORMAT: u32 = 1;
@@ -66,8 +67,4 @@ pub fn await_none(monitor: &Monitor) -> Result<Transfer, Problem> {
             over => return Ok(over),
         }
     }
-}
-
-fn qmp_problem(error: QmpError) -> Problem {
-    Problem::new("qemu", error.to_string())
 }

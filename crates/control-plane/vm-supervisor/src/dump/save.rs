@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use strongroom_datastore::file::{delete, describe};
 use strongroom_host::dumps;
 use strongroom_host::protocol::{Dump, OperationId, Problem, Progress, ProgressUnit, VmSpec};
@@ -17,16 +16,15 @@ use strongroom_keys::Kek;
 use strongroom_streams::{SLOT_BYTES_MAX, StreamError, StreamKind, StreamWriter};
 use strongroom_types::unix_seconds_now;
 
-use super::{Description, FORMAT, PACKED, await_none, qmp_problem};
+use super::{Description, FORMAT, PACKED, await_none};
 use crate::keys::VmKeys;
 use crate::machine::Machine;
 use crate::own_volume::{OpenOwnVolume, OwnVolumeError, create_with};
 use crate::room;
+use crate::transfer::{pipe, qmp_problem, system_problem};
 
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
-/// The pipe's buffer, in bytes. A large one saves switches between the two processes.
-const PIPE_BYTES: usize = 1 << 20;
 
 /// The inputs of a dump.
 pub struct Dumping {
@@ -94,10 +92,7 @@ impl Dumping {
 
         self.still_wanted().map_err(system_problem("go on"))?;
         monitor.stop().map_err(qmp_problem)?;
-        let (from_qemu, to_us) =
-            pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
-        // Without the larger buffer the dump is slower, but correct.
-        let _ = fcntl_setpipe_size(&from_qemu, PIPE_BYTES);
+        let (from_qemu, to_us) = pipe()?;
         monitor.begin_dump(to_us.as_fd()).map_err(qmp_problem)?;
         drop(to_us);
         let total = self.spec.memory_bytes.bytes();
@@ -128,8 +123,4 @@ impl Dumping {
 
 fn stream_problem(error: StreamError) -> Problem {
     Problem::new("dump", error.to_string())
-}
-
-fn system_problem(action: &str) -> impl FnOnce(io::Error) -> Problem {
-    move |error| Problem::new("system", format!("cannot {action}: {error}"))
 }

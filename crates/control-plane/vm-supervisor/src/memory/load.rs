@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use strongroom_host::orders::RunTask;
 use strongroom_host::protocol::{OwnVolume, Problem, SavedMemory, VmSpec};
 use strongroom_host::vm_directory::VmRecord;
@@ -16,9 +15,10 @@ use strongroom_hypervisor::{Qemu, QemuProgram};
 use strongroom_streams::StreamReader;
 use uuid::Uuid;
 
-use super::{ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, open, qmp_problem, remove, system_problem};
+use super::{ASK_AGAIN, Needs, SAYS_WITHIN, open, remove};
 use crate::keys::VmKeys;
 use crate::own_volume::{OpenOwnVolume, hold_key};
+use crate::transfer::{pipe, qmp_problem};
 
 /// A verified memory that fits the VM.
 pub struct Resuming {
@@ -92,10 +92,7 @@ impl Resuming {
     /// If QEMU rejects it, or the volume has changed since it was verified. That QEMU must be
     /// discarded.
     pub fn load(mut self, qemu: &Qemu, abandoned: &AtomicBool) -> Result<(), Problem> {
-        let (from_us, to_qemu) =
-            pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
-        // Without the larger buffer the load is slower, but correct.
-        let _ = fcntl_setpipe_size(&to_qemu, PIPE_BYTES);
+        let (from_us, to_qemu) = pipe()?;
         let monitor = qemu.monitor();
         monitor.load_memory(from_us.as_fd()).map_err(qmp_problem)?;
         // Only QEMU has the other end now, so its end is noticed here.

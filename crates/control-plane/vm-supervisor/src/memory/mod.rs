@@ -43,8 +43,6 @@ use super::own_volume::OpenOwnVolume;
 const FORMAT: u32 = 1;
 /// How long the last I/O of the volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
-/// The pipe's buffer, in bytes. A large one saves switches between the two processes.
-const PIPE_BYTES: usize = 1 << 20;
 /// How long QEMU may take to report completion after the last byte.
 const SAYS_WITHIN: Duration = Duration::from_secs(60);
 /// The interval between queries.
@@ -75,9 +73,6 @@ struct DiskState {
     name: DiskName,
     volume: VolumeId,
     top: LayerId,
-    /// The other layers of its present content: of the disk now.
-    #[serde(skip)]
-    below: Vec<LayerId>,
     /// The layers that are not part of its present content: of the disk now.
     #[serde(skip)]
     aside: Vec<LayerId>,
@@ -90,7 +85,7 @@ impl DiskState {
     /// Whether a disk that had this top has the same content, which a snapshot may have put below
     /// another top since, and a merge into a lower layer.
     fn has_content_of(&self, top: LayerId) -> bool {
-        self.top == top || self.below.contains(&top) || !self.aside.contains(&top)
+        !self.aside.contains(&top)
     }
 }
 
@@ -164,11 +159,11 @@ fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
 fn disk_states(spec: &VmSpec) -> Result<Vec<DiskState>, Problem> {
     let state = |disk: &strongroom_host::protocol::Disk| {
         let descriptor = describe(&spec.volume_path(&disk.name))?.descriptor;
-        let below: Vec<LayerId> = descriptor.chain().skip(1).map(|layer| layer.id).collect();
-        let is_aside = |layer: &LayerId| *layer != descriptor.top && !below.contains(layer);
-        let aside = descriptor.layers.iter().map(|layer| layer.id).filter(is_aside).collect();
+        let chain: Vec<LayerId> = descriptor.chain().map(|layer| layer.id).collect();
+        let layers = descriptor.layers.iter().map(|layer| layer.id);
+        let aside = layers.filter(|layer| !chain.contains(layer)).collect();
         let (volume, top, generation) = (descriptor.volume, descriptor.top, descriptor.generation);
-        Ok(DiskState { name: disk.name.clone(), volume, top, below, aside, generation })
+        Ok(DiskState { name: disk.name.clone(), volume, top, aside, generation })
     };
     served(spec).iter().map(state).collect()
 }
@@ -276,14 +271,6 @@ fn stream_problem(error: StreamError) -> Problem {
     Problem::new("memory", error.to_string())
 }
 
-fn system_problem(action: &str) -> impl FnOnce(io::Error) -> Problem {
-    move |error| Problem::new("system", format!("cannot {action}: {error}"))
-}
-
-fn qmp_problem(error: strongroom_hypervisor::QmpError) -> Problem {
-    Problem::new("qemu", error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,7 +281,6 @@ mod tests {
             name: "disk0".parse().unwrap(),
             volume: VolumeId::random(),
             top: LayerId::random(),
-            below: vec![LayerId::random()],
             aside: vec![LayerId::random()],
             generation: 4,
         };
@@ -324,7 +310,7 @@ mod tests {
         assert!(refused(&|then| then.kvm = true).contains("with KVM"));
         assert!(refused(&|then| then.machine_sha256.push('0')).contains("configuration"));
         assert!(refused(&|then| then.disks[0].volume = VolumeId::random()).contains("another one"));
-        let [below, aside] = [disk.below[0], disk.aside[0]];
+        let [below, aside] = [LayerId::random(), disk.aside[0]];
         assert_eq!(fit(&|then| then.disks[0].top = below), Ok(()), "a snapshot was made since");
         assert_eq!(fit(&|then| then.disks[0].top = LayerId::random()), Ok(()), "and merged");
         assert!(refused(&|then| then.disks[0].top = aside).contains("reverted"));

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use strongroom_host::protocol::{OwnVolume, Problem, Progress, ProgressUnit, SavedMemory, VmSpec};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_hypervisor::Monitor;
@@ -16,14 +15,12 @@ use strongroom_hypervisor::qmp::Transfer;
 use strongroom_keys::Kek;
 use uuid::Uuid;
 
-use super::{
-    ASK_AGAIN, Copied, Needs, PIPE_BYTES, SAYS_WITHIN, make_disks_durable, qmp_problem, remove,
-    stream_problem, system_problem,
-};
+use super::{ASK_AGAIN, Copied, Needs, SAYS_WITHIN, make_disks_durable, remove, stream_problem};
 use crate::keys::VmKeys;
 use crate::machine::Machine;
 use crate::own_volume::{create_with, hold_key};
 use crate::room;
+use crate::transfer::{pipe, qmp_problem, system_problem};
 
 /// A guest that still runs is paused when so much was saved: all pages, and a quarter of them
 /// again. So it is also the most that is saved before the pause.
@@ -93,7 +90,7 @@ impl Saving {
     }
 
     /// Removes what is left of a memory that was not saved.
-    pub fn give_up(&self, which: OwnVolume) {
+    fn give_up(&self, which: OwnVolume) {
         let _ = self.monitor().end_saving();
         if let Err(problem) = remove(&self.spec, which) {
             tracing::warn!("VM {}: {problem}", self.spec.name);
@@ -124,10 +121,7 @@ impl Saving {
             monitor.stop().map_err(qmp_problem)?;
             make_disks_durable(&self.spec).map_err(system_problem("make the disks durable"))?;
         }
-        let (from_qemu, to_us) =
-            pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
-        // Without the larger buffer the save is slower, but correct.
-        let _ = fcntl_setpipe_size(&from_qemu, PIPE_BYTES);
+        let (from_qemu, to_us) = pipe()?;
         monitor.save_memory(to_us.as_fd()).map_err(qmp_problem)?;
         drop(to_us);
         let total = self.spec.memory_bytes.bytes();

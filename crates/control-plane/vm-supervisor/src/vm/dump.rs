@@ -15,7 +15,7 @@ use strongroom_host::protocol::{
 use strongroom_types::display_bytes;
 
 use super::activity::Activity;
-use super::{Event, TELLS_EVERY, Vm};
+use super::{Event, Vm, now_and_then};
 use crate::door::Connection;
 use crate::dump::{Dumping, GivenDump, await_none, give};
 use crate::observe;
@@ -88,17 +88,13 @@ impl Vm {
             abandoned: Arc::clone(&abandoned),
         };
         let events = self.events.clone();
-        let mut told = Instant::now();
         let tidying = self.tidying.take();
         let work = move || {
             // The thread logs its own errors.
             let _ = tidying.map(JoinHandle::join);
-            let dumped = dumping.run(|progress| {
-                if told.elapsed() >= TELLS_EVERY {
-                    told = Instant::now();
-                    let _ = events.send(Event::DumpProgress(progress));
-                }
-            });
+            let dumped = dumping.run(now_and_then(|progress| {
+                let _ = events.send(Event::DumpProgress(progress));
+            }));
             let _ = events.send(Event::Dumped(dumped));
         };
         let work = thread::Builder::new().name("dump".to_owned()).spawn(work);

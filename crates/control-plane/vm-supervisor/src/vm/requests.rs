@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use strongroom_host::orders::{Report, Request, RequestKind};
 use strongroom_host::protocol::{OffReason, PowerState, Problem};
 
-use super::{Stop, Vm, qmp_problem};
+use super::{Stop, Vm};
 use crate::console::{Console, relay};
 use crate::door::Connection;
 use crate::machine::Machine;
 use crate::starter::QemuSocket;
+use crate::transfer::qmp_problem;
 
 impl Vm {
     pub(super) fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
@@ -72,7 +73,7 @@ impl Vm {
             RequestKind::Resume => self.halt_by_request(false),
             RequestKind::Reset => {
                 let machine = self.machine()?;
-                machine.qemu().monitor().reset().map_err(|error| qmp_problem(&error))?;
+                machine.qemu().monitor().reset().map_err(qmp_problem)?;
                 // A panicked guest is paused until it is reset.
                 self.halt_or_go_on()
             }

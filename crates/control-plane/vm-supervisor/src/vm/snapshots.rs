@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
 
 use strongroom_host::protocol::{KnownVolume, PowerState, Problem, SnapshotChange, VmSnapshots, VmSpec};
 
 use super::activity::Activity;
-use super::{Event, TELLS_EVERY, Vm};
+use super::{Event, Vm, now_and_then};
 use crate::door::Connection;
 use crate::memory::Saving;
 use crate::snapshots::{self, Serving};
@@ -30,7 +29,7 @@ impl ChangingSnapshots {
 
     /// Whether the guest's memory is being saved, so that only that pauses and resumes the guest.
     pub(super) fn is_saving_memory(&self) -> bool {
-        matches!(&self.change, SnapshotChange::Create { snapshot } if snapshot.memory)
+        self.change.saves_memory()
     }
 }
 
@@ -65,7 +64,7 @@ impl Vm {
         self.learn(known)?;
         let (spec, keys, events) = (self.task.spec.clone(), Arc::clone(&self.keys), self.events.clone());
         let (asked_by, abandoned) = (asked_by.clone(), Arc::new(AtomicBool::new(false)));
-        let saving = Saving { spec, keys: Arc::clone(&keys), machine, abandoned: Arc::clone(&abandoned) };
+        let saving = Saving { spec, keys, machine, abandoned: Arc::clone(&abandoned) };
         let changing = ChangingSnapshots { change: change.clone(), asked_by, request, abandoned };
         if changing.is_saving_memory() {
             self.check_memory_can_be_saved()?;
@@ -74,16 +73,15 @@ impl Vm {
                 return Err(Problem::new("paused", message).with_next_step("mend that, or reset the VM"));
             }
         }
-        let mut told = Instant::now();
         let work = move || {
-            let changed =
-                snapshots::change(&keys, &saving.spec, &change, Serving::Yes(&saving), |progress| {
-                    if told.elapsed() >= TELLS_EVERY {
-                        told = Instant::now();
-                        let _ = events.send(Event::Progress(progress));
-                    }
-                    Ok(())
-                });
+            let mut tell = now_and_then(|progress| {
+                let _ = events.send(Event::Progress(progress));
+            });
+            let (keys, spec) = (&saving.keys, &saving.spec);
+            let changed = snapshots::change(keys, spec, &change, Serving::Yes(&saving), |progress| {
+                tell(progress);
+                Ok(())
+            });
             let _ = events.send(Event::SnapshotsChanged(changed.map(Box::new)));
         };
         let begun = thread::Builder::new().name("snapshots".to_owned()).spawn(work);

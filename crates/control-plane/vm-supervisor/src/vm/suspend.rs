@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
 
 use strongroom_host::orders::Report;
 use strongroom_host::protocol::{OffReason, OwnVolume, PowerState, Problem, Progress, SavedMemory};
@@ -11,7 +10,7 @@ use strongroom_host::vm_directory::VmRecord;
 use strongroom_types::display_bytes;
 
 use super::activity::Activity;
-use super::{Event, Stop, TELLS_EVERY, Vm};
+use super::{Event, Stop, Vm, now_and_then};
 use crate::door::Connection;
 use crate::memory::{self, Saving};
 use crate::observe;
@@ -46,17 +45,13 @@ impl Vm {
             abandoned: Arc::clone(&abandoned),
         };
         let events = self.events.clone();
-        let mut told = Instant::now();
         let removal = self.removal.take();
         let work = move || {
             // The volume's name is then free. The thread logs its own errors.
             let _ = removal.map(thread::JoinHandle::join);
-            let saved = saving.suspend(|progress| {
-                if told.elapsed() >= TELLS_EVERY {
-                    told = Instant::now();
-                    let _ = events.send(Event::Progress(progress));
-                }
-            });
+            let saved = saving.suspend(now_and_then(|progress| {
+                let _ = events.send(Event::Progress(progress));
+            }));
             let _ = events.send(Event::Suspended(saved));
         };
         thread::Builder::new()
