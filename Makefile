@@ -39,14 +39,14 @@ test: ## format, lints, every test but the long ones, a slice of fuzzing; what C
 	scripts/install-packages test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
-	STRONGROOM_BIN=$(tested_program) cargo test --workspace
+	STRONGROOM_BIN=$(tested_program) scripts/run-tests --workspace --lib --bins --tests
 	scripts/fuzz 5 kmip
 
 test-full: ## the same, the long whole-system tests, libvirt and systemd, and every supported file system
 	scripts/install-packages full
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
-	STRONGROOM_BIN=$(tested_program) cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full,strongroom-control/full
+	STRONGROOM_BIN=$(tested_program) scripts/run-tests --workspace --lib --bins --tests --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full,strongroom-control/full
 	scripts/test-file-systems
 	STRONGROOM_BIN=$(tested_program) scripts/test-libvirt-service
 
@@ -65,11 +65,11 @@ mutants: ## mistakes on purpose, each with the test that has to notice it, and c
 
 rekey-volumes: ## 1,000 volumes move to other keys by a job that is killed at random; some minutes
 	scripts/install-packages test
-	cargo test -p strongroom-system-tests --features full --test rekeys_volumes -- --nocapture
+	cargo test -p strongroom-system-tests --features full --test system -- --nocapture rekeys_volumes::
 
 kill-vms: ## whatever serves a VM is killed a hundred times at random while its guest writes; some ten minutes
 	scripts/install-packages test
-	cargo test -p strongroom-system-tests --features full --test vms_killed -- --nocapture
+	cargo test -p strongroom-system-tests --features full --test system -- --nocapture vms_killed::
 
 soak: ## an hour of verified load with kills, upgrades, growth, new keys and full disks, memory and descriptors flat; SOAK_SECONDS=, SOAK_SEED=
 	scripts/install-packages test
@@ -96,7 +96,7 @@ test-fresh-clones-quick: ## the same with the compiled dependencies of this dire
 test-newer-qemu: ## guests again, under the newest QEMU that Debian 12 has
 	scripts/install-packages test
 	STRONGROOM_QEMU=$$(scripts/newer-qemu) cargo test --package strongroom-system-tests --features full \
-	  --test boots_from_vhost_user --test killed_under_a_guest --test migrates --test hot_plug --test live_resize
+	  --test system -- boots_from_vhost_user:: killed_under_a_guest:: migrates:: hot_plug:: live_resize::
 	STRONGROOM_QEMU=$$(scripts/newer-qemu) cargo test --package strongroom-hypervisor --features full \
 	  --test machines --test guests
 

@@ -1,8 +1,8 @@
-//! Comments keep to the width that CONTRIBUTING gives them.
+//! Comments keep to the width that CONTRIBUTING gives them, and have no examples that are not run.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use strongroom_system_tests::datastore::files_under;
 
@@ -36,16 +36,49 @@ fn wide_lines(source: &str) -> Vec<usize> {
     wide
 }
 
-#[test]
-fn comments_have_at_most_100_columns() {
+fn sources() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut sources = ["crates", "tests"].map(|place| files_under(&root.join(place))).concat();
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    for path in &sources {
+    assert!(sources.len() > 1000, "{} sources", sources.len());
+    sources
+}
+
+#[test]
+fn comments_have_at_most_100_columns() {
+    for path in &sources() {
         let wide = wide_lines(&std::fs::read_to_string(path).unwrap());
         assert!(wide.is_empty(), "{}: comments at lines {wide:?} have more columns", path.display());
     }
-    assert!(sources.len() > 1000, "{} sources", sources.len());
+}
+
+/// The lines of a doc comment that begin an example of Rust. `make test` does not run those.
+fn examples(source: &str) -> Vec<usize> {
+    let mut is_in_block = false;
+    let mut examples = Vec::new();
+    for (at, text) in source.lines().enumerate().filter_map(|(at, line)| Some((at, comment(line)?))) {
+        let Some(language) = text.trim_start().strip_prefix("```") else { continue };
+        if !is_in_block && matches!(language.split(',').next(), Some("" | "rust" | "no_run" | "should_panic"))
+        {
+            examples.push(at + 1);
+        }
+        is_in_block = !is_in_block;
+    }
+    examples
+}
+
+#[test]
+fn no_comment_has_an_example_that_nothing_runs() {
+    for path in &sources() {
+        let examples = examples(&std::fs::read_to_string(path).unwrap());
+        assert!(examples.is_empty(), "{}: lines {examples:?}: make it a test", path.display());
+    }
+}
+
+#[test]
+fn an_example_is_found_and_a_picture_is_not() {
+    assert_eq!(examples("//! ```text\n//! a\n//! ```\n//!\n//! ```\n//! f();\n//! ```\n"), [5]);
+    assert_eq!(examples("    /// ```rust,ignore\n    /// ```\n"), [1]);
 }
 
 #[test]

@@ -5,8 +5,6 @@
 #![cfg(feature = "full")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-mod disk_support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -16,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use disk_support::dying::DyingDisk;
-use disk_support::{DEADLINE, Mounts, await_any_log, await_condition, condition};
+use crate::disk_support::dying::DyingDisk;
+use crate::disk_support::{DEADLINE, Mounts, await_any_log, await_condition, condition};
 use serde_json::Value;
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};

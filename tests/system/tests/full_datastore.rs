@@ -3,8 +3,6 @@
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-mod disk_support;
-
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -13,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 
-use disk_support::{DEADLINE, Mounts, await_condition, await_log, await_state, condition, log_of};
+use crate::disk_support::{DEADLINE, Mounts, await_condition, await_log, await_state, condition, log_of};
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume, run};

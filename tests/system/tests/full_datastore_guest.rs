@@ -5,11 +5,9 @@
 #![cfg(feature = "full")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-mod disk_support;
-
 use std::time::{Duration, Instant};
 
-use disk_support::{Mounts, await_log, await_state};
+use crate::disk_support::{Mounts, await_log, await_state};
 use serde_json::json;
 use strongroom_system_tests::family::{kill, worker_of};
 use strongroom_system_tests::{Guest, GuestPlan, Protection, Scratch, Session, Volume};

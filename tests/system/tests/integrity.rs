@@ -3,18 +3,16 @@
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-mod worker_support;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::worker_support::Worker;
 use serde_json::Value;
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Until};
 use strongroom_system_tests::{CommandLine, Exposure, Finished, Protection, Scratch, Volume};
-use worker_support::Worker;
 
 const ROUNDS: usize = if cfg!(feature = "full") { 50 } else { 3 };
 const QUEUES: u16 = 2;

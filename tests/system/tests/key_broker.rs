@@ -4,12 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
-mod key_site;
-mod kmip_client;
-
 use std::path::Path;
 
-use key_site::{DEADLINE, Site, tells};
+use crate::key_site::{DEADLINE, Site, tells};
 use serde_json::Value;
 use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
 use strongroom_kmip::protocol::RevocationReasonCode;

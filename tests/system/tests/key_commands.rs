@@ -4,17 +4,15 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-mod worker_support;
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::worker_support::VerifiedIo;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use strongroom_system_tests::{KeyServerUser, Scratch};
 use strongroom_test_peers::{Pki, Server, ServerKind};
-use worker_support::VerifiedIo;
 
 /// Longer than the key server's interval between checks for due actions.
 const DEADLINE: Duration = Duration::from_secs(180);

@@ -3,12 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
-mod key_site;
-mod kmip_client;
-
 use std::time::SystemTime;
 
-use key_site::{DEADLINE, Site, VM, tells};
+use crate::key_site::{DEADLINE, Site, VM, tells};
 use serde_json::Value;
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::claimed_identity;

@@ -3,16 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "times are printed, never judged")]
 
-mod worker_support;
-
 use std::time::{Duration, Instant};
 
+use crate::worker_support::{VerifiedIo, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use strongroom_keys::ProviderKey;
 use strongroom_providers::{ProviderKeyring, Revocation};
 use strongroom_system_tests::{KeyServerUser, Process, Scratch, family};
-use worker_support::{VerifiedIo, wait_until};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 

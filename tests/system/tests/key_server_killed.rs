@@ -5,8 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-mod kmip_client;
-
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -51,7 +49,7 @@ struct Work {
 }
 
 fn client(user: &KeyServerUser<'_>) -> Client {
-    kmip_client::client(&user.kmip, &user.client_file("."))
+    crate::kmip_client::client(&user.kmip, &user.client_file("."))
 }
 
 /// Unwraps the server's answer; `None` if the server is gone. It refuses none of these requests.

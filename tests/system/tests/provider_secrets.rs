@@ -4,14 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what was searched is for people to read")]
 
-mod kmip_client;
-mod secret_search;
-mod worker_support;
-
 use std::fs;
 use std::path::PathBuf;
 
-use secret_search::{DEADLINE, Found, Needles, own_user};
+use crate::secret_search::{DEADLINE, Found, Needles, own_user};
+use crate::worker_support::{VerifiedIo, wait_until};
 use serde_json::Value;
 use strongroom_keys::ProviderKey;
 use strongroom_kmip::protocol::{CryptographicAlgorithm, CryptographicUsageMask};
@@ -19,7 +16,6 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::ProviderKeyring;
 use strongroom_system_tests::key_server::free_addresses;
 use strongroom_system_tests::{CommandLine, KeyServerUser, Process, Scratch, family};
-use worker_support::{VerifiedIo, wait_until};
 
 /// A key server and volumes under its keys. All files are in the test's directory; the test's own
 /// copies of the keys are in another.
@@ -178,7 +174,7 @@ fn a_registered_key_is_left_in_no_buffer_of_the_server() {
     }
     let (scratch, known) = (Scratch::new(), Scratch::new());
     let (stage, server) = Stage::new(&scratch, &known);
-    let client = kmip_client::client(&stage.user.kmip, &stage.path("home/key-providers/embedded"));
+    let client = crate::kmip_client::client(&stage.user.kmip, &stage.path("home/key-providers/embedded"));
     let mut key: [u8; 32] = std::array::from_fn(|index| (index as u8).wrapping_mul(41).wrapping_add(19));
     let mut needles = Needles::default();
     needles.add("the registered key", &key);

@@ -4,20 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-mod worker_support;
-
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::worker_support::VerifiedIo;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume};
-use worker_support::VerifiedIo;
 
 /// A smaller number in CI.
 const VOLUMES: usize = if cfg!(feature = "full") { 1000 } else { 30 };

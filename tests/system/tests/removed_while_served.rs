@@ -1,12 +1,10 @@
 //! A user removes a volume's files while it is served. Its clients cannot notice, so its owner is
 //! warned.
 
-mod disk_support;
-
 use std::fs;
 use std::process::Command;
 
-use disk_support::{DEADLINE, await_log};
+use crate::disk_support::{DEADLINE, await_log};
 use strongroom_system_tests::{Protection, Scratch, Volume, run};
 
 #[test]

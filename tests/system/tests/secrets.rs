@@ -4,12 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
-mod secret_search;
-
 use std::fs;
 use std::time::Instant;
 
-use secret_search::{DEADLINE, Found, Needles, own_user};
+use crate::secret_search::{DEADLINE, Found, Needles, own_user};
 use strongroom_system_tests::{CommandLine, Scratch, datastore, family};
 
 const PASSPHRASE: &str = "Gr%n passphrase of 1 test, nowhere else";

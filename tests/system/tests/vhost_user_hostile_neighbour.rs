@@ -4,11 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-#[path = "hostile_neighbour/front_end.rs"]
 mod front_end;
-#[path = "hostile_neighbour/guest.rs"]
 mod guest;
-mod worker_support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -16,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::worker_support::Worker;
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
 use strongroom_system_tests::{Protection, Scratch, Volume};
-use worker_support::Worker;
 
 /// Operations that the neighbour completes during each attack.
 const NEIGHBOURS_OPERATIONS: u64 = 200;

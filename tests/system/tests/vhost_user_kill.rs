@@ -3,16 +3,14 @@
 //! found. The next one answers all of them, though none is sent again, and every sector has the
 //! right content.
 
-mod worker_support;
-
 use std::time::{Duration, Instant};
 
+use crate::worker_support::Worker;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
 use strongroom_system_tests::{Protection, Scratch, Volume};
-use worker_support::Worker;
 
 const ROUNDS: usize = if cfg!(feature = "full") { 200 } else { 3 };
 /// The limit of rounds until requests were in flight at a kill: on a busy machine the worker may

@@ -3,18 +3,16 @@
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
-mod worker_support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 
+use crate::worker_support::{DEADLINE, Worker};
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume};
-use worker_support::{DEADLINE, Worker};
 
 const UPGRADES: usize = if cfg!(feature = "full") { 100 } else { 3 };
 const QUEUES: u16 = 2;

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod install_media;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -29,9 +27,9 @@ fn a_vm_is_installed_from_a_cdrom_and_looked_at() {
     let serving = Serving::start(&scratch);
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    let iso = install_media::iso(FROM_CD, FROM_CD_BY_UEFI);
+    let iso = crate::install_media::iso(FROM_CD, FROM_CD_BY_UEFI);
     fs::write(scratch.path("elsewhere.iso"), &iso).unwrap();
-    fs::write(scratch.path("disk.raw"), install_media::disk(FROM_DISK)).unwrap();
+    fs::write(scratch.path("disk.raw"), crate::install_media::disk(FROM_DISK)).unwrap();
     // hostd has made the directory. Only its owner can read the image, and QEMU runs as another
     // user.
     let image = scratch.path("home/hostd/boot/install.iso");

@@ -3,16 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod secret_search;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::secret_search::Needles;
 use rustix::process::{Pid, Signal, kill_process};
-use secret_search::Needles;
 use strongroom_keys::ProviderKey;
 use strongroom_providers::{GrantWallet, KeyGrant, ProviderKeyring};
 use strongroom_system_tests::datastore::files_under;

@@ -5,16 +5,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod secret_search;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::secret_search::Needles;
 use rustix::process::{Pid, Signal, kill_process};
-use secret_search::Needles;
 use serde_json::{Value, json};
 use strongroom_system_tests::datastore::files_under;
 use strongroom_system_tests::family::{family_of, runs};

@@ -3,16 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod disk_support;
-mod worker_support;
-
 use std::ops::Range;
 use std::path::Path;
 
-use disk_support::Mounts;
+use crate::disk_support::Mounts;
+use crate::worker_support::{NbdClient, VerifiedIo, Worker, exposure, wait_until};
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Finished, Protection, Scratch, Volume};
-use worker_support::{NbdClient, VerifiedIo, Worker, exposure, wait_until};
 
 /// Operations of the verifying client between two steps.
 const OPERATIONS: u64 = 100;

@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod worker_support;
-
+use crate::worker_support::{NbdClient, VerifiedIo, Worker, wait_until};
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Finished, Protection, Scratch, Volume};
-use worker_support::{NbdClient, VerifiedIo, Worker, wait_until};
 
 /// Operations between two blows, so that each meets other I/O.
 const OPERATIONS: u64 = 200;

@@ -4,16 +4,14 @@
 #![allow(clippy::print_stdout, reason = "what is left out is said")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod worker_support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
+use crate::worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure, wait_until};
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume, family};
-use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure, wait_until};
 
 /// The value of a line of /proc/PID/status.
 #[track_caller]

@@ -5,15 +5,13 @@
 #![allow(clippy::print_stdout, reason = "what is left out is said")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod worker_support;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+use crate::worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume, family};
-use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure, wait_until};
 
 /// Operations between two blows, so that each meets other I/O.
 const OPERATIONS: u64 = 200;

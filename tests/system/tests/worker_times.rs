@@ -5,13 +5,11 @@
 #![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod worker_support;
-
 use std::time::{Duration, Instant};
 
+use crate::worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker};
 use serde_json::Value;
 use strongroom_system_tests::{Protection, Scratch, Volume, family};
-use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker};
 
 const ROUNDS: usize = 50;
 const OPERATIONS: u64 = 100;

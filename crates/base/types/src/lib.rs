@@ -44,4 +44,4 @@ pub use provider_key::{
 };
 pub use shell::shell_word;
 pub use size::{MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, SizeError, VolumeSize, display_bytes, parse_bytes};
-pub use utc::{display_seconds, unix_seconds, unix_seconds_now, utc};
+pub use utc::{display_seconds, unix_milliseconds_now, unix_seconds, unix_seconds_now, utc};

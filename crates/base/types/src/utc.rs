@@ -12,6 +12,12 @@ pub fn unix_seconds_now() -> u64 {
     unix_seconds(SystemTime::now())
 }
 
+/// The time now, in milliseconds since 1970; zero if the clock is set before 1970.
+pub fn unix_milliseconds_now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// Seconds since 1970 as `2025-11-21 21:54 UTC`.
 pub fn utc(unix_seconds: u64) -> String {
     let (days, seconds) = (unix_seconds / 86_400, unix_seconds % 86_400);

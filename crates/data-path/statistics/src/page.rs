@@ -12,9 +12,9 @@
 //! A block is a multiple of 128 bytes long, so that two lanes never write to one cache line.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::SystemTime;
 
 use strongroom_memory::{SharedWordsError, WordsReader, make_shared_words};
+use strongroom_types::unix_milliseconds_now;
 
 use crate::histogram::BUCKETS;
 use crate::recorder::Clock;
@@ -67,14 +67,17 @@ impl Page {
     pub fn make() -> Result<Self, PageError> {
         let file = make_shared_words(PAGE_WORDS)?;
         let words = WordsReader::map(&file, PAGE_WORDS)?;
-        Ok(Self { file, words, clock: Clock::new(), since_unix_ms: unix_ms() })
+        Ok(Self { file, words, clock: Clock::new(), since_unix_ms: unix_milliseconds_now() })
     }
 
     /// Reads the counters. Whatever the worker has written is treated as numbers, and does not
     /// affect the time that this takes.
     pub fn read(&self) -> Snapshot {
-        let mut snapshot =
-            Snapshot { since_unix_ms: self.since_unix_ms, read_unix_ms: unix_ms(), ..Snapshot::default() };
+        let mut snapshot = Snapshot {
+            since_unix_ms: self.since_unix_ms,
+            read_unix_ms: unix_milliseconds_now(),
+            ..Snapshot::default()
+        };
         let now_ns = self.clock.now_ns();
         for lane in 0..LANES_MAX {
             let block = lane * BLOCK_WORDS;
@@ -109,11 +112,6 @@ impl AsFd for Page {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

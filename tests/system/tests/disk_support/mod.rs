@@ -1,8 +1,7 @@
 //! Common parts of the tests of full and dying disks: file systems of their own, and a volume's
 //! reports about itself.
 
-#![allow(dead_code, reason = "each test uses its part of it")]
-
+#[cfg(feature = "full")]
 pub mod dying;
 
 use std::fs;

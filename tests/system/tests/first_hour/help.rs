@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use strongroom_system_tests::Scratch;
 
-use crate::steps::Step;
-use crate::user::{ENDS_WITHIN, User};
+use super::steps::Step;
+use super::user::{ENDS_WITHIN, User};
 
 #[test]
 fn the_examples_of_the_help_work_as_they_are_written() {

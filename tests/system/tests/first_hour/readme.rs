@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use strongroom_system_tests::Scratch;
 
-use crate::steps::Step;
-use crate::user::{ENDS_WITHIN, User};
+use super::steps::Step;
+use super::user::{ENDS_WITHIN, User};
 
 #[test]
 fn the_readmes_commands_work_as_they_are_written() {

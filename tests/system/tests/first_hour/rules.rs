@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::user::User;
+use super::user::User;
 
 /// The first words of a next step, after a semicolon or colon; a command in backquotes is one, too.
 const STEPS: [&str; 44] = [

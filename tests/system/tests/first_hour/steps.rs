@@ -4,7 +4,7 @@ use std::path::Path;
 
 use strongroom_system_tests::Process;
 
-use crate::user::{ENDS_WITHIN, User};
+use super::user::{ENDS_WITHIN, User};
 
 /// The outcome of a command.
 pub enum Call {

@@ -19,8 +19,8 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use crate::rules;
-use crate::user::User;
+use super::rules;
+use super::user::User;
 
 /// Set this variable to rewrite the transcripts.
 const WRITE_VARIABLE: &str = "STRONGROOM_TRANSCRIBE";

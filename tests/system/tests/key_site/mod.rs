@@ -1,7 +1,5 @@
 //! A site for tests of grants: a key server, a control plane, hosts, each with a state of its own.
 
-#![allow(dead_code, reason = "each test uses its part of it")]
-
 use std::time::{Duration, Instant};
 
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! Common parts of the searches for secrets: the secrets of a volume in every form that could
 //! appear, and the places where they must not.
 
-#![allow(dead_code, reason = "each test uses its part of it")]
-
 pub mod own_user;
 
 use std::collections::HashMap;

@@ -1,8 +1,6 @@
 //! Common parts of the tests of a worker's life: an NBD client that reconnects and verifies every
 //! sector, and a worker that can be inspected and killed.
 
-#![allow(dead_code, reason = "each test uses its part of it")]
-
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -87,13 +85,6 @@ impl Worker {
         let deadline = Timespec { tv_sec: DEADLINE.as_secs().cast_signed(), tv_nsec: 0 };
         let ended = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&deadline));
         assert_eq!(ended, Ok(1), "worker {} does not end", self.id);
-    }
-
-    /// Returns a file of its directory in /proc.
-    #[track_caller]
-    pub fn proc(&self, name: &str) -> String {
-        let path = format!("/proc/{}/{name}", self.id);
-        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 }
 

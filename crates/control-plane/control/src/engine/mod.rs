@@ -233,9 +233,3 @@ fn host_id(inventory: &Inventory, name: &Name, now_unix_ms: u64) -> Result<Uuid,
         }
     }
 }
-
-/// The system's time in milliseconds since 1970; zero if the clock is set before 1970.
-pub fn unix_ms_now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}

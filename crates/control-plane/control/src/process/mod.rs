@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use strongroom_api::Name;
+use strongroom_types::unix_milliseconds_now;
 use tokio::net::TcpListener;
 
-use crate::engine::unix_ms_now;
 use crate::engine::{Clock, Control};
 use crate::host::Host;
 use crate::inventory::Failure;
@@ -79,7 +79,7 @@ impl ControlProcess {
     /// [`ControlError`].
     pub async fn bind(config: ControlConfig) -> Result<Self, ControlError> {
         let ControlConfig { directory, listen, certificate_names, hosts, keys } = config;
-        let clock: Clock = Arc::new(unix_ms_now);
+        let clock: Clock = Arc::new(unix_milliseconds_now);
         // The store reads its whole file, and providers are queried.
         let opened = tokio::task::spawn_blocking(move || {
             let store = state::open(&directory)?;

@@ -8,7 +8,7 @@
 //! - [`user`]: the user: a home, a working directory, a `serve`.
 //!
 //! After an intended change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test -p
-//! strongroom-system-tests --test first_hour` rewrites the transcript, for a person to read.
+//! strongroom-system-tests --test system -- first_hour` rewrites the transcript, for a person to read.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -1,0 +1,85 @@
+//! All whole-system tests, one module for each thing that a user does: `cargo test --workspace
+//! --test system -- vm_clones` runs those of one.
+//!
+//! They are one program, so that it is linked once and each processor has a test to run while
+//! another waits for its guest.
+
+mod api_document;
+mod bad_images;
+mod bad_input;
+mod boots_a_guest_from_a_volume;
+mod boots_from_vhost_user;
+mod clock;
+mod commands;
+mod comments;
+mod damaged_volumes;
+mod datapath;
+mod dying_disk;
+mod first_hour;
+mod first_mistakes;
+mod full_datastore;
+mod full_datastore_guest;
+mod harness_notices_damage;
+mod hot_plug;
+mod imports_and_exports;
+mod installs;
+mod integrity;
+mod key_backup;
+mod key_broker;
+mod key_commands;
+mod key_grants;
+mod key_leases;
+mod key_providers;
+mod key_server;
+mod key_server_killed;
+mod killed_under_a_guest;
+mod libkmip;
+mod libvirt;
+mod libvirt_disks;
+mod live_resize;
+mod machine_types;
+mod many_vms;
+mod migrates;
+mod named_tests;
+mod opens_with_standard_tools;
+mod operations;
+mod planes;
+mod provider_secrets;
+mod reconnects_after_the_server_is_killed;
+mod rekeys_volumes;
+mod removed_while_served;
+mod secrets;
+mod serves_real_clients;
+mod soaks;
+mod tracing_points;
+mod vhost_user_hostile_neighbour;
+mod vhost_user_kill;
+mod vhost_user_load;
+mod vhost_user_upgrade;
+mod vm_clones;
+mod vm_device_state;
+mod vm_dumps;
+mod vm_hot_plug;
+mod vm_installs;
+mod vm_keys;
+mod vm_keys_asked_by_people;
+mod vm_markers;
+mod vm_snapshots;
+mod vm_statistics;
+mod vm_walls;
+mod vms;
+mod vms_killed;
+mod volume_merges;
+mod volume_snapshots;
+mod volume_statistics;
+mod worker_confined;
+mod worker_life;
+mod worker_times;
+
+// What several of them use.
+mod disk_support;
+mod install_media;
+mod key_site;
+mod kmip_client;
+mod secret_search;
+mod worker_support;
