@@ -36,6 +36,7 @@ use super::descriptor::{Descriptor, LayerRecord};
 use super::directory::VolumeDirectory;
 use super::disk::{LayerBlocks, LockedLayer};
 use super::error::DatastoreError;
+use super::filesystem::FileSystem;
 use super::log;
 use super::open::{Access, OpenOptions, Protection};
 use super::open_files::{Opening, chain_of};
@@ -166,7 +167,8 @@ pub fn read_map_on(
 ) -> Result<ChunkMap, DatastoreError> {
     unchanged(storage, path, |directory, descriptor| {
         descriptor.expect_volume(path, request.volume)?;
-        Reading { directory, descriptor, request }.map()
+        let file_system = directory.file_system()?;
+        Reading { directory, descriptor, request, file_system }.map()
     })
 }
 
@@ -223,6 +225,8 @@ struct Reading<'a> {
     directory: &'a VolumeDirectory,
     descriptor: &'a Descriptor,
     request: &'a MapRequest,
+    /// Found out once: that reads the mount table.
+    file_system: FileSystem,
 }
 
 impl Reading<'_> {
@@ -334,8 +338,15 @@ impl Reading<'_> {
             lock_wait: Duration::ZERO,
             least_generation: 0,
         };
-        let (directory, file_system) = (self.directory, self.directory.file_system()?);
-        Opening { directory, file_system, descriptor, options: &options, sharing: None }.open(layer)
+        let (directory, file_system) = (self.directory, self.file_system);
+        let opening = Opening { directory, file_system, descriptor, options: &options, sharing: None };
+        let mut opened = opening.open(layer)?;
+        // A log that was closed empty says nothing, and its index would take longer than the map.
+        let is_empty = opened.log.as_ref().map(|log| log::is_closed_empty(&**log, layer.id)).transpose();
+        if is_empty.map_err(log::damaged(&directory.path, layer.id))? == Some(true) {
+            (opened.log, opened.facts.log) = (None, None);
+        }
+        Ok(opened)
     }
 
     fn blocks(&self, layer: LockedLayer) -> Result<(LayerBlocks, Vec<LayerBlocks>), DatastoreError> {
