@@ -887,11 +887,11 @@ mod tests {
                 assert!(written.iter().filter(|at| is_new(at)).all(|at| unshared.contains(at)), "{view:?}");
                 for (id, other) in &self.snapshots {
                     let changed = self.map(view, MapKind::ChangedSince(*id), MapForm::Extents);
-                    for at in 0..content.len() {
+                    for (at, now) in content.iter().enumerate() {
                         let before = other.get(at).copied().unwrap_or_default();
                         let is_in = changed.contains(&at);
-                        assert!(is_in || before.fill == content[at].fill, "{view:?} since {id}: {at}");
-                        assert!(!is_in || before.change != content[at].change, "{view:?} since {id}: {at}");
+                        assert!(is_in || before.fill == now.fill, "{view:?} since {id}: {at}");
+                        assert!(!is_in || before.change != now.change, "{view:?} since {id}: {at}");
                     }
                 }
             }

@@ -193,7 +193,7 @@ fn unchanged<T>(
 }
 
 /// The layers of a view, the top first.
-fn layers_of<'a>(descriptor: &'a Descriptor, view: View) -> impl Iterator<Item = &'a LayerRecord> {
+fn layers_of(descriptor: &Descriptor, view: View) -> impl Iterator<Item = &LayerRecord> {
     let top = match view {
         View::Present => Some(descriptor.top),
         View::Snapshot(id) => descriptor.snapshot(id).map(|snapshot| snapshot.layer),
