@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-kmip measure-vms prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-kmip measure-vms measure-volumes prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -122,6 +122,10 @@ measure-vms: build ## VMs' life cycle with and without encryption, an inventory 
 	@scripts/measure-vms life-cycle
 	@scripts/measure-vms inventory
 	@scripts/measure-vms many
+
+measure-volumes: ## maps of a thin volume of 500 GB, and a list of 1,024 volumes; a minute
+	MAP_TIMES_DENSE_MIB=4096 cargo test --release --package strongroom-datastore --test map_times -- --nocapture
+	cargo test --release --package strongroom-control --test volume_times -- --nocapture
 
 fuzz: ## what a hostile front end, guest or KMIP peer sends, guided by coverage; ten minutes for each target
 	scripts/install-packages fuzz

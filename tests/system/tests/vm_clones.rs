@@ -37,8 +37,10 @@ fn with_vm<'scratch>(scratch: &'scratch Scratch, name: &str, more: &str) -> Serv
     serving
 }
 
-/// The bytes of all files below a directory, each file once, whatever names it has.
+/// The bytes of a directory and of all files below it, each file once, whatever names it has.
 fn bytes_below(directory: &Path, found: &mut BTreeMap<u64, u64>) {
+    let facts = fs::metadata(directory).unwrap();
+    found.insert(facts.ino(), facts.blocks() * 512);
     for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
         let facts = entry.metadata().unwrap();
         match facts.is_dir() {

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{Integrity, LogUse, Severity, check, describe, describe_log};
+use strongroom_datastore::file::{
+    Integrity, LogUse, Severity, View, ViewSpace, check, describe, describe_log,
+};
 use strongroom_keys::{LeaseState, RevokedHow};
-use strongroom_types::{display_bytes, without_numbers};
+use strongroom_types::{SnapshotName, display_bytes, without_numbers};
 use strongroom_worker::condition::{Condition, State};
 use strongroom_worker::control::{KeyStatus, statistics_of};
 
@@ -47,6 +49,8 @@ struct Info {
     volume: VolumeFacts,
     /// The chain of layers, the top first.
     chain: Vec<ChainLayer>,
+    /// What its present content and each of its snapshots take.
+    contents: Vec<ContentFacts>,
     /// The first-write log; `None` for a volume without one, or if it cannot be read now.
     log: Option<LogUse>,
     /// Whether the volume's key has authenticated the descriptor.
@@ -54,6 +58,18 @@ struct Info {
     datastore: DatastoreFacts,
     /// The requests of its clients since it was exposed; `None` if it is not exposed.
     statistics: Option<StatisticsFacts>,
+}
+
+/// What one content of the volume takes, in bytes.
+#[derive(Serialize)]
+struct ContentFacts {
+    /// The snapshot; `None` for the present content.
+    snapshot: Option<SnapshotName>,
+    logical_bytes: u64,
+    /// The files of all layers that it needs.
+    committed_bytes: u64,
+    /// The files of those that nothing else needs.
+    unshared_bytes: u64,
 }
 
 /// One layer.
@@ -73,7 +89,7 @@ struct DatastoreFacts {
 
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { volume, chain, log, authenticated, datastore, statistics } = self;
+        let Self { volume, chain, contents, log, authenticated, datastore, statistics } = self;
         let bytes = |bytes: u64| format!("{} ({bytes} bytes)", display_bytes(bytes));
         writeln!(f, "{}", volume.path.display())?;
         writeln!(f, "  size          {}", bytes(volume.size_bytes))?;
@@ -82,6 +98,12 @@ impl fmt::Display for Info {
             let own = volume.allocated_bytes.saturating_sub(volume.shared_bytes);
             writeln!(f, "  shared        {} of it with other volumes", bytes(volume.shared_bytes))?;
             writeln!(f, "  its own       {}", bytes(own))?;
+        }
+        for content in contents.iter().filter(|_| contents.len() > 1) {
+            let of = content.snapshot.as_ref().map_or("at present", SnapshotName::as_str);
+            let (needs, alone) =
+                (display_bytes(content.committed_bytes), display_bytes(content.unshared_bytes));
+            writeln!(f, "    {of:<12}{needs}, {alone} of it for nothing else")?;
         }
         writeln!(f, "  space         {}", volume.provisioning)?;
         if let Some(log) = log {
@@ -263,9 +285,19 @@ impl InfoArguments {
             layer_id: layer.id.to_string(),
             size_bytes: descriptor.layer_size(layer).bytes(),
         });
+        let content = |space: &ViewSpace| ContentFacts {
+            snapshot: match space.view {
+                View::Present => None,
+                View::Snapshot(id) => descriptor.snapshot(id).map(|snapshot| snapshot.name.clone()),
+            },
+            logical_bytes: space.logical.bytes(),
+            committed_bytes: space.committed_bytes,
+            unshared_bytes: space.unshared_bytes,
+        };
+        let contents = described.space.views.iter().map(content).collect();
         let (volume, chain) = (VolumeFacts::from(&described), chain.collect());
         let snapshot = volume.exposure.as_ref().and_then(|_| statistics_of(&self.path));
         let statistics = snapshot.as_ref().map(StatisticsFacts::from);
-        output.answer(&Info { volume, chain, log, authenticated, datastore, statistics })
+        output.answer(&Info { volume, chain, contents, log, authenticated, datastore, statistics })
     }
 }

@@ -8,6 +8,7 @@ pub mod describe;
 mod export;
 pub mod expose;
 mod expose_memory;
+pub mod extents;
 pub mod image_format;
 mod import;
 mod info;
@@ -39,6 +40,8 @@ pub enum VolumeCommand {
     List(list::ListArguments),
     /// Show the details of a volume
     Info(info::InfoArguments),
+    /// Show where a volume has content, or where it changed between snapshots
+    Extents(extents::ExtentsArguments),
     /// Expose a volume to QEMU or any other NBD client
     Expose(Box<expose::ExposeArguments>),
     /// Expose an empty disk in memory, for tests and measurements
@@ -70,6 +73,7 @@ impl VolumeCommand {
             Self::Create(arguments) => arguments.run(output),
             Self::List(arguments) => arguments.run(output),
             Self::Info(arguments) => arguments.run(output),
+            Self::Extents(arguments) => arguments.run(output),
             Self::Expose(arguments) => arguments.run(output, log),
             Self::ExposeMemory(arguments) => arguments.run(output, log),
             Self::Resize(arguments) => arguments.run(output),

@@ -30,6 +30,7 @@ mod page;
 pub mod policy;
 pub mod task;
 pub mod vm;
+pub mod volume;
 
 pub use error::{ErrorBody, ErrorCode, Problem};
 pub use name::Name;

@@ -47,6 +47,9 @@ pub const SNAPSHOTS_UNSCHEDULED: usize = 5;
 /// Most snapshots that the rules of a VM keep together.
 pub const SCHEDULED_SNAPSHOTS_MAX: usize = SNAPSHOTS_MAX - SNAPSHOTS_UNSCHEDULED;
 
+/// Size of a chunk in maps of volumes if a request names none, in bytes.
+pub const CHUNK_DEFAULT_BYTES: u64 = 64 * 1024;
+
 /// Longest request body, in bytes. The largest VM that the limits allow takes about 20 KiB.
 pub const BODY_MAX_BYTES: usize = 256 * 1024;
 

@@ -17,6 +17,7 @@ pub use hardware::{
     Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, NicBackend,
     RestartPolicy,
 };
+pub(crate) use query::no_longer_than;
 pub use query::{VmListQuery, VmSort};
 pub use schedule::{
     RunOutcome, ScheduledRule, ScheduledRun, SetSnapshotSchedule, SnapshotRule, SnapshotSchedule,

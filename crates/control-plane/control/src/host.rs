@@ -8,8 +8,8 @@ use std::time::Duration;
 use strongroom_host::client::{Client, ClientError};
 use strongroom_host::protocol::{
     Changes, Datastore, DatastoreRequest, DiskName, Host as HostState, JudgeRequest, Judgement, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationRequest, Problem, Ticket, TicketRequest, VmSpec,
-    VmStatistics,
+    ObservedVms, Operation, OperationId, OperationRequest, Problem, Readings, ReadingsRequest, Ticket,
+    TicketRequest, VmSpec, VmStatistics,
 };
 use strongroom_types::{VmId, VolumeId};
 use tokio::sync::watch;
@@ -45,6 +45,9 @@ pub trait Host: Send + Sync {
 
     /// Returns the disk counters of all running VMs.
     fn all_statistics(&self) -> Result<Vec<VmStatistics>, HostError>;
+
+    /// Reads volumes of its VMs; each reading has its own answer, in the same order.
+    fn read_volumes(&self, request: &ReadingsRequest) -> Result<Readings, HostError>;
 
     /// Checks whether the host can run a VM with this configuration. Changes nothing.
     fn check(&self, spec: &VmSpec) -> Result<(), HostError>;
@@ -137,6 +140,10 @@ impl Host for LocalHostd {
 
     fn all_statistics(&self) -> Result<Vec<VmStatistics>, HostError> {
         self.wait(self.client.all_statistics())
+    }
+
+    fn read_volumes(&self, request: &ReadingsRequest) -> Result<Readings, HostError> {
+        self.wait(self.client.read_volumes(request))
     }
 
     fn check(&self, spec: &VmSpec) -> Result<(), HostError> {

@@ -125,9 +125,11 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "boot_file_not_allowed"
         | "boot_file_missing"
         | "boot_file_unreadable"
+        | "bad_range"
         | "kernel_too_large" => ErrorCode::Invalid,
-        "no_such_vm" | "no_such_disk" | "no_such_dump" | "no_such_snapshot" => ErrorCode::NotFound,
-        "busy" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
+        "no_such_vm" | "no_such_disk" | "no_such_dump" | "no_such_snapshot" | "not_a_volume"
+        | "no_snapshot" => ErrorCode::NotFound,
+        "busy" | "too_late" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
         "not_running"
         | "not_ready"
         | "already_running"
@@ -157,6 +159,8 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "half_reverted"
         | "incomplete_snapshot"
         | "many_layers"
+        | "keeps_changing"
+        | "other_volume"
         | "volume_in_trouble" => ErrorCode::Conflict,
         "abandoned" => ErrorCode::Cancelled,
         _ => ErrorCode::HostFailed,

@@ -12,9 +12,9 @@ use strongroom_api::limits::{
     SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
-use strongroom_host::protocol::{OffReason, PowerState};
+use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
 use strongroom_types::{
-    MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, NAME_BYTES_MAX, PROVIDER_KEY_ID_BYTES_MAX, SECTOR_BYTES,
+    ChunkSize, MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, NAME_BYTES_MAX, PROVIDER_KEY_ID_BYTES_MAX, SECTOR_BYTES,
 };
 use strongroom_vm::limits::*;
 use support::client::Client;
@@ -332,6 +332,13 @@ fn the_documents_bounds_are_the_limits() {
     bound("SnapshotRule.at_minutes maximum", 24 * 60 - 1);
     bound("SnapshotRule.keep maximum", text(SCHEDULED_SNAPSHOTS_MAX));
     bound("StopVm.timeout_s maximum", u64::from(STOP_TIMEOUT_MAX_S));
+    bound("ReadVolumes.readings maxItems", text(READINGS_MAX));
+    bound("VolumeReading.chunk_bytes minimum", ChunkSize::LEAST.bytes());
+    bound("VolumeReading.chunk_bytes maximum", ChunkSize::MOST.bytes());
+    bound("VolumeReading.start_bytes maximum", MAX_VOLUME_BYTES);
+    for place in ["VolumeReading.snapshot", "VolumeReading.since"] {
+        bound(&format!("{place} maxLength"), 64);
+    }
     assert_eq!(found, expected);
 }
 

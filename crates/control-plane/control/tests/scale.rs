@@ -10,7 +10,6 @@ use std::time::Instant;
 use serde_json::json;
 use support::server::Server;
 use support::site::Site;
-use support::{caller, create};
 
 const VMS: usize = 8_000;
 
@@ -19,7 +18,7 @@ fn a_large_inventory_starts_and_answers() {
     let home = tempfile::tempdir().unwrap();
     let site = Site::new();
     site.host.lock().by_itself = true;
-    fill(&site);
+    site.fill(VMS);
     let site = Arc::new(site);
     let server = Server::with_site(home.path(), Arc::clone(&site));
     let mut client = server.client();
@@ -60,25 +59,6 @@ fn a_large_inventory_starts_and_answers() {
         times.sort_by(f64::total_cmp);
         println!("{what}: median {:.2} ms, 99th of 100 {:.2} ms", times[50], times[98]);
     }
-}
-
-/// Puts unregistered VMs into the host's datastore: another control plane has made them.
-fn fill(site: &Site) {
-    let control = site.control().unwrap();
-    let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
-    control.add_datastore(&caller(0), &datastore).unwrap();
-    for number in 0..VMS {
-        let wish = create(&format!("vm{number}"), true);
-        control.create_vm(&caller(number as u64 + 1), &wish).unwrap();
-    }
-    let open: Vec<_> = control.inventory.read().open_tasks().map(|task| task.task.id).collect();
-    for task in open {
-        while matches!(
-            control.advance(task),
-            Ok(strongroom_control::engine::Next::Again | strongroom_control::engine::Next::Wait(_))
-        ) {}
-    }
-    assert_eq!(site.host.lock().vms.len(), VMS);
 }
 
 fn resident_mib() -> f64 {

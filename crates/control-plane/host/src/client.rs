@@ -19,12 +19,14 @@ use tokio::net::UnixStream;
 use crate::protocol::{
     ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, JudgeRequest,
     Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody,
-    Ticket, TicketRequest, VmSpec, VmStatistics,
+    Readings, ReadingsRequest, Ticket, TicketRequest, VmSpec, VmStatistics,
 };
 
 /// Timeout of ordinary requests. hostd never waits for a key server or a disk before it answers
 /// them.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// Timeout of readings of volumes, which wait for the datastore's disk.
+const READS_WITHIN: Duration = Duration::from_secs(30);
 /// Timeout of a judgement of a configuration, for which keys are fetched.
 const JUDGES_WITHIN: Duration = Duration::from_secs(90);
 
@@ -112,6 +114,11 @@ impl Client {
     /// Returns the disk counters of all running VMs.
     pub async fn all_statistics(&self) -> Result<Vec<VmStatistics>, ClientError> {
         self.get("/v1/statistics").await
+    }
+
+    /// Reads volumes of VMs; each reading has its own answer.
+    pub async fn read_volumes(&self, request: &ReadingsRequest) -> Result<Readings, ClientError> {
+        self.send(Method::POST, "/v1/volumes/readings", Some(request), READS_WITHIN).await
     }
 
     /// Requests an operation. Returns its state at the time of the answer, which is usually queued.

@@ -10,11 +10,13 @@ mod walls;
 
 use std::process::ExitCode;
 
+use strongroom_datastore::file::{MapForm, MapKind, MapRequest, View, describe};
 use strongroom_host::client::ClientError;
 use strongroom_host::protocol::{
-    DiskKey, OperationKind, OperationOutcome, OperationState, PowerState, StartOptions, TicketRequest,
-    VmSpec, VolumeState,
+    ChunksReport, DiskKey, ExtentReport, OperationKind, OperationOutcome, OperationState, PowerState,
+    READINGS_MAX, Reading, ReadingRequest, StartOptions, TicketRequest, VmSpec, VolumeQuestion, VolumeState,
 };
+use strongroom_types::{ChunkSize, VmId, VolumeId};
 
 use self::support::{Host, KeySite, boot_sector, kill, run, trial};
 
@@ -43,6 +45,47 @@ fn main() -> ExitCode {
     ])
 }
 
+/// The volume of a running VM: its boot sector was imported.
+fn volumes_are_read(host: &Host, spec: &VmSpec) {
+    let volume = describe(&spec.directory().join("disk0")).unwrap().descriptor.volume;
+    let map = |volume| {
+        VolumeQuestion::Map(MapRequest {
+            volume: Some(volume),
+            view: View::Present,
+            kind: MapKind::Allocated,
+            chunk: ChunkSize::LEAST,
+            start_bytes: 0,
+            length_bytes: None,
+            form: MapForm::Extents,
+            seeks_next: false,
+        })
+    };
+    let disk = || "disk0".parse().unwrap();
+    let of_disk = |question| ReadingRequest { vm: spec.id, disk: disk(), question };
+    let read = host.read_volumes(vec![
+        of_disk(VolumeQuestion::Space { volume: Some(volume) }),
+        of_disk(map(volume)),
+        of_disk(map(VolumeId::random())),
+        ReadingRequest { vm: VmId::random(), ..of_disk(map(volume)) },
+        ReadingRequest { disk: "vm.json".parse().unwrap(), ..of_disk(map(volume)) },
+    ]);
+    let read = read.unwrap();
+    let Reading::Space(space) = &read[0] else { panic!("{:?}", read[0]) };
+    let unshared: u64 = space.views.iter().map(|view| view.unshared_bytes).sum();
+    let sum = space.shared_bytes + space.common_bytes + space.other_bytes + unshared;
+    assert_eq!((space.committed_bytes, space.views.len()), (sum, 1));
+    let Reading::Map(map) = &read[1] else { panic!("{:?}", read[1]) };
+    let first = ExtentReport { start_bytes: 0, length_bytes: 4096 };
+    assert_eq!(map.chunks, ChunksReport::Extents(vec![first]));
+    let codes = read[2..].iter().map(|reading| match reading {
+        Reading::Problem(problem) => problem.code.as_str(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(codes.collect::<Vec<_>>(), ["other_volume", "no_such_vm", "not_a_volume"]);
+    let many = vec![of_disk(VolumeQuestion::Space { volume: None }); READINGS_MAX + 1];
+    assert!(matches!(host.read_volumes(many), Err(ClientError::Refused { status: 400, .. })));
+}
+
 const FORCED: OperationKind = OperationKind::Stop { force: true, timeout_s: 0 };
 
 fn a_vm_lives() {
@@ -67,6 +110,7 @@ fn a_vm_lives() {
     assert_eq!((running.volumes.len(), running.volumes[0].state), (1, VolumeState::Serving));
     host.add_datastore();
     assert_eq!(host.vms().vms[0].power, PowerState::Running, "its datastore was looked through once more");
+    volumes_are_read(&host, &spec);
     let mut console = host.console(&spec);
     console.await_line("ready");
     console.say("a");

@@ -144,7 +144,7 @@ fn a_thin_volume_takes_the_space_of_its_log_whatever_its_size() {
     assert_eq!((made.generation, made.size_bytes.bytes()), (1, 2 << 40));
     let log_bytes = made.layers[0].log.unwrap().bytes;
     assert_eq!(log_bytes, 64 * MIB);
-    assert!(described.allocated_bytes - log_bytes < 64 << 10, "{}", described.allocated_bytes);
+    assert!(described.space.committed_bytes - log_bytes < 64 << 10, "{}", described.space.committed_bytes);
     assert_eq!(fs::metadata(layer_path(&path)).unwrap().len(), 2 << 40);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
     let opened = open(&path, &to_write(Protection::Encrypted(&kek(1)))).unwrap();
@@ -159,10 +159,10 @@ fn a_thick_volume_takes_its_space_at_once() {
     let datastore = Datastore::new();
     let path = datastore.path("vm1");
     create(&path, &encrypted(&kek(1), 8 * MIB, Provisioning::Thick)).unwrap();
-    assert!(describe(&path).unwrap().allocated_bytes >= 8 * MIB);
+    assert!(describe(&path).unwrap().space.committed_bytes >= 8 * MIB);
     let mut opened = open(&path, &to_write(Protection::Encrypted(&kek(1)))).unwrap();
     opened.grow(size(16 * MIB), Protection::Encrypted(&kek(1))).unwrap();
-    assert!(describe(&path).unwrap().allocated_bytes >= 16 * MIB);
+    assert!(describe(&path).unwrap().space.committed_bytes >= 16 * MIB);
 }
 
 #[test]

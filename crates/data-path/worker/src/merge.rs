@@ -398,7 +398,9 @@ impl Channel<Sealed> for SealWatchChannel {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::cell::Cell;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
     use std::rc::Rc;
     use std::sync::atomic::AtomicBool;
@@ -408,7 +410,7 @@ mod tests {
     use strongroom_datastore::file::*;
     use strongroom_keys::{Kek, KekSource};
     use strongroom_memory::secret::SecretBytes;
-    use strongroom_types::{SnapshotId, VolumeSize};
+    use strongroom_types::{ChunkSize, SnapshotId, VolumeSize};
 
     use strongroom_io::Waker;
     use strongroom_statistics::Recorders;
@@ -424,8 +426,17 @@ mod tests {
     const BLOCKS: u64 = 600;
     const LOCK_WAIT: Duration = Duration::from_secs(60);
 
-    /// The fill byte of each block; 0 for one that reads as zeroes.
-    type Content = Vec<u8>;
+    /// Each block of a volume.
+    type Content = Vec<Block>;
+
+    /// A block as a plain copy has it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct Block {
+        /// The fill byte; 0 if it reads as zeroes.
+        fill: u8,
+        /// Which of all changes was its last.
+        change: u64,
+    }
 
     struct Life {
         path: PathBuf,
@@ -434,6 +445,10 @@ mod tests {
         now: Content,
         snapshots: BTreeMap<SnapshotId, Content>,
         names: u32,
+        /// The changes to all volumes so far.
+        changes: Rc<Cell<u64>>,
+        /// The last change before its last snapshot, or revert.
+        last_kept: u64,
         /// Its linked clones.
         clones: Vec<Life>,
         datastore: Rc<tempfile::TempDir>,
@@ -538,9 +553,11 @@ mod tests {
             let life = Self {
                 path,
                 kek,
-                now: vec![0; BLOCKS as usize],
+                now: vec![Block::default(); BLOCKS as usize],
                 snapshots: BTreeMap::new(),
                 names: 0,
+                changes: Rc::default(),
+                last_kept: 0,
                 clones: Vec::new(),
                 datastore,
             };
@@ -587,6 +604,7 @@ mod tests {
                 assemble_destaged(open(&self.path, &self.options(Access::ReadWrite)).unwrap()).unwrap();
             let mut client = Client::open(&*disk).unwrap();
             act(self, &mut client);
+            self.covers_what_is_in_flight();
             client.flush().unwrap();
         }
 
@@ -600,6 +618,7 @@ mod tests {
                 }
                 Act::Snapshot => {
                     let snapshot = self.new_snapshot();
+                    self.last_kept = self.changes.get();
                     match create_snapshot(&self.path, &snapshot, &self.to_add()) {
                         Ok(_) => drop(self.snapshots.insert(snapshot.id, self.now.clone())),
                         Err(error) => panic!("{error}"),
@@ -608,6 +627,7 @@ mod tests {
                 Act::Revert { which, keeps } => {
                     let Some(to) = self.chosen(which) else { return };
                     let keep = keeps.then(|| self.new_snapshot());
+                    self.last_kept = self.changes.get();
                     revert(&self.path, to, keep.as_ref(), &self.to_add()).unwrap();
                     let left = std::mem::replace(&mut self.now, self.snapshots[&to].clone());
                     if let Some(keep) = keep {
@@ -620,7 +640,7 @@ mod tests {
                     self.snapshots.remove(&id);
                 }
                 Act::Grow => {
-                    self.now.push(0);
+                    self.now.push(Block::default());
                     let size = VolumeSize::new(self.now.len() as u64 * BLOCK_BYTES).unwrap();
                     let mut head = VolumeHead::open(&self.path, &self.options(Access::ReadWrite)).unwrap();
                     head.grow(size, self.protection()).unwrap();
@@ -679,6 +699,8 @@ mod tests {
                 now: self.snapshots[&snapshot].clone(),
                 snapshots: BTreeMap::new(),
                 names: 0,
+                changes: Rc::clone(&self.changes),
+                last_kept: self.changes.get(),
                 clones: Vec::new(),
                 datastore: Rc::clone(&self.datastore),
             });
@@ -761,7 +783,9 @@ mod tests {
                 fill => client.write(extent, &vec![fill; extent.length() as usize]).unwrap(),
             }
             client.settle_writes().unwrap();
-            self.now[blocks.start as usize..blocks.end as usize].fill(fill);
+            self.changes.set(self.changes.get() + 1);
+            let block = Block { fill, change: self.changes.get() };
+            self.now[blocks.start as usize..blocks.end as usize].fill(block);
         }
 
         /// Everything is as it was written.
@@ -780,7 +804,7 @@ mod tests {
                 client.read(piece, &mut take).unwrap();
             }
             client.settle(0, &mut take).unwrap();
-            assert_eq!(found, self.now);
+            assert_eq!(found, self.now.iter().map(|block| block.fill).collect::<Vec<_>>());
         }
 
         fn merge_all(&self) {
@@ -788,6 +812,94 @@ mod tests {
             let mut progress = Progress { stop: &stop, report: &mut |_| {} };
             while merge_next(&self.path, &self.options(Access::ReadWrite), &mut progress).unwrap().is_some() {
             }
+        }
+
+        /// A map of single blocks, all of it.
+        fn map(&self, view: View, kind: MapKind, form: MapForm) -> BTreeSet<usize> {
+            let mut blocks = BTreeSet::new();
+            let mut start_bytes = 0;
+            loop {
+                let request = MapRequest {
+                    volume: None,
+                    view,
+                    kind,
+                    chunk: ChunkSize::LEAST,
+                    start_bytes,
+                    length_bytes: None,
+                    form,
+                    seeks_next: true,
+                };
+                let map = read_map(&self.path, &request).unwrap();
+                for (at, byte) in map.bitmap().into_iter().enumerate() {
+                    let set = (0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| at * 8 + bit);
+                    blocks.extend(set.map(|block| block + (start_bytes / BLOCK_BYTES) as usize));
+                }
+                if map.covers.end() == map.size.bytes() {
+                    assert_eq!(map.next_bytes, None);
+                    return blocks;
+                }
+                start_bytes = map.next_bytes.unwrap_or(map.covers.end());
+            }
+        }
+
+        fn views(&self) -> impl Iterator<Item = (View, &Content)> {
+            let snapshots = self.snapshots.iter().map(|(id, content)| (View::Snapshot(*id), content));
+            std::iter::once((View::Present, &self.now)).chain(snapshots)
+        }
+
+        /// Beside its worker, the map of its present content has all that was written.
+        fn covers_what_is_in_flight(&self) {
+            let found = self.map(View::Present, MapKind::Allocated, MapForm::Bitmap);
+            let written = (0..self.now.len()).filter(|at| self.now[*at].fill != 0);
+            assert!(written.into_iter().all(|at| found.contains(&at)));
+            for (id, content) in &self.snapshots {
+                let found = self.map(View::Present, MapKind::ChangedSince(*id), MapForm::Extents);
+                let differs =
+                    |at: &usize| content.get(*at).map_or(0, |block| block.fill) != self.now[*at].fill;
+                assert!((0..self.now.len()).filter(differs).all(|at| found.contains(&at)));
+            }
+        }
+
+        /// Its maps agree with a plain copy, and its space with what its files take. `family` are
+        /// all contents of all volumes.
+        fn check_maps(&self, family: &[(&PathBuf, View, &Content)]) {
+            self.clones.iter().for_each(|clone| clone.check_maps(family));
+            let space = space(&self.path, None).unwrap();
+            let directory = [self.path.clone()].into_iter();
+            let files = std::fs::read_dir(&self.path).unwrap().map(|entry| entry.unwrap().path());
+            let du: u64 = directory.chain(files).map(|path| path.metadata().unwrap().blocks() * 512).sum();
+            assert_eq!(space.committed_bytes, du);
+            let unshared: u64 = space.views.iter().map(|view| view.unshared_bytes).sum();
+            assert_eq!(space.shared_bytes + unshared + space.common_bytes + space.other_bytes, du);
+            for (view, content) in self.views() {
+                let written: BTreeSet<_> = (0..content.len()).filter(|at| content[*at].fill != 0).collect();
+                assert_eq!(self.map(view, MapKind::Allocated, MapForm::Extents), written, "{view:?}");
+                assert_eq!(self.map(view, MapKind::Allocated, MapForm::Bitmap), written, "{view:?}");
+                let unshared = self.map(view, MapKind::Unshared, MapForm::Extents);
+                assert!(unshared.is_subset(&written));
+                let others = family.iter().filter(|(path, other, _)| (*path, *other) != (&self.path, view));
+                let others: Vec<_> = others.map(|(_, _, content)| content).collect();
+                let is_shared = |at: &usize| {
+                    others.iter().any(|other| other.get(*at).is_some_and(|block| *block == content[*at]))
+                };
+                assert!(!unshared.iter().any(is_shared), "{view:?}");
+                let is_new = |at: &usize| content[*at].change > self.last_kept;
+                assert!(written.iter().filter(|at| is_new(at)).all(|at| unshared.contains(at)), "{view:?}");
+                for (id, other) in &self.snapshots {
+                    let changed = self.map(view, MapKind::ChangedSince(*id), MapForm::Extents);
+                    for (at, now) in content.iter().enumerate() {
+                        let before = other.get(at).copied().unwrap_or_default();
+                        let is_in = changed.contains(&at);
+                        assert!(is_in || before.fill == now.fill, "{view:?} since {id}: {at}");
+                        assert!(!is_in || before.change != now.change, "{view:?} since {id}: {at}");
+                    }
+                }
+            }
+        }
+
+        fn family<'a>(&'a self, into: &mut Vec<(&'a PathBuf, View, &'a Content)>) {
+            into.extend(self.views().map(|(view, content)| (&self.path, view, content)));
+            self.clones.iter().for_each(|clone| clone.family(into));
         }
 
         fn check(&self) {
@@ -820,7 +932,7 @@ mod tests {
             let alone = described.shared_layers.is_empty();
             assert_eq!((!alone || descriptor.layers.len() == 1, descriptor.snapshots.len()), (true, 0));
             // A shared layer may be empty.
-            assert!(!alone || described.shared_bytes == 0);
+            assert!(!alone || described.space.shared_bytes == 0);
             let leftovers: Vec<_> = strongroom_datastore::file::check(&self.path, self.kek.as_ref()).unwrap();
             assert!(leftovers.is_empty(), "{leftovers:?}");
             delete(&self.path, LOCK_WAIT).unwrap();
@@ -841,6 +953,9 @@ mod tests {
             for act in &acts {
                 life.act(act);
                 life.check();
+                let mut family = Vec::new();
+                life.family(&mut family);
+                life.check_maps(&family);
             }
             life.end();
         }

@@ -285,7 +285,7 @@ mod tests {
         assert!(reports.is_sorted() && reports.last() == Some(&SIZE_BYTES));
         let described = describe(&path).unwrap();
         let log_bytes = described.descriptor.layers[0].log.map_or(0, |log| log.bytes);
-        let allocated = described.allocated_bytes - log_bytes;
+        let allocated = described.space.committed_bytes - log_bytes;
         assert!((3 << 20..4 << 20).contains(&allocated), "{allocated}");
 
         let copy = directory.path().join("copy");

@@ -1,6 +1,7 @@
 //! `strongroom vm disk`: one file per command.
 
 mod add;
+mod extents;
 mod import;
 mod list;
 mod remove;
@@ -20,6 +21,8 @@ pub enum DiskCommand {
     Add(add::AddArguments),
     /// List the disks of a VM
     List(list::ListArguments),
+    /// Show where a disk has content, or where it changed between snapshots
+    Extents(Box<extents::ExtentsArguments>),
     /// Grow a disk of a VM that runs or is off
     Resize(resize::ResizeArguments),
     /// Remove a disk from a VM that runs or is off, and delete it
@@ -38,6 +41,7 @@ impl DiskCommand {
         match self {
             Self::Add(arguments) => arguments.run(output),
             Self::List(arguments) => arguments.run(output),
+            Self::Extents(arguments) => arguments.run(output),
             Self::Resize(arguments) => arguments.run(output),
             Self::Remove(arguments) => arguments.run(output),
             Self::Import(arguments) => arguments.run(output),

@@ -49,7 +49,7 @@ pub struct VmListQuery {
 }
 
 /// Deserialises a text of at most `MAX` characters, as the OpenAPI document says.
-fn no_longer_than<'de, const MAX: usize, D: Deserializer<'de>>(
+pub(crate) fn no_longer_than<'de, const MAX: usize, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<String>, D::Error> {
     let text = String::deserialize(deserializer)?;

@@ -14,6 +14,7 @@
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
 //!   wrong state. [`alarms`]: present troubles.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
+//! - [`volumes`]: lists and readings of volumes.
 
 mod advance;
 mod alarms;
@@ -39,6 +40,7 @@ mod statistics;
 mod templates;
 mod tickets;
 pub mod views;
+mod volumes;
 mod wishes;
 
 use std::collections::HashMap;
@@ -54,6 +56,7 @@ use uuid::Uuid;
 use self::due_snapshots::DueSnapshots;
 use self::standings::Standings;
 use self::statistics::Samples;
+use self::volumes::Spaces;
 use crate::host::Host;
 use crate::inventory::{Draft, Failure, Inventory};
 use crate::keys::VmKeys;
@@ -84,6 +87,7 @@ pub struct Control {
     keys: Arc<dyn VmKeys>,
     standings: Standings,
     samples: Samples,
+    spaces: Spaces,
     clock: Clock,
     /// The schedule of tasks.
     pub schedule: Schedule,
@@ -135,6 +139,7 @@ impl Control {
             keys,
             standings,
             samples,
+            spaces: Spaces::default(),
             clock,
             schedule,
             due_snapshots: DueSnapshots::default(),

@@ -34,6 +34,10 @@ const SNAPSHOTS_PAUSE: Duration = Duration::from_secs(1);
 /// at once after the control plane was off.
 const SNAPSHOTS_AT_A_TIME: usize = 16;
 
+/// The interval between readings of volumes' space. One reads as many as fit into a request, the
+/// oldest first: 1,024 volumes in 16 s.
+const SPACES_PAUSE: Duration = Duration::from_secs(1);
+
 /// The threads of a control plane.
 pub(super) struct Threads {
     end: Arc<End>,
@@ -68,6 +72,7 @@ impl Threads {
         }
         threads.spawn("review".to_owned(), review)?;
         threads.spawn("sample".to_owned(), sample)?;
+        threads.spawn("spaces".to_owned(), read_spaces)?;
         threads.spawn("snapshots".to_owned(), make_snapshots)?;
         Ok(threads)
     }
@@ -153,6 +158,13 @@ fn watch(control: &Control, host: Uuid, end: &End) {
 fn sample(control: &Control, end: &End) {
     while !end.within(SAMPLE_PAUSE) {
         control.sample();
+    }
+}
+
+/// Reads what volumes take.
+fn read_spaces(control: &Control, end: &End) {
+    while !end.within(SPACES_PAUSE) {
+        control.read_spaces();
     }
 }
 

@@ -27,7 +27,7 @@ impl Examples {
 mod tests {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
-    use strongroom_api::{ErrorBody, alarm, datastore, event, host, key, policy, task, vm};
+    use strongroom_api::{ErrorBody, alarm, datastore, event, host, key, policy, task, vm, volume};
 
     use super::*;
 
@@ -95,6 +95,10 @@ mod tests {
             vm::VmStats,
             vm::VmSummary,
             vm::VmView,
+            volume::ReadVolumes,
+            volume::Volume,
+            volume::VolumeLimits,
+            volume::VolumeReadings,
         );
     }
 }

@@ -64,6 +64,11 @@ impl Server {
         control.review().unwrap();
     }
 
+    /// Reads what some volumes take, as the control plane does each second.
+    pub fn read_spaces(&self) {
+        self.control.as_ref().unwrap().read_spaces();
+    }
+
     pub fn address(&self) -> std::net::SocketAddr {
         self.address
     }

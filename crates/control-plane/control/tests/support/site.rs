@@ -13,12 +13,13 @@ use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_host::protocol::{
-    Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
-    DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, JudgeRequest,
-    Judgement, NewVmSnapshot, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind,
-    OperationOutcome, OperationRequest, OperationState, PowerState, Problem, Programs, SavedMemory,
-    SnapshotChange, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSnapshots, VmSpec,
-    VmStatistics, VolumeFacts, WaitingFor,
+    Accelerator, Change, ChangedObject, Changes, ChunksReport, CryptoSafe, CryptoSafeState, Datastore,
+    DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport, Grant,
+    Host as HostState, JudgeRequest, Judgement, MapReport, NewVmSnapshot, ObservedVm, ObservedVms, OffReason,
+    Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState,
+    Problem, Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory,
+    SnapshotChange, SpaceReport, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason,
+    VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId, VolumeSize};
@@ -67,6 +68,22 @@ impl Site {
         let control = Control::open(store, hosts, Arc::clone(&self.keys) as _, now).ok()?;
         control.ask_providers();
         Some(control)
+    }
+
+    /// Puts unregistered VMs into the host's datastore: another control plane has made them.
+    pub fn fill(&self, vms: usize) {
+        let control = self.control().unwrap();
+        let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
+        control.add_datastore(&caller(0), &datastore).unwrap();
+        for number in 0..vms {
+            let wish = create(&format!("vm{number}"), true);
+            control.create_vm(&caller(number as u64 + 1), &wish).unwrap();
+        }
+        let open: Vec<_> = control.inventory.read().open_tasks().map(|task| task.task.id).collect();
+        for task in open {
+            while matches!(control.advance(task), Ok(Next::Again | Next::Wait(_))) {}
+        }
+        assert_eq!(self.host.lock().vms.len(), vms);
     }
 
     /// Sets the clock back.
@@ -157,6 +174,8 @@ pub struct HostInside {
     pub snapshot_changes_that_fail: Vec<&'static str>,
     /// The error code with which it refuses to check a VM.
     pub refuses: Option<&'static str>,
+    /// The number of readings of volumes so far.
+    pub readings: usize,
     /// The error codes of failing imports; the last comes first.
     pub imports_that_fail: Vec<&'static str>,
     pub down: bool,
@@ -185,6 +204,52 @@ pub struct FakeVm {
 }
 
 impl HostInside {
+    /// Space grows with each reading; a map has the first chunk of what was asked for.
+    fn reading(&self, asked: &ReadingRequest) -> Reading {
+        let found = self.vms.get(&asked.vm).and_then(|vm| vm.volumes.get(asked.disk.as_str()));
+        let Some(volume) = found else {
+            return Reading::Problem(Problem::new("not_a_volume", "it has no descriptor"));
+        };
+        let size = VolumeSize::new(1 << 30).unwrap();
+        let expected = match asked.question {
+            VolumeQuestion::Space { volume } => volume,
+            VolumeQuestion::Map(request) => request.volume,
+        };
+        if expected.is_some_and(|expected| expected != *volume) {
+            return Reading::Problem(Problem::new("other_volume", "it is another volume"));
+        }
+        match asked.question {
+            VolumeQuestion::Space { .. } => Reading::Space(SpaceReport {
+                logical: size,
+                provisioning: serde_json::from_str("\"thin\"").unwrap(),
+                committed_bytes: 8192 + self.readings as u64,
+                shared_bytes: 0,
+                common_bytes: 0,
+                other_bytes: 8192,
+                views: Vec::new(),
+            }),
+            VolumeQuestion::Map(request) => {
+                let end = request.length_bytes.and_then(|length| request.start_bytes.checked_add(length));
+                let Some(end) = end else {
+                    return Reading::Problem(Problem::new("bad_range", "it ends beyond 2^64"));
+                };
+                let covers = ExtentReport {
+                    start_bytes: request.start_bytes,
+                    length_bytes: end - request.start_bytes,
+                };
+                let first = ExtentReport { length_bytes: request.chunk.bytes(), ..covers };
+                Reading::Map(MapReport {
+                    generation: 1,
+                    size,
+                    chunk: request.chunk,
+                    covers,
+                    chunks: ChunksReport::Extents(vec![first]),
+                    next_bytes: request.seeks_next.then_some(end),
+                })
+            }
+        }
+    }
+
     fn datastore(&self, path: &Path, id: DatastoreId) -> Datastore {
         Datastore {
             path: path.to_owned(),
@@ -215,6 +280,7 @@ impl HostInside {
             disk_changes_that_fail: Vec::new(),
             snapshot_changes_that_fail: Vec::new(),
             refuses: None,
+            readings: 0,
             imports_that_fail: Vec::new(),
             down: false,
             by_itself: false,
@@ -627,6 +693,15 @@ impl Host for FakeHost {
 
     fn all_statistics(&self) -> Result<Vec<VmStatistics>, HostError> {
         self.call(|inside| Ok(inside.statistics.values().cloned().collect()))
+    }
+
+    fn read_volumes(&self, request: &ReadingsRequest) -> Result<Readings, HostError> {
+        assert!(request.readings.len() <= READINGS_MAX);
+        self.call(|inside| {
+            inside.readings += request.readings.len();
+            let readings = request.readings.iter().map(|asked| inside.reading(asked)).collect();
+            Ok(Readings { readings })
+        })
     }
 
     fn check(&self, spec: &VmSpec) -> Result<(), HostError> {

@@ -13,6 +13,7 @@
 //! | `DELETE /v1/operations/{operation}` | [`Operation`]: asked to end early |
 //! | `POST /v1/vms/{vm}/tickets`, [`TicketRequest`] | [`Ticket`] |
 //! | `GET /v1/changes?after=N&wait_s=S` | [`Changes`] |
+//! | `POST /v1/volumes/readings`, [`ReadingsRequest`] | [`Readings`]: each reading has its own answer |
 //! | `PUT /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: used from now on |
 //! | `POST /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: looked through once more |
 //!
@@ -41,6 +42,7 @@ mod snapshot;
 mod spec;
 mod statistics;
 mod ticket;
+mod volume_reading;
 
 pub use change::{Change, ChangedObject, Changes, Epoch};
 pub use disk_change::DiskChange;
@@ -72,6 +74,10 @@ pub use strongroom_vm::{
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,
+};
+pub use volume_reading::{
+    ChunksReport, ExtentReport, MapReport, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest,
+    SpaceReport, ViewSpaceReport, VolumeQuestion,
 };
 
 /// The version of the whole protocol: the `v1` in its paths.

@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use strongroom_host::proof::check_peer;
 use strongroom_host::protocol::{
     CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, JudgeRequest, Judgement, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, REQUEST_BYTES_MAX, Ticket,
-    TicketRequest, VmSpec, VmStatistics,
+    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, REQUEST_BYTES_MAX, Readings,
+    ReadingsRequest, Ticket, TicketRequest, VmSpec, VmStatistics,
 };
 use strongroom_serving::{BodyError, Connections, HttpLimits, read_body, serve_http};
 use strongroom_types::VmId;
@@ -23,7 +23,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use super::vms::no_such_vm;
-use super::{Hostd, operations, statistics};
+use super::{Hostd, operations, statistics, volume_readings};
 
 /// The most connections: those of a control plane and a few people.
 const CONNECTIONS_MAX: usize = 64;
@@ -70,6 +70,7 @@ fn router(hostd: Arc<Hostd>) -> Router {
         .route("/v1/vms/{vm}", get(vm))
         .route("/v1/statistics", get(all_statistics))
         .route("/v1/vms/{vm}/statistics", get(vm_statistics))
+        .route("/v1/volumes/readings", post(read_volumes))
         .route("/v1/vms/{vm}/operations", post(submit))
         .route("/v1/vms/{vm}/check", post(check))
         .route("/v1/vms/{vm}/judge", post(judge))
@@ -105,6 +106,10 @@ async fn all_statistics(State(hostd): Asked) -> Json<Vec<VmStatistics>> {
 
 async fn vm_statistics(State(hostd): Asked, Named(vm): Named<VmId>) -> Answer<VmStatistics> {
     Ok(Json(statistics::of_vm(&hostd, vm).await?))
+}
+
+async fn read_volumes(State(hostd): Asked, Body(wanted): Body<ReadingsRequest>) -> Answer<Readings> {
+    Ok(Json(volume_readings::read(&hostd, wanted).await?))
 }
 
 async fn submit(

@@ -19,6 +19,7 @@ mod statistics;
 mod tickets;
 mod unrecorded;
 mod vms;
+mod volume_readings;
 
 use std::fmt::Debug;
 use std::io;
@@ -47,6 +48,7 @@ use self::operations::blocking;
 use self::queue::Queue;
 use self::tickets::Tickets;
 use self::vms::{Vms, no_such_vm};
+use self::volume_readings::Readers;
 use crate::checks::{Root, crypto_safe};
 
 /// Records where volumes are: before a key is destroyed, the volumes that need it are looked up
@@ -105,6 +107,7 @@ pub struct Hostd {
     queue: Queue,
     changes: Arc<ChangeLog>,
     tickets: Tickets,
+    readers: Readers,
     runtime: Handle,
     /// Notified when there may be work.
     work: tokio::sync::Notify,
@@ -132,6 +135,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
         queue: Queue::new(Arc::clone(&changes)),
         changes,
         tickets: Tickets::default(),
+        readers: Readers::default(),
         runtime: Handle::current(),
         work: tokio::sync::Notify::new(),
         ending: AtomicBool::new(false),

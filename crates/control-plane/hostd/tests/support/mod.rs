@@ -17,7 +17,8 @@ use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
     Board, Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat,
     JudgeRequest, MachineType, ObservedVm, ObservedVms, Operation, OperationId, OperationKind,
-    OperationOutcome, OperationRequest, OperationState, Problem, Ticket, TicketRequest, VmGeneration, VmSpec,
+    OperationOutcome, OperationRequest, OperationState, Problem, Reading, ReadingRequest, ReadingsRequest,
+    Ticket, TicketRequest, VmGeneration, VmSpec,
 };
 use strongroom_host::vm_directory::{StagedVm, VmRecord};
 use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
@@ -279,6 +280,11 @@ impl Host {
     /// The configuration in a VM's directory.
     pub fn read(&self, spec: &VmSpec) -> VmSpec {
         VmRecord::read_of(&spec.directory(), spec.id).unwrap().spec
+    }
+
+    pub fn read_volumes(&self, readings: Vec<ReadingRequest>) -> Result<Vec<Reading>, ClientError> {
+        let request = ReadingsRequest { readings };
+        self.runtime.block_on(self.client.read_volumes(&request)).map(|read| read.readings)
     }
 
     pub fn vms(&self) -> ObservedVms {

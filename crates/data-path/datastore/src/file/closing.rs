@@ -74,7 +74,7 @@ impl VolumeHead {
         let (access, least_generation) = (Access::ReadWrite, descriptor.generation);
         let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation };
         let file_system = directory.file_system()?;
-        let sharing = access.sharing();
+        let sharing = Some(access.sharing());
         let opening = Opening { directory, file_system, descriptor, options: &options, sharing };
         let mut layer = opening.open(top)?;
         layer.set_new();

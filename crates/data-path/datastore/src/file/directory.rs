@@ -11,6 +11,7 @@ use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, EncodedDescriptor, Int
 use super::error::DatastoreError;
 use super::filesystem::FileSystem;
 use super::log::{self, LogUse};
+use super::maps::Space;
 use super::places::VM_FILE;
 use super::shared::SharedLayers;
 use super::storage::{Directory, HOST, Storage, StoredFile};
@@ -186,11 +187,8 @@ pub struct DescribedVolume {
     /// The descriptor. For an encrypted volume it is unverified: use it to ask for the right key or
     /// to display, but do not act on it.
     pub descriptor: Descriptor,
-    /// Bytes that the volume's files occupy.
-    pub allocated_bytes: u64,
-    /// Those of them in files that other volumes have too: linked clones, or the volume that this
-    /// one is a clone of.
-    pub shared_bytes: u64,
+    /// What its files take.
+    pub space: Space,
     /// The layers that other volumes have too.
     pub shared_layers: SharedLayers,
     /// The file system that holds it.
@@ -206,16 +204,10 @@ pub fn describe(path: &Path) -> Result<DescribedVolume, DatastoreError> {
 pub fn describe_on(storage: &dyn Storage, path: &Path) -> Result<DescribedVolume, DatastoreError> {
     let directory = VolumeDirectory::open(storage, path)?;
     let descriptor = directory.read_descriptor()?.unverified().clone();
-    let (mut allocated_bytes, mut shared_bytes) = (0, 0);
-    for name in directory.names()? {
-        // A file that is removed meanwhile takes no space.
-        let bytes = directory.handle.allocated_bytes(&name).unwrap_or(0);
-        allocated_bytes += bytes;
-        shared_bytes += if directory.is_shared(&name) { bytes } else { 0 };
-    }
+    let space = Space::of(&directory, &descriptor)?;
     let shared_layers = directory.shared_layers(&descriptor);
     let (path, file_system) = (path.to_owned(), directory.file_system()?);
-    Ok(DescribedVolume { path, descriptor, allocated_bytes, shared_bytes, shared_layers, file_system })
+    Ok(DescribedVolume { path, descriptor, space, shared_layers, file_system })
 }
 
 /// Describes the first-write log of the volume at `path`, which may be in use; `None` if it has

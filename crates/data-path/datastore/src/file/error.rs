@@ -455,6 +455,28 @@ pub enum DatastoreError {
         /// Why not.
         error: IoError,
     },
+    /// A map of content that cannot be answered.
+    #[error("{path} has no map like that: {reason}")]
+    BadRange {
+        /// The volume.
+        path: PathBuf,
+        /// Why not, and what is possible.
+        reason: String,
+    },
+    /// The maps of a layer's content cannot be read.
+    #[error("where {path} has content cannot be read: {error}")]
+    UnreadableMap {
+        /// The volume.
+        path: PathBuf,
+        /// Why not.
+        error: IoError,
+    },
+    /// A volume whose descriptor is replaced again and again.
+    #[error("the layers of {path} were changed while they were read; try again in a moment")]
+    KeepsChanging {
+        /// The volume.
+        path: PathBuf,
+    },
     /// A size below the present one.
     #[error(
         "{path} has {from} and cannot shrink to {to}: what lies beyond would be lost; name a larger size"
@@ -534,6 +556,9 @@ impl DatastoreError {
             Self::UnreadableTags { .. } => "unreadable_tags",
             Self::UnwrittenTags { .. } => "unwritten_tags",
             Self::UnwrittenDiscards { .. } => "unwritten_discards",
+            Self::BadRange { .. } => "bad_range",
+            Self::UnreadableMap { .. } => "unreadable_map",
+            Self::KeepsChanging { .. } => "keeps_changing",
             Self::Shrink { .. } => "shrink",
             Self::Stranger { .. } => "stranger",
             Self::ReadOnly { .. } => "read_only",

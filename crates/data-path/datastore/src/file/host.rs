@@ -24,6 +24,10 @@ use super::identity::MARK;
 use super::lock;
 use super::storage::{Directory, Lockable, Storage, StoredFile};
 
+/// The most entries of a directory that is listed. No volume and no datastore has as many; somebody
+/// who fills one must not make a host read without end.
+const NAMES_MAX: usize = 1 << 16;
+
 /// The host's file systems.
 pub const HOST: &dyn Storage = &Host;
 
@@ -141,6 +145,9 @@ impl Directory for HostDirectory {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name != "." && name != ".." {
                 names.push(name);
+            }
+            if names.len() > NAMES_MAX {
+                return Err(Errno::TOOBIG);
             }
         }
         names.sort();
@@ -298,6 +305,18 @@ impl StoredFile for HostFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_without_end_is_not_listed() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        for at in 0..NAMES_MAX {
+            std::fs::write(directory.path().join(at.to_string()), []).unwrap();
+        }
+        let opened = HOST.open_directory(directory.path()).unwrap();
+        assert_eq!(opened.names().unwrap().len(), NAMES_MAX);
+        std::fs::write(directory.path().join("one more"), []).unwrap();
+        assert_eq!(opened.names().unwrap_err(), Errno::TOOBIG);
+    }
 
     #[test]
     fn reading_a_file_of_a_volume_does_not_touch_it() {

@@ -218,7 +218,13 @@ impl VolumeHead {
         sharing: Sharing,
     ) -> Result<Opening<'a>, DatastoreError> {
         let (directory, descriptor) = (&self.directory, &self.descriptor);
-        Ok(Opening { directory, file_system: directory.file_system()?, descriptor, options, sharing })
+        Ok(Opening {
+            directory,
+            file_system: directory.file_system()?,
+            descriptor,
+            options,
+            sharing: Some(sharing),
+        })
     }
 
     fn open_merge(self, merging: Merging, options: &OpenOptions<'_>) -> Result<OpenMerge, DatastoreError> {

@@ -47,6 +47,7 @@ mod link;
 mod list;
 pub mod lock;
 mod log;
+mod maps;
 mod merge;
 mod open;
 mod open_files;
@@ -83,6 +84,10 @@ pub use link::{CloneOrigin, link_snapshot, link_snapshot_on};
 pub use list::{ListedVolume, list, list_on};
 pub use log::destage::Destager;
 pub use log::{End, LOG_BYTES_MAX, LOG_BYTES_MIN, LogError, LogUse};
+pub use maps::{
+    CHUNKS_MAX, ChunkMap, EXTENTS_MAX, MapForm, MapKind, MapRequest, Space, View, ViewSpace, read_map,
+    read_map_on, space, space_on,
+};
 pub use merge::{FinishMerge, MergeKeys, MergeLayers, OpenMerge, open_merge, open_merge_on};
 pub use open::{
     Access, Deks, OpenOptions, OpenVolume, Protection, authenticated, open, open_apart, open_on,

@@ -44,10 +44,11 @@ pub(super) fn open_layer_of(
         directory.sync()?;
     }
     let sharing = options.access.sharing();
-    let opening = Opening { directory, file_system, descriptor: &descriptor, options, sharing };
+    let opening =
+        Opening { directory, file_system, descriptor: &descriptor, options, sharing: Some(sharing) };
     let mut top = opening.complete(chain[0], file.into())?;
     let below = OpenOptions { access: Access::ReadOnly, ..*options };
-    let below = Opening { options: &below, sharing: below.access.sharing(), ..opening };
+    let below = Opening { options: &below, sharing: Some(below.access.sharing()), ..opening };
     for layer in &chain[1..] {
         // The exclusive lock of a layer that is merged into waits for the last writes of a killed
         // process that merged. A layer that others have too is only read.
@@ -83,7 +84,7 @@ pub(super) fn open_settled_layers(
     if descriptor.merging.is_some_and(|merging| chain.iter().any(|layer| layer.id == merging.into)) {
         return Err(DatastoreError::Merging { path: path.clone() });
     }
-    let (file_system, sharing) = (directory.file_system()?, options.access.sharing());
+    let (file_system, sharing) = (directory.file_system()?, Some(options.access.sharing()));
     let opening = Opening { directory, file_system, descriptor, options, sharing };
     let open = |layer: &LayerRecord| {
         let mut opened = opening.open(layer)?;
@@ -144,7 +145,8 @@ pub(super) struct Opening<'a> {
     pub(super) file_system: FileSystem,
     pub(super) descriptor: &'a Descriptor,
     pub(super) options: &'a OpenOptions<'a>,
-    pub(super) sharing: Sharing,
+    /// `None` opens without a lock, to read where the files have content ([`maps`](super::maps)).
+    pub(super) sharing: Option<Sharing>,
 }
 
 impl Opening<'_> {
@@ -238,7 +240,9 @@ impl Opening<'_> {
             Errno::NOENT => missing,
             errno => system(action, &directory.path)(errno),
         })?;
-        lock::acquire(&*file, *sharing, options.lock_wait, &directory.path)?;
+        if let Some(sharing) = sharing {
+            lock::acquire(&*file, *sharing, options.lock_wait, &directory.path)?;
+        }
         if options.access == Access::ReadWrite && layer != self.descriptor.top {
             refuse_shared(&*file, &directory.path, layer)?;
         }

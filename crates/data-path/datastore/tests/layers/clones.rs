@@ -92,7 +92,8 @@ fn a_clone_has_the_layers_of_its_origin_under_a_key_of_its_own() {
         .filter(|name| fs::metadata(path.join(name)).unwrap().nlink() > 1)
         .map(|name| allocated(name))
         .sum();
-    assert!(shared > 0 && described.shared_bytes == shared && described.allocated_bytes > shared);
+    let space = &described.space;
+    assert!(shared > 0 && space.shared_bytes == shared && space.committed_bytes > shared);
     assert!(!described.shared_layers.is_empty());
 
     let opened = open(&path, &origin.to_open_clone()).unwrap();

@@ -112,7 +112,8 @@ fn a_list_and_a_description_show_all_layers() {
         .unwrap()
         .map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512)
         .sum();
-    assert_eq!(described.allocated_bytes, on_disk);
+    let directory = fs::metadata(&volume.path).unwrap().blocks() * 512;
+    assert_eq!(described.space.committed_bytes, on_disk + directory);
     assert_eq!(
         describe_log(&volume.path).unwrap(),
         Some(LogUse { size_bytes: LOG_BYTES_MIN, used_bytes: 0 })

@@ -7,6 +7,7 @@ mod additions;
 mod clones;
 mod damage;
 mod life;
+mod maps;
 mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;

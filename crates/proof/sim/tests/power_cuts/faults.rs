@@ -150,7 +150,7 @@ fn a_durable_write_without_room_does_not_end_all_flushes() {
         fs
     });
     // Room for two blocks beside the volume's present size.
-    let taken = describe_on(&used.fs, path()).unwrap().allocated_bytes;
+    let taken = describe_on(&used.fs, path()).unwrap().space.committed_bytes;
     used.fs.set_capacity(Some(taken + 2 * BLOCK_BYTES));
     let first = used.write_blocks(0, 2, 1, true);
     assert_eq!(used.run(first), Ok(()));

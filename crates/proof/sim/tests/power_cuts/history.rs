@@ -314,7 +314,7 @@ impl<'a> Life<'a> {
 
     /// Limits the room as configured.
     fn make_room(&mut self) {
-        let taken = describe_on(&*self.storage, &path(self.name)).unwrap().allocated_bytes;
+        let taken = describe_on(&*self.storage, &path(self.name)).unwrap().space.committed_bytes;
         let room = self.trouble.room_percent.map(|percent| taken + self.size_bytes * percent / 100);
         self.fs.set_capacity(room);
     }

@@ -5,6 +5,7 @@ mod events;
 mod inventory;
 mod server;
 mod vms;
+mod volumes;
 
 use axum::middleware;
 use strongroom_api::{ErrorCode, Problem};
@@ -27,6 +28,7 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::datastore_list, inventory::datastore_add))
         .routes(routes!(inventory::datastore_scan))
         .routes(routes!(inventory::host_list))
+        .routes(routes!(volumes::volume_list))
         .routes(routes!(inventory::policy_list, inventory::policy_create))
         .routes(routes!(inventory::key_provider_list))
         .routes(routes!(events::task_list))
@@ -60,6 +62,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_stats))
         .routes(routes!(inventory::datastore_show, inventory::datastore_remove))
         .routes(routes!(inventory::datastore_rebuild))
+        .routes(routes!(volumes::volume_limits))
+        .routes(routes!(volumes::volume_read))
         .routes(routes!(inventory::host_show))
         .routes(routes!(inventory::policy_show, inventory::policy_delete))
         .routes(routes!(server::metrics))

@@ -29,6 +29,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::CryptoError;
 use strongroom_io::{IoError, Waker};
@@ -170,6 +171,45 @@ impl Discards {
         let discards = Self { file, keys, binding, state: Mutex::default() };
         discards
             .load(file_bytes(layer_bytes), if facts.is_durable { Found::Durable } else { Found::NotYet })?;
+        Ok(discards)
+    }
+
+    /// Reads the part of a record that an extent needs, without a key: nothing vouches for it, and
+    /// nothing can be recorded. `layer_bytes` is the layer's size.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn unverified(
+        file: &Arc<dyn StoredFile>,
+        facts: DiscardsFacts,
+        layer_bytes: u64,
+        extent: Extent,
+    ) -> Result<Self, IoError> {
+        const PAGE: u64 = PAGE_BYTES as u64;
+        let tagger = Arc::new(Tagger::without_a_key().map_err(no_cipher)?);
+        let discards = Self {
+            file: Arc::clone(file),
+            keys: DiscardKeys { tagger, newest: None },
+            binding: Binding { volume: facts.volume, layer: facts.layer },
+            state: Mutex::default(),
+        };
+        let page_of = |bytes: u64| bytes.div_ceil(BLOCK_BYTES).div_ceil(NUMBERS_PER_PAGE) * PAGE;
+        let start = extent.offset() / BLOCK_BYTES / NUMBERS_PER_PAGE * PAGE;
+        let end = page_of(extent.end()).min(file_bytes(layer_bytes));
+        // Most records are empty, and need no memory for reading.
+        match file.next_data(start) {
+            Ok(data) if data < end => {}
+            Ok(_) | Err(Errno::NXIO) => return Ok(discards),
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut state = discards.state.lock();
+        sidecar_pages::read(&**file, start..end, Found::Durable, |number, page| {
+            for (first, bits) in bits(start / PAGE + number, page) {
+                state.recorded.add(first / NUMBERS_PER_SECTOR, &words_of(bits));
+            }
+            Ok(())
+        })?;
+        drop(state);
         Ok(discards)
     }
 
