@@ -7,6 +7,8 @@
 //! sequence of the first line that was written together with this one: everything before that was
 //! durable when this line was written.
 
+use std::io::Write;
+
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
 use time::OffsetDateTime;
@@ -96,9 +98,9 @@ impl Chain {
     pub(crate) fn add(&mut self, group: u64, body: &[u8], to: &mut Vec<u8>) {
         let begun = to.len();
         let (sequence, previous) = (self.next, hex::encode(&self.last));
-        to.extend_from_slice(
-            format!("{{\"sequence\":{sequence},\"group\":{group},\"previous\":\"{previous}\",").as_bytes(),
-        );
+        let start = format_args!("{{\"sequence\":{sequence},\"group\":{group},\"previous\":\"{previous}\",");
+        // A vector takes everything.
+        let _ = to.write_fmt(start);
         to.extend_from_slice(body);
         self.last = hash(&to[begun..]);
         self.next += 1;

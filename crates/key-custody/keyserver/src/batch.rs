@@ -46,7 +46,9 @@ impl Batch<'_> {
 
     /// Executes each item by itself, always in the order of the request.
     async fn one_by_one(&self, stop_at_failure: bool) -> (Vec<ResponseItem>, Vec<Event>) {
-        let (mut items, mut events) = (Vec::new(), Vec::new());
+        // Their exact size: answers are large, and room for more would be wiped with them.
+        let count = self.request.items.len();
+        let (mut items, mut events) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let mut placeholder = None;
         let mut answers = Answers::default();
         for item in &self.request.items {
@@ -153,8 +155,13 @@ impl Batch<'_> {
         before: &[ResponseItem],
         answers: &Answers,
     ) -> Tried {
-        let mut tried =
-            Tried { items: Vec::new(), events: Vec::new(), placeholder, transaction: Ok(None), asks: None };
+        let mut tried = Tried {
+            items: Vec::with_capacity(requested.len()),
+            events: Vec::with_capacity(requested.len()),
+            placeholder,
+            transaction: Ok(None),
+            asks: None,
+        };
         let mut work = match self.server.objects.begin() {
             Ok(work) => work,
             Err(error) => {

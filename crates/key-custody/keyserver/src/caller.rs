@@ -1,6 +1,7 @@
 //! The client of a request, and its permissions on objects.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::access::{ClientId, Identity, OperationClass, Role, Scope, scope};
 use crate::failure::Failure;
@@ -11,15 +12,15 @@ use crate::observer::Who;
 /// A client during one of its requests.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    identity: Identity,
+    identity: Arc<Identity>,
     address: Option<SocketAddr>,
     grant: Option<VerifiedGrant>,
 }
 
 impl Caller {
     /// The client that the certificate names, with no grant.
-    pub fn new(identity: Identity, address: Option<SocketAddr>) -> Self {
-        Self { identity, address, grant: None }
+    pub fn new(identity: impl Into<Arc<Identity>>, address: Option<SocketAddr>) -> Self {
+        Self { identity: identity.into(), address, grant: None }
     }
 
     /// The same with a grant that was redeemed for this request.
@@ -51,7 +52,7 @@ impl Caller {
 
     /// The identity for the audit record.
     pub fn who(&self) -> Who {
-        Who { identity: self.identity.clone(), address: self.address }
+        Who { identity: Arc::clone(&self.identity), address: self.address }
     }
 
     /// Checks, without reading the object, whether a permission of that class can cover it. For

@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use strongroom_keys::ProviderKey;
 use strongroom_kmip::protocol::{Operation, ResultReason};
@@ -78,7 +79,7 @@ pub enum ShownGrant {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Who {
     /// The identity from the certificate.
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// The client's address.
     pub address: Option<SocketAddr>,
 }

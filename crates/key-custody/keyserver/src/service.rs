@@ -25,7 +25,7 @@ impl KmipService {
         Self { server, authority }
     }
 
-    fn identify(&self, peer: &Peer) -> Result<Identity, Refusal> {
+    fn identify(&self, peer: &Peer) -> Result<Arc<Identity>, Refusal> {
         self.authority.identify(&peer.certificate, OffsetDateTime::now_utc())
     }
 }

@@ -165,6 +165,35 @@ fn a_snapshot_stays_as_it_was() {
 }
 
 #[test]
+fn readers_between_two_commits_see_the_same_and_one_after_a_commit_sees_it() {
+    let place = place();
+    let engine = Engine::create(&place.path).unwrap();
+    for revision in 1..50 {
+        put(&engine, "k", &revision.to_string());
+        let readers: Vec<_> = (0..3).map(|_| engine.snapshot().unwrap()).collect();
+        for reader in &readers {
+            assert_eq!(reader.revision(), Revision(revision));
+            assert_eq!(reader.get(b"k").unwrap().unwrap().value, revision.to_string().into_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_keeps_no_space_from_later_commits() {
+    const VALUE_BYTES: usize = 64 << 10;
+    const COMMITS: usize = 200;
+    let place = place();
+    let engine = Engine::create(&place.path).unwrap();
+    put(&engine, "k", "read");
+    assert_eq!(value(&engine, "k").as_deref(), Some("read"));
+    for _ in 0..COMMITS {
+        put(&engine, "k", &"v".repeat(VALUE_BYTES));
+    }
+    let length_bytes = std::fs::metadata(&place.path).unwrap().len();
+    assert!(length_bytes < (COMMITS * VALUE_BYTES / 2) as u64, "{length_bytes} bytes");
+}
+
+#[test]
 fn a_watch_tells_of_its_range_in_order_from_its_revision_on() {
     let place = place();
     let engine = Engine::create(&place.path).unwrap();

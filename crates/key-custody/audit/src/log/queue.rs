@@ -2,9 +2,9 @@
 //!
 //! **Gathering.** A sync costs the same for one record and for a hundred. Callers that wait for
 //! their records tend to come back with the next ones as soon as they are answered, so the writer
-//! waits for half of the records it last answered plus those already waiting, but no longer than
-//! [`GATHER_TIME`]. With half, two groups are in progress: one is synced while the callers of the
-//! other work. With all, no caller would work during a sync. A lone caller never waits.
+//! waits for most of them, but no longer than [`GATHER_TIME`]: those that it last answered plus
+//! those already waiting, without as many as have work for the time of a sync ([`awaited`]). With
+//! all, no caller would work during a sync. A lone caller never waits.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -150,7 +150,7 @@ impl Queue {
     pub(super) fn next_group(&self, answered: usize, deadline: Option<Instant>) -> Option<Group> {
         let mut waiting = self.waiting.lock();
         // A group of one with an empty queue means a lone caller.
-        let awaited = (answered + waiting.entries.len()).div_ceil(2).min(GROUP_MAX_RECORDS);
+        let awaited = awaited(answered, waiting.entries.len());
         if awaited > 1 {
             self.wait_for(&mut waiting, awaited, Some(Instant::now() + GATHER_TIME));
         }
@@ -183,6 +183,21 @@ impl Queue {
     }
 }
 
+/// With fewer callers, half of them are waited for.
+const FEW_CALLERS: usize = 16;
+
+/// How many records to wait for, after a group of `answered` during whose sync `arrived` came.
+///
+/// The other callers work while the next group is synced. One and a half times as many as came
+/// during the last sync keep the processors busy as long. Less than a quarter would gain nothing,
+/// and with half of them two groups take turns, however long a sync takes.
+fn awaited(answered: usize, arrived: usize) -> usize {
+    let callers = answered + arrived;
+    let (quarter, half) = (callers / 4, callers / 2);
+    let working = if callers < FEW_CALLERS { half } else { (arrived + arrived / 2).clamp(quarter, half) };
+    (callers - working).min(GROUP_MAX_RECORDS)
+}
+
 /// The text of a record, made by its caller's thread and not by the writer's.
 fn text_of(record: &Record) -> Result<Vec<u8>, AuditError> {
     record.check()?;
@@ -193,4 +208,23 @@ fn text_of(record: &Record) -> Result<Vec<u8>, AuditError> {
         return Err(AuditError::TooLarge { what: "bytes in a line", asked, most });
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_caller_never_waits_and_of_a_few_half_do() {
+        assert_eq!([awaited(0, 0), awaited(1, 0), awaited(1, 1), awaited(2, 0)], [0, 1, 1, 1]);
+        assert_eq!([awaited(3, 0), awaited(8, 7), awaited(15, 0)], [2, 8, 8]);
+    }
+
+    #[test]
+    fn as_many_as_work_during_a_sync_are_not_waited_for() {
+        // Syncs are short, then longer and longer.
+        let sizes = [0, 4, 6, 8, 10, 16].map(|arrived| awaited(32 - arrived, arrived));
+        assert_eq!(sizes, [24, 24, 23, 20, 17, 16]);
+        assert_eq!(awaited(GROUP_MAX_RECORDS, GROUP_MAX_RECORDS), GROUP_MAX_RECORDS);
+    }
 }

@@ -240,7 +240,7 @@ impl Authority {
         &self,
         certificate: &CertificateDer<'_>,
         now: OffsetDateTime,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<Arc<Identity>, Refusal> {
         self.trust().identify(certificate, &[], now)
     }
 

@@ -2,6 +2,7 @@
 //! whenever the store changes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustls::crypto::WebPkiSupportedAlgorithms;
@@ -35,7 +36,7 @@ struct Root {
 
 /// A certificate's verified identity, and how long it holds if nothing is revoked.
 struct Identified {
-    identity: Identity,
+    identity: Arc<Identity>,
     not_before: OffsetDateTime,
     until: OffsetDateTime,
 }
@@ -126,7 +127,7 @@ impl Trust {
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: OffsetDateTime,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<Arc<Identity>, Refusal> {
         let sha256 = CertificateSha256::of(leaf);
         if let Some(known) = self.identified.lock().get(&sha256) {
             return self.admit(known, now);
@@ -146,7 +147,7 @@ impl Trust {
         admitted
     }
 
-    fn admit(&self, known: &Identified, now: OffsetDateTime) -> Result<Identity, Refusal> {
+    fn admit(&self, known: &Identified, now: OffsetDateTime) -> Result<Arc<Identity>, Refusal> {
         let identity = &known.identity;
         let revoked_certificate =
             self.revoked_certificates.get(&identity.certificate).is_some_and(|revoked| revoked.from <= now);
@@ -159,7 +160,7 @@ impl Trust {
         if known.until < now {
             return Err(Refusal::Expired);
         }
-        Ok(identity.clone())
+        Ok(Arc::clone(identity))
     }
 
     /// Verifies the chain to one of the roots, and reads the identity.
@@ -245,7 +246,7 @@ fn read_issued(
 pub fn claimed_identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let end_entity = EndEntityCert::try_from(certificate).ok()?;
     let read = read_issued(&end_entity, certificate, CertificateSha256::of(certificate));
-    read.ok().map(|identified| identified.identity)
+    read.ok().map(|identified| Arc::unwrap_or_clone(identified.identity))
 }
 
 fn read_pinned(
@@ -265,7 +266,7 @@ fn identified(
     certificate: CertificateSha256,
 ) -> Identified {
     Identified {
-        identity: Identity {
+        identity: Arc::new(Identity {
             client,
             role,
             name,
@@ -273,7 +274,7 @@ fn identified(
             certificate,
             serial: contents.serial,
             not_after: contents.not_after,
-        },
+        }),
         not_before: contents.not_before,
         until: contents.not_after,
     }

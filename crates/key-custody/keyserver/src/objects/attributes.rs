@@ -1,5 +1,7 @@
 //! The attributes that clients set, and the rules for changing them.
 
+use std::sync::Arc;
+
 use strongroom_kmip::protocol::{Attribute, AttributeIndex, AttributeName, AttributeValue};
 
 /// Most values of attributes that one object may have. A tape library uses about ten; an object's
@@ -122,7 +124,8 @@ pub enum AttributeError {
 /// and an index is not reused while a later one exists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttributeSet {
-    instances: Vec<Instance>,
+    /// Shared by copies of an object until one of them changes: each release of a key copies it.
+    instances: Arc<Vec<Instance>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +144,7 @@ impl AttributeSet {
                 value: attribute.value,
             })
             .collect();
-        Self { instances }
+        Self { instances: Arc::new(instances) }
     }
 
     /// Every attribute in KMIP's form: the first of its name without an index.
@@ -193,7 +196,7 @@ impl AttributeSet {
         }
         let instance = Instance { index: last.map_or(0, |last| last + 1), value };
         let attribute = instance.to_attribute();
-        self.instances.push(instance);
+        Arc::make_mut(&mut self.instances).push(instance);
         Ok(attribute)
     }
 
@@ -205,8 +208,9 @@ impl AttributeSet {
     pub fn modify(&mut self, value: AttributeValue, index: u32) -> Result<Attribute, AttributeError> {
         let name = value.name();
         let place = self.place(&name, index)?;
-        self.instances[place].value = value;
-        Ok(self.instances[place].to_attribute())
+        let instance = &mut Arc::make_mut(&mut self.instances)[place];
+        instance.value = value;
+        Ok(instance.to_attribute())
     }
 
     /// Removes an instance, and returns it.
@@ -216,24 +220,25 @@ impl AttributeSet {
     /// [`AttributeError::NoSuchInstance`].
     pub fn remove(&mut self, name: &AttributeName, index: u32) -> Result<Attribute, AttributeError> {
         let place = self.place(name, index)?;
-        Ok(self.instances.remove(place).to_attribute())
+        Ok(Arc::make_mut(&mut self.instances).remove(place).to_attribute())
     }
 
     /// Removes all values of a name.
     pub fn remove_all(&mut self, name: &AttributeName) -> Vec<AttributeValue> {
-        let (gone, kept) = std::mem::take(&mut self.instances)
-            .into_iter()
-            .partition(|instance: &Instance| instance.value.name() == *name);
-        self.instances = kept;
+        let instances = Arc::unwrap_or_clone(std::mem::take(&mut self.instances));
+        let (gone, kept) =
+            instances.into_iter().partition(|instance: &Instance| instance.value.name() == *name);
+        self.instances = Arc::new(kept);
         gone.into_iter().map(|instance| instance.value).collect()
     }
 
     /// Sets the one value of a name.
     pub fn set(&mut self, value: AttributeValue) {
         let name = value.name();
-        match self.instances.iter_mut().find(|instance| instance.value.name() == name) {
+        let instances = Arc::make_mut(&mut self.instances);
+        match instances.iter_mut().find(|instance| instance.value.name() == name) {
             Some(instance) => instance.value = value,
-            None => self.instances.push(Instance { index: 0, value }),
+            None => instances.push(Instance { index: 0, value }),
         }
     }
 

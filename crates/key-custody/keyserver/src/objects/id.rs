@@ -47,7 +47,8 @@ impl FromStr for ObjectId {
     /// identifiers.
     fn from_str(text: &str) -> Result<Self, NotAnObjectId> {
         let id = Self(Uuid::try_parse(text).map_err(|_| NotAnObjectId)?);
-        if id.to_string() == text { Ok(id) } else { Err(NotAnObjectId) }
+        let spelling = &mut Uuid::encode_buffer();
+        if id.0.hyphenated().encode_lower(spelling) == text { Ok(id) } else { Err(NotAnObjectId) }
     }
 }
 

@@ -171,23 +171,27 @@ impl Sealing {
         let broken = || SealingError::Format { id };
         let (kind, generation) = header(record).ok_or_else(broken)?;
         let (nonce, sealed) = record[HEADER_BYTES..].split_first_chunk::<NONCE_BYTES>().ok_or_else(broken)?;
-        let (ciphertext, tag) = sealed.split_last_chunk::<TAG_BYTES>().ok_or_else(broken)?;
-        let mut plain = Zeroizing::new(vec![0; ciphertext.len()]);
-        self.record_key(id)?
-            .open_separate_gather(
-                Nonce::assume_unique_for_key(*nonce),
-                Aad::from(associated_data(id, kind, generation)),
-                ciphertext,
-                tag,
-                &mut plain,
-            )
-            .map_err(|_| SealingError::Authentication { id })?;
+        if sealed.len() < TAG_BYTES {
+            return Err(broken());
+        }
+        let mut plain = Zeroizing::new(sealed.to_vec());
+        let opened = self.record_key(id)?.open_in_place(
+            Nonce::assume_unique_for_key(*nonce),
+            Aad::from(associated_data(id, kind, generation)),
+            &mut plain,
+        );
+        let opened_bytes = opened.map_err(|_| SealingError::Authentication { id })?.len();
 
+        plain.truncate(opened_bytes);
         let (length, content) = plain.split_first_chunk_mut::<LENGTH_BYTES>().ok_or_else(broken)?;
         let metadata_bytes = u32::from_be_bytes(*length) as usize;
-        let (metadata, material) = content.split_at_mut_checked(metadata_bytes).ok_or_else(broken)?;
+        let (_, material) = content.split_at_mut_checked(metadata_bytes).ok_or_else(broken)?;
+        // The secret is wiped where it was, and the metadata stay there.
         let material = SecretBytes::from_slice_and_wipe(material)?;
-        Ok(OpenedRecord { kind, generation, metadata: metadata.to_vec(), material })
+        let mut metadata = std::mem::take(&mut *plain);
+        metadata.truncate(LENGTH_BYTES + metadata_bytes);
+        metadata.drain(..LENGTH_BYTES);
+        Ok(OpenedRecord { kind, generation, metadata, material })
     }
 
     /// The place of `text` in an index, which hides the text: equal texts have equal places only

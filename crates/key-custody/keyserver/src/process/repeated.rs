@@ -105,7 +105,7 @@ mod tests {
         };
         Event {
             at: UnixSeconds(0),
-            who: Who { identity, address: None },
+            who: Who { identity: identity.into(), address: None },
             operation: Some(operation),
             objects: vec![object],
             outcome: EventOutcome::Done,

@@ -37,6 +37,6 @@ fn every_item_is_on_record_with_who_what_and_how() {
             (Operation::Get, EventOutcome::Refused { reason: ResultReason::ItemNotFound, .. }),
         ]
     ));
-    assert!(events.iter().all(|event| event.who.identity == owner));
+    assert!(events.iter().all(|event| *event.who.identity == owner));
     assert_eq!(events[1].objects.iter().map(ToString::to_string).collect::<Vec<_>>(), [id]);
 }

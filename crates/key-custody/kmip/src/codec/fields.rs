@@ -41,7 +41,12 @@ impl<'a> Fields<'a> {
 
     /// Whether a field of that tag is left.
     pub fn has(&self, tag: Tag) -> bool {
-        self.left.iter().flatten().any(|field| field.tag() == tag)
+        self.count(tag) > 0
+    }
+
+    /// How many fields of that tag are left.
+    pub fn count(&self, tag: Tag) -> usize {
+        self.left.iter().flatten().filter(|field| field.tag() == tag).count()
     }
 
     /// Takes the field of that tag.

@@ -104,7 +104,12 @@ impl<T: Codec> Member for Option<T> {
 impl<T: Codec> Member for Vec<T> {
     fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError> {
         let rules = fields.rules();
-        fields.take_all(tag).map(|field| T::decode(field, rules)).collect()
+        // Its exact size: values can be large, and room for several would be wiped with them.
+        let mut values = Self::with_capacity(fields.count(tag));
+        for field in fields.take_all(tag) {
+            values.push(T::decode(field, rules)?);
+        }
+        Ok(values)
     }
 
     fn absent(_: Tag, _: &Fields<'_>) -> Result<Self, DecodeError> {

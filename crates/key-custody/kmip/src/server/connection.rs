@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use strongroom_serving::HandshakeError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::SemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
@@ -113,11 +114,15 @@ impl<S: Service> Conversation<'_, S> {
         if !self.shared.service.admits(self.peer) {
             return Err(RefusalReason::NotAdmitted.into());
         }
+        // Made once, because to wait for an order or a time takes locks.
+        let mut told_to_end = pin!(self.slot.told_to_end());
+        let mut idle = pin!(sleep(self.shared.limits.idle_time));
         while self.slot.order() == Order::Serve {
+            idle.as_mut().reset(Instant::now() + self.shared.limits.idle_time);
             let received = tokio::select! {
                 biased;
-                () = self.slot.told_to_end() => break,
-                received = self.receive(stream) => received,
+                () = &mut told_to_end => break,
+                received = self.receive(stream, idle.as_mut()) => received,
             };
             let decoded = match received {
                 Ok((message, _memory)) => RequestMessage::decode(&message, &self.shared.limits.message),
@@ -140,16 +145,19 @@ impl<S: Service> Conversation<'_, S> {
         Ok(())
     }
 
-    /// Reads one whole request, and reserves its memory until it is decoded.
+    /// Reads one whole request, and reserves its memory until it is decoded. Its first bytes must
+    /// arrive before `idle` ends.
     async fn receive(
         &self,
         stream: &mut TlsStream<TcpStream>,
+        idle: Pin<&mut Sleep>,
     ) -> Result<(Zeroizing<Vec<u8>>, SemaphorePermit<'_>), End> {
         let limits = &self.shared.limits;
         let mut header = [0; HEADER_BYTES];
-        let first_bytes = match timeout(limits.idle_time, stream.read(&mut header)).await {
-            Ok(read) => read?,
-            Err(_) => 0,
+        let first_bytes = tokio::select! {
+            biased;
+            read = stream.read(&mut header) => read?,
+            () = idle => 0,
         };
         if first_bytes == 0 {
             return Err(End::Gone);
@@ -161,10 +169,10 @@ impl<S: Service> Conversation<'_, S> {
             let length_bytes = message_length_bytes(header, Tag::REQUEST_MESSAGE, &limits.message)
                 .map_err(|error| RefusalReason::Malformed(error.into()))?;
             let memory = self.memory_for(length_bytes).await?;
-            let mut message = Zeroizing::new(vec![0; length_bytes]);
-            let (start, body) = message.split_at_mut(HEADER_BYTES);
-            start.copy_from_slice(&header);
-            stream.read_exact(body).await?;
+            let mut message = Zeroizing::new(Vec::with_capacity(length_bytes));
+            message.extend_from_slice(&header);
+            message.resize(length_bytes, 0);
+            stream.read_exact(message.get_mut(HEADER_BYTES..).unwrap_or_default()).await?;
             wipe_received(stream.get_mut().1);
             Ok((message, memory))
         };

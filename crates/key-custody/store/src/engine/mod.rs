@@ -65,6 +65,10 @@ struct Shared {
     medium: Medium,
     /// `None` while it is reopened after the medium was full, and after the end.
     database: RwLock<Option<Database>>,
+    /// The last snapshot that a reader began, for others until the next commit. Only whoever holds
+    /// `database` puts one here. The writer drops it with each commit and when it closes the
+    /// database, because redb cannot reuse the pages that a snapshot sees.
+    latest: Mutex<Option<Arc<EngineSnapshot>>>,
     queue: Queue,
     leases: Mutex<Leases>,
     state: Mutex<State>,
@@ -128,6 +132,7 @@ impl Engine {
             name,
             medium,
             database: RwLock::new(Some(database)),
+            latest: Mutex::default(),
             queue: Queue::default(),
             leases: Mutex::new(Leases::begin(leases)),
             state: Mutex::new(State { revision, ended: None }),
@@ -178,11 +183,18 @@ impl Store for Engine {
 }
 
 impl Shared {
-    fn snapshot(&self) -> Result<EngineSnapshot, StoreError> {
+    /// A snapshot of the latest durable revision, or a later one. Readers share it, because
+    /// beginning one costs more than reading an entry.
+    fn snapshot(&self) -> Result<Arc<EngineSnapshot>, StoreError> {
         let database = self.database.read();
         let Some(database) = database.as_ref() else { return Err(self.why_unusable()) };
-        let transaction = database.begin_read().map_err(unavailable)?;
-        EngineSnapshot::begin(transaction)
+        let durable = self.state.lock().revision;
+        if let Some(latest) = self.latest.lock().as_ref().filter(|latest| latest.revision() == durable) {
+            return Ok(Arc::clone(latest));
+        }
+        let latest = Arc::new(EngineSnapshot::begin(database.begin_read().map_err(unavailable)?)?);
+        *self.latest.lock() = Some(Arc::clone(&latest));
+        Ok(latest)
     }
 
     fn leases(&self) -> MutexGuard<'_, Leases> {
@@ -202,6 +214,7 @@ impl Shared {
     /// Publishes the latest durable revision.
     fn publish(&self, revision: Revision) {
         self.state.lock().revision = revision;
+        drop(self.latest.lock().take());
         self.changed.notify_all();
     }
 

@@ -1,6 +1,7 @@
 //! Reading: everything at one revision.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable};
 
@@ -81,7 +82,7 @@ impl EngineSnapshot {
     }
 }
 
-impl Snapshot for EngineSnapshot {
+impl Snapshot for Arc<EngineSnapshot> {
     fn revision(&self) -> Revision {
         self.revision
     }

@@ -189,7 +189,11 @@ impl Writer {
                 self.do_group(group);
             }
         }
-        let database = self.shared.database.write().take();
+        let database = {
+            let mut database = self.shared.database.write();
+            drop(self.shared.latest.lock().take());
+            database.take()
+        };
         if let Some(Err(error)) = database.map(redb::Database::close) {
             tracing::warn!(store = %self.shared.name, %error, "the store was not closed in order; opening it takes longer");
         }
@@ -300,6 +304,7 @@ impl Writer {
     /// again.
     fn open_anew(&self) -> Result<Revision, StoreError> {
         let mut database = self.shared.database.write();
+        drop(self.shared.latest.lock().take());
         drop(database.take());
         match tables::open(&self.shared.medium, &self.shared.name) {
             Ok(opened) => {
