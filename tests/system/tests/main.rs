@@ -69,6 +69,7 @@ mod vm_statistics;
 mod vm_walls;
 mod vms;
 mod vms_killed;
+mod volume_maps;
 mod volume_merges;
 mod volume_snapshots;
 mod volume_statistics;

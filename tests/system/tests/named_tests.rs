@@ -71,6 +71,20 @@ fn sections_that_state_rules_name_their_tests() {
     }
 }
 
+/// A file beside the others is part of the program of whole-system tests.
+#[test]
+fn every_file_of_whole_system_tests_is_run() {
+    let place = root().join("tests/system/tests");
+    let main = std::fs::read_to_string(place.join("main.rs")).unwrap();
+    let files = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path());
+    let sources = files.filter(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    let names: Vec<String> = sources.map(|path| path.file_stem().unwrap().display().to_string()).collect();
+    let missing: Vec<&String> =
+        names.iter().filter(|name| *name != "main" && !main.contains(&format!("\nmod {name};\n"))).collect();
+    assert!(missing.is_empty(), "main.rs does not name {missing:?}");
+    assert!(names.len() > 60, "{} files", names.len());
+}
+
 /// The deliberate mistakes can still be applied, and the tests that must catch them exist.
 #[test]
 fn mistakes_made_on_purpose_still_apply() {

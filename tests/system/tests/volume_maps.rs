@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-mod worker_support;
-
+use crate::worker_support::{NbdClient, VerifiedIo, Worker};
 use serde_json::{Value, json};
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume};
-use worker_support::{NbdClient, VerifiedIo, Worker};
 
 const MIB: u64 = 1 << 20;
 /// Operations between two maps, so that each meets other I/O.
