@@ -50,13 +50,17 @@ fn made(datastore: &Path, name: &str, write: impl Fn(&File)) -> (PathBuf, Snapsh
     (path, snapshot.id)
 }
 
+/// Writes to a layer.
+type Write<'a> = Box<dyn Fn(&File) + 'a>;
+
 /// The processor time of this thread so far.
 fn processor_ms() -> f64 {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     statistics.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e6
 }
 
-fn times(path: &Path, what: &str, request: MapRequest) {
+/// The time of a call, in words.
+fn times(path: &Path, request: MapRequest) -> String {
     let (mut answers, worked) = (0, processor_ms());
     let mut times: Vec<f64> = (0..CALLS)
         .map(|_| {
@@ -71,11 +75,11 @@ fn times(path: &Path, what: &str, request: MapRequest) {
     let worked = (processor_ms() - worked) / CALLS as f64;
     times.sort_by(f64::total_cmp);
     let whole = if answers == CALLS { "all of it" } else { "a part" };
-    println!(
-        "{what}: median {:.2} ms, 99th of 100 {:.2} ms, {worked:.2} ms of the processor, {whole}",
+    format!(
+        "median {:.2} ms, 99th of 100 {:.2} ms, {worked:.2} ms of the processor, {whole}",
         times[CALLS / 2],
         times[CALLS - 2]
-    );
+    )
 }
 
 #[test]
@@ -85,7 +89,7 @@ fn a_map_of_500_gb() {
     let dense_mib: u64 = dense_mib.unwrap_or(DENSE_MIB);
     let block = [7; 4096];
     let write_block = |layer: &File, at: u64| layer.write_all_at(&block, at).unwrap();
-    let shapes: [(&str, Box<dyn Fn(&File)>); 3] = [
+    let shapes: [(&str, Write<'_>); 3] = [
         ("sparse", Box::new(|layer| (0..10).for_each(|at| write_block(layer, at * 49_999_998_976)))),
         (
             "dense at the start",
@@ -112,15 +116,22 @@ fn a_map_of_500_gb() {
             seeks_next: false,
         };
         let part = MapRequest { length_bytes: Some(2 * MIB), ..request };
-        times(&path, &format!("{name}, present content over a snapshot"), request);
-        times(&path, &format!("{name}, snapshot"), MapRequest { view: View::Snapshot(snapshot), ..request });
-        times(&path, &format!("{name}, first chunk"), part);
-        times(&path, &format!("{name}, first chunk, with the next"), MapRequest { seeks_next: true, ..part });
-        times(&path, &format!("{name}, unshared"), MapRequest { kind: MapKind::Unshared, ..request });
+        let of_snapshot = MapRequest { view: View::Snapshot(snapshot), ..request };
         let changed = MapRequest { kind: MapKind::ChangedSince(snapshot), ..request };
-        times(&path, &format!("{name}, changed since the snapshot"), changed);
-        let extents = MapRequest { chunk: ChunkSize::LEAST, form: MapForm::Extents, ..request };
-        times(&path, &format!("{name}, extents of 4 KiB chunks"), extents);
+        for (what, request) in [
+            ("present content over a snapshot", request),
+            ("snapshot", of_snapshot),
+            ("first chunk", part),
+            ("first chunk, with the next", MapRequest { seeks_next: true, ..part }),
+            ("unshared", MapRequest { kind: MapKind::Unshared, ..request }),
+            ("changed since the snapshot", changed),
+            (
+                "extents of 4 KiB chunks",
+                MapRequest { chunk: ChunkSize::LEAST, form: MapForm::Extents, ..request },
+            ),
+        ] {
+            println!("{name}, {what}: {}", times(&path, request));
+        }
         delete(&path, Duration::ZERO).unwrap();
     }
 }
