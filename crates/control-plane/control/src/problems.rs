@@ -157,6 +157,8 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "half_reverted"
         | "incomplete_snapshot"
         | "many_layers"
+        | "guest_agent"
+        | "not_quiesced"
         | "volume_in_trouble" => ErrorCode::Conflict,
         "abandoned" => ErrorCode::Cancelled,
         _ => ErrorCode::HostFailed,
