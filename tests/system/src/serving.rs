@@ -145,22 +145,34 @@ impl<'test> Serving<'test> {
     /// Puts the test guest into hostd's boot directory. Returns the options for `vm create`.
     #[track_caller]
     pub fn test_guest(&self) -> String {
-        self.test_guest_with("vmlinux")
+        self.test_guest_with("vmlinux", &["initramfs.cpio"])
+    }
+
+    /// As [`test_guest`](Self::test_guest), for a guest that has the guest agent (`qemu-ga`).
+    #[track_caller]
+    pub fn test_guest_with_agent(&self) -> String {
+        self.test_guest_with("vmlinux", &["initramfs.cpio", "agent.cpio"])
     }
 
     /// As [`test_guest`](Self::test_guest), for a VM with UEFI, which needs an unmodified kernel
     /// image.
     #[track_caller]
     pub fn test_guest_for_uefi(&self) -> String {
-        self.test_guest_with("vmlinuz")
+        self.test_guest_with("vmlinuz", &["initramfs.cpio"])
     }
 
     #[track_caller]
-    fn test_guest_with(&self, kernel: &str) -> String {
+    fn test_guest_with(&self, kernel: &str, archives: &[&str]) -> String {
         let boot = self.scratch.make_directory("home/hostd/boot");
-        for file in [kernel, "initramfs.cpio"] {
-            let copied = fs::copy(build::guest_directory().join(file), boot.join(file));
-            copied.unwrap_or_else(|error| panic!("cannot copy the guest's {file}: {error}"));
+        let read = |file: &str| {
+            let read = fs::read(build::guest_directory().join(file));
+            read.unwrap_or_else(|error| panic!("cannot read the guest's {file}: {error}"))
+        };
+        // The kernel unpacks one archive after the other.
+        let initramfs: Vec<u8> = archives.iter().flat_map(|archive| read(archive)).collect();
+        for (file, content) in [(kernel, read(kernel)), ("initramfs.cpio", initramfs)] {
+            let written = fs::write(boot.join(file), content);
+            written.unwrap_or_else(|error| panic!("cannot write the guest's {file}: {error}"));
         }
         let boot = boot.display();
         format!("--kernel {boot}/{kernel} --initrd {boot}/initramfs.cpio --append '{KERNEL_ARGUMENTS}'")
@@ -277,9 +289,17 @@ impl<'test> Serving<'test> {
 
     /// The QMP monitors of a running VM: one, unless it is being replaced.
     pub fn monitors_of(&self, vm: &str) -> Vec<Pid> {
-        let name = |pid: &Pid| fs::read(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
-        let started = self.started_for(vm, |_| true);
-        started.into_iter().filter(|pid| name(pid).starts_with(b"strongroom-qmp")).collect()
+        self.named_for(vm, b"strongroom-qmp")
+    }
+
+    /// The monitors of a running VM's guest agent: one during a conversation, otherwise none.
+    pub fn agent_monitors_of(&self, vm: &str) -> Vec<Pid> {
+        self.named_for(vm, b"strongroom-qga")
+    }
+
+    fn named_for(&self, vm: &str, name: &[u8]) -> Vec<Pid> {
+        let read = |pid: &Pid| fs::read(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+        self.started_for(vm, |_| true).into_iter().filter(|pid| read(pid).starts_with(name)).collect()
     }
 
     /// The processes of a VM's starter with this word in their command line.

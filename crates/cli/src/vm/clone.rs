@@ -4,6 +4,7 @@ use clap::Args;
 use strongroom_api::Name;
 use strongroom_api::vm::CloneVm;
 
+use super::quiesce::QuiesceArguments;
 use crate::api::{ApiArguments, WaitArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
@@ -16,7 +17,8 @@ addresses, its id and its TPM are its own; its seed for cloud-init is empty (`st
 not copied. A VM that runs is cloned from a snapshot. If the copy fails or is cancelled, nothing of the clone is left.
 
 A linked clone copies nothing: its disks begin with the files of a snapshot, which the VM and all its clones share, each under its own \
-key. Writes go to the clone alone. It takes no space and no time at first, and the VM is not deleted before it.
+key. Writes go to the clone alone. It takes no space and no time at first, and the VM is not deleted before it. With --quiesce, the guest \
+agent of a VM that runs freezes the guest's file systems while the snapshot for the clone is made.
 
 Examples:
   strongroom vm clone web1 web2
@@ -44,6 +46,9 @@ pub struct CloneArguments {
     datastore: Option<String>,
 
     #[command(flatten)]
+    quiesce: QuiesceArguments,
+
+    #[command(flatten)]
     wait: WaitArguments,
 
     #[command(flatten)]
@@ -56,7 +61,8 @@ impl CloneArguments {
         let Self { vm, name, snapshot, linked, datastore, .. } = self;
         let api = self.api.connect()?;
         let (snapshot, datastore) = (snapshot.clone(), datastore.clone());
-        let wish = CloneVm { name: name.clone(), snapshot, datastore, linked: *linked };
+        let quiesce_within_s = self.quiesce.within();
+        let wish = CloneVm { name: name.clone(), snapshot, datastore, linked: *linked, quiesce_within_s };
         let task = api.post(&format!("/v1/vms/{}/clone", segment(vm)), &wish)?;
         let kind = if *linked { "linked clone" } else { "clone" };
         let said = format!("{name} is a {kind} of {vm}; `strongroom vm start {name}` starts it");

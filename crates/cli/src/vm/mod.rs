@@ -15,6 +15,7 @@ mod libvirt;
 mod list;
 mod options;
 mod power;
+mod quiesce;
 mod remove;
 mod screen;
 mod seed;

@@ -9,6 +9,7 @@ use strongroom_api::{ListQuery, Page};
 use strongroom_types::{SnapshotName, counted, display_bytes};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
 
+use super::quiesce::QuiesceArguments;
 use super::remove::is_meant;
 use super::snapshot_schedule::ScheduleArguments;
 use crate::api::{Api, ApiArguments, WaitArguments, segment};
@@ -36,9 +37,13 @@ pub enum SnapshotCommand {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The snapshot contains what the disks contain at one instant, as after a power cut: everything that the guest has \
-flushed, and some of what it has not. Flush in the guest (`sync`, `fsfreeze`) to include more. Swap disks, the seed and the TPM are \
+flushed, and some of what it has not. Swap disks, the seed and the TPM are \
 not part of it. A running guest continues after some milliseconds. Nothing is copied: from then on the guest writes to new layers, \
 each with a key of its own.
+
+With --quiesce, the guest agent (qemu-guest-agent) first freezes the guest's file systems, so that everything in them is on the disks; \
+they are thawed when the snapshot is made. If there is no agent, or it does not do so in time, no snapshot is made. Of a VM that is off \
+there is nothing to freeze.
 
 With --memory, the guest's memory is part of it, sealed like the disks: the guest goes on where it was after a revert. It runs while \
 its memory is saved, and is paused for the rest of it, which takes longer the faster it changes its memory. This needs up to two and \
@@ -46,6 +51,7 @@ a quarter times the guest's memory of free space.
 
 Examples:
   strongroom vm snapshot create web1 before-upgrade
+  strongroom vm snapshot create web1 for-backup --quiesce
   strongroom vm snapshot create web1 in-the-middle --memory"
 )]
 pub struct CreateArguments {
@@ -58,6 +64,9 @@ pub struct CreateArguments {
     /// Include the memory of the guest, which must run
     #[arg(long)]
     memory: bool,
+
+    #[command(flatten)]
+    quiesce: QuiesceArguments,
 
     #[command(flatten)]
     wait: WaitArguments,
@@ -179,9 +188,10 @@ impl fmt::Display for Listing {
                 if snapshot.is_current { "yes".to_owned() } else { String::new() },
                 counted(snapshot.volumes.len(), "disk"),
                 snapshot.memory.as_ref().map(|memory| display_bytes(memory.bytes)).unwrap_or_default(),
+                if snapshot.quiesced { "yes".to_owned() } else { String::new() },
             ]
         };
-        let head = ["SNAPSHOT", "MADE", "PARENT", "CURRENT", "DISKS", "MEMORY"];
+        let head = ["SNAPSHOT", "MADE", "PARENT", "CURRENT", "DISKS", "MEMORY", "QUIESCED"];
         write!(f, "{}", Table { head, rows: all.iter().map(row).collect() })
     }
 }
@@ -196,7 +206,8 @@ struct Shown {
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Snapshot { id, name, at_unix_seconds, volumes, is_current, memory, .. } = &self.snapshot;
+        let Snapshot { id, name, at_unix_seconds, volumes, is_current, memory, quiesced, .. } =
+            &self.snapshot;
         writeln!(f, "snapshot    {name}")?;
         writeln!(f, "id          {id}")?;
         writeln!(f, "made        {}", utc(*at_unix_seconds))?;
@@ -206,6 +217,9 @@ impl fmt::Display for Shown {
         writeln!(f, "disks       {}", volumes.join(", "))?;
         if let Some(memory) = memory {
             writeln!(f, "memory      {}", display_bytes(memory.bytes))?;
+        }
+        if *quiesced {
+            writeln!(f, "quiesced    yes: the guest's file systems were frozen")?;
         }
         write!(f, "current     {}", if *is_current { "yes: the VM's content is based on it" } else { "no" })
     }
@@ -243,7 +257,8 @@ fn parent_of(snapshot: &Snapshot, all: &[Snapshot]) -> String {
 impl CreateArguments {
     fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
-        let wish = CreateSnapshot { name: self.name.clone(), memory: self.memory };
+        let quiesce_within_s = self.quiesce.within();
+        let wish = CreateSnapshot { name: self.name.clone(), memory: self.memory, quiesce_within_s };
         let task = api.post(&path(&self.vm, None), &wish)?;
         let said = format!("made snapshot {} of {}", self.name, self.vm);
         self.wait.finish(&api, output, "making the snapshot", task, said)

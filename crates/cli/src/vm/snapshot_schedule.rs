@@ -10,6 +10,7 @@ use strongroom_api::vm::{
 };
 use strongroom_types::display_seconds;
 
+use super::quiesce::QuiesceArguments;
 use crate::api::{Api, ApiArguments, segment};
 use crate::duration::parse_seconds;
 use crate::error::CliError;
@@ -24,11 +25,14 @@ hourly-2026-11-26T08-17Z. Each VM has an offset of its own, so that not all begi
 rule beyond --keep are deleted, and no others. If one fails or is missed, nothing is deleted, and an alarm says so until the next one is \
 made. A VM that was off since the last one is skipped.
 
+With --quiesce, the guest agent freezes the file systems of a guest that runs meanwhile (`strongroom vm snapshot create --help`); if it \
+does not, the snapshot fails.
+
 The rules of a VM keep at most 26 snapshots together. The snapshots of a rule that is removed stay.
 
 Examples:
   strongroom vm snapshot schedule web1 --every 1h --keep 18
-  strongroom vm snapshot schedule web1 --every 1d --at 02:00 --keep 7
+  strongroom vm snapshot schedule web1 --every 1d --at 02:00 --keep 7 --quiesce
   strongroom vm snapshot schedule web1
   strongroom vm snapshot schedule web1 --every 1h --none"
 )]
@@ -49,8 +53,11 @@ pub struct ScheduleArguments {
     at: Option<u32>,
 
     /// Remove the rule of --every, or all rules; their snapshots stay
-    #[arg(long, conflicts_with_all = ["keep", "at"])]
+    #[arg(long, conflicts_with_all = ["keep", "at", "quiesce"])]
     none: bool,
+
+    #[command(flatten)]
+    quiesce: QuiesceArguments,
 
     #[command(flatten)]
     api: ApiArguments,
@@ -94,11 +101,12 @@ impl fmt::Display for Shown {
                 every,
                 at,
                 format!("{kept} of {keep}"),
+                if rule.rule.quiesce_within_s.is_some() { "yes".to_owned() } else { String::new() },
                 next_of(rule),
                 last_of(rule.last.as_ref()),
             ]
         };
-        let head = ["RULE", "EVERY", "AT", "KEPT", "NEXT", "LAST"];
+        let head = ["RULE", "EVERY", "AT", "KEPT", "QUIESCED", "NEXT", "LAST"];
         write!(f, "{}", Table { head, rows: rules.iter().map(row).collect() })
     }
 }
@@ -145,7 +153,8 @@ impl ScheduleArguments {
         match (self.every, self.keep) {
             (None, _) => output.answer(&Shown(schedule)),
             (Some(every_s), Some(keep)) => {
-                let rule = SnapshotRule { every_s, at_minutes: self.at, keep };
+                let quiesce_within_s = self.quiesce.within();
+                let rule = SnapshotRule { every_s, at_minutes: self.at, keep, quiesce_within_s };
                 let said = format!("{} snapshots of {} are made, and {keep} kept", rule.name(), self.vm);
                 let others = others(&schedule, Some(every_s));
                 self.set(&api, output, &schedule, others.chain([rule]).collect(), said)

@@ -52,6 +52,9 @@ pub enum AlarmKind {
     TpmLost,
     /// A VM runs with a disconnected network card.
     NetworkLost,
+    /// The file systems of a VM's guest were frozen for a snapshot, and its agent has not confirmed
+    /// that they are thawed.
+    GuestMayBeFrozen,
     /// A disk of a VM has requests in flight and has completed none for a while.
     DiskStalled,
     /// A disk of a VM is slower than the VM's policy, or the default, allows.
@@ -79,6 +82,7 @@ impl AlarmKind {
             Self::DatastoreFull => "datastore_full",
             Self::TpmLost => "tpm_lost",
             Self::NetworkLost => "network_lost",
+            Self::GuestMayBeFrozen => "guest_may_be_frozen",
             Self::DiskStalled => "disk_stalled",
             Self::DiskSlow => "disk_slow",
             Self::DatastoreUnavailable => "datastore_unavailable",

@@ -161,6 +161,8 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "many_layers"
         | "keeps_changing"
         | "other_volume"
+        | "guest_agent"
+        | "not_quiesced"
         | "volume_in_trouble" => ErrorCode::Conflict,
         "abandoned" => ErrorCode::Cancelled,
         _ => ErrorCode::HostFailed,

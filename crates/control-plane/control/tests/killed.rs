@@ -62,7 +62,11 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
         Act::Create(vm, sealed) => control.create_vm(by, &create(NAMES[vm], sealed)),
         Act::Link(of, vm) => {
             let (name, linked) = (Name::new(NAMES[vm]).unwrap(), true);
-            control.clone_vm(by, NAMES[of], &CloneVm { name, snapshot: None, datastore: None, linked })
+            control.clone_vm(
+                by,
+                NAMES[of],
+                &CloneVm { name, snapshot: None, datastore: None, linked, quiesce_within_s: None },
+            )
         }
         Act::Start(vm) => control.start_vm(by, NAMES[vm], &StartVm::default()),
         Act::Stop(vm) => control.stop_vm(by, NAMES[vm], &stop),

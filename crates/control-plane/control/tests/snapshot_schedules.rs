@@ -9,8 +9,8 @@ use strongroom_api::alarm::AlarmKind;
 use strongroom_api::limits::SCHEDULED_SNAPSHOTS_MAX;
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
-    CreateSnapshot, DeleteVm, RevertVm, RotateKey, RunOutcome, ScheduledRule, SetSnapshotSchedule,
-    SnapshotRule, StartVm, StopVm,
+    CreateSnapshot, DeleteVm, QuiesceWithin, RevertVm, RotateKey, RunOutcome, ScheduledRule,
+    SetSnapshotSchedule, SnapshotRule, StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
@@ -21,7 +21,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn rule(every: Duration, keep: u32) -> SnapshotRule {
-    SnapshotRule { every_s: every.as_secs() as u32, at_minutes: None, keep }
+    SnapshotRule { every_s: every.as_secs() as u32, at_minutes: None, keep, quiesce_within_s: None }
 }
 
 fn schedule(rules: &[SnapshotRule]) -> SetSnapshotSchedule {
@@ -89,7 +89,11 @@ fn tasks(control: &Control, kind: TaskKind) -> Vec<Task> {
 }
 
 fn snapshot(name: &str) -> CreateSnapshot {
-    CreateSnapshot { name: name.parse().unwrap(), memory: false }
+    CreateSnapshot { name: name.parse().unwrap(), memory: false, quiesce_within_s: None }
+}
+
+fn quiesced(rule: SnapshotRule) -> SnapshotRule {
+    SnapshotRule { quiesce_within_s: Some(QuiesceWithin::default()), ..rule }
 }
 
 fn refused<T: std::fmt::Debug>(answer: Result<T, Problem>) -> (ErrorCode, String) {
@@ -128,6 +132,23 @@ fn snapshots_are_made_when_they_are_due_and_the_oldest_of_the_rule_go() {
     assert_eq!((made.len(), alarms(&control)), (6, vec![]));
     assert_eq!(site.host.lock().violations, [""; 0]);
     assert_eq!((counted(&control, "failed"), counted(&control, "missed")), (0, 0));
+}
+
+#[test]
+fn a_rule_can_have_its_snapshots_quiesced_and_waits_for_a_guest_that_is_paused() {
+    let (site, control) = site(&["web1"], &[quiesced(rule(HOUR, 3))]);
+    next_due(&site, &control);
+    let made = control.list_snapshots("web1").unwrap();
+    assert!(made.len() == 1 && made[0].quiesced, "{made:?}");
+    control.pause_vm(&caller(1), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    next_due(&site, &control);
+    let waits = first_rule(&control).waits.unwrap();
+    assert!(waits.contains("web1 is paused") && names(&control).len() == 1, "{waits}");
+    control.resume_vm(&caller(2), "web1").unwrap();
+    live(&site, &control, Duration::from_secs(120));
+    let made = control.list_snapshots("web1").unwrap();
+    assert!(made.len() == 2 && made[1].quiesced, "{made:?}");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
     AddDisk, Cdrom, CloneVm, CreateSnapshot, CreateVm, DeleteVm, DesiredPower, DumpVm, Nic, NicBackend,
-    PatchVm, PowerState, RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm, TemplateVm, TicketUse,
+    PatchVm, PowerState, QuiesceWithin, RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm,
+    TemplateVm, TicketUse,
 };
 use strongroom_api::{ErrorCode, Name, Problem};
 use strongroom_control::engine::Control;
@@ -622,7 +623,7 @@ fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
         control.create_snapshot(
             &caller(number),
             "web1",
-            &CreateSnapshot { name: name.parse().unwrap(), memory: false },
+            &CreateSnapshot { name: name.parse().unwrap(), memory: false, quiesce_within_s: None },
         )
     };
     let task = create(1, "first").unwrap();
@@ -671,6 +672,7 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
         snapshot: snapshot.map(ToOwned::to_owned),
         datastore: None,
         linked: false,
+        quiesce_within_s: None,
     };
     assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web1", None))), ErrorCode::NameTaken);
     assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web2", Some("none")))), ErrorCode::NotFound);
@@ -689,7 +691,7 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
     assert!(settle_down(&site, &control));
     let refused = control.clone_vm(&caller(4), "web1", &wish("web3", None)).unwrap_err();
     assert!(refused.next_step.unwrap().contains("vm snapshot create web1"));
-    let snapshot = CreateSnapshot { name: "first".parse().unwrap(), memory: false };
+    let snapshot = CreateSnapshot { name: "first".parse().unwrap(), memory: false, quiesce_within_s: None };
     control.create_snapshot(&caller(5), "web1", &snapshot).unwrap();
     assert!(settle_down(&site, &control));
     control.clone_vm(&caller(6), "web1", &wish("web3", Some("first"))).unwrap();
@@ -697,8 +699,56 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
     assert!(control.show_vm("web3").unwrap().snapshots.is_empty());
 }
 
+#[test]
+fn a_quiesced_snapshot_is_of_a_guest_that_can_become_quiet_or_of_none() {
+    let (site, control) = site(&["web1"]);
+    let within = Some(QuiesceWithin::default());
+    let quiet = |number, name: &str, memory| {
+        let wish = CreateSnapshot { name: name.parse().unwrap(), memory, quiesce_within_s: within };
+        control.create_snapshot(&caller(number), "web1", &wish)
+    };
+    assert_eq!(code(quiet(1, "both", true)), ErrorCode::Invalid);
+    quiet(2, "off", false).unwrap();
+    assert!(settle_down(&site, &control));
+    control.start_vm(&caller(3), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    quiet(4, "runs", false).unwrap();
+    assert!(settle_down(&site, &control));
+    assert!(control.list_snapshots("web1").unwrap()[1].quiesced);
+    // For a clone it is one that is made for it.
+    let clone = CloneVm { quiesce_within_s: within, ..link("web2") };
+    for other in [
+        CloneVm { snapshot: Some("runs".to_owned()), ..clone.clone() },
+        CloneVm { snapshot: Some("runs".to_owned()), linked: false, ..clone.clone() },
+    ] {
+        assert_eq!(code(control.clone_vm(&caller(5), "web1", &other)), ErrorCode::Invalid);
+    }
+    control.clone_vm(&caller(6), "web1", &clone).unwrap();
+    assert!(settle_down(&site, &control));
+    let made = &control.list_snapshots("web1").unwrap()[2];
+    assert!(made.quiesced && made.name.as_str() == "clone-web2", "{made:?}");
+
+    control.pause_vm(&caller(7), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    let refused = quiet(8, "paused", false).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.message.contains("web1 is paused"), "{refused}");
+    assert!(refused.next_step.unwrap().contains("vm resume web1"));
+    control.suspend_vm(&caller(9), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    let refused = quiet(10, "suspended", false).unwrap_err();
+    assert!(refused.message.contains("web1 is suspended"), "{refused}");
+    assert_eq!(site.host.lock().violations, [""; 0]);
+}
+
 fn link(name: &str) -> CloneVm {
-    CloneVm { name: Name::new(name).unwrap(), snapshot: None, datastore: None, linked: true }
+    CloneVm {
+        name: Name::new(name).unwrap(),
+        snapshot: None,
+        datastore: None,
+        linked: true,
+        quiesce_within_s: None,
+    }
 }
 
 #[test]

@@ -244,6 +244,9 @@ pub enum RequestKind {
         /// As in [`Rekey`](Self::Rekey).
         known: Vec<KnownVolume>,
     },
+    /// Abandon the snapshot for which the guest's file systems are frozen, and thaw them. The
+    /// snapshot is answered as failed.
+    AbandonQuiescedSnapshot,
     /// More grants.
     Grants(Vec<Grant>),
     /// Serve a client of the console log. Its socket comes with the packet.

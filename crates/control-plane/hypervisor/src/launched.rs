@@ -1,8 +1,9 @@
 //! What a process does that a [`Launcher`](crate::Launcher) has started: it becomes a foreign
-//! program, or one of the two parts of this program that have a process of their own.
+//! program, or one of the three parts of this program that have a process of their own.
 
 use std::io;
 
+use crate::guest_agent;
 use crate::launch::{LaunchError, Parts, become_program};
 use crate::monitor;
 use crate::network::frame_filter;
@@ -14,5 +15,8 @@ pub fn process_main() -> LaunchError {
     become_program(&Parts {
         frame_filter: |guest, network, addresses| frame_filter::run(guest.into(), network.into(), addresses),
         monitor: |supervisor, qemu| monitor::process::run(supervisor, qemu.into()).map_err(io::Error::other),
+        agent_monitor: |supervisor, channel| {
+            guest_agent::process::run(&supervisor, channel.into()).map_err(io::Error::other)
+        },
     })
 }

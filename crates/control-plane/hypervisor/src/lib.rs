@@ -3,7 +3,8 @@
 //! - [`machine`]: the description of a machine, and the QEMU arguments for it.
 //! - [`qemu`]: the QEMU process: started paused, confined, and adopted by a later supervisor.
 //! - [`qmp`]: the protocol of QEMU's control socket; [`monitor`]: the process that speaks it for a
-//!   process that must not.
+//!   process that must not. [`guest_agent`]: conversations with the agent in the guest, in a
+//!   process of the same kind.
 //! - [`swtpm`]: its TPM; [`network`]: the networks of its cards; [`firmware`]: UEFI; [`kvm`]:
 //!   whether KVM works here.
 //! - [`launch`]: the time between fork and exec, in which the process drops its privileges;
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod firmware;
+pub mod guest_agent;
 pub mod kvm;
 pub mod launch;
 mod launched;
@@ -28,6 +30,7 @@ pub mod qmp;
 pub mod swtpm;
 mod version;
 
+pub use guest_agent::{AgentError, Conversation};
 pub use launch::{Isolation, Launcher};
 pub use launched::process_main;
 pub use machine::{MachineSpec, RunDirectory};

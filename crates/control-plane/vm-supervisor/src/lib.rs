@@ -23,6 +23,7 @@ mod disks;
 mod door;
 mod dump;
 mod export;
+mod guest_agent;
 mod guest_client;
 pub mod hand;
 pub mod job;

@@ -88,6 +88,13 @@ pub fn network_lost() -> VmReason {
     reason("network_lost", message.to_owned())
 }
 
+/// The guest's agent has not confirmed that its file systems are thawed.
+pub fn guest_may_be_frozen() -> VmReason {
+    let message = "the file systems of its guest may be frozen after a snapshot, and its agent is asked again and again to thaw them; \
+                   thaw them in the guest (`fsfreeze --unfreeze`), or reset the VM";
+    reason("guest_may_be_frozen", message.to_owned())
+}
+
 /// A disk has failed.
 pub fn io_error(device: &str) -> VmReason {
     reason("io_error", format!("disk {device} has failed; resume it when that is repaired"))

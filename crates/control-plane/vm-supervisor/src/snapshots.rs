@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! create  vm.json says "changing" -> every volume has it, of one instant -> vm.json lists it
+//!         between the two, if asked for: the guest's file systems are frozen, and thawed afterwards
 //! revert  vm.json says "changing" -> each volume: content kept, then reverted -> the snapshot's memory is put back -> vm.json: the new sizes, suspended
 //! delete  vm.json says "changing" -> no volume has it any more, its memory is gone -> vm.json without it
 //! ```
@@ -24,8 +25,8 @@ use strongroom_datastore::file::{
     create_snapshot, delete_snapshot, describe, revert,
 };
 use strongroom_host::protocol::{
-    Disk, DiskKind, DiskName, NewVmSnapshot, OwnVolume, Problem, Progress, ProgressUnit, SavedMemory,
-    SnapshotChange, VmSnapshots, VmSpec,
+    Contents, Disk, DiskKind, DiskName, NewVmSnapshot, OwnVolume, Problem, Progress, ProgressUnit,
+    SavedMemory, SnapshotChange, VmSnapshots, VmSpec,
 };
 use strongroom_host::served::served;
 use strongroom_host::vm_directory::VmRecord;
@@ -36,6 +37,7 @@ use strongroom_worker::control::{
 };
 use strongroom_worker::{MergeError, Progress as Transferred, complete, merge_next};
 
+use crate::guest_agent::{Frozen, GuestAgent};
 use crate::job::key_problem;
 use crate::keys::VmKeys;
 use crate::memory::{self, Guest, KeptMemory, Saving};
@@ -50,8 +52,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 pub enum Serving<'a> {
     /// The VM is off.
     No,
-    /// The VM runs, and its memory can be saved.
-    Yes(&'a Saving),
+    /// The VM runs: its memory can be saved, and its guest's file systems can be frozen.
+    Yes(&'a Saving, &'a GuestAgent),
 }
 
 /// Changes the snapshots of a VM. Returns the VM's configuration with the generations, and after a
@@ -165,23 +167,64 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         }
         self.begin(&SnapshotChange::Create { snapshot: snapshot.clone() }, |all| all.check_new(snapshot))?;
         let volumes = self.volumes()?;
-        let made = match (self.serving, snapshot.memory) {
-            (Serving::Yes(saving), true) => self.create_with_memory(saving, snapshot, &volumes).map(Some),
-            (Serving::Yes(_), false) => self.create_served(snapshot, &volumes).map(|()| None),
-            (Serving::No, true) => {
+        let made = self.make(snapshot, &volumes);
+        let contents = made.inspect_err(|_| {
+            // Whatever stays behind is removed by the next change. As long as the guest may be
+            // frozen, a later supervisor must know.
+            let may_end = !matches!(self.serving, Serving::Yes(_, agent) if agent.owes_thaw());
+            let removed = self.remove_parts(snapshot.id);
+            let removed = removed.and_then(|()| if may_end { self.end(|_| {}) } else { Ok(()) });
+            let _ = removed.inspect_err(|left| tracing::warn!("VM {}: {left}", self.vm.name));
+        })?;
+        self.end(|record| record.snapshots.add(snapshot, names(&volumes), contents))
+    }
+
+    fn make(&mut self, snapshot: &NewVmSnapshot, volumes: &[Volume]) -> Result<Contents, Problem> {
+        let of_disks = Contents::default();
+        match (self.serving, snapshot.memory, snapshot.quiesce_within_s) {
+            (_, true, Some(_)) => {
+                let message = "a snapshot with memory has what the guest has not written, too";
+                Err(Problem::new("bad_request", message).with_next_step("leave out one of the two"))
+            }
+            (Serving::Yes(saving, _), true, None) => {
+                let memory = self.create_with_memory(saving, snapshot, volumes)?;
+                Ok(Contents { memory: Some(memory), ..of_disks })
+            }
+            (Serving::Yes(saving, agent), false, Some(within)) => {
+                let frozen = agent.freeze(within, &saving.abandoned)?;
+                self.create_quiesced(frozen, snapshot, volumes)?;
+                Ok(Contents { quiesced: true, ..of_disks })
+            }
+            (Serving::Yes(..), false, None) => self.create_served(snapshot, volumes).map(|()| of_disks),
+            (Serving::No, true, None) => {
                 let message = format!("VM {} is off, and has no memory", self.vm.name);
                 Err(Problem::new("not_running", message).with_next_step("make a snapshot without memory"))
             }
-            (Serving::No, false) => {
-                self.each(&volumes, |volume| snapshot_of(volume, snapshot).map(Some)).map(|()| None)
+            // Without a guest nothing is to be frozen.
+            (Serving::No, false, _) => {
+                self.each(volumes, |volume| snapshot_of(volume, snapshot).map(Some)).map(|()| of_disks)
             }
-        };
-        let memory = made.inspect_err(|_| {
-            // Whatever stays behind is removed by the next change.
-            let removed = self.remove_parts(snapshot.id).and_then(|()| self.end(|_| {}));
-            let _ = removed.inspect_err(|left| tracing::warn!("VM {}: {left}", self.vm.name));
-        })?;
-        self.end(|record| record.snapshots.add(snapshot, names(&volumes), memory))
+        }
+    }
+
+    /// Makes the snapshot while the file systems of the guest are frozen. They are thawed whatever
+    /// comes of it, and the snapshot counts only if they were frozen all the time.
+    fn create_quiesced(
+        &mut self,
+        frozen: Frozen<'_>,
+        snapshot: &NewVmSnapshot,
+        volumes: &[Volume],
+    ) -> Result<(), Problem> {
+        let made = self.create_served(snapshot, volumes);
+        let thawed = frozen.thaw();
+        made?;
+        tracing::info!(
+            "VM {}: the file systems of its guest were frozen for {} ms while its disks got snapshot {}",
+            self.vm.name,
+            thawed?.as_millis(),
+            snapshot.name
+        );
+        Ok(())
     }
 
     /// Saves the memory of a guest that runs, and makes the snapshot of its disks while it is
@@ -248,7 +291,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         let volumes = self.volumes()?;
         let serving = self.serving;
         self.each(&volumes, |volume| match serving {
-            Serving::Yes(_) => delete_served(volume, snapshot),
+            Serving::Yes(..) => delete_served(volume, snapshot),
             Serving::No => delete_and_merge(volume, snapshot).map(Some),
         })?;
         memory::remove(&self.vm, OwnVolume::SnapshotMemory(snapshot))
@@ -261,7 +304,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         discard: bool,
         disks_only: bool,
     ) -> Result<(), Problem> {
-        if let Serving::Yes(_) = self.serving {
+        if let Serving::Yes(..) = self.serving {
             let message = format!("VM {} runs, and its disks cannot change under its guest", self.vm.name);
             return Err(Problem::new("running", message).with_next_step("stop it first"));
         }
@@ -325,7 +368,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             None => None,
         };
         self.end(|record| {
-            record.snapshots.add(keep, names(&now), None);
+            record.snapshots.add(keep, names(&now), Contents::default());
             record.snapshots.current = Some(to);
             record.suspended = suspended;
         })?;

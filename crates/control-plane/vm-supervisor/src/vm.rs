@@ -43,6 +43,7 @@ use self::disks::DiskStep;
 use crate::console::Console;
 use crate::console_log::ConsoleLog;
 use crate::door::Connection;
+use crate::guest_agent::GuestAgent;
 use crate::keys::VmKeys;
 use crate::machine::{Machine, MachineNews};
 use crate::observe;
@@ -115,6 +116,8 @@ pub enum Event {
     DiskChanged(Result<(), Problem>),
     /// A change of the VM's snapshots has ended; with the VM's new configuration.
     SnapshotsChanged(Result<Box<VmSpec>, Problem>),
+    /// The guest's agent has confirmed that its file systems are thawed, after all.
+    Thawed,
     /// The host is shutting down.
     HostEnds,
 }
@@ -146,6 +149,9 @@ pub struct Vm {
     activity: Activity,
     dumps: Vec<Dump>,
     snapshots: VmSnapshots,
+    agent: Arc<GuestAgent>,
+    /// Whether the guest's file systems may be frozen, and its agent is asked again and again.
+    thaw_is_late: bool,
     /// Removes unfinished dumps.
     tidying: Option<thread::JoinHandle<()>>,
     starter: Starter,
@@ -229,6 +235,8 @@ impl Vm {
         let adopting = task.adopt.is_some();
         let dumps = dump::found(&task.spec);
         let snapshots = snapshots::found(&task.spec);
+        let owes_thaw = adopting && snapshots.may_have_frozen_guest() && task.spec.board.guest_agent;
+        let agent = Arc::new(GuestAgent::new(task.spec.name.clone(), starter.clone(), owes_thaw));
         Ok(Self {
             reason: adopting.then(observe::adopting),
             task,
@@ -254,6 +262,8 @@ impl Vm {
             activity: Activity::Idle,
             dumps,
             snapshots,
+            agent,
+            thaw_is_late: false,
             tidying: None,
             starter,
             removal: None,
@@ -330,6 +340,7 @@ impl Vm {
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
             Event::SnapshotsChanged(changed) => self.snapshots_changed(changed),
+            Event::Thawed => self.thaw_is_late = false,
             // A suspension in progress ends the VM anyway.
             Event::HostEnds if self.activity.suspension().is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
@@ -410,6 +421,7 @@ impl Vm {
             .ok();
         self.tidy_dumps();
         self.await_dump_of_predecessor();
+        self.pay_thaw();
         if self.stop.is_some() {
             self.cut_off();
         } else if let Some(lost) = self.volumes.iter().find(|volume| volume.ended) {
@@ -528,10 +540,11 @@ impl Vm {
         Ok(written?)
     }
 
-    /// Failed devices of the guest since its start.
+    /// Failed devices of the guest since its start, and what its agent has not done.
     fn lost(&self) -> Option<VmReason> {
         let network = || self.network_lost.then(observe::network_lost);
-        self.tpm_lost.then(observe::tpm_lost).or_else(network)
+        let frozen = || self.thaw_is_late.then(observe::guest_may_be_frozen);
+        frozen().or_else(|| self.tpm_lost.then(observe::tpm_lost)).or_else(network)
     }
 
     fn is(&mut self, power: PowerState, reason: Option<VmReason>) {

@@ -17,6 +17,7 @@ mod memory;
 mod name;
 mod network;
 mod processors;
+mod quiesce;
 
 pub use board::{Board, Firmware, MachineType};
 pub use boot::{BootError, DirectKernel, check_host_path, check_initrd_beside_tpm};
@@ -25,3 +26,4 @@ pub use memory::{MemorySize, MemorySizeError, rounded_memory};
 pub use name::{DiskName, VmName};
 pub use network::{InterfaceName, MacAddress, Network, NetworkError, Nic, VlanId};
 pub use processors::{CpuError, Cpus};
+pub use quiesce::{QuiesceError, QuiesceWithin};

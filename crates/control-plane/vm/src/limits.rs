@@ -40,5 +40,9 @@ pub const DUMP_LABEL_BYTES_MAX: usize = 64;
 /// Most snapshots of a VM: as many as a volume can have below its top, one on the other.
 pub const SNAPSHOTS_MAX: usize = 31;
 
+/// Longest time for a guest to freeze its file systems, in seconds: its programs may wait for them
+/// as long.
+pub const QUIESCE_WITHIN_MAX_S: u32 = 300;
+
 /// Greatest VLAN (IEEE 802.1Q; 4095 is reserved).
 pub const VLAN_MAX: u16 = 4094;

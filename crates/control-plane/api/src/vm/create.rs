@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::hardware::{
     Board, Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MemorySize, Nic, RestartPolicy,
 };
+use super::snapshot::QuiesceWithin;
 use crate::name::Name;
 
 /// A request for a VM.
@@ -88,6 +89,10 @@ pub struct CloneVm {
     /// snapshot, the VM first gets one that is named after the clone.
     #[serde(default, skip_serializing_if = "is_not")]
     pub linked: bool,
+    /// Has the agent in a guest that runs freeze the guest's file systems while that snapshot is
+    /// made, for which it has so many seconds; only if one is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiesce_within_s: Option<QuiesceWithin>,
 }
 
 /// A request that a VM becomes a template: it is off, can be cloned, and is neither started nor

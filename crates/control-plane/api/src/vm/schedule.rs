@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::{SnapshotName, display_seconds};
 use utoipa::ToSchema;
 
+use super::snapshot::QuiesceWithin;
 use crate::Name;
 
 /// When snapshots of a VM are made, and how many of them are kept.
@@ -23,6 +24,10 @@ pub struct SnapshotRule {
     /// How many of its snapshots are kept. The rules of a VM keep at most 26 together.
     #[schema(minimum = 1, maximum = 26)]
     pub keep: u32,
+    /// Has the agent in a guest that runs freeze the guest's file systems meanwhile, for which it
+    /// has so many seconds. Without an agent that does so, the snapshot fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiesce_within_s: Option<QuiesceWithin>,
 }
 
 impl SnapshotRule {
@@ -117,7 +122,8 @@ mod tests {
 
     #[test]
     fn a_rule_is_named_after_its_period() {
-        let name = |every_s| SnapshotRule { every_s, at_minutes: None, keep: 1 }.name();
+        let name =
+            |every_s| SnapshotRule { every_s, at_minutes: None, keep: 1, quiesce_within_s: None }.name();
         assert_eq!([3600, 86_400, 604_800].map(name), ["hourly", "daily", "weekly"]);
         assert_eq!([300, 21_600, 172_800].map(name), ["every-5m", "every-6h", "every-2d"]);
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::{SnapshotId, SnapshotName};
+pub use strongroom_vm::QuiesceWithin;
 use utoipa::ToSchema;
 
 use super::view::SavedMemory;
@@ -30,6 +31,9 @@ pub struct Snapshot {
     /// The guest's memory at that time, if the snapshot has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<SavedMemory>,
+    /// Whether the file systems of the guest were frozen at that time, as its agent says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub quiesced: bool,
 }
 
 /// A request for a snapshot.
@@ -43,6 +47,11 @@ pub struct CreateSnapshot {
     /// continues while its memory is saved, and is paused for the rest of it.
     #[serde(default)]
     pub memory: bool,
+    /// Has the agent in a guest that runs freeze the guest's file systems meanwhile, for which it
+    /// has so many seconds. Without an agent that does so, no snapshot is made. Of a VM that is off,
+    /// nothing is to be frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiesce_within_s: Option<QuiesceWithin>,
 }
 
 /// Options for reverting to a snapshot.

@@ -368,6 +368,18 @@ impl Control {
                 format!("`strongroom vm restart {}`, when its guest may", vm.name),
             );
         }
+        if seen.reason_code() == "guest_may_be_frozen" {
+            wanted.raise(
+                AlarmKind::GuestMayBeFrozen,
+                Severity::Critical,
+                vm.object(),
+                format!("the file systems of the guest of VM {} may be frozen after a snapshot", vm.name),
+                format!(
+                    "thaw them in the guest (`fsfreeze --unfreeze`), or `strongroom vm reset {}`",
+                    vm.name
+                ),
+            );
+        }
         self.review_disks(vm, seen, wanted);
         let off = !seen.power.is_on();
         let wanted_on = vm.desired != DesiredPower::Stopped && vm.task.is_none();

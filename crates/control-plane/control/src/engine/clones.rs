@@ -24,7 +24,7 @@ use super::advance::{Next, Step, keep_volumes};
 use super::disks::FAILURES_MAX;
 use super::observe::Look;
 use super::operate::Operated;
-use super::snapshots::{free_name, snapshot_in, snapshots_of, told_problem};
+use super::snapshots::{check_quiesce, free_name, snapshot_in, snapshots_of, told_problem};
 use super::wishes::{Caller, idle_vm, state, volumes_settled};
 use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Draft, Failure, Row};
@@ -51,7 +51,12 @@ impl Control {
                 None if origin.template.is_some() => origin.template,
                 None if wish.linked => {
                     volumes_settled(origin, power)?;
-                    new_snapshot = Some(snapshot_for(&all, &wish.name)?);
+                    let quiesce_within_s = wish.quiesce_within_s;
+                    if quiesce_within_s.is_some() {
+                        check_quiesce(origin, power)?;
+                    }
+                    let snapshot = snapshot_for(&all, &wish.name)?;
+                    new_snapshot = Some(NewVmSnapshot { quiesce_within_s, ..snapshot });
                     None
                 }
                 None if power.is_on() => {
@@ -65,6 +70,11 @@ impl Control {
                 }
                 None => None,
             };
+            if wish.quiesce_within_s.is_some() && new_snapshot.is_none() {
+                let message = "no snapshot is made for this clone, so no guest becomes quiet for it";
+                return Err(problems::invalid(message)
+                    .next("make a quiesced snapshot first: `strongroom vm snapshot create --quiesce`, and clone it"));
+            }
             let mut vm = self.place(index, &like(origin, wish)?, id)?;
             if vm.host != origin.host {
                 let message = format!("VM {} is on another host than that datastore", origin.name);
@@ -168,7 +178,7 @@ impl Control {
 /// The snapshot that is made for a linked clone, named after it.
 fn snapshot_for(all: &VmSnapshots, clone: &Name) -> Result<NewVmSnapshot, Problem> {
     let name = free_name(all, &format!("clone-{clone}"))?;
-    let snapshot = NewVmSnapshot { id: SnapshotId::random(), name, memory: false };
+    let snapshot = NewVmSnapshot::of_disks(SnapshotId::random(), name);
     all.check_new(&snapshot).map_err(told_problem)?;
     Ok(snapshot)
 }

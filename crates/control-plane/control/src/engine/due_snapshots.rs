@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use strongroom_api::task::{TaskKind, TaskState};
 use strongroom_api::vm::{DiskKind, Lifecycle, PowerState, RunOutcome, ScheduledRun, SnapshotRule};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_host::protocol::{NewVmSnapshot, SnapshotChange, VmSnapshots};
+use strongroom_host::protocol::{NewVmSnapshot, QuiesceWithin, SnapshotChange, VmSnapshots};
 use strongroom_types::{SnapshotId, SnapshotName, VmId, counted, utc};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
 use uuid::Uuid;
@@ -27,7 +27,7 @@ use uuid::Uuid;
 use super::Control;
 use super::due::DueQueue;
 use super::due_times::DueTimes;
-use super::snapshots::snapshots_of;
+use super::snapshots::{check_quiesce, snapshots_of};
 use super::wishes::{Caller, idle_vm, volumes_settled};
 use crate::inventory::{Failure, Index, Row};
 use crate::problems;
@@ -62,9 +62,19 @@ struct Counts {
 
 /// A snapshot or a deletion that should begin.
 enum Deed {
-    Make { due_unix_seconds: u64, snapshot: MadeSnapshot, name: SnapshotName },
-    MakeRoom { due_unix_seconds: u64, snapshot: SnapshotId },
-    Trim { snapshot: SnapshotId },
+    Make {
+        due_unix_seconds: u64,
+        snapshot: MadeSnapshot,
+        name: SnapshotName,
+        quiesce_within_s: Option<QuiesceWithin>,
+    },
+    MakeRoom {
+        due_unix_seconds: u64,
+        snapshot: SnapshotId,
+    },
+    Trim {
+        snapshot: SnapshotId,
+    },
 }
 
 /// The right step for a rule.
@@ -145,9 +155,10 @@ impl Deed {
 
     fn change(&self) -> SnapshotChange {
         match self {
-            Self::Make { snapshot, name, .. } => {
-                let (id, name) = (snapshot.id, name.clone());
-                SnapshotChange::Create { snapshot: NewVmSnapshot { id, name, memory: false } }
+            Self::Make { snapshot, name, quiesce_within_s, .. } => {
+                let disks = NewVmSnapshot::of_disks(snapshot.id, name.clone());
+                let quiesce_within_s = *quiesce_within_s;
+                SnapshotChange::Create { snapshot: NewVmSnapshot { quiesce_within_s, ..disks } }
             }
             Self::MakeRoom { snapshot, .. } | Self::Trim { snapshot } => {
                 SnapshotChange::Delete { snapshot: *snapshot }
@@ -157,7 +168,7 @@ impl Deed {
 
     fn stage(self, task: Uuid) -> RuleStage {
         match self {
-            Self::Make { due_unix_seconds, snapshot, name } => {
+            Self::Make { due_unix_seconds, snapshot, name, .. } => {
                 RuleStage::Making { due_unix_seconds, task, snapshot, name }
             }
             Self::MakeRoom { due_unix_seconds, snapshot } => {
@@ -398,6 +409,11 @@ impl Judge<'_> {
         if self.is_unchanged(power) {
             return self.ends(due, RunOutcome::Skipped {});
         }
+        if rule.rule.quiesce_within_s.is_some()
+            && let Err(problem) = check_quiesce(self.vm, power)
+        {
+            return self.waits(Some(problem.message));
+        }
         let Some(name) = self.free_name(due) else {
             let reason = "another snapshot has its name".to_owned();
             return self.ends(due, RunOutcome::Failed { reason });
@@ -420,7 +436,8 @@ impl Judge<'_> {
             generation: self.vm.generation,
             while_off: !power.is_on(),
         };
-        Step::Begin(Deed::Make { due_unix_seconds: due, snapshot, name })
+        let quiesce_within_s = rule.rule.quiesce_within_s;
+        Step::Begin(Deed::Make { due_unix_seconds: due, snapshot, name, quiesce_within_s })
     }
 
     fn making_room(&self, due: u64, deletion: Deletion, ended: Ended) -> Step {

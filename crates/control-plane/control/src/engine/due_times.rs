@@ -71,7 +71,7 @@ mod tests {
     const NOW: u64 = 1_795_680_000;
 
     fn rule(every_s: u32, at_minutes: Option<u32>) -> SnapshotRule {
-        SnapshotRule { every_s, at_minutes, keep: 1 }
+        SnapshotRule { every_s, at_minutes, keep: 1, quiesce_within_s: None }
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn check(rules: &[SnapshotRule]) -> Result<(), Problem> {
         return Err(problems::invalid(format!("a VM has at most {SNAPSHOT_RULES_MAX} snapshot rules")));
     }
     for (number, rule) in rules.iter().enumerate() {
-        let SnapshotRule { every_s, at_minutes, keep } = *rule;
+        let SnapshotRule { every_s, at_minutes, keep, quiesce_within_s: _ } = *rule;
         let fits = (SNAPSHOT_PERIOD_MIN_S..=SNAPSHOT_PERIOD_MAX_S).contains(&every_s);
         if !fits || !every_s.is_multiple_of(SNAPSHOT_PERIOD_UNIT_S) {
             let [least, most] =

@@ -46,11 +46,19 @@ impl Control {
         wish: &CreateSnapshot,
     ) -> Result<Task, Problem> {
         let (id, name) = (SnapshotId::random(), wish.name.clone());
-        let snapshot = NewVmSnapshot { id, name, memory: wish.memory };
+        let CreateSnapshot { memory, quiesce_within_s, .. } = *wish;
+        if memory && quiesce_within_s.is_some() {
+            let message = "a snapshot with memory has what the guest has not written, too";
+            return Err(problems::invalid(message).next("leave out `memory` or `quiesce_within_s`"));
+        }
+        let snapshot = NewVmSnapshot { id, name, memory, quiesce_within_s };
         self.snapshot_wish(caller, named, TaskKind::VmSnapshotCreate, |all, vm, power| {
             all.check_new(&snapshot).map_err(told_problem)?;
-            if wish.memory {
+            if memory {
                 check_memory(vm, power)?;
+            }
+            if quiesce_within_s.is_some() {
+                check_quiesce(vm, power)?;
             }
             Ok(SnapshotChange::Create { snapshot: snapshot.clone() })
         })
@@ -79,7 +87,7 @@ impl Control {
             let to = snapshot_in(all, vm, snapshot)?.id;
             let named = wish.keep_as.clone();
             let name = named.map_or_else(|| numbered(all, "before-revert"), Ok)?;
-            let keep = NewVmSnapshot { id, name, memory: false };
+            let keep = NewVmSnapshot::of_disks(id, name);
             all.check_new(&keep).map_err(told_problem)?;
             let RevertVm { discard, disks_only, .. } = *wish;
             Ok(SnapshotChange::Revert { to, keep, discard, disks_only })
@@ -167,6 +175,25 @@ fn check_memory(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
     Err(problems::conflict(message).next("make a snapshot without memory"))
 }
 
+/// Checks that the guest of a VM can freeze its file systems, or that there is none.
+pub(super) fn check_quiesce(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
+    let (why, first) = match power {
+        PowerState::Paused => {
+            ("its guest cannot freeze its file systems", format!("`strongroom vm resume {}` first", vm.name))
+        }
+        PowerState::Suspended => (
+            "its disks lack what its guest has not written",
+            format!("`strongroom vm start {}` first", vm.name),
+        ),
+        power if power.is_on() && !vm.hardware.board.guest_agent => {
+            let message = format!("VM {} has no channel to an agent in its guest", vm.name);
+            return Err(problems::conflict(message).next("make a snapshot that is not quiesced"));
+        }
+        _ => return Ok(()),
+    };
+    Err(state(vm, power, why).next(format!("{first}, or make a snapshot that is not quiesced")))
+}
+
 /// Returns the snapshots that a VM's host has reported.
 pub(super) fn snapshots_of(index: &Index, vm: &VmRecord) -> VmSnapshots {
     index.observed(vm.id).map(|seen| seen.snapshots.clone()).unwrap_or_default()
@@ -182,6 +209,7 @@ pub(super) fn views(all: &VmSnapshots) -> Vec<Snapshot> {
         parent: snapshot.parent,
         is_current: all.current == Some(snapshot.id),
         memory: snapshot.memory.as_ref().map(memory_view),
+        quiesced: snapshot.quiesced,
     };
     all.list.iter().map(view).collect()
 }

@@ -40,7 +40,7 @@ impl Control {
                 return Err(suspended(vm, "a template has no memory"));
             }
             let all = snapshots_of(index, vm);
-            let snapshot = NewVmSnapshot { id, name: free_name(&all, SNAPSHOT)?, memory: false };
+            let snapshot = NewVmSnapshot::of_disks(id, free_name(&all, SNAPSHOT)?);
             all.check_new(&snapshot).map_err(told_problem)?;
             let change = SnapshotChange::Create { snapshot };
             Ok(Work::ChangeSnapshots { change, failures: 0, makes_template: true })

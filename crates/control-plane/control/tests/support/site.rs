@@ -13,13 +13,13 @@ use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_host::protocol::{
-    Accelerator, Change, ChangedObject, Changes, ChunksReport, CryptoSafe, CryptoSafeState, Datastore,
-    DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport, Grant,
-    Host as HostState, JudgeRequest, Judgement, MapReport, NewVmSnapshot, ObservedVm, ObservedVms, OffReason,
-    Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState,
-    Problem, Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest, SavedMemory,
-    SnapshotChange, SpaceReport, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason,
-    VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
+    Accelerator, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe, CryptoSafeState,
+    Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport,
+    Grant, Host as HostState, JudgeRequest, Judgement, MapReport, NewVmSnapshot, ObservedVm, ObservedVms,
+    OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest,
+    SavedMemory, SnapshotChange, SpaceReport, Ticket, TicketId, TicketRequest, Topology, VmGeneration,
+    VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
 };
 use strongroom_store::{Engine, Store};
 use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId, VolumeSize};
@@ -566,10 +566,11 @@ impl HostInside {
                                     bytes: 1 << 20,
                                     at_unix_seconds: 1,
                                 });
-                                vm.snapshots.add(snapshot, disks, memory);
+                                let quiesced = snapshot.quiesce_within_s.is_some();
+                                vm.snapshots.add(snapshot, disks, Contents { memory, quiesced });
                             }
                             SnapshotChange::Revert { to, keep, .. } => {
-                                vm.snapshots.add(keep, disks, None);
+                                vm.snapshots.add(keep, disks, Contents::default());
                                 vm.snapshots.current = Some(*to);
                             }
                             SnapshotChange::Delete { snapshot } => vm.snapshots.remove(*snapshot),

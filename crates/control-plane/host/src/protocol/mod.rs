@@ -64,13 +64,13 @@ pub use operation::{
 };
 pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
-pub use snapshot::{NewVmSnapshot, SnapshotChange, VmSnapshot, VmSnapshots};
+pub use snapshot::{Contents, NewVmSnapshot, SnapshotChange, VmSnapshot, VmSnapshots};
 pub use spec::{Disk, DiskKey, KnownVolume, SpecError, VmSpec};
 pub use statistics::{DiskStatistics, VmStatistics};
 /// The parts of a VM, as `strongroom_vm` defines them.
 pub use strongroom_vm::{
     Board, Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, Network,
-    Nic, VmName,
+    Nic, QuiesceWithin, VmName,
 };
 pub use ticket::{
     CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,

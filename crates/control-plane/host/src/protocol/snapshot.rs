@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use strongroom_types::{SnapshotId, SnapshotName, unix_seconds_now};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
-use strongroom_vm::{DiskName, VmName};
+use strongroom_vm::{DiskName, QuiesceWithin, VmName};
 
 use super::observed::SavedMemory;
 use super::problem::Problem;
@@ -25,6 +25,19 @@ pub struct VmSnapshot {
     /// The guest's memory at that instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<SavedMemory>,
+    /// Whether the guest's file systems were frozen at that instant, as the agent in the guest
+    /// says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub quiesced: bool,
+}
+
+/// What a new snapshot has beside the volumes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The guest's memory.
+    pub memory: Option<SavedMemory>,
+    /// Whether the guest's file systems were frozen.
+    pub quiesced: bool,
 }
 
 /// A snapshot that does not exist yet.
@@ -38,6 +51,16 @@ pub struct NewVmSnapshot {
     /// Whether it has the guest's memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
+    /// Has the file systems of a guest that runs frozen within this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiesce_within_s: Option<QuiesceWithin>,
+}
+
+impl NewVmSnapshot {
+    /// A snapshot of the volumes alone.
+    pub fn of_disks(id: SnapshotId, name: SnapshotName) -> Self {
+        Self { id, name, memory: false, quiesce_within_s: None }
+    }
 }
 
 /// A change of a VM's snapshots. A part that is already done is left as it is, so that a request
@@ -74,6 +97,11 @@ impl SnapshotChange {
     /// Whether the guest's memory is saved for it.
     pub fn saves_memory(&self) -> bool {
         matches!(self, Self::Create { snapshot } if snapshot.memory)
+    }
+
+    /// Whether the guest's file systems are frozen for it.
+    pub fn freezes_guest(&self) -> bool {
+        matches!(self, Self::Create { snapshot } if snapshot.quiesce_within_s.is_some())
     }
 }
 
@@ -147,16 +175,23 @@ impl VmSnapshots {
     }
 
     /// Adds a snapshot of the present content, which is based on it from now on.
-    pub fn add(&mut self, new: &NewVmSnapshot, volumes: Vec<DiskName>, memory: Option<SavedMemory>) {
+    pub fn add(&mut self, new: &NewVmSnapshot, volumes: Vec<DiskName>, contents: Contents) {
         let NewVmSnapshot { id, name, .. } = new.clone();
-        let parent = self.current.replace(id);
-        self.list.push(VmSnapshot { id, name, at_unix_seconds: unix_seconds_now(), volumes, parent, memory });
+        let Contents { memory, quiesced } = contents;
+        let (parent, at_unix_seconds) = (self.current.replace(id), unix_seconds_now());
+        self.list.push(VmSnapshot { id, name, at_unix_seconds, volumes, parent, memory, quiesced });
     }
 
     /// Whether the guest's memory is being saved for a snapshot, or was when its process was
     /// killed.
     pub fn is_saving_memory(&self) -> bool {
         self.changing.as_ref().is_some_and(SnapshotChange::saves_memory)
+    }
+
+    /// Whether the guest's file systems are being frozen for a snapshot, or were when the process
+    /// that had them frozen was killed.
+    pub fn may_have_frozen_guest(&self) -> bool {
+        self.changing.as_ref().is_some_and(SnapshotChange::freezes_guest)
     }
 
     /// Removes a snapshot. What was based on it is based on its parent.
@@ -173,7 +208,7 @@ mod tests {
     use super::*;
 
     fn new(name: &str) -> NewVmSnapshot {
-        NewVmSnapshot { id: SnapshotId::random(), name: name.parse().unwrap(), memory: false }
+        NewVmSnapshot::of_disks(SnapshotId::random(), name.parse().unwrap())
     }
 
     #[test]
@@ -182,10 +217,10 @@ mod tests {
         let [first, second, third] = ["first", "second", "third"].map(new);
         for snapshot in [&first, &second] {
             all.check_new(snapshot).unwrap();
-            all.add(snapshot, vec!["disk0".parse().unwrap()], None);
+            all.add(snapshot, vec!["disk0".parse().unwrap()], Contents::default());
         }
         all.current = Some(first.id);
-        all.add(&third, Vec::new(), None);
+        all.add(&third, Vec::new(), Contents::default());
         assert_eq!(all.named("third").unwrap().parent, Some(first.id));
         all.remove(first.id);
         assert_eq!(all.named("second").unwrap().parent, None);
@@ -200,12 +235,32 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_says_that_it_is_quiesced_and_one_of_a_former_program_is_not() {
+        let mut all = VmSnapshots::default();
+        let mut snapshot = new("quiet");
+        let is_new = |text: &str| text.contains("quiesce");
+        let former = serde_json::to_string(&SnapshotChange::Create { snapshot: snapshot.clone() }).unwrap();
+        assert!(!is_new(&former), "a former program reads what does not ask for it: {former}");
+        all.add(&snapshot, Vec::new(), Contents::default());
+        assert!(!is_new(&serde_json::to_string(&all).unwrap()));
+        snapshot.quiesce_within_s = Some(QuiesceWithin::default());
+        snapshot.name = "quieter".parse().unwrap();
+        all.add(&snapshot, Vec::new(), Contents { quiesced: true, ..Contents::default() });
+        all.changing = Some(SnapshotChange::Create { snapshot });
+        let text = serde_json::to_string(&all).unwrap();
+        assert!(text.contains(r#""quiesce_within_s":30"#), "{text}");
+        let read: VmSnapshots = serde_json::from_str(&text).unwrap();
+        assert!(read.may_have_frozen_guest() && !read.list[0].quiesced && read.list[1].quiesced);
+        assert_eq!(read, all);
+    }
+
+    #[test]
     fn a_vm_has_a_limited_number_of_snapshots_with_different_names() {
         let mut all = VmSnapshots::default();
         for number in 0..SNAPSHOTS_MAX {
             let snapshot = new(&format!("s{number}"));
             all.check_new(&snapshot).unwrap();
-            all.add(&snapshot, Vec::new(), None);
+            all.add(&snapshot, Vec::new(), Contents::default());
         }
         assert_eq!(all.check_new(&new("s0")).unwrap_err().code, "snapshot_exists");
         assert_eq!(all.check_new(&new("other")).unwrap_err().code, "many_snapshots");

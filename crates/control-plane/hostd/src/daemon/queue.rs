@@ -111,7 +111,8 @@ impl Queue {
     }
 
     /// Queues an operation, or finds the one with the same id. A forced stop goes to the front of
-    /// its VM's queue, and cancels a graceful stop, a start, a suspension or a dump in progress.
+    /// its VM's queue, and cancels a graceful stop, a start, a suspension, a dump or a quiesced
+    /// snapshot in progress.
     ///
     /// # Errors
     /// If the queue is full, or another operation has the same id.
@@ -140,13 +141,7 @@ impl Queue {
         if job.is_forced_stop() {
             lane.push_front(Arc::clone(&job));
             if let Some(running) = &running
-                && matches!(
-                    running.request.kind,
-                    OperationKind::Stop { .. }
-                        | OperationKind::Start { .. }
-                        | OperationKind::Suspend
-                        | OperationKind::Dump { .. }
-                )
+                && gives_way(&running.request.kind)
             {
                 running.cancelled.send_replace(true);
             }
@@ -271,6 +266,28 @@ impl Lanes {
         {
             self.known.remove(&oldest);
         }
+    }
+}
+
+/// Whether an operation is cancelled by a forced stop of its VM.
+fn gives_way(kind: &OperationKind) -> bool {
+    match kind {
+        OperationKind::Stop { .. }
+        | OperationKind::Start { .. }
+        | OperationKind::Suspend
+        | OperationKind::Dump { .. } => true,
+        OperationKind::ChangeSnapshots { change, .. } => change.freezes_guest(),
+        OperationKind::Create { .. }
+        | OperationKind::Delete
+        | OperationKind::DeleteDump { .. }
+        | OperationKind::Pause
+        | OperationKind::Resume
+        | OperationKind::Reset
+        | OperationKind::SupplyGrants
+        | OperationKind::Configure { .. }
+        | OperationKind::ImportDisk { .. }
+        | OperationKind::Rekey { .. }
+        | OperationKind::ChangeDisk { .. } => false,
     }
 }
 

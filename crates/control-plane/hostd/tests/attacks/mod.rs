@@ -316,8 +316,7 @@ pub fn forged_snapshots() {
         edit(&mut text["snapshots"]);
         std::fs::write(&path, serde_json::to_vec(&text).unwrap()).unwrap();
     };
-    let new =
-        |name: &str| NewVmSnapshot { id: SnapshotId::random(), name: name.parse().unwrap(), memory: false };
+    let new = |name: &str| NewVmSnapshot::of_disks(SnapshotId::random(), name.parse().unwrap());
     let operation = |spec: &VmSpec, change: SnapshotChange| OperationKind::ChangeSnapshots {
         spec: Box::new(spec.clone()),
         change,

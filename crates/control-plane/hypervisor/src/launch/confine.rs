@@ -37,6 +37,8 @@ pub(crate) struct Parts {
     pub frame_filter: fn(OwnedFd, OwnedFd, OwnedFd) -> io::Result<()>,
     /// The monitor, with the supervisor's side and QEMU's.
     pub monitor: fn(OwnedFd, OwnedFd) -> io::Result<()>,
+    /// The monitor of the guest agent, with the supervisor's side and the guest's channel.
+    pub agent_monitor: fn(OwnedFd, OwnedFd) -> io::Result<()>,
 }
 
 /// A failed step.
@@ -118,7 +120,7 @@ fn become_it(plan: &Plan, parts: &Parts, files: Vec<OwnedFd>, socket: &OwnedFd) 
     // This comes before the report: if the starting process is already gone by then, the report
     // fails.
     let ends_with_us = match plan.becomes {
-        Become::Monitor => set_parent_process_death_signal(Some(Signal::KILL)),
+        Become::Monitor | Become::AgentMonitor => set_parent_process_death_signal(Some(Signal::KILL)),
         Become::Program(_) | Become::FrameFilter => Ok(()),
     };
     if let Err(errno) = ends_with_us {
@@ -147,17 +149,20 @@ fn become_it(plan: &Plan, parts: &Parts, files: Vec<OwnedFd>, socket: &OwnedFd) 
                 Err(error) => step("filter")(error),
             }
         }
-        Become::Monitor => {
-            let mut files = files.into_iter();
-            let (Some(supervisor), Some(qemu)) = (files.next(), files.next()) else {
-                return step("begin the monitor")("it has no sockets");
-            };
-            let _held: Vec<OwnedFd> = files.collect();
-            match (parts.monitor)(supervisor, qemu) {
-                Ok(()) => std::process::exit(0),
-                Err(error) => step("be the monitor")(error),
-            }
-        }
+        Become::Monitor => become_monitor(parts.monitor, files),
+        Become::AgentMonitor => become_monitor(parts.agent_monitor, files),
+    }
+}
+
+fn become_monitor(monitor: fn(OwnedFd, OwnedFd) -> io::Result<()>, files: Vec<OwnedFd>) -> Failure {
+    let mut files = files.into_iter();
+    let (Some(supervisor), Some(qemu)) = (files.next(), files.next()) else {
+        return step("begin the monitor")("it has no sockets");
+    };
+    let _held: Vec<OwnedFd> = files.collect();
+    match monitor(supervisor, qemu) {
+        Ok(()) => std::process::exit(0),
+        Err(error) => step("be the monitor")(error),
     }
 }
 

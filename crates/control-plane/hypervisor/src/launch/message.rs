@@ -57,6 +57,9 @@ pub(crate) enum Become {
     /// The monitor, which speaks QMP for the VM's supervisor, a part of this program. Its files are
     /// the supervisor's side and QEMU's.
     Monitor,
+    /// The monitor of the guest agent, which converses with the guest for the VM's supervisor, a
+    /// part of this program. Its files are the supervisor's side and the guest's channel.
+    AgentMonitor,
 }
 
 impl fmt::Display for Become {
@@ -65,6 +68,7 @@ impl fmt::Display for Become {
             Self::Program(path) => path.display().fmt(f),
             Self::FrameFilter => f.write_str("the filter of frames"),
             Self::Monitor => f.write_str("the monitor of QEMU"),
+            Self::AgentMonitor => f.write_str("the monitor of the guest agent"),
         }
     }
 }

@@ -113,7 +113,7 @@ pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> R
             Some((Report::Confined { shortfalls }, _)) => {
                 confined = true;
                 process.shortfalls.extend(shortfalls);
-                if matches!(plan.becomes, Become::FrameFilter | Become::Monitor) {
+                if matches!(plan.becomes, Become::FrameFilter | Become::Monitor | Become::AgentMonitor) {
                     break;
                 }
             }

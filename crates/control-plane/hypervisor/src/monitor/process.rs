@@ -12,8 +12,8 @@ use strongroom_confine::{SandboxError, deny_to_monitor};
 use strongroom_wire::Received;
 use thiserror::Error;
 
-use super::request::Asked;
-use super::said::Said;
+use super::request::{Asked, Question, Request};
+use super::said::{Outcome, Said};
 use crate::packet::{self, PACKET_BYTES_MAX};
 use crate::qmp::{Qmp, QmpError, QuietQmp};
 
@@ -68,7 +68,7 @@ pub(crate) fn run(supervisor: OwnedFd, qemu: UnixStream) -> Result<(), MonitorEr
     };
     say(&supervisor, &Said::Hello(qmp.version())).map_err(MonitorError::Supervisor)?;
     let _ = begin.send(Arc::clone(&qmp));
-    let answered = answer(&supervisor, &qmp);
+    let answered = answer(&supervisor, |request: Request, files| request.run(&qmp, files));
     // Exits whatever the other thread is waiting for.
     match answered {
         Ok(()) => std::process::exit(0),
@@ -101,8 +101,11 @@ fn why(error: QmpError) -> String {
     }
 }
 
-/// Answers one request after the other.
-fn answer(supervisor: &OwnedFd, qmp: &Qmp) -> Result<(), Errno> {
+/// Answers one request after the other, until the supervisor closes its connection.
+pub(crate) fn answer<Q: Question>(
+    supervisor: &OwnedFd,
+    mut run: impl FnMut(Q, Vec<OwnedFd>) -> Outcome,
+) -> Result<(), Errno> {
     let mut bytes = vec![0; PACKET_BYTES_MAX];
     loop {
         let Received { bytes: length, files } = match packet::receive(supervisor, &mut bytes) {
@@ -111,7 +114,7 @@ fn answer(supervisor: &OwnedFd, qmp: &Qmp) -> Result<(), Errno> {
             Err(errno) => return Err(errno),
         };
         let Asked { id, request } = serde_json::from_slice(&bytes[..length]).map_err(|_| Errno::PROTO)?;
-        let outcome = request.run(qmp, files);
+        let outcome = run(request, files);
         say(supervisor, &Said::Answer { id, outcome })?;
     }
 }

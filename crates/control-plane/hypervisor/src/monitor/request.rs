@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::said::{Answer, Outcome};
@@ -9,11 +10,17 @@ use crate::machine::{DiskAttachment, Nic};
 use crate::network::NetworkState;
 use crate::qmp::{Qmp, QmpError};
 
+/// The requests to a process that speaks for the supervisor.
+pub(crate) trait Question: Serialize + DeserializeOwned {
+    /// Its command, or the main one of several.
+    fn command(&self) -> &'static str;
+}
+
 /// A request, with the number that its answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Asked {
+pub(crate) struct Asked<Q> {
     pub id: u64,
-    pub request: Request,
+    pub request: Q,
 }
 
 /// The requests, as documented for the methods of [`Qmp`].
@@ -57,9 +64,8 @@ pub(super) enum Request {
     },
 }
 
-impl Request {
-    /// Its QMP command, or the main one of several.
-    pub fn command(&self) -> &'static str {
+impl Question for Request {
+    fn command(&self) -> &'static str {
         match self {
             Self::Status => "query-status",
             Self::Continue => "cont",
@@ -80,7 +86,9 @@ impl Request {
             Self::IsPlugged { .. } => "qom-list",
         }
     }
+}
 
+impl Request {
     /// Carries it out.
     pub fn run(self, qmp: &Qmp, files: Vec<OwnedFd>) -> Outcome {
         let file = files.first().map(AsFd::as_fd);

@@ -25,12 +25,12 @@ use crate::version::Version;
 /// The longest text: a sentence. Longer texts of QEMU's are cut.
 const TEXT_BYTES_MAX: usize = 512;
 /// The longest packet: three texts, and their headers.
-pub(super) const SAID_BYTES_MAX: usize = 2048;
+pub(crate) const SAID_BYTES_MAX: usize = 2048;
 const _: () = assert!(3 * (2 + TEXT_BYTES_MAX) + 16 <= SAID_BYTES_MAX, "all that is said fits");
 
 /// A packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(crate) enum Said {
     /// QEMU was greeted.
     Hello(Version),
     /// The answer to the request with this number.
@@ -42,22 +42,23 @@ pub(super) enum Said {
 }
 
 /// The outcome of a request.
-pub(super) type Outcome = Result<Answer, QmpError>;
+pub(crate) type Outcome = Result<Answer, QmpError>;
 
 /// The answer to a successful request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Done,
     Status(RunStatus),
     Transfer(Transfer),
     GenerationId(Option<Uuid>),
     YesOrNo(bool),
+    Count(u64),
 }
 
 /// The error for a packet that no monitor sends.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("the monitor says what none says: {0}")]
-pub(super) struct Nonsense(pub &'static str);
+pub(crate) struct Nonsense(pub &'static str);
 
 mod kind {
     pub const HELLO: u8 = 1;
@@ -72,6 +73,7 @@ mod outcome {
     pub const TRANSFER: u8 = 2;
     pub const GENERATION_ID: u8 = 3;
     pub const YES_OR_NO: u8 = 4;
+    pub const COUNT: u8 = 5;
     pub const REFUSED: u8 = 0x80;
     pub const UNREADABLE: u8 = 0x81;
     pub const SILENT: u8 = 0x82;
@@ -204,6 +206,10 @@ impl Packet {
                 self.byte(outcome::YES_OR_NO);
                 self.yes_or_no(*answer);
             }
+            Ok(Answer::Count(count)) => {
+                self.byte(outcome::COUNT);
+                self.0.extend(count.to_le_bytes());
+            }
             Err(error) => self.error(error),
         }
     }
@@ -325,6 +331,7 @@ impl Fields<'_> {
                 false => None,
             }),
             outcome::YES_OR_NO => Answer::YesOrNo(self.yes_or_no()?),
+            outcome::COUNT => Answer::Count(u64::from_le_bytes(self.array()?)),
             other => return self.error(other).map(Err),
         }))
     }
@@ -386,6 +393,7 @@ mod tests {
             Ok(Answer::GenerationId(None)),
             Ok(Answer::GenerationId(Some(Uuid::from_bytes([7; 16])))),
             Ok(Answer::YesOrNo(true)),
+            Ok(Answer::Count(u64::MAX - 2)),
             Err(QmpError::Refused { command: text(), refusal }),
             Err(QmpError::Answer { command: text(), reason: text() }),
             Err(QmpError::Silent { command: text(), within: ANSWERS_WITHIN }),

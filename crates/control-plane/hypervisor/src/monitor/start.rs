@@ -6,9 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::time::Duration;
 
 use crate::launch::{Become, Files, Isolation, LaunchError, Launcher, Measure, Plan, Process, launch};
 use crate::packet;
+
+/// The interval after which the wait for a process is repeated.
+const WAIT: Duration = Duration::from_secs(3600);
 
 /// The process of a monitor. It ends when one of its connections ends. It is killed when this value
 /// is dropped, or when the process that started it ends.
@@ -17,9 +21,14 @@ pub struct MonitorProcess(Process);
 
 impl MonitorProcess {
     /// Starts a monitor with a user of its own, for an unused connection to QEMU. Returns it with
-    /// the supervisor's side of its connection.
-    pub(crate) fn start(isolation: &Isolation<'_>, qemu: UnixStream) -> Result<(Self, OwnedFd), LaunchError> {
-        let failed = |error: io::Error| LaunchError::Spawn { program: Become::Monitor.to_string(), error };
+    /// the supervisor's side of its connection. `becomes` says with whom it speaks.
+    pub(crate) fn start(
+        isolation: &Isolation<'_>,
+        becomes: Become,
+        qemu: UnixStream,
+    ) -> Result<(Self, OwnedFd), LaunchError> {
+        let program = becomes.to_string();
+        let failed = |error: io::Error| LaunchError::Spawn { program: program.clone(), error };
         let (ours, theirs) = packet::pair().map_err(|errno| failed(errno.into()))?;
         let user = isolation.user_beside()?;
         let isolation = Owned::of(&user.isolation(isolation)).map_err(failed)?;
@@ -28,7 +37,7 @@ impl MonitorProcess {
         files.add(qemu.into());
         let launched = on_lasting_thread(move || {
             let isolation = &isolation.borrowed();
-            launch(isolation, &Plan { becomes: Become::Monitor, ..Plan::of(isolation) }, &files)
+            launch(isolation, &Plan { becomes, ..Plan::of(isolation) }, &files)
         });
         Ok((Self(launched.map_err(failed)??), ours))
     }
@@ -36,6 +45,17 @@ impl MonitorProcess {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.0.pid()
+    }
+
+    /// Waits until it has ended. It is reaped when this value is dropped.
+    pub fn wait(&self) {
+        while !self.0.wait(WAIT) {}
+    }
+
+    /// Kills it, and waits for its end.
+    pub fn end(&self) {
+        self.0.send_kill();
+        self.wait();
     }
 }
 

@@ -3,7 +3,10 @@
 use std::os::fd::AsFd;
 use std::thread::spawn;
 
+use super::request::Asked;
+use super::said::{SAID_BYTES_MAX, Said};
 use super::*;
+use crate::packet;
 use crate::qmp::EVENTS_MAX;
 
 /// Timeout of steps that take no time.
@@ -28,7 +31,7 @@ fn greeted() -> (Monitor, OwnedFd) {
 fn asked(socket: &OwnedFd) -> Option<u64> {
     let mut bytes = vec![0; packet::PACKET_BYTES_MAX];
     let length = packet::receive(socket, &mut bytes).unwrap()?.bytes;
-    Some(serde_json::from_slice::<Asked>(&bytes[..length]).unwrap().id)
+    Some(serde_json::from_slice::<Asked<Request>>(&bytes[..length]).unwrap().id)
 }
 
 fn over(monitor: &Monitor) -> String {

@@ -17,7 +17,9 @@ pub use crate::launch::ProcessIdentity as QemuIdentity;
 pub use self::hot_plug::{DeviceId, HotPlugError};
 pub use self::program::{DEFAULT_PROGRAM, Findings, ProgramError, QemuProgram, VERSION_OLDEST};
 pub use self::socket::{connect_to, connect_within};
-pub use self::start::{LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, give_disk_socket};
+pub use self::start::{
+    LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, give_disk_socket, start_agent_monitor,
+};
 use crate::firmware::FirmwareError;
 use crate::launch::{LaunchError, Process, Shortfall};
 use crate::machine::{RunDirectoryError, SpecError};

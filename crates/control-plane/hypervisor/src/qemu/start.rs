@@ -322,9 +322,23 @@ impl NewMonitor {
         isolation: &Isolation<'_>,
     ) -> Result<Self, QemuError> {
         let qmp = connect_to(&run.qmp(), identity)?;
-        let (process, connection) = MonitorProcess::start(isolation, qmp)?;
+        let (process, connection) = MonitorProcess::start(isolation, Become::Monitor, qmp)?;
         Ok(Self { process, connection })
     }
+}
+
+/// Starts a monitor of the guest agent of the QEMU with this identity, which listens in `run`. QEMU
+/// serves one at a time. Returns it with the supervisor's side of its connection.
+///
+/// # Errors
+/// If that QEMU does not listen there, or the monitor cannot be started.
+pub fn start_agent_monitor(
+    run: &RunDirectory,
+    identity: QemuIdentity,
+    isolation: &Isolation<'_>,
+) -> Result<(MonitorProcess, OwnedFd), QemuError> {
+    let channel = connect_to(&run.guest_agent(), identity)?;
+    Ok(MonitorProcess::start(isolation, Become::AgentMonitor, channel)?)
 }
 
 /// Processes beside QEMU, which are killed if its start fails.
@@ -440,7 +454,7 @@ fn reach(process: &Process, run: &RunDirectory, isolation: &Isolation<'_>) -> Re
         .identity(isolation)
         .map_err(|error| QemuError::System { action: "read when QEMU began", error })?;
     expect_peer(&qmp, &run.qmp(), identity)?;
-    let (monitor, connection) = MonitorProcess::start(isolation, qmp)?;
+    let (monitor, connection) = MonitorProcess::start(isolation, Become::Monitor, qmp)?;
     Ok(Reached { identity, monitor, connection })
 }
 

@@ -11,7 +11,7 @@
 //! ```text
 //! hostd -> supervisor   keys; talks with hostd, the monitor, workers, key servers; no right, few system calls
 //!            -> starter   root's rights; talks with the supervisor
-//!                 -> workers, QEMU, its monitor, swtpm, passt, filters: each a user of its own
+//!                 -> workers, QEMU, its monitors, swtpm, passt, filters: each a user of its own
 //! ```
 //!
 //! QMP is JSON, and a captured QEMU can send anything. Only the *monitor*
@@ -73,6 +73,8 @@ enum Ask {
     Qemu { generation_id: Uuid, waiting: bool },
     /// Start another monitor for the running QEMU.
     Monitor,
+    /// Start a monitor of the guest's agent, in place of the former one.
+    AgentMonitor,
     /// Find the QEMU, and the swtpm, of a previous supervisor.
     Orphan,
     /// Give the disk socket with this number to QEMU's user.
@@ -296,6 +298,14 @@ impl Starter {
     /// If QEMU does not accept a connection.
     pub fn start_monitor(&self) -> Result<OwnedFd, Problem> {
         self.ask(Ask::Monitor, &[])?.1.next()
+    }
+
+    /// Starts a monitor of the guest's agent. It ends with the connection to it.
+    ///
+    /// # Errors
+    /// If the VM has no channel to an agent, or does not run.
+    pub fn start_agent_monitor(&self) -> Result<OwnedFd, Problem> {
+        self.ask(Ask::AgentMonitor, &[])?.1.next()
     }
 
     /// Lets QEMU connect to a disk's socket.

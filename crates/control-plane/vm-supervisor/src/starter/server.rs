@@ -17,8 +17,9 @@ use strongroom_host::protocol::Problem;
 use strongroom_host::run_directory::VmRunDirectory;
 use strongroom_host::wire::{Wire, WireError};
 use strongroom_hypervisor::machine::CdromImage;
+use strongroom_hypervisor::monitor::MonitorProcess;
 use strongroom_hypervisor::qemu::{
-    LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, connect_to, give_disk_socket,
+    LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, connect_to, give_disk_socket, start_agent_monitor,
 };
 use strongroom_hypervisor::swtpm::STATE_FILE;
 use strongroom_hypervisor::{
@@ -102,6 +103,9 @@ struct Server {
     workers: WorkerStarter,
     belongings: Belongings,
     kept: Mutex<Vec<Kept>>,
+    /// The monitor of the guest's agent, during a conversation with it. It is killed before another
+    /// is started.
+    agent_monitor: Arc<Mutex<Option<Arc<MonitorProcess>>>>,
     /// Held while another of these processes may be started.
     starting: Mutex<()>,
     turns: Turns,
@@ -144,9 +148,19 @@ pub fn serve(
         WorkerStarter::new(worker, Quarters::InCgroup(belongings.cgroup.clone())).at_most(WORKERS_MAX);
     let launcher = Launcher::this_program(programs.launcher.iter().cloned());
     let cdrom = cdrom.map(CdromImage::new);
-    let (kept, starting, turns) = (Mutex::default(), Mutex::default(), Turns::default());
-    let server =
-        Arc::new(Server { task, run, qemu, cdrom, launcher, workers, belongings, kept, starting, turns });
+    let server = Arc::new(Server {
+        task,
+        run,
+        qemu,
+        cdrom,
+        launcher,
+        workers,
+        belongings,
+        kept: Mutex::default(),
+        agent_monitor: Arc::default(),
+        starting: Mutex::default(),
+        turns: Turns::default(),
+    });
     loop {
         match wire.receive::<Asked>() {
             Ok((asked, files)) => {
@@ -162,8 +176,11 @@ pub fn serve(
             Err(error) => tracing::error!("the VM's supervisor is not understood: {error}"),
         }
     }
-    // Without a supervisor, the monitor has no purpose.
+    // Without a supervisor, the monitors have no purpose.
     server.kept.lock().iter_mut().for_each(Kept::end_monitor);
+    if let Some(monitor) = server.agent_monitor.lock().take() {
+        monitor.end();
+    }
     server.workers.wait_for_all();
     // QEMU outlives a killed supervisor, and keeps its cgroup.
     let lives = server.kept.lock().iter().any(Kept::is_alive);
@@ -263,6 +280,7 @@ impl Server {
                 self.start_qemu(MachineSpec { generation_id, ..machine }, waiting)
             }
             Ask::Monitor => self.renew_monitor(),
+            Ask::AgentMonitor => self.start_agent_monitor(),
             Ask::Orphan => self.find_orphan(),
             Ask::GiveSocket { number } => {
                 let isolation = self.belongings.isolation(&self.launcher);
@@ -397,6 +415,36 @@ impl Server {
         let monitor = NewMonitor::start(&run, identity, &self.belongings.isolation(&self.launcher))
             .map_err(|error| Problem::new("qemu", error.to_string()))?;
         Ok((Answer::Done, vec![self.with_machine(|machine| machine.keep(monitor))?]))
+    }
+
+    fn start_agent_monitor(&self) -> Done {
+        let name = &self.task.spec.name;
+        if !self.task.spec.board.guest_agent {
+            return Err(Problem::new("starter", format!("VM {name} has no channel to a guest agent")));
+        }
+        let mut present = self.agent_monitor.lock();
+        // QEMU serves one client at a time.
+        if let Some(former) = present.take() {
+            former.end();
+        }
+        let run = self.qemus_directory()?;
+        let identity = self.with_machine(|machine| machine.identity())?;
+        let started = start_agent_monitor(&run, identity, &self.belongings.isolation(&self.launcher));
+        let (process, connection) = started.map_err(|error| Problem::new("qemu", error.to_string()))?;
+        let process = Arc::new(process);
+        *present = Some(Arc::clone(&process));
+        let monitors = Arc::clone(&self.agent_monitor);
+        let reap = move || {
+            process.wait();
+            // Dropping the last reference reaps it.
+            let mut present = monitors.lock();
+            if present.as_ref().is_some_and(|present| Arc::ptr_eq(present, &process)) {
+                *present = None;
+            }
+        };
+        let reaping = thread::Builder::new().name("agent".to_owned()).spawn(reap);
+        reaping.map_err(|error| system(&error))?;
+        Ok((Answer::Done, vec![connection]))
     }
 
     fn with_machine<T>(&self, does: impl FnOnce(&mut MachineProcess) -> T) -> Result<T, Problem> {

@@ -57,6 +57,7 @@ impl Vm {
             PowerEvent::Stopped if self.power == PowerState::Running => {
                 self.is(PowerState::Paused, None);
             }
+            PowerEvent::Reset { .. } if self.thaw_is_late => self.agent.guest_was_reset(),
             PowerEvent::NetworkLost { network } => self.network_lost(&network),
             PowerEvent::DeviceDeleted { .. } => self.wake_change(),
             _ => {}

@@ -59,6 +59,10 @@ impl Vm {
                 self.abandon_dump();
                 Ok(())
             }
+            RequestKind::AbandonQuiescedSnapshot => {
+                self.abandon_quiesced_snapshot();
+                Ok(())
+            }
             RequestKind::OpenDump { number } => {
                 let client =
                     files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
@@ -156,6 +160,7 @@ impl Vm {
         self.abandon_suspension();
         self.abandon_dump();
         self.abandon_snapshot_memory();
+        self.abandon_quiesced_snapshot();
         let (reason, message) = match force {
             true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
             false => (OffReason::Stopped, "it was stopped, as was asked for"),

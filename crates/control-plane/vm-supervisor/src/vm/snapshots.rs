@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use strongroom_host::protocol::{KnownVolume, PowerState, Problem, SnapshotChange, VmSnapshots, VmSpec};
 
@@ -11,6 +12,11 @@ use super::{Event, Vm, now_and_then};
 use crate::door::Connection;
 use crate::memory::Saving;
 use crate::snapshots::{self, Serving};
+
+/// The pause before a guest is asked to thaw its file systems again.
+const THAW_AGAIN: Duration = Duration::from_secs(5);
+/// The same after many attempts: its agent is gone, or does not do so on purpose.
+const THAW_AGAIN_MAX: Duration = Duration::from_secs(600);
 
 /// A change in progress, with the connection that waits for it.
 #[derive(Debug)]
@@ -65,6 +71,7 @@ impl Vm {
         let (spec, keys, events) = (self.task.spec.clone(), Arc::clone(&self.keys), self.events.clone());
         let (asked_by, abandoned) = (asked_by.clone(), Arc::new(AtomicBool::new(false)));
         let saving = Saving { spec, keys, machine, abandoned: Arc::clone(&abandoned) };
+        let agent = Arc::clone(&self.agent);
         let changing = ChangingSnapshots { change: change.clone(), asked_by, request, abandoned };
         if changing.is_saving_memory() {
             self.check_memory_can_be_saved()?;
@@ -73,12 +80,15 @@ impl Vm {
                 return Err(Problem::new("paused", message).with_next_step("mend that, or reset the VM"));
             }
         }
+        if change.freezes_guest() {
+            self.check_guest_can_freeze()?;
+        }
         let work = move || {
             let mut tell = now_and_then(|progress| {
                 let _ = events.send(Event::Progress(progress));
             });
-            let (keys, spec) = (&saving.keys, &saving.spec);
-            let changed = snapshots::change(keys, spec, &change, Serving::Yes(&saving), |progress| {
+            let (keys, spec, serving) = (&saving.keys, &saving.spec, Serving::Yes(&saving, &agent));
+            let changed = snapshots::change(keys, spec, &change, serving, |progress| {
                 tell(progress);
                 Ok(())
             });
@@ -88,6 +98,60 @@ impl Vm {
         begun.map_err(|error| Problem::new("system", error.to_string()))?;
         self.activity = Activity::SnapshotChange(changing);
         Ok(())
+    }
+
+    /// Checks that the guest's file systems can be frozen.
+    ///
+    /// # Errors
+    /// If the guest does not run, or has no channel to its agent.
+    fn check_guest_can_freeze(&self) -> Result<(), Problem> {
+        let name = &self.task.spec.name;
+        if !self.task.spec.board.guest_agent {
+            let message = format!("VM {name} has no channel to a guest agent");
+            return Err(Problem::new("guest_agent", message).with_next_step("leave out --quiesce"));
+        }
+        match self.power {
+            PowerState::Running => Ok(()),
+            PowerState::Paused => {
+                let message = format!("the guest of VM {name} is paused, and cannot freeze its file systems");
+                Err(Problem::new("paused", message).with_next_step("resume it first, or leave out --quiesce"))
+            }
+            _ => Err(self.not_running()),
+        }
+    }
+
+    /// Has the guest's file systems thawed, if they may be frozen: again and again until its agent
+    /// confirms it, on a thread of its own.
+    pub(super) fn pay_thaw(&mut self) {
+        if !self.agent.owes_thaw() || self.thaw_is_late {
+            return;
+        }
+        self.thaw_is_late = true;
+        let (agent, events, abandoned) =
+            (Arc::clone(&self.agent), self.events.clone(), Arc::clone(&self.abandoned));
+        let work = move || {
+            let mut pause = THAW_AGAIN;
+            while let Err(problem) = agent.thaw_owed() {
+                if abandoned.load(Ordering::Relaxed) {
+                    return;
+                }
+                tracing::error!("{problem}");
+                thread::sleep(pause);
+                pause = (2 * pause).min(THAW_AGAIN_MAX);
+            }
+            let _ = events.send(Event::Thawed);
+        };
+        if let Err(error) = thread::Builder::new().name("thaw".to_owned()).spawn(work) {
+            tracing::error!("VM {}: its guest may be frozen: {error}", self.task.spec.name);
+        }
+    }
+
+    /// Abandons a snapshot for which the guest's file systems are frozen, unless it is too late.
+    pub(super) fn abandon_quiesced_snapshot(&self) {
+        if let Some(changing) = self.activity.snapshot_change().filter(|known| known.change.freezes_guest()) {
+            changing.abandoned.store(true, Ordering::Relaxed);
+            self.agent.hang_up();
+        }
     }
 
     /// Abandons a snapshot with memory, and resumes the guest, unless it is too late.
@@ -106,6 +170,7 @@ impl Vm {
             tracing::warn!("VM {}: its snapshots: {problem}", self.task.spec.name);
         }
         self.snapshots = found(&self.task.spec);
+        self.pay_thaw();
         if changing.is_saving_memory() {
             self.go_on_after_saving(self.power, self.reason.clone());
         }
