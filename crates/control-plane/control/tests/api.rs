@@ -325,6 +325,7 @@ fn the_documents_bounds_are_the_limits() {
     bound("NicBackend.vlan maximum", u64::from(VLAN_MAX));
     bound("PolicyRules.disk_latency_p99_ms maximum", u64::from(DISK_LATENCY_P99_MAX_MS));
     bound("CreatePolicy.description maxLength", text(DESCRIPTION_MAX_BYTES));
+    bound("QuiesceWithin maximum", u64::from(QUIESCE_WITHIN_MAX_S));
     bound("SetSnapshotSchedule.rules maxItems", text(SNAPSHOT_RULES_MAX));
     bound("SnapshotRule.every_s minimum", u64::from(SNAPSHOT_PERIOD_MIN_S));
     bound("SnapshotRule.every_s maximum", u64::from(SNAPSHOT_PERIOD_MAX_S));

@@ -312,11 +312,24 @@ async fn change_volumes(
     task: Task,
 ) -> Outcome {
     let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    let mut abandoned = false;
     let asked = match is_off(&now) {
         true => None,
         false => {
             meant_for(job, &now)?;
-            let asked = ask_for_change(hostd, job, wanted).await?;
+            let may_be_abandoned =
+                matches!(&wanted, RequestKind::ChangeSnapshots { change, .. } if change.freezes_guest());
+            let mut asked = std::pin::pin!(ask_running(hostd, job, wanted));
+            let asked = tokio::select! {
+                asked = &mut asked => asked,
+                () = job.cancelled(), if may_be_abandoned => {
+                    let abandon = RequestKind::AbandonQuiescedSnapshot;
+                    link_to(hostd, job.vm, AWAY_MAX).await?.ask(abandon, &[]).await?;
+                    // The cancellation may have come too late.
+                    abandoned = true;
+                    asked.await
+                }
+            };
             // The VM may be off by now.
             (!asked.as_ref().is_err_and(|problem| problem.code == "not_running")).then_some(asked)
         }
@@ -327,35 +340,12 @@ async fn change_volumes(
             changed.learn(&known)?;
             blocking(move || facts(&changed)).await?.map_err(Failure::from)
         }
+        Some(Err(_)) if abandoned => Err(Failure::Cancelled),
         Some(Err(problem)) => Err(problem.into()),
     };
     // A partial change is recorded in the VM's directory.
     learn(hostd, spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes?)))
-}
-
-/// Has the supervisor of a running VM change its volumes, unless that is cancelled and can be
-/// abandoned.
-async fn ask_for_change(
-    hostd: &Arc<Hostd>,
-    job: &Arc<Job>,
-    wanted: RequestKind,
-) -> Result<Result<Vec<KnownVolume>, Problem>, Failure> {
-    let freezes_guest =
-        matches!(&wanted, RequestKind::ChangeSnapshots { change, .. } if change.freezes_guest());
-    let mut asked = std::pin::pin!(ask_running(hostd, job, wanted));
-    tokio::select! {
-        asked = &mut asked => Ok(asked),
-        () = job.cancelled(), if freezes_guest => {
-            let abandon = RequestKind::AbandonQuiescedSnapshot;
-            link_to(hostd, job.vm, AWAY_MAX).await?.ask(abandon, &[]).await?;
-            // The cancellation may have come too late.
-            match asked.await {
-                Err(_) => Err(Failure::Cancelled),
-                made => Ok(made),
-            }
-        }
-    }
 }
 
 /// Completes when the memory is sealed and none of the VM's processes runs.
