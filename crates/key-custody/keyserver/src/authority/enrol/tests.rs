@@ -51,7 +51,7 @@ fn a_token_makes_the_client_that_it_was_made_for() {
         let peer = Peer::new();
         let issued = enrol(&authority, &token, &peer, noon()).unwrap();
         let identity = authority.identify(issued.record.certificate(), noon()).unwrap();
-        assert_eq!((identity.role, identity.client, identity.name), (role, listed.client, name("n")));
+        assert_eq!((identity.role, identity.client, &identity.name), (role, listed.client, &name("n")));
         assert_eq!(identity.public_key, key_of(&peer));
         assert!(identity.not_after <= noon() + Duration::days(3));
     }

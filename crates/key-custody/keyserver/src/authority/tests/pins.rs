@@ -27,7 +27,7 @@ fn a_foreign_certificate_is_let_in_once_it_is_pinned_and_not_after_it_is_revoked
         assert!(handshake(&authority, version, &roots, shown()).is_ok());
     }
     let identity = authority.identify(&certificate, noon()).unwrap();
-    assert_eq!((identity.client, identity.role, identity.name), (client, Role::Client, name("vcenter")));
+    assert_eq!((identity.client, identity.role, &identity.name), (client, Role::Client, &name("vcenter")));
     assert_eq!(authority.pins().len(), 1);
 
     // Its next certificate belongs to the same client.
