@@ -63,6 +63,10 @@ const DEEDS: &[Deed] = &[
     deed("vm snapshot schedule web1 --every 1d --keep 7", &["vm snapshot schedule web1 --none"]),
     deed("vm snapshot revert web1 first --discard --yes", &[]),
     deed("vm snapshot create web1 second", &["vm snapshot delete web1 second --yes"]),
+    deed(
+        "vm snapshot create web1 quiet --quiesce --quiesce-within 1s",
+        &["vm snapshot delete web1 quiet --yes"],
+    ),
     deed("vm snapshot create web1 third --memory", &["vm snapshot delete web1 third --yes"]),
     deed("vm snapshot delete web1 first --yes", &["vm snapshot create web1 first"]),
     deed("vm disk add web1 --size 16M", &["vm disk remove web1 disk2 --yes"]),
