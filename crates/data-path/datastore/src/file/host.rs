@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use rustix::fs::{
     Advice, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags,
-    ResolveFlags, SeekFrom, fadvise, fallocate, fcntl_getfl, fcntl_setfl, flock, fstat, fsync, ftruncate,
-    ioctl_getflags, ioctl_setflags, linkat, mkdir, openat, openat2, renameat, renameat_with, rmdir, seek,
-    statat, syncfs, unlinkat,
+    ResolveFlags, SeekFrom, fadvise, fallocate, fcntl_getfl, fcntl_setfl, flock, fstat, fstatvfs, fsync,
+    ftruncate, ioctl_getflags, ioctl_setflags, linkat, mkdir, openat, openat2, renameat, renameat_with,
+    rmdir, seek, statat, syncfs, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use strongroom_io::DataFile;
@@ -23,6 +23,9 @@ use super::filesystem::{self, FileSystem};
 use super::identity::MARK;
 use super::lock;
 use super::storage::{Directory, Lockable, Storage, StoredFile};
+
+/// The unit of `st_blocks`.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// The most entries of a directory that is listed. No volume and no datastore has as many; somebody
 /// who fills one must not make a host read without end.
@@ -175,7 +178,7 @@ impl Directory for HostDirectory {
     }
 
     fn allocated_bytes(&self, name: &str) -> Result<u64, Errno> {
-        Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?.st_blocks as u64 * 512)
+        Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?.st_blocks as u64 * STAT_BLOCK_BYTES)
     }
 
     fn link_count(&self, name: &str) -> Result<u64, Errno> {
@@ -255,6 +258,17 @@ impl StoredFile for HostFile {
     }
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
+        // Refused at once, because ext4 first takes all the room there is, and other volumes lack it
+        // until it is given back. A worker may not ask, and allocates nothing of that length.
+        let own_bytes = fstat(&self.0)?.st_blocks as u64 * STAT_BLOCK_BYTES;
+        let is_beyond = fstatvfs(&self.0).is_ok_and(|space| {
+            let free_bytes = space.f_bfree.saturating_mul(space.f_frsize);
+            // A file system without a limit, such as a tmpfs, says that it has no blocks.
+            space.f_blocks > 0 && bytes > free_bytes.saturating_add(own_bytes)
+        });
+        if is_beyond {
+            return Err(Errno::NOSPC);
+        }
         fallocate(&self.0, FallocateFlags::empty(), offset, bytes)
     }
 
@@ -316,6 +330,19 @@ mod tests {
         assert_eq!(opened.names().unwrap().len(), NAMES_MAX);
         std::fs::write(directory.path().join("one more"), []).unwrap();
         assert_eq!(opened.names().unwrap_err(), Errno::TOOBIG);
+    }
+
+    #[test]
+    fn a_file_that_finds_no_room_takes_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = HOST.open_directory(directory.path()).unwrap();
+        let file = opened.open("layer", OFlags::RDWR | OFlags::CREATE).unwrap();
+        file.allocate(0, 4096).unwrap();
+        let space = rustix::fs::statvfs(directory.path()).unwrap();
+        assert_eq!(file.allocate(4096, 2 * space.f_blocks * space.f_frsize), Err(Errno::NOSPC));
+        // No part of it was taken, and what it has can be allocated again.
+        assert_eq!(opened.allocated_bytes("layer").unwrap(), 4096);
+        file.allocate(0, 4096).unwrap();
     }
 
     #[test]
