@@ -265,8 +265,7 @@ impl<'test> Serving<'test> {
         pids.filter_map(|pid| Some((Pid::from_raw(pid)?, words(pid)))).collect()
     }
 
-    /// All processes of this program, and all that have the test's directory in their command line;
-    /// without the consoles that the test has open.
+    /// The processes that the test has started, without the consoles that it has open.
     pub fn processes(&self) -> Vec<(u32, String)> {
         processes_of_test(self.scratch)
     }
@@ -360,19 +359,26 @@ fn processes_of_vm(scratch: &Scratch, vm: &str) -> Vec<Pid> {
     ["supervisor", "qemu", "swtpm"].iter().filter_map(|of| pid(of)).collect()
 }
 
-/// All processes of this program, and all that have a test's directory in their command line;
-/// without the consoles that the test has open.
+/// All processes that have a test's directory in their command line, and those of this program that
+/// have a file open there; without the consoles that the test has open. Other tests run beside it.
 fn processes_of_test(scratch: &Scratch) -> Vec<(u32, String)> {
     let program = build::program().display().to_string();
     let directory = scratch.path("").display().to_string();
+    let has_files = |pid: u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut targets = files.filter_map(|file| fs::read_link(file.path()).ok());
+        targets.any(|target| target.to_string_lossy().contains(&directory))
+    };
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     // Whole words only: a shell with the program's name in its script does not count.
-    let ours = |line: &str| line.split('\0').any(|word| word == program || word.contains(&directory));
+    let ours = |pid: u32, line: &str| {
+        line.split('\0').any(|word| word.contains(&directory) || (word == program && has_files(pid)))
+    };
     let found = pids.map(|pid| (pid, String::from_utf8_lossy(&line(pid)).into_owned()));
     found
-        .filter(|(_, line)| ours(line))
+        .filter(|(pid, line)| ours(*pid, line))
         .map(|(pid, line)| (pid, line.replace('\0', " ")))
         .filter(|(_, line)| !line.contains("vm console"))
         .collect()

@@ -2,8 +2,6 @@
 //! validator, and a tool that generates requests from the document and compares the answers with
 //! it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,6 @@
 //! External disk images that are hostile, damaged, or not what they seem: each is refused with one
 //! clear sentence, and nothing else is changed.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::fs;
 
 use strongroom_system_tests::{CommandLine, Scratch, Snapshot};

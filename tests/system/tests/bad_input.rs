@@ -1,8 +1,6 @@
 //! Invalid, foreign, used or full objects are refused with one clear sentence, and nothing else is
 //! changed.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;

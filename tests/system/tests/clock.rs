@@ -1,7 +1,6 @@
 //! Time-driven actions of `serve`. Its clock is advanced (libfaketime); its timers are not.
 
 #![cfg(feature = "full")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::fs;
 use std::time::Duration;

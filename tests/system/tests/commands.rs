@@ -1,8 +1,6 @@
 //! A user learns the commands: creates a volume, inspects it, exposes, grows, checks and deletes
 //! it; and a script does the same with `--json`.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::time::Duration;
 
 use rustix::process::Signal;

@@ -1,7 +1,5 @@
 //! Comments keep to the width that CONTRIBUTING gives them, and have no examples that are not run.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::path::{Path, PathBuf};
 
 use strongroom_system_tests::datastore::files_under;

@@ -1,8 +1,6 @@
 //! A volume that was damaged, edited, rolled back or truncated is refused with one clear sentence,
 //! and nothing is changed.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;

@@ -85,7 +85,8 @@ fn every_server_gives_figures_at_all_that_it_can_do() {
             if workload.headline != Metric::ElapsedMs {
                 assert!(median(Metric::LatencyP50Us) > 0.0, "{about}");
                 assert!(median(Metric::LatencyP50Us) <= median(Metric::LatencyMaxUs), "{about}");
-                assert!(median(Metric::ServerCpuUsPerOperation) > 0.0, "{about}");
+                // On a busy machine a server may not have used a unit of the kernel's count.
+                assert!(row.median(Metric::ServerCpuUsPerOperation).is_some(), "{about}");
             }
             assert!(text.contains(&row.subject), "{text}");
         }

@@ -3,7 +3,6 @@
 //! affected.
 
 #![cfg(feature = "full")]
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,6 @@
 //! Mistakes of a new user in the first hour: each message names the object and the next step, and
 //! nothing half-made is left.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs;
 
 use strongroom_system_tests::{CommandLine, Scratch, Serving};

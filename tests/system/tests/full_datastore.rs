@@ -1,8 +1,6 @@
 //! A datastore fills up under its clients: a vhost-user guest waits and continues when there is
 //! space, an NBD client gets an error, and the user's remedies work meanwhile.
 
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
-
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;

@@ -3,7 +3,6 @@
 //! continue, and their file systems are intact.
 
 #![cfg(feature = "full")]
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,6 @@
 //! A user imports disks from elsewhere and exports them again: raw, QEMU's, VMware's and Hyper-V's.
 //! `qemu-img` compares them; it reads the volume over our NBD server.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! The program's environment on a machine: doctor's verdict, the configuration file, the unit.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -1,8 +1,6 @@
 //! A volume with tags under a guest's requests: its worker is killed and upgraded without a false
 //! report of damage; then a block is damaged, and no reader gets it.
 
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

@@ -1,8 +1,6 @@
 //! A user backs up the key server with custodians, and restores it: over a server that lost keys,
 //! on a new machine, and after kill -9.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,6 @@
 //! credentials for it, the control plane never sees a key, and an outage of either server is an
 //! event.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::path::Path;
 
 use crate::key_site::{DEADLINE, Site, tells};

@@ -1,9 +1,6 @@
 //! A user manages keys: lists them, rotates them while volumes are in use, and destroys those that
 //! nothing needs.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 

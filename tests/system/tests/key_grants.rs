@@ -1,8 +1,6 @@
 //! A control plane grants, hosts fetch: the key server releases keys only to the host, for the VM
 //! and in the period of a grant. Real processes, real mutual TLS.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::time::SystemTime;
 
 use crate::key_site::{DEADLINE, Site, VM, tells};

@@ -1,8 +1,5 @@
 //! A volume is in use while its key server dies, comes back, and revokes its key.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-#![allow(clippy::print_stdout, reason = "times are printed, never judged")]
-
 use std::time::{Duration, Instant};
 
 use crate::worker_support::{VerifiedIo, wait_until};

@@ -1,7 +1,5 @@
 //! A user sets up a key provider and makes volumes under its keys; its servers fail, and come back.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::path::Path;
 
 use serde_json::json;

@@ -1,8 +1,6 @@
 //! A user runs the embedded key server: without a setup, through outages, and with changing
 //! clients.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::time::{Duration, Instant};
 
 use serde_json::Value;

@@ -2,9 +2,6 @@
 //! and restarted each time. Every answer still holds, an unanswered request happened completely or
 //! not at all, and nothing was released without a record.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
-
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;

@@ -6,8 +6,6 @@
 //! above them): the order of fields, the version of each operation, and an equally strict reader.
 //! The program's own encoder is not used.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};

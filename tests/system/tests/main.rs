@@ -4,6 +4,9 @@
 //! They are one program, so that it is linked once and each processor has a test to run while
 //! another waits for its guest.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+#![allow(clippy::print_stdout, reason = "what tests found is for people to read")]
+
 mod api_document;
 mod bad_images;
 mod bad_input;

@@ -1,8 +1,6 @@
 //! Many VMs are started and stopped at once: the queue runs at most sixteen operations at a time,
 //! and all VMs reach the requested state.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};

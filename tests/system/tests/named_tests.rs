@@ -3,8 +3,6 @@
 //!
 //! A test is named as `crates/x/tests/y.rs::name`.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {

@@ -1,8 +1,6 @@
 //! A user without Strongroom reads a volume with OpenSSL and Argon2's reference implementation,
 //! following `docs/ON_DISK.md`.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 

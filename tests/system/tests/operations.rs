@@ -1,8 +1,6 @@
 //! Which operation is possible on which VM: the whole matrix, each cell of which is what the
 //! program answered when it was done. This test writes `docs/OPERATIONS.md`.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fmt::Write;
 use std::path::Path;
 

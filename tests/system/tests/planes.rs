@@ -2,8 +2,6 @@
 //! docs/ARCHITECTURE.md, and that a panic ends the released program, on which its locks rely. From
 //! the modules: no folders of a room need each other in a circle.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,6 @@
 //! A volume whose key is in the key server: the key is not in anything that either program writes,
 //! prints or exposes, nor in memory outside the pages for keys.
 
-#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
-#![allow(clippy::print_stdout, reason = "what was searched is for people to read")]
-
 use std::fs;
 use std::path::PathBuf;
 

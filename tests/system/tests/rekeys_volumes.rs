@@ -1,9 +1,6 @@
 //! Volumes move to other keys in a job that is killed at random moments until it is done. At every
 //! moment one of the keys opens each volume, and at the end only the new one.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
-
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! A user connects other programs to an encrypted volume: fio, libnbd's tools, qemu-img. Each
 //! checks the data that it reads.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;

@@ -2,8 +2,6 @@
 //! load, while their servers are killed, replaced, stopped, grown, re-keyed, disconnected and
 //! starved of space.
 
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
-
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;

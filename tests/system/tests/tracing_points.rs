@@ -1,7 +1,5 @@
 //! The program's file has its static tracing points, as bpftrace and gdb read them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::collections::BTreeMap;
 use std::process::Command;
 

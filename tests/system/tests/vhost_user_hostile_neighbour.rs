@@ -2,8 +2,6 @@
 //! its own volume, another volume is under verified load, and the attacked volume is served again
 //! right after.
 
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
-
 mod front_end;
 mod guest;
 

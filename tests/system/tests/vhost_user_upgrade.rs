@@ -1,8 +1,6 @@
 //! The worker of an exposed volume is upgraded while its disk is under verified load: the
 //! connection stays, every request is answered once, and the pause is a few milliseconds.
 
-#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
-
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,5 @@
 //! Linked clones and templates, as a user has them: with real guests, and whoever is killed.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;

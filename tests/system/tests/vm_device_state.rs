@@ -1,8 +1,6 @@
 //! Persistent state of a VM's devices: it is there after a stop and a start, and in no file in the
 //! clear.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Console, Scratch, Serving, datastore};
 

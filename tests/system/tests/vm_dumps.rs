@@ -1,7 +1,5 @@
 //! Dumps of guests: sealed on disk, a core file when they are opened, complete or absent.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};

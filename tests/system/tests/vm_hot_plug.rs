@@ -1,7 +1,5 @@
 //! Disks are added, grown and removed while a VM runs or is off, whatever is killed meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Scratch, Serving, datastore};
 

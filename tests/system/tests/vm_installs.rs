@@ -1,8 +1,6 @@
 //! A new user's VM: created, installed from a CD-ROM with a look at its screen, and then started
 //! from its disk.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;

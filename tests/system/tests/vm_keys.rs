@@ -1,7 +1,5 @@
 //! VMs move to new keys while they run, are off or suspended, whatever is killed meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::collections::BTreeSet;
 
 use rustix::process::{Signal, kill_process};

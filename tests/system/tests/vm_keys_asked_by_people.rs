@@ -1,8 +1,6 @@
 //! Commands about VMs' keys and disks that the administrator of a `strongroom serve` runs on its
 //! machine.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;

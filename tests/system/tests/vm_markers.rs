@@ -1,8 +1,6 @@
 //! Guest data and volume keys are only where they belong: not in files, logs, answers, QMP traffic,
 //! temporary files, core files, or the memory of processes that must not have them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,5 @@
 //! A VM's disks are kept as they are at one instant, and restored, whatever is killed meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Signal, kill_process};

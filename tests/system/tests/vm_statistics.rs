@@ -1,8 +1,6 @@
 //! The requests of a VM's guest to its disk are counted, whichever of the serving processes is
 //! killed.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};

@@ -3,8 +3,6 @@
 //! user outside its namespaces, as if it had broken out of them. Also what it can do to its own
 //! VM's supervisor, which holds the keys: nothing that it sends over QMP gets there.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! VMs from end to end: `serve`, a VM with a real guest on an encrypted disk, its console, and
 //! every process killed in turn.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Scratch, Serving};
 

@@ -2,9 +2,6 @@
 //! the guest knows to be durable is lost, no process is left over, and the VM keeps running or
 //! restarts automatically.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-#![allow(clippy::print_stdout, reason = "what was killed when is for people to read")]
-
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 

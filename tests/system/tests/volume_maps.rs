@@ -1,7 +1,5 @@
 //! Where a volume has content and where it changed, beside the clients that write to it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use crate::worker_support::{NbdClient, VerifiedIo, Worker};
 use serde_json::{Value, json};
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume};

@@ -1,8 +1,6 @@
 //! Layers of an exposed volume are merged in the background when a snapshot is deleted: under
 //! clients that write, under kills, and on a datastore that fills up.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::ops::Range;
 use std::path::Path;
 

@@ -1,8 +1,6 @@
 //! Snapshots of an exposed volume: clients see a pause, a snapshot has all writes that were
 //! acknowledged before it, and a kill leaves the volume with the snapshot or without it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use crate::worker_support::{NbdClient, VerifiedIo, Worker, wait_until};
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Finished, Protection, Scratch, Volume};

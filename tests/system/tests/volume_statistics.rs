@@ -1,8 +1,6 @@
 //! Clients' requests to an exposed volume are counted: by real workers, for real clients, across a
 //! worker's death.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::time::{Duration, Instant};
 
 use serde_json::Value;

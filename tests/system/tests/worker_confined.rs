@@ -1,9 +1,6 @@
 //! A running worker, inspected from outside: it has no privileges, only the files that it needs are
 //! open, it holds no KEK, sleeps while it is idle, and its memory is closed to others.
 
-#![allow(clippy::print_stdout, reason = "what is left out is said")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};

@@ -2,9 +2,6 @@
 //! only until it has closed the volume. Clients see a pause, and every acknowledged sector is
 //! there.
 
-#![allow(clippy::print_stdout, reason = "what is left out is said")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 

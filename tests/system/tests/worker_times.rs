@@ -3,7 +3,6 @@
 //! of an idle one.
 
 #![cfg(feature = "full")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::time::{Duration, Instant};
 

@@ -139,11 +139,19 @@ pub struct VolumeReading {
     pub kind: ReadingKind,
     /// The content: a snapshot of the VM, by name or id; the present content without.
     #[schema(max_length = 64)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::vm::no_longer_than::<64, _>",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub snapshot: Option<String>,
     /// The snapshot that a map of `changed` starts from, by name or id.
     #[schema(max_length = 64)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::vm::no_longer_than::<64, _>",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub since: Option<String>,
     /// The size of a chunk in bytes, a power of two; the default is 65536.
     #[schema(value_type = Option<u64>, minimum = 4096, maximum = 1073741824)]

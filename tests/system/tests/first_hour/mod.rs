@@ -10,8 +10,6 @@
 //! After an intended change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test -p
 //! strongroom-system-tests --test system -- first_hour` rewrites the transcript, for a person to read.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
-
 mod help;
 mod readme;
 mod rules;

@@ -48,8 +48,8 @@ pub struct CreateSnapshot {
     #[serde(default)]
     pub memory: bool,
     /// Has the agent in a guest that runs freeze the guest's file systems meanwhile, for which it
-    /// has so many seconds. Without an agent that does so, no snapshot is made. Of a VM that is off,
-    /// nothing is to be frozen.
+    /// has so many seconds. Without an agent that does so, no snapshot is made. A VM that is off
+    /// has nothing to be frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiesce_within_s: Option<QuiesceWithin>,
 }

@@ -16,7 +16,7 @@ use strongroom_host::protocol::{
     self, ChunksReport, ExtentReport, MapReport, READINGS_MAX, Reading, ReadingRequest, ReadingsRequest,
     SpaceReport, VolumeQuestion,
 };
-use strongroom_types::{ChunkSize, SnapshotId, VolumeId};
+use strongroom_types::{ChunkSize, MAX_VOLUME_BYTES, SnapshotId, VolumeId};
 use uuid::Uuid;
 
 use super::views::limit;
@@ -106,6 +106,14 @@ impl Control {
         if count == 0 || count > READINGS_MAX {
             let message = format!("readings: a request has 1 to {READINGS_MAX} readings, not {count}");
             return Err(problems::invalid(message).next("GET /v1/volumes/limits says what is possible"));
+        }
+        let most = MAX_VOLUME_BYTES;
+        if let Some(reading) = wanted.readings.iter().find(|reading| reading.start_bytes > most) {
+            let message = format!("start_bytes: no volume has a byte {}", reading.start_bytes);
+            return Err(problems::invalid(message).next(format!("name one up to {most}")));
+        }
+        if wanted.readings.iter().any(|reading| reading.length_bytes == Some(0)) {
+            return Err(problems::invalid("length_bytes: a length of 0 bytes").next("name a length, or none"));
         }
         let mut answers: Vec<Option<ReadingAnswer>> = Vec::new();
         // By host: the places in the answer, and what is asked there.

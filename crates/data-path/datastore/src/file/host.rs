@@ -258,8 +258,8 @@ impl StoredFile for HostFile {
     }
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
-        // Refused at once, because ext4 first takes all the room there is, and other volumes lack it
-        // until it is given back. A worker may not ask, and allocates nothing of that length.
+        // Refused at once, because ext4 first takes all the room there is, and other volumes lack
+        // it until it is given back. A worker may not ask, and allocates nothing of that length.
         let own_bytes = fstat(&self.0)?.st_blocks as u64 * STAT_BLOCK_BYTES;
         let is_beyond = fstatvfs(&self.0).is_ok_and(|space| {
             let free_bytes = space.f_bfree.saturating_mul(space.f_frsize);
