@@ -162,7 +162,7 @@ pub struct VolumeReading {
     #[serde(default)]
     pub start_bytes: u64,
     /// Its length in bytes; to the end of the content without.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 70368744177664_u64)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_bytes: Option<u64>,
     /// The form of the map.

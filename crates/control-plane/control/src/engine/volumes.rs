@@ -112,8 +112,14 @@ impl Control {
             let message = format!("start_bytes: no volume has a byte {}", reading.start_bytes);
             return Err(problems::invalid(message).next(format!("name one up to {most}")));
         }
-        if wanted.readings.iter().any(|reading| reading.length_bytes == Some(0)) {
-            return Err(problems::invalid("length_bytes: a length of 0 bytes").next("name a length, or none"));
+        let is_length = |length: u64| (1..=most).contains(&length);
+        if let Some(length) = wanted
+            .readings
+            .iter()
+            .find_map(|reading| reading.length_bytes.filter(|length| !is_length(*length)))
+        {
+            let message = format!("length_bytes: {length} is no length of a map");
+            return Err(problems::invalid(message).next(format!("name one of 1 to {most}, or none")));
         }
         let mut answers: Vec<Option<ReadingAnswer>> = Vec::new();
         // By host: the places in the answer, and what is asked there.

@@ -65,9 +65,9 @@ struct Shared {
     medium: Medium,
     /// `None` while it is reopened after the medium was full, and after the end.
     database: RwLock<Option<Database>>,
-    /// The last snapshot that a reader began, for others until the next commit. It is set only under
-    /// the lock of `database`. The writer drops it with each commit and when it closes the database,
-    /// because redb cannot reuse the pages that a snapshot sees.
+    /// The last snapshot that a reader began, for others until the next commit. Only the holder of
+    /// `database` puts one here. The writer drops it with each commit and when it closes the
+    /// database, because redb cannot reuse the pages that a snapshot sees.
     latest: Mutex<Option<Arc<EngineSnapshot>>>,
     queue: Queue,
     leases: Mutex<Leases>,
