@@ -7,8 +7,8 @@
 //! - [`rules`]: the rules for every refusal, whatever the transcript says.
 //! - [`user`]: the user: a home, a working directory, a `serve`.
 //!
-//! After an intended change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test -p
-//! strongroom-system-tests --test system -- first_hour` rewrites the transcript, for a person to read.
+//! After an intended change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test --workspace --test
+//! system -- first_hour` rewrites the transcript, for a person to read.
 
 mod help;
 mod readme;
