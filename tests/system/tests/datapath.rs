@@ -85,8 +85,11 @@ fn every_server_gives_figures_at_all_that_it_can_do() {
             if workload.headline != Metric::ElapsedMs {
                 assert!(median(Metric::LatencyP50Us) > 0.0, "{about}");
                 assert!(median(Metric::LatencyP50Us) <= median(Metric::LatencyMaxUs), "{about}");
-                // On a busy machine a server may not have used a unit of the kernel's count.
-                assert!(row.median(Metric::ServerCpuUsPerOperation).is_some(), "{about}");
+                // The kernel counts in hundredths of a second, and on a busy machine a server does
+                // less in the time of a test.
+                let is_countable = median(Metric::OperationsPerSecond) > 1000.0;
+                let cpu = row.median(Metric::ServerCpuUsPerOperation);
+                assert!(cpu.is_some_and(|cpu| cpu > 0.0 || !is_countable), "{about}");
             }
             assert!(text.contains(&row.subject), "{text}");
         }

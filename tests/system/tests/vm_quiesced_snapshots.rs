@@ -216,6 +216,8 @@ fn a_guest_that_lies_has_no_quiesced_snapshot_and_holds_nothing_up() {
         vm["reason"].as_str().is_some_and(|reason| reason.contains("may be frozen"))
     }));
     assert_eq!(snapshots(&serving), Vec::<Value>::new());
+    // The layer of the one that was removed may still be on its way to the disk.
+    serving.wait_until_told("vm snapshot create web1 others-can-be-made", "made snapshot");
     console.session.run("touch /tmp/thaws");
     drop(serving.wait_until("web1", "has thawed", |vm| vm["reason"].is_null()));
     end_script(&mut console);
@@ -226,5 +228,5 @@ fn a_guest_that_lies_has_no_quiesced_snapshot_and_holds_nothing_up() {
     drop(console);
     serving.runs("vm stop web1 --force");
     drop(serving.wait_until("web1", "is let be", |vm| vm["task"].is_null() && vm["power"] == "stopped"));
-    assert_eq!(snapshots(&serving), Vec::<Value>::new());
+    assert_eq!(snapshots(&serving).len(), 1);
 }

@@ -1,15 +1,15 @@
 //! `strongroom volume extents`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{
-    ChunkMap, DatastoreError, MapForm, MapKind, MapRequest, View, describe, read_map,
-};
+use strongroom_api::volume::ByteExtent;
+use strongroom_datastore::file::{DatastoreError, MapForm, MapKind, MapRequest, View, describe, read_map};
 use strongroom_types::{ChunkSize, Extent, SnapshotId, SnapshotName, counted, display_bytes, parse_bytes};
 
+use super::snapshot::find;
 use crate::error::CliError;
 use crate::output::{Output, Table};
 
@@ -81,21 +81,24 @@ pub struct Extents {
     /// Its length, which is shorter than what was asked for if there are too many extents.
     pub length_bytes: u64,
     /// The extents, ascending.
-    pub extents: Vec<FoundExtent>,
+    pub extents: Vec<ByteExtent>,
 }
 
-/// A run of bytes.
-#[derive(Clone, Copy, Serialize)]
-pub struct FoundExtent {
-    /// Its first byte.
-    pub start_bytes: u64,
-    /// Its length.
-    pub length_bytes: u64,
+/// A part of a map: some extents, and what they are all of.
+pub struct Part {
+    /// The generation of the volume's descriptor.
+    pub generation: u64,
+    /// The size of the content.
+    pub size_bytes: u64,
+    /// The end of the part.
+    pub end: u64,
+    /// The extents of the part, ascending.
+    pub extents: Vec<ByteExtent>,
 }
 
 impl fmt::Display for Extents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row = |extent: &FoundExtent| [extent.start_bytes.to_string(), extent.length_bytes.to_string()];
+        let row = |extent: &ByteExtent| [extent.start_bytes.to_string(), extent.length_bytes.to_string()];
         if !self.extents.is_empty() {
             let rows = self.extents.iter().map(row).collect();
             writeln!(f, "{}", Table { head: ["START", "LENGTH"], rows })?;
@@ -107,19 +110,40 @@ impl fmt::Display for Extents {
 }
 
 impl Extents {
-    /// An answer without extents.
-    pub fn new(map: &MapArguments) -> Self {
-        Self {
+    /// Reads a map part by part. `read` reads the one that begins at a byte, of that length or to
+    /// the end. `changed` is the error if the layers of the volume change meanwhile.
+    pub fn read(
+        map: &MapArguments,
+        mut read: impl FnMut(u64, Option<u64>) -> Result<Part, CliError>,
+        changed: impl FnOnce() -> CliError,
+    ) -> Result<Self, CliError> {
+        let until = map.length.map_or(u64::MAX, |length| map.start.saturating_add(length));
+        let mut all = Self {
             size_bytes: 0,
             chunk_bytes: map.chunk.bytes(),
             start_bytes: map.start,
             length_bytes: 0,
             extents: Vec::new(),
+        };
+        let (mut start, mut generation) = (map.start, None);
+        loop {
+            let part = read(start, map.length.map(|_| until - start))?;
+            if *generation.get_or_insert(part.generation) != part.generation {
+                return Err(changed());
+            }
+            all.size_bytes = part.size_bytes;
+            all.add(part.extents, part.end);
+            let is_whole = part.end >= until.min(part.size_bytes);
+            // A part that covers nothing would not end.
+            if is_whole || part.end <= start || all.extents.len() >= EXTENTS_MAX {
+                return Ok(all);
+            }
+            start = part.end;
         }
     }
 
-    /// Adds extents of the part that follows, up to `end`. Returns whether there is room for more.
-    pub fn add(&mut self, extents: impl IntoIterator<Item = FoundExtent>, end: u64) -> bool {
+    /// Adds extents of the part that follows, up to `end`.
+    fn add(&mut self, extents: Vec<ByteExtent>, end: u64) {
         for extent in extents {
             match self.extents.last_mut() {
                 Some(last) if last.start_bytes + last.length_bytes == extent.start_bytes => {
@@ -129,63 +153,42 @@ impl Extents {
             }
         }
         self.length_bytes = end.saturating_sub(self.start_bytes);
-        self.extents.len() < EXTENTS_MAX
-    }
-}
-
-impl From<&Extent> for FoundExtent {
-    fn from(extent: &Extent) -> Self {
-        Self { start_bytes: extent.offset(), length_bytes: extent.length() }
     }
 }
 
 impl ExtentsArguments {
     /// Runs the command.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let map = &self.map;
-        let view = map.snapshot.as_ref().map(|name| snapshot(&self.path, name)).transpose()?;
+        let Self { path, map } = self;
+        let id = |name: &SnapshotName| -> Result<SnapshotId, CliError> {
+            Ok(find(path, &describe(path)?.descriptor, name)?.id)
+        };
+        let view = map.snapshot.as_ref().map(id).transpose()?.map_or(View::Present, View::Snapshot);
         let kind = match (&map.since, map.unshared) {
-            (Some(name), _) => MapKind::ChangedSince(snapshot(&self.path, name)?),
+            (Some(name), _) => MapKind::ChangedSince(id(name)?),
             (None, true) => MapKind::Unshared,
             (None, false) => MapKind::Allocated,
         };
-        let mut request = MapRequest {
-            volume: None,
-            view: view.map_or(View::Present, View::Snapshot),
-            kind,
-            chunk: map.chunk,
-            start_bytes: map.start,
-            length_bytes: map.length,
-            form: MapForm::Extents,
-            seeks_next: false,
+        let mut volume = None;
+        let read = |start_bytes, length_bytes| {
+            let (chunk, form) = (map.chunk, MapForm::Extents);
+            let request =
+                MapRequest { volume, view, kind, chunk, start_bytes, length_bytes, form, seeks_next: false };
+            let found = read_map(path, &request)?;
+            // The next part is of the volume that the first one found.
+            volume = Some(found.volume);
+            Ok(Part {
+                generation: found.generation,
+                size_bytes: found.size.bytes(),
+                end: found.covers.end(),
+                extents: found.runs.iter().map(extent).collect(),
+            })
         };
-        let until = map.length.map_or(u64::MAX, |length| map.start.saturating_add(length));
-        let mut all = Extents::new(map);
-        let mut generation = None;
-        loop {
-            let found: ChunkMap = read_map(&self.path, &request)?;
-            if *generation.get_or_insert(found.generation) != found.generation {
-                return Err(DatastoreError::KeepsChanging { path: self.path.clone() }.into());
-            }
-            // The next call names the volume that the first one found.
-            request.volume = Some(found.volume);
-            all.size_bytes = found.size.bytes();
-            let end = found.covers.end();
-            let goes_on = all.add(found.runs.iter().map(FoundExtent::from), end);
-            if !goes_on || end >= until.min(found.size.bytes()) {
-                break;
-            }
-            request.start_bytes = end;
-            request.length_bytes = map.length.map(|_| until - end);
-        }
-        output.answer(&all)
+        let changed = || DatastoreError::KeepsChanging { path: path.clone() }.into();
+        output.answer(&Extents::read(map, read, changed)?)
     }
 }
 
-/// The id of a snapshot of a volume.
-fn snapshot(path: &Path, name: &SnapshotName) -> Result<SnapshotId, CliError> {
-    let descriptor = describe(path)?.descriptor;
-    let found = descriptor.snapshot_named(name).map(|snapshot| snapshot.id);
-    let none = || DatastoreError::NoSnapshot { path: path.to_owned(), snapshot: name.to_string() };
-    Ok(found.ok_or_else(none)?)
+fn extent(run: &Extent) -> ByteExtent {
+    ByteExtent { start_bytes: run.offset(), length_bytes: run.length() }
 }

@@ -336,7 +336,9 @@ fn the_documents_bounds_are_the_limits() {
     bound("ReadVolumes.readings maxItems", text(READINGS_MAX));
     bound("VolumeReading.chunk_bytes minimum", ChunkSize::LEAST.bytes());
     bound("VolumeReading.chunk_bytes maximum", ChunkSize::MOST.bytes());
-    bound("VolumeReading.start_bytes maximum", MAX_VOLUME_BYTES);
+    for place in ["VolumeReading.start_bytes", "VolumeReading.length_bytes"] {
+        bound(&format!("{place} maximum"), MAX_VOLUME_BYTES);
+    }
     for place in ["VolumeReading.snapshot", "VolumeReading.since"] {
         bound(&format!("{place} maxLength"), 64);
     }

@@ -123,7 +123,7 @@ fn each_reading_of_a_batch_has_its_own_answer() {
             json!({ "volume": volume, "kind": "allocated", "since": "monday" }),
             json!({ "volume": volume, "kind": "space", "snapshot": "monday" }),
             json!({ "volume": volume, "kind": "unshared", "snapshot": "../monday" }),
-            json!({ "volume": volume, "kind": "allocated", "start_bytes": 65536, "length_bytes": u64::MAX }),
+            json!({ "volume": volume, "kind": "allocated", "start_bytes": 2_u64 << 30 }),
         ],
     );
     assert_eq!(answers[0]["space"]["other_bytes"], 8192);
@@ -164,6 +164,18 @@ fn what_no_batch_can_be_is_refused() {
         json!({ "volume": volume, "kind": "everything" }),
     ] {
         assert_eq!(code(&mut client, json!([wrong])), refused(400, "malformed"), "{wrong}");
+    }
+    for (part, number) in [
+        ("start_bytes", u64::MAX),
+        ("length_bytes", u64::MAX),
+        ("length_bytes", (64 << 40) + 1),
+        ("length_bytes", 0),
+    ] {
+        // The document bounds them, whatever is asked.
+        for kind in ["allocated", "space"] {
+            let wrong = json!([{ "volume": volume, "kind": kind, part: number }]);
+            assert_eq!(code(&mut client, wrong), refused(422, "invalid"), "{kind}, {part}: {number}");
+        }
     }
     server.site.host.lock().down = true;
     let answers = read(&mut client, &[json!({ "volume": volume, "kind": "space" })]);

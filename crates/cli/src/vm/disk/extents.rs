@@ -10,7 +10,7 @@ use strongroom_api::{ErrorCode, Problem};
 use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::volume::extents::{Extents, FoundExtent, MapArguments};
+use crate::volume::extents::{Extents, MapArguments, Part};
 
 /// The arguments of `extents`.
 #[derive(Debug, Args)]
@@ -50,8 +50,7 @@ impl ExtentsArguments {
             ))
         })?;
         let map = &self.map;
-        let until = map.length.map_or(u64::MAX, |length| map.start.saturating_add(length));
-        let mut reading = VolumeReading {
+        let whole = VolumeReading {
             volume,
             kind: match (&map.since, map.unshared) {
                 (Some(_), _) => ReadingKind::Changed,
@@ -61,40 +60,30 @@ impl ExtentsArguments {
             snapshot: map.snapshot.as_ref().map(ToString::to_string),
             since: map.since.as_ref().map(ToString::to_string),
             chunk_bytes: Some(map.chunk),
-            start_bytes: map.start,
-            length_bytes: map.length,
+            start_bytes: 0,
+            length_bytes: None,
             form: MapForm::Extents,
             next: false,
         };
-        let mut all = Extents::new(map);
-        let mut generation = None;
-        loop {
-            let found = read(&api, &reading)?;
-            if *generation.get_or_insert(found.generation) != found.generation {
-                let message = "the layers of the disk changed while they were read; try again in a moment";
-                return Err(CliError::Usage(message.to_owned()));
-            }
-            all.size_bytes = found.size_bytes;
-            let end = found.start_bytes.saturating_add(found.length_bytes);
-            let extents = found.extents.unwrap_or_default();
-            let extents = extents.into_iter().map(|extent| FoundExtent {
-                start_bytes: extent.start_bytes,
-                length_bytes: extent.length_bytes,
-            });
-            let goes_on = all.add(extents, end);
-            // A map that covers nothing would not end.
-            if !goes_on || end >= until.min(found.size_bytes) || end <= reading.start_bytes {
-                break;
-            }
-            reading.start_bytes = end;
-            reading.length_bytes = map.length.map(|_| until - end);
-        }
-        output.answer(&all)
+        let read = |start_bytes, length_bytes| {
+            let found = read(&api, VolumeReading { start_bytes, length_bytes, ..whole.clone() })?;
+            Ok(Part {
+                generation: found.generation,
+                size_bytes: found.size_bytes,
+                end: found.start_bytes.saturating_add(found.length_bytes),
+                extents: found.extents.unwrap_or_default(),
+            })
+        };
+        let changed = || {
+            let message = "the layers of the disk changed while they were read; try again in a moment";
+            CliError::Usage(message.to_owned())
+        };
+        output.answer(&Extents::read(map, read, changed)?)
     }
 }
 
-fn read(api: &Api, reading: &VolumeReading) -> Result<VolumeMap, CliError> {
-    let batch = ReadVolumes { readings: vec![reading.clone()] };
+fn read(api: &Api, reading: VolumeReading) -> Result<VolumeMap, CliError> {
+    let batch = ReadVolumes { readings: vec![reading] };
     let answer: VolumeReadings = api.post_for("/v1/volumes/readings", &batch)?;
     match answer.readings.into_iter().next() {
         Some(ReadingAnswer::Map(map)) => Ok(map),

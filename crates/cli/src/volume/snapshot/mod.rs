@@ -65,7 +65,7 @@ fn of_merge(error: MergeError, path: &Path) -> CliError {
 }
 
 /// The snapshot of this name.
-fn find<'a>(
+pub(super) fn find<'a>(
     path: &Path,
     descriptor: &'a Descriptor,
     name: &SnapshotName,

@@ -178,11 +178,7 @@ impl Control {
             return self.drop_vm(step, End::Failed(problem));
         };
         // The host's limits are checked before a key is made.
-        let datastore = {
-            let index = self.inventory.read();
-            index.datastores.get(&step.vm.datastore.to_string()).map(|datastore| datastore.path.clone())
-        };
-        let spec = datastore.and_then(|datastore| told_without_key(&step.vm, &datastore));
+        let spec = self.datastore_path(&step.vm).and_then(|datastore| told_without_key(&step.vm, &datastore));
         if let Some(spec) = spec
             && let Err(error) = step.seat.host.check(&spec)
         {

@@ -203,8 +203,7 @@ impl Control {
 
     /// Returns the path of a VM's datastore on its host.
     pub(super) fn datastore_path(&self, vm: &VmRecord) -> Option<String> {
-        let index = self.inventory.read();
-        index.datastores.get(&vm.datastore.to_string()).map(|datastore| datastore.path.clone())
+        self.inventory.read().datastore_of(vm).map(|datastore| datastore.path.clone())
     }
 }
 

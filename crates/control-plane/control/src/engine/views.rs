@@ -84,7 +84,7 @@ impl Control {
                 PowerState::Starting | PowerState::Unknown => VolumeState::Unknown,
             },
         });
-        let datastore = index.datastores.get(&vm.datastore.to_string());
+        let datastore = index.datastore_of(vm);
         Ok(VmView {
             summary: self.summary(&index, vm, up.contains(&vm.host)),
             version: vm.revision.0,
@@ -136,7 +136,6 @@ impl Control {
         } else {
             Some("its host does not answer".to_owned())
         };
-        let datastore = index.datastores.get(&vm.datastore.to_string());
         let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
         VmSummary {
             id: vm.id,
@@ -149,7 +148,7 @@ impl Control {
             disk_bytes: vm.hardware.disk_bytes(),
             encrypted: vm.hardware.encrypted(),
             partly_clear: vm.hardware.encrypted() && vm.hardware.clear_disks().next().is_some(),
-            datastore: datastore.map_or_else(|| vm.datastore.to_string(), |found| found.name.to_string()),
+            datastore: index.datastore_name(vm),
             host: self.seat(vm.host).map(|seat| seat.name.to_string()),
             policy: policy.map(|policy| policy.name.to_string()),
             task: vm.task,

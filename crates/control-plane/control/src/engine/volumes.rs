@@ -100,27 +100,14 @@ impl Control {
     /// Has hosts read volumes. Each reading has its own answer.
     ///
     /// # Errors
-    /// [`Problem`] for a batch that is empty or too long.
+    /// [`Problem`] for a batch that is empty or too long, and for a part that no volume has.
     pub fn read_volumes(&self, wanted: &ReadVolumes) -> Result<VolumeReadings, Problem> {
         let count = wanted.readings.len();
         if count == 0 || count > READINGS_MAX {
             let message = format!("readings: a request has 1 to {READINGS_MAX} readings, not {count}");
             return Err(problems::invalid(message).next("GET /v1/volumes/limits says what is possible"));
         }
-        let most = MAX_VOLUME_BYTES;
-        if let Some(reading) = wanted.readings.iter().find(|reading| reading.start_bytes > most) {
-            let message = format!("start_bytes: no volume has a byte {}", reading.start_bytes);
-            return Err(problems::invalid(message).next(format!("name one up to {most}")));
-        }
-        let is_length = |length: u64| (1..=most).contains(&length);
-        if let Some(length) = wanted
-            .readings
-            .iter()
-            .find_map(|reading| reading.length_bytes.filter(|length| !is_length(*length)))
-        {
-            let message = format!("length_bytes: {length} is no length of a map");
-            return Err(problems::invalid(message).next(format!("name one of 1 to {most}, or none")));
-        }
+        wanted.readings.iter().try_for_each(check_part)?;
         let mut answers: Vec<Option<ReadingAnswer>> = Vec::new();
         // By host: the places in the answer, and what is asked there.
         let mut asked: BTreeMap<Uuid, (Vec<usize>, Vec<ReadingRequest>)> = BTreeMap::new();
@@ -232,17 +219,32 @@ fn volumes_of(vm: &VmRecord) -> impl Iterator<Item = (&DiskRecord, VolumeId)> {
 }
 
 fn view(index: &Index, vm: &VmRecord, disk: &DiskRecord, id: VolumeId, space: Option<VolumeSpace>) -> Volume {
-    let datastore = index.datastores.get(&vm.datastore.to_string());
     Volume {
         id,
         vm: vm.id,
         vm_name: vm.name.clone(),
         disk: disk.name.to_string(),
-        datastore: datastore.map_or_else(|| vm.datastore.to_string(), |found| found.name.to_string()),
+        datastore: index.datastore_name(vm),
         size_bytes: disk.size.bytes(),
         thick: disk.thick,
         encrypted: disk.sealing.key().is_some(),
         space,
+    }
+}
+
+/// Checks the part of a volume that a reading is of, as far as the API's document bounds it.
+fn check_part(reading: &VolumeReading) -> Result<(), Problem> {
+    let (start, most) = (reading.start_bytes, MAX_VOLUME_BYTES);
+    if start > most {
+        let message = format!("start_bytes: no volume has a byte {start}");
+        return Err(problems::invalid(message).next(format!("name one up to {most}")));
+    }
+    match reading.length_bytes {
+        Some(length) if length == 0 || length > most => {
+            let message = format!("length_bytes: {length} is no length of a map");
+            Err(problems::invalid(message).next(format!("name one of 1 to {most}, or none")))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

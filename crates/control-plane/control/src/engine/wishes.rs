@@ -199,7 +199,7 @@ impl Control {
             }
             let mut changed = patched(vm, patch)?;
             changed.task = Some(id);
-            let datastore = index.datastores.get(&vm.datastore.to_string());
+            let datastore = index.datastore_of(vm);
             check(&changed, datastore.map_or("/", |datastore| &datastore.path))?;
             if let Some(nics) = &patch.nics {
                 self.check_networks(vm.host, nics)?;

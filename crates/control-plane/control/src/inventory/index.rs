@@ -103,6 +103,16 @@ impl Index {
         self.vm_names.get(named).and_then(|id| self.vms.get(id)).or_else(|| by_id(&self.vms, named))
     }
 
+    /// The datastore of a VM.
+    pub fn datastore_of(&self, vm: &VmRecord) -> Option<&Row<DatastoreRecord>> {
+        self.datastores.get(&vm.datastore.to_string())
+    }
+
+    /// The name of a VM's datastore, or its id if it is not known any more.
+    pub fn datastore_name(&self, vm: &VmRecord) -> String {
+        self.datastore_of(vm).map_or_else(|| vm.datastore.to_string(), |found| found.name.to_string())
+    }
+
     /// VMs in the order of their names.
     pub fn vms_by_name(&self) -> impl DoubleEndedIterator<Item = &Row<VmRecord>> {
         self.vm_names.values().filter_map(|id| self.vms.get(id))

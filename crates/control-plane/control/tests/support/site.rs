@@ -229,10 +229,10 @@ impl HostInside {
                 views: Vec::new(),
             }),
             VolumeQuestion::Map(request) => {
-                let end = request.length_bytes.and_then(|length| request.start_bytes.checked_add(length));
-                let Some(end) = end else {
-                    return Reading::Problem(Problem::new("bad_range", "it ends beyond 2^64"));
-                };
+                if request.start_bytes > size.bytes() {
+                    return Reading::Problem(Problem::new("bad_range", "it is beyond the end"));
+                }
+                let end = request.length_bytes.map_or(size.bytes(), |length| request.start_bytes + length);
                 let covers = ExtentReport {
                     start_bytes: request.start_bytes,
                     length_bytes: end - request.start_bytes,
