@@ -15,6 +15,7 @@
 mod api;
 mod audit;
 mod completions;
+mod disk;
 mod doctor;
 mod duration;
 mod error;

@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::audit::AuditCommand;
 use crate::completions::CompletionsArguments;
+use crate::disk::DiskCommand;
 use crate::doctor::DoctorArguments;
 use crate::error::CliError;
 use crate::inventory::{DatastoreCommand, EventCommand, HostCommand, PolicyCommand, TaskCommand};
@@ -87,6 +88,9 @@ enum Command {
     /// Create, run and manage VMs
     #[command(subcommand)]
     Vm(VmCommand),
+    /// Create, clone, snapshot and delete disks that no VM has, and give them to VMs
+    #[command(subcommand)]
+    Disk(DiskCommand),
     /// List, add and inspect datastores
     #[command(subcommand)]
     Datastore(DatastoreCommand),
@@ -171,6 +175,7 @@ impl Program {
             Command::Volume(command) => command.run(&output, &log),
             Command::Serve(arguments) => arguments.run(&output, &log).map(|()| ExitCode::SUCCESS),
             Command::Vm(command) => command.run(&output),
+            Command::Disk(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Datastore(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Policy(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Task(command) => command.run(&output).map(|()| ExitCode::SUCCESS),

@@ -77,6 +77,7 @@ mod volume_maps;
 mod volume_merges;
 mod volume_snapshots;
 mod volume_statistics;
+mod volumes_move;
 mod worker_confined;
 mod worker_life;
 mod worker_times;

@@ -168,6 +168,17 @@ impl Api {
         self.http.send("POST", path, Some(body), &[])
     }
 
+    /// As [`post_for`](Self::post_for), for a request that is carried out once however often it is
+    /// sent.
+    pub fn post_once_for<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Answer, CliError> {
+        let key = Uuid::new_v4().to_string();
+        self.http.send("POST", path, Some(body), &[(IDEMPOTENCY_KEY_HEADER, &key)])
+    }
+
     /// Starts a task that changes a resource.
     pub fn patch(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
         self.begin("PATCH", path, Some(body), &[])

@@ -16,6 +16,7 @@ use strongroom_keyserver::grant::{
     Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
 use strongroom_keyserver::management::questions::{Ask, BindKey, BrokerCreate, Hosts, RecordUse, Status};
+use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_providers::{self as providers, EMBEDDED, ProviderError, ProviderKeyring, Registry};
 use zeroize::Zeroizing;
 
@@ -231,9 +232,12 @@ impl VmKeys for KeyServerKeys {
         vm: VmId,
     ) -> Result<ProviderKey, KeyProblem> {
         let key = self.create_unbound(provider, request)?;
-        let object = key.key.to_string().parse().map_err(|error| KeyProblem::Refused(format!("{error}")))?;
-        self.ask(BindKey { key: object, vm })?;
+        self.ask(BindKey { key: object(&key)?, vm, from: None })?;
         Ok(key)
+    }
+
+    fn hand_over(&self, key: &ProviderKey, from: VmId, to: VmId) -> Result<(), KeyProblem> {
+        self.ask(BindKey { key: object(key)?, vm: to, from: Some(from) })
     }
 
     fn grant(
@@ -281,6 +285,11 @@ impl VmKeys for KeyServerKeys {
         *remembered = Some((all.clone(), Instant::now()));
         all
     }
+}
+
+/// The key's object in the embedded key server, which has or brokers every key of a VM.
+fn object(key: &ProviderKey) -> Result<ObjectId, KeyProblem> {
+    key.key.to_string().parse().map_err(|error| KeyProblem::Refused(format!("{error}")))
 }
 
 fn problem(error: ProviderError) -> KeyProblem {

@@ -30,6 +30,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+pub use self::options::parse_disk;
+pub use self::remove::is_meant;
 use crate::error::CliError;
 use crate::output::Output;
 

@@ -40,6 +40,10 @@ pub struct DeleteArguments {
     #[arg(long)]
     leave_to_clones: bool,
 
+    /// Delete the volumes that were given to it with `disk bind`, too
+    #[arg(long)]
+    with_volumes: bool,
+
     #[command(flatten)]
     wait: WaitArguments,
 
@@ -138,7 +142,7 @@ impl DeleteArguments {
         }
         // Ask for the keys while the VM exists.
         let keys = api.get::<KeyStatus>(&format!("/v1/vms/{}/key-status", segment(&self.vm)))?.keys;
-        let options = DeleteVm { leave_to_clones: self.leave_to_clones };
+        let options = DeleteVm { leave_to_clones: self.leave_to_clones, with_volumes: self.with_volumes };
         let task = api.delete_with(&format!("/v1/vms/{}", segment(&self.vm)), &options)?;
         if self.wait.no_wait {
             return output.answer(&Begun(task));

@@ -55,3 +55,10 @@ pub const BODY_MAX_BYTES: usize = 256 * 1024;
 
 /// Longest `Idempotency-Key`, in bytes.
 pub const IDEMPOTENCY_KEY_MAX_BYTES: usize = 128;
+
+/// The most changes of volumes in one request: each is a task, and a transaction.
+pub const VOLUME_CHANGES_MAX: usize = 64;
+
+/// The longest reference to an object, in characters: a VM's name or id, and that of one of its
+/// disks.
+pub const REFERENCE_CHARACTERS_MAX: usize = 128;

@@ -115,6 +115,8 @@ pub const OPERATIONS: &[Operation] = {
         op("volume_list", Get, "/v1/volumes", None),
         op("volume_limits", Get, "/v1/volumes/limits", None),
         op("volume_read", Post, "/v1/volumes/readings", Ciphertext),
+        op("volume_change", Post, "/v1/volumes/changes", Ciphertext),
+        op("volume_show", Get, "/v1/volumes/{volume}", None),
         op("datastore_list", Get, "/v1/datastores", None),
         op("datastore_add", Post, "/v1/datastores", None),
         op("datastore_show", Get, "/v1/datastores/{datastore}", None),

@@ -100,6 +100,24 @@ pub enum TaskKind {
     VmRegister,
     /// Removes a VM from the inventory; its files stay.
     VmUnregister,
+    /// Makes a volume that no VM has.
+    VolumeCreate,
+    /// Makes a volume with the content of another one.
+    VolumeClone,
+    /// Makes a volume larger.
+    VolumeResize,
+    /// Makes a snapshot of a volume.
+    VolumeSnapshotCreate,
+    /// Reverts a volume to a snapshot.
+    VolumeSnapshotRevert,
+    /// Deletes a snapshot of a volume.
+    VolumeSnapshotDelete,
+    /// Gives a volume to a VM.
+    VolumeBind,
+    /// Takes a disk from a VM and keeps its volume.
+    VolumeUnbind,
+    /// Deletes a volume.
+    VolumeDelete,
     /// Adds a datastore to the inventory.
     DatastoreAdd,
     /// Removes a datastore from the inventory.
@@ -145,6 +163,15 @@ impl TaskKind {
             Self::VmDelete => "vm_delete",
             Self::VmRegister => "vm_register",
             Self::VmUnregister => "vm_unregister",
+            Self::VolumeCreate => "volume_create",
+            Self::VolumeClone => "volume_clone",
+            Self::VolumeResize => "volume_resize",
+            Self::VolumeSnapshotCreate => "volume_snapshot_create",
+            Self::VolumeSnapshotRevert => "volume_snapshot_revert",
+            Self::VolumeSnapshotDelete => "volume_snapshot_delete",
+            Self::VolumeBind => "volume_bind",
+            Self::VolumeUnbind => "volume_unbind",
+            Self::VolumeDelete => "volume_delete",
             Self::DatastoreAdd => "datastore_add",
             Self::DatastoreRemove => "datastore_remove",
             Self::DatastoreRebuild => "datastore_rebuild",

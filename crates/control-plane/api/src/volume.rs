@@ -1,11 +1,20 @@
-//! Volumes of VMs: lists, and readings of where they have content and what they take.
+//! Volumes, of VMs and on their own: lists, readings of where they have content and what they take,
+//! and changes.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use strongroom_types::{ChunkSize, SnapshotId, VmId, VolumeId};
-use utoipa::{IntoParams, ToSchema};
+use strongroom_types::{ChunkSize, SnapshotId, SnapshotName, VmId, VolumeId, VolumeSize};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
+use uuid::Uuid;
 
 use crate::Name;
 use crate::error::Problem;
+use crate::limits::REFERENCE_CHARACTERS_MAX;
+use crate::task::Task;
+use crate::vm::Snapshot;
 
 /// Selects volumes, and a page of them. They are in the order of their VMs' names and their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
@@ -38,19 +47,25 @@ pub struct VolumeListQuery {
     pub datastore: Option<String>,
 }
 
-/// A volume: a disk of a VM.
+/// A volume: a disk of a VM, or one that no VM has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
     /// Its id, for life.
     #[schema(value_type = String, format = Uuid)]
     pub id: VolumeId,
-    /// The VM that it is bound to.
-    #[schema(value_type = String, format = Uuid)]
-    pub vm: VmId,
+    /// Its own name, if no VM has it. VMs and volumes do not have the same names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
+    /// The VM that has it.
+    #[schema(value_type = Option<String>, format = Uuid)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<VmId>,
     /// That VM's name.
-    pub vm_name: Name,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm_name: Option<Name>,
     /// The disk's name in that VM.
-    pub disk: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
     /// The name of its datastore.
     pub datastore: String,
     /// The size that the guest sees, in bytes.
@@ -62,6 +77,21 @@ pub struct Volume {
     /// What it takes, as its host last read it; absent until it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<VolumeSpace>,
+}
+
+/// A volume with its snapshots. Those of a VM's volume are the VM's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeView {
+    /// The volume.
+    #[serde(flatten)]
+    pub volume: Volume,
+    /// Its snapshots, in the order in which they were made.
+    pub snapshots: Vec<Snapshot>,
+    /// The linked clones that share layers with it, by name.
+    pub linked_clones: Vec<Name>,
+    /// The task that works on it, or on its VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Uuid>,
 }
 
 /// What a volume's files take, in bytes. `committed_bytes` is what `du` says of its directory; it
@@ -102,9 +132,11 @@ pub struct ContentSpace {
     pub unshared_bytes: u64,
 }
 
-/// The limits of readings. They may grow: ask for them, and stay within them.
+/// The limits of readings and changes. They may grow: ask for them, and stay within them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeLimits {
+    /// The most changes of one request.
+    pub changes_max: u32,
     /// The most readings of one request.
     pub readings_max: u32,
     /// The smallest chunk, in bytes. A chunk's size is a power of two.
@@ -251,4 +283,268 @@ pub struct ByteExtent {
     pub start_bytes: u64,
     /// Its length.
     pub length_bytes: u64,
+}
+
+/// A batch of changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeVolumes {
+    /// What to change; each entry has an answer of its own, in the same order. A change does not
+    /// wait for the one before: two of the same volume are two requests.
+    #[schema(min_items = 1, max_items = 64)]
+    pub changes: Vec<VolumeChange>,
+}
+
+/// A change of volumes. A volume is named by its id, by its name if no VM has it, or as `VM/DISK`.
+/// Where nothing else is said, it must be one that no VM has: VMs change their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub enum VolumeChange {
+    /// Makes an empty volume.
+    Create(CreateVolume),
+    /// Makes a volume with the content of another one, which a VM may have.
+    Clone(CloneVolume),
+    /// Makes it larger.
+    Resize(ResizeVolume),
+    /// Makes a snapshot of it.
+    Snapshot(SnapshotVolume),
+    /// Reverts it to a snapshot.
+    Revert(RevertVolume),
+    /// Deletes a snapshot of it.
+    DeleteSnapshot(DeleteVolumeSnapshot),
+    /// Gives it to a VM, running or off, as its next disk.
+    Bind(BindVolume),
+    /// Takes a disk from a VM, running or off, and keeps its volume.
+    Unbind(UnbindVolume),
+    /// Deletes it.
+    Delete(DeleteVolume),
+}
+
+/// Names an object by its name or id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "String")]
+#[schema(value_type = String, max_length = 128)]
+pub struct Reference(String);
+
+impl Reference {
+    /// The name or id.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for Reference {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.chars().count() {
+            0..=REFERENCE_CHARACTERS_MAX => Ok(Self(text)),
+            count => {
+                Err(format!("{count} characters are more than the {REFERENCE_CHARACTERS_MAX} of any name"))
+            }
+        }
+    }
+}
+
+/// Each variant's own request, with its tag. Derived, it would be the request and the tag in one
+/// `allOf`, which nothing satisfies: the request allows no other field.
+impl PartialSchema for VolumeChange {
+    fn schema() -> RefOr<Schema> {
+        let variants = [
+            tagged::<CreateVolume>("create"),
+            tagged::<CloneVolume>("clone"),
+            tagged::<ResizeVolume>("resize"),
+            tagged::<SnapshotVolume>("snapshot"),
+            tagged::<RevertVolume>("revert"),
+            tagged::<DeleteVolumeSnapshot>("delete_snapshot"),
+            tagged::<BindVolume>("bind"),
+            tagged::<UnbindVolume>("unbind"),
+            tagged::<DeleteVolume>("delete"),
+        ];
+        variants.into_iter().fold(OneOfBuilder::new(), OneOfBuilder::item).into()
+    }
+}
+
+impl ToSchema for VolumeChange {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        CreateVolume::schemas(schemas);
+        CloneVolume::schemas(schemas);
+        ResizeVolume::schemas(schemas);
+        SnapshotVolume::schemas(schemas);
+        RevertVolume::schemas(schemas);
+        DeleteVolumeSnapshot::schemas(schemas);
+        BindVolume::schemas(schemas);
+        UnbindVolume::schemas(schemas);
+        DeleteVolume::schemas(schemas);
+    }
+}
+
+/// The schema of a request that is an object, with the tag of its variant.
+fn tagged<Request: PartialSchema>(tag: &str) -> RefOr<Schema> {
+    let mut schema = Request::schema();
+    if let RefOr::T(Schema::Object(object)) = &mut schema {
+        let tags = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([tag]));
+        object.properties.insert(TAG.to_owned(), tags.build().into());
+        object.required.push(TAG.to_owned());
+    }
+    schema
+}
+
+/// The field that says which change it is.
+const TAG: &str = "change";
+
+/// A request for an empty volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name.
+    pub name: Name,
+    /// Its size in bytes: a multiple of 512 from 4096 to 64 TiB.
+    #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
+    pub size_bytes: VolumeSize,
+    /// The datastore, by name or id; not needed if there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<Reference>,
+    /// Whether all of its space is allocated at once.
+    #[serde(default)]
+    pub thick: bool,
+    /// Whether each block has a keyed tag, as for a VM's disk.
+    #[serde(default)]
+    pub integrity: bool,
+    /// Whether it is encrypted, under a key of its own. If not, it is stored in plain text.
+    #[serde(default = "yes")]
+    pub encrypted: bool,
+    /// The key provider; optional if there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_provider: Option<Name>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// A request for a volume with the content of another one, under a key of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CloneVolume {
+    /// The origin.
+    pub volume: Reference,
+    /// The name of the new volume.
+    pub name: Name,
+    /// The snapshot whose content it gets, by name or id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Reference>,
+    /// A datastore of the same host, by name or id; the default is that of the origin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<Reference>,
+    /// Whether it shares the layers of the snapshot, so that nothing is copied. Without a snapshot,
+    /// the origin first gets one that is named after the clone.
+    #[serde(default)]
+    pub linked: bool,
+}
+
+/// A request to make a volume larger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeVolume {
+    /// The volume.
+    pub volume: Reference,
+    /// Its new size in bytes: a multiple of 512 up to 64 TiB.
+    #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
+    pub size_bytes: VolumeSize,
+}
+
+/// A request for a snapshot of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotVolume {
+    /// The volume.
+    pub volume: Reference,
+    /// The snapshot's name.
+    #[schema(value_type = Name)]
+    pub name: SnapshotName,
+}
+
+/// A request to revert a volume to a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RevertVolume {
+    /// The volume.
+    pub volume: Reference,
+    /// The snapshot, by name or id.
+    pub snapshot: Reference,
+    /// The name of the snapshot that keeps the present content; the default is `before-revert-N`.
+    #[schema(value_type = Option<Name>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_as: Option<SnapshotName>,
+    /// Does not keep the present content.
+    #[serde(default)]
+    pub discard: bool,
+}
+
+/// A request to delete a snapshot of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeleteVolumeSnapshot {
+    /// The volume.
+    pub volume: Reference,
+    /// The snapshot, by name or id.
+    pub snapshot: Reference,
+}
+
+/// A request to give a volume to a VM of the same datastore. Both are encrypted, or neither is. A
+/// volume with snapshots stays on its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BindVolume {
+    /// The volume.
+    pub volume: Reference,
+    /// The VM, by name or id.
+    pub vm: Reference,
+}
+
+/// A request to take a disk from a VM and keep its volume. The volume has a key of its own, and no
+/// snapshot of the VM needs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnbindVolume {
+    /// The volume, by id or as `VM/DISK`.
+    pub volume: Reference,
+    /// Its name from then on; without one, the name that it had before it was bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
+}
+
+/// A request to delete a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeleteVolume {
+    /// The volume.
+    pub volume: Reference,
+    /// Deletes it although linked clones share its layers. They keep reading these.
+    #[serde(default)]
+    pub leave_to_clones: bool,
+}
+
+/// The answers to a batch of changes, in its order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeChanges {
+    /// An answer for each change.
+    pub changes: Vec<ChangeAnswer>,
+}
+
+/// The answer to one change: exactly one of its fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeAnswer {
+    /// The task that does it.
+    Task(Task),
+    /// Why nothing is done.
+    Error(Problem),
 }

@@ -30,6 +30,13 @@ pub trait VmKeys: Send + Sync {
         vm: VmId,
     ) -> Result<ProviderKey, KeyProblem>;
 
+    /// Lets hosts fetch a key for the VM `to`, and no longer for `from`, which it was made for. May
+    /// be repeated.
+    ///
+    /// # Errors
+    /// [`KeyProblem`].
+    fn hand_over(&self, key: &ProviderKey, from: VmId, to: VmId) -> Result<(), KeyProblem>;
+
     /// Returns grants for a host to fetch keys for this start of a VM; `None` if the provider needs
     /// none. Each can be used once, so every attempt needs a new one.
     ///

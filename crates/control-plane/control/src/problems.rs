@@ -37,7 +37,7 @@ pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
         ObjectKind::Host | ObjectKind::Control => "host list",
         ObjectKind::Task => "task list",
         ObjectKind::KeyProvider => "key-provider list",
-        ObjectKind::Volume => "vm disk list VM",
+        ObjectKind::Volume => "disk list",
     };
     Problem::new(ErrorCode::NotFound, format!("there is no {} {named}", noun(kind)))
         .next(format!("`strongroom {list}` shows what there is"))
@@ -55,6 +55,11 @@ fn noun(kind: ObjectKind) -> &'static str {
         ObjectKind::Volume => "volume",
         ObjectKind::Control => "control plane",
     }
+}
+
+/// A VM, or the volume that it holds, in a sentence.
+pub fn called(vm: &VmRecord) -> String {
+    format!("{} {}", noun(vm.kind()), vm.name)
 }
 
 /// The VM has no such disk.

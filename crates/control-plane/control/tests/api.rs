@@ -8,8 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 use strongroom_api::limits::{
-    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, SCHEDULED_SNAPSHOTS_MAX, SNAPSHOT_PERIOD_MAX_S,
-    SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX, STOP_TIMEOUT_MAX_S,
+    DESCRIPTION_MAX_BYTES, DISK_LATENCY_P99_MAX_MS, REFERENCE_CHARACTERS_MAX, SCHEDULED_SNAPSHOTS_MAX,
+    SNAPSHOT_PERIOD_MAX_S, SNAPSHOT_PERIOD_MIN_S, SNAPSHOT_PERIOD_UNIT_S, SNAPSHOT_RULES_MAX,
+    STOP_TIMEOUT_MAX_S, VOLUME_CHANGES_MAX,
 };
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
 use strongroom_host::protocol::{OffReason, PowerState, READINGS_MAX};
@@ -309,7 +310,8 @@ fn the_documents_bounds_are_the_limits() {
     bound("CreateVm.disks maxItems", text(DISKS_MAX));
     bound("CreateVm.nics maxItems", text(NICS_MAX));
     bound("PatchVm.nics maxItems", text(NICS_MAX));
-    for place in ["AddDisk.size_bytes", "ResizeDisk.size_bytes"] {
+    for request in ["AddDisk", "ResizeDisk", "VolumeChange"] {
+        let place = format!("{request}.size_bytes");
         bound(&format!("{place} minimum"), MIN_VOLUME_BYTES);
         bound(&format!("{place} maximum"), MAX_VOLUME_BYTES);
         bound(&format!("{place} multipleOf"), SECTOR_BYTES);
@@ -334,6 +336,8 @@ fn the_documents_bounds_are_the_limits() {
     bound("SnapshotRule.keep maximum", text(SCHEDULED_SNAPSHOTS_MAX));
     bound("StopVm.timeout_s maximum", u64::from(STOP_TIMEOUT_MAX_S));
     bound("ReadVolumes.readings maxItems", text(READINGS_MAX));
+    bound("ChangeVolumes.changes maxItems", text(VOLUME_CHANGES_MAX));
+    bound("Reference maxLength", text(REFERENCE_CHARACTERS_MAX));
     bound("VolumeReading.chunk_bytes minimum", ChunkSize::LEAST.bytes());
     bound("VolumeReading.chunk_bytes maximum", ChunkSize::MOST.bytes());
     for place in ["VolumeReading.start_bytes", "VolumeReading.length_bytes"] {

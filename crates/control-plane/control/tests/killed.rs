@@ -73,7 +73,9 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
         Act::Restart(vm) => control.restart_vm(by, NAMES[vm], &stop),
         Act::Pause(vm) => control.pause_vm(by, NAMES[vm]),
         Act::Resume(vm) => control.resume_vm(by, NAMES[vm]),
-        Act::Delete(vm) => control.delete_vm(by, NAMES[vm], &DeleteVm { leave_to_clones: true }),
+        Act::Delete(vm) => {
+            control.delete_vm(by, NAMES[vm], &DeleteVm { leave_to_clones: true, with_volumes: false })
+        }
         Act::Unregister(vm) => control.unregister_vm(by, NAMES[vm]),
         Act::Rebuild => {
             control.rebuild_datastore(by, "ds1", &RebuildDatastore { accept_configuration: true })

@@ -805,7 +805,7 @@ fn a_vm_with_linked_clones_is_deleted_only_if_they_may_keep_what_they_share() {
     assert_eq!(refused.code, ErrorCode::InUse);
     assert!(refused.message.ends_with("web2, web3"), "{}", refused.message);
     assert!(refused.next_step.unwrap().contains("--leave-to-clones"));
-    control.delete_vm(&caller(5), "web2", &DeleteVm { leave_to_clones: true }).unwrap();
+    control.delete_vm(&caller(5), "web2", &DeleteVm { leave_to_clones: true, with_volumes: false }).unwrap();
     assert!(settle_down(&site, &control));
     let lineage = control.show_vm("web3").unwrap().summary.origin.unwrap();
     assert_eq!((lineage.name.as_str(), lineage.is_gone), ("web2", true));

@@ -63,7 +63,7 @@ fn a_list_is_filtered_and_read_in_pages() {
     let control = with_vms(&site, 5);
     let of_vm = VolumeListQuery { vm: Some("web3".to_owned()), ..VolumeListQuery::default() };
     let [volume] = <[Volume; 1]>::try_from(list(&control, &of_vm)).unwrap();
-    assert_eq!((volume.vm_name.as_str(), volume.disk.as_str()), ("web3", "disk0"));
+    assert_eq!((volume.vm_name.unwrap().as_str(), volume.disk.unwrap().as_str()), ("web3", "disk0"));
     let of_datastore =
         |named: &str| VolumeListQuery { datastore: Some(named.to_owned()), ..VolumeListQuery::default() };
     assert_eq!(list(&control, &of_datastore("ds1")).len(), 5);
@@ -74,7 +74,7 @@ fn a_list_is_filtered_and_read_in_pages() {
         let query = VolumeListQuery { limit: Some(2), cursor: cursor.take(), ..VolumeListQuery::default() };
         let page = control.list_volumes(&query).unwrap();
         assert_eq!(page.total, 5);
-        names.extend(page.items.into_iter().map(|volume| volume.vm_name.to_string()));
+        names.extend(page.items.into_iter().filter_map(|volume| volume.vm_name).map(|name| name.to_string()));
         match page.next {
             Some(next) => cursor = Some(next),
             None => break,

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
         trial("a_configuration_that_says_clear_makes_nothing_clear", attacks::clear_configuration),
         trial("exchanged_volumes_are_refused", attacks::exchanged_volumes),
+        trial("a_volume_that_is_bound_is_the_one_that_was_meant", attacks::bound_volumes),
         trial("descriptors_of_before_are_refused", attacks::older_descriptors),
         trial("a_running_vm_accepts_no_descriptor_of_before", attacks::older_descriptors_of_a_running_vm),
         trial("a_forged_list_of_snapshots_decides_nothing", attacks::forged_snapshots),

@@ -4,6 +4,8 @@
 //! add     vm.json names it -> its volume is made (-> it is plugged in) -> vm.json has its key
 //! remove  (the guest lets go -> its volume is closed) -> its volume is deleted -> vm.json without it
 //! resize  its volume grows (-> the guest is told) -> vm.json has its size
+//! bind    hostd has moved its volume here -> vm.json names it (-> it is plugged in)
+//! unbind  (the guest lets go -> its volume is closed) -> vm.json without it -> hostd moves its volume
 //! ```
 //!
 //! So a volume that `vm.json` does not name was not made here, and is left alone. After a kill, a
@@ -12,7 +14,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use strongroom_datastore::file::{Access, OpenOptions, Protection, delete, describe, open};
+use strongroom_datastore::file::{Access, OpenOptions, authenticated, delete, describe, open};
+use strongroom_host::attestation;
 use strongroom_host::protocol::{Disk, DiskChange, DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_host::volume_facts::facts;
@@ -21,6 +24,7 @@ use strongroom_worker::control::{Answer, Client, Peer, Request};
 
 use crate::job::{Makers, key_problem, staged_path};
 use crate::keys::VmKeys;
+use crate::own_volume::protection;
 use crate::volumes::VolumeError;
 
 /// How long the last I/O of a volume's previous holder may take.
@@ -41,6 +45,8 @@ pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec
     match change {
         DiskChange::Add { disk } => drop(make(keys, vm, disk)?),
         DiskChange::Remove { disk } => remove(&keys, vm, disk)?,
+        DiskChange::Bind { disk, .. } => bind(&keys, vm, disk)?,
+        DiskChange::Unbind { disk, .. } => unbind(&keys, vm, disk)?,
         DiskChange::Resize { disk, size_bytes } => {
             let found = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
             // A swap disk is made at the start.
@@ -105,6 +111,41 @@ pub fn remove(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem
     VmRecord::change(vm, |record| attest(keys, record, &without))
 }
 
+/// Records a volume that hostd has moved into the VM's directory as a disk in `vm.json`. The disk's
+/// key vouches for it before that.
+///
+/// # Errors
+/// If it is another volume, an older one or a damaged one, or a key is unavailable.
+pub fn bind(keys: &VmKeys, vm: &VmSpec, disk: &Disk) -> Result<(), Problem> {
+    let path = vm.volume_path(&disk.name);
+    let volume = disk.volume.ok_or_else(|| Problem::new("bad_request", "no volume is named"))?;
+    let kek = keys
+        .hold_for(&disk.key, Some(&describe(&path)?.descriptor))
+        .map_err(|error| VolumeError::Key { volume: path.clone(), error }.problem())?;
+    authenticated(&path, protection(kek.as_deref()), disk.least_generation)?
+        .expect_volume(&path, Some(volume))?;
+    let with = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(vm)?;
+    VmRecord::change(vm, |record| attest(keys, record, &with))
+}
+
+/// Removes a disk, whose volume is no longer served, from `vm.json`. The volume stays where it is
+/// until hostd moves it.
+///
+/// # Errors
+/// If the VM needs the disk.
+pub fn unbind(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
+    let without = DiskChange::Remove { disk: disk.clone() }.applied_to(vm)?;
+    VmRecord::change(vm, |record| {
+        record.snapshots.check_unneeded(disk)?;
+        attest(keys, record, &without)
+    })?;
+    let left = vm.disk(disk).and_then(|disk| disk.key.provider_key());
+    if let Some(left) = left.filter(|left| !attestation::keys(&without).contains(left)) {
+        keys.forget(left);
+    }
+    Ok(())
+}
+
 /// Records a disk's size in `vm.json`.
 ///
 /// # Errors
@@ -126,7 +167,7 @@ fn grow(keys: &VmKeys, vm: &VmSpec, disk: &Disk, size: VolumeSize) -> Result<u64
     let kek = keys
         .hold_for(&disk.key, Some(&descriptor))
         .map_err(|error| VolumeError::Key { volume: path.clone(), error }.problem())?;
-    let protection = || kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted);
+    let protection = || protection(kek.as_deref());
     let options = OpenOptions {
         protection: protection(),
         access: Access::ReadWrite,

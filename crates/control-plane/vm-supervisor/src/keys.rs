@@ -194,6 +194,11 @@ impl VmKeys {
         }
     }
 
+    /// Wipes a key that none of the VM's volumes needs any more.
+    pub fn forget(&self, key: &ProviderKey) {
+        self.leases.forget(key);
+    }
+
     /// Fetches the key for a new volume, without holding it.
     ///
     /// # Errors

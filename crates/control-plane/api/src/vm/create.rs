@@ -113,6 +113,9 @@ pub struct DeleteVm {
     /// keys: that content is not gone with the VM's key.
     #[serde(default, skip_serializing_if = "is_not")]
     pub leave_to_clones: bool,
+    /// Deletes the volumes that were bound to it, too.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub with_volumes: bool,
 }
 
 /// A request for a disk.

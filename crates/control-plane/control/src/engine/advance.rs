@@ -117,6 +117,19 @@ impl Control {
             }
             Work::RotateKey { .. } => self.move_to_next_key(&step),
             Work::RetireKeys { keys } => self.retire(&step, keys),
+            Work::BindVolume { holder, disk, failures } => {
+                self.bind_the_volume(&step, *holder, disk, *failures)
+            }
+            Work::UndoBind { holder, disk, problem } => {
+                self.undo_bind(&step, *holder, disk, problem.as_ref())
+            }
+            Work::DropHolder { holder, gives_up, problem } => {
+                self.drop_holder(&step, *holder, *gives_up, problem.as_ref())
+            }
+            Work::MakeHolder { holding } => self.make_holder(&step, holding),
+            Work::UnbindVolume { holding, failures } => self.unbind_the_volume(&step, holding, *failures),
+            Work::UndoUnbind { holding, problem } => self.undo_unbind(&step, holding, problem.as_ref()),
+            Work::KeepVolume { holder, failures } => self.keep_the_volume(&step, *holder, *failures),
             Work::Suspend => self.simple(&step, OperationKind::Suspend),
             Work::Dump { label } => {
                 let label = label.clone();
@@ -243,7 +256,7 @@ impl Control {
     }
 
     fn undo_create(&self, step: &Step, problem: Option<&Problem>) -> Result<Next, Failure> {
-        match self.operate_unless_cancelled(step, |_| Some(OperationKind::Delete))? {
+        match self.operate_unless_cancelled(step, &step.vm, |_| Some(OperationKind::Delete))? {
             Operated::Pending(next) => Ok(next),
             // Nothing is left, or the rest cannot be removed: the alarm for orphans names it.
             _ => self.drop_unmade(step, problem.cloned()),
@@ -349,7 +362,7 @@ impl Control {
 
     fn undo_start(&self, step: &Step) -> Result<Next, Failure> {
         let stop = OperationKind::Stop { force: true, timeout_s: 0 };
-        match self.operate_unless_cancelled(step, |_| Some(stop))? {
+        match self.operate_unless_cancelled(step, &step.vm, |_| Some(stop))? {
             Operated::Pending(next) => Ok(next),
             _ => {
                 if let Some(wait) = self.look_first(step)? {
@@ -398,7 +411,7 @@ impl Control {
     }
 
     fn delete(&self, step: &Step) -> Result<Next, Failure> {
-        match self.operate_unless_cancelled(step, |_| Some(OperationKind::Delete))? {
+        match self.operate_unless_cancelled(step, &step.vm, |_| Some(OperationKind::Delete))? {
             Operated::Pending(next) => Ok(next),
             Operated::Done(_) => self.drop_vm(step, End::Done),
             Operated::Failed(problem) => {
@@ -468,12 +481,13 @@ impl Control {
     pub(super) fn operate_unless_cancelled(
         &self,
         step: &Step,
+        vm: &VmRecord,
         kind: impl FnOnce(&Path) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
         let mut record = TaskRecord::clone(&step.task.record);
         record.task.cancelling = false;
         let task = Row { record: record.into(), revision: step.task.revision };
-        self.operate(&task, &step.vm, step.seat, kind)
+        self.operate(&task, vm, step.seat, kind)
     }
 
     /// After an operation failed, sets the VM's desired state to its actual one.
@@ -675,6 +689,15 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmTemplate => format!("VM {name} is a template"),
         TaskKind::VmTemplateUndo => format!("VM {name} is a template no more"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),
+        TaskKind::VolumeCreate => format!("volume {name} was made"),
+        TaskKind::VolumeClone => format!("volume {name} was made as a clone"),
+        TaskKind::VolumeResize => format!("volume {name} is larger"),
+        TaskKind::VolumeSnapshotCreate => format!("volume {name} has a new snapshot"),
+        TaskKind::VolumeSnapshotRevert => format!("volume {name} was reverted to a snapshot"),
+        TaskKind::VolumeSnapshotDelete => format!("a snapshot of volume {name} was deleted"),
+        TaskKind::VolumeBind => format!("VM {name} has a volume more"),
+        TaskKind::VolumeUnbind => format!("VM {name} has a volume less, which was kept"),
+        TaskKind::VolumeDelete => format!("volume {name} was deleted"),
         _ => format!("{} of {name} is done", kind.as_str()),
     }
 }

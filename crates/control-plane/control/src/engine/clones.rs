@@ -14,22 +14,56 @@ use std::path::Path;
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, CloneVm, CreateVm, EncryptionWish, Nic};
-use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
+use strongroom_api::{ErrorCode, Name, Problem};
 use strongroom_host::protocol::{
     CloneSource, DiskName, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
 };
 use strongroom_types::{SnapshotId, VmId};
+use strongroom_vm::QuiesceWithin;
 
 use super::advance::{Next, Step, keep_volumes};
 use super::disks::FAILURES_MAX;
 use super::observe::Look;
 use super::operate::Operated;
+use super::place::provider_of;
 use super::snapshots::{check_quiesce, free_name, snapshot_in, snapshots_of, told_problem};
+use super::volume_changes::name_is_free;
 use super::wishes::{Caller, idle_vm, state, volumes_settled};
 use super::{Control, RETRY_PAUSE};
-use crate::inventory::{Draft, Failure, Row};
+use crate::inventory::{Draft, Failure, Index, Row};
 use crate::problems;
 use crate::records::{CloneOf, DiskSealing, TaskRecord, VmRecord, Work};
+
+/// What a clone begins with.
+pub(super) struct CloneWish<'a> {
+    pub(super) name: &'a Name,
+    pub(super) snapshot: Option<&'a str>,
+    pub(super) linked: bool,
+    pub(super) quiesce_within_s: Option<QuiesceWithin>,
+}
+
+impl CloneWish<'_> {
+    /// Checks that the clone can be made where it is placed.
+    pub(super) fn check_place(&self, origin: &VmRecord, clone: &VmRecord) -> Result<(), Problem> {
+        let called = problems::called(origin);
+        if clone.host != origin.host {
+            let message = format!("{called} is on another host than that datastore");
+            return Err(problems::invalid(message).next("choose a datastore of that host"));
+        }
+        if self.linked && clone.datastore != origin.datastore {
+            let message = format!("{called} is in another datastore, and shares nothing there");
+            return Err(problems::invalid(message).next("leave out the datastore, or make a full clone"));
+        }
+        Ok(())
+    }
+}
+
+/// The snapshot that a clone begins with, or one that is made first; neither for what its origin
+/// has while it is off.
+pub(super) struct CloneContent {
+    pub(super) snapshot: Option<SnapshotId>,
+    pub(super) new_snapshot: Option<NewVmSnapshot>,
+}
 
 impl Control {
     /// Requests a clone of a VM that is off, or of a snapshot of it. A linked clone needs no
@@ -39,65 +73,74 @@ impl Control {
     /// [`Problem`].
     pub fn clone_vm(&self, caller: &Caller, named: &str, wish: &CloneVm) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
-            if index.find_vm(wish.name.as_str()).is_some() {
-                return Err(problems::name_taken(ObjectKind::Vm, wish.name.as_str()));
-            }
+            name_is_free(index, &wish.name)?;
             let origin = idle_vm(index, named)?;
-            let power = self.power_of(index, origin);
-            let all = snapshots_of(index, origin);
-            let mut new_snapshot = None;
-            let snapshot = match &wish.snapshot {
-                Some(named) => Some(snapshot_in(&all, origin, named)?.id),
-                None if origin.template.is_some() => origin.template,
-                None if wish.linked => {
-                    volumes_settled(origin, power)?;
-                    let quiesce_within_s = wish.quiesce_within_s;
-                    if quiesce_within_s.is_some() {
-                        check_quiesce(origin, power)?;
-                    }
-                    let snapshot = snapshot_for(&all, &wish.name)?;
-                    new_snapshot = Some(NewVmSnapshot { quiesce_within_s, ..snapshot });
-                    None
-                }
-                None if power.is_on() => {
-                    return Err(state(origin, power, "its disks change while they are copied").next(
-                        format!(
-                            "clone a snapshot: `strongroom vm snapshot create {} NAME`, then --snapshot NAME; or make a \
-                             linked clone, with --linked",
-                            origin.name
-                        ),
-                    ));
-                }
-                None => None,
+            let wanted = CloneWish {
+                name: &wish.name,
+                snapshot: wish.snapshot.as_deref(),
+                linked: wish.linked,
+                quiesce_within_s: wish.quiesce_within_s,
             };
-            if wish.quiesce_within_s.is_some() && new_snapshot.is_none() {
-                let message = "no snapshot is made for this clone, so no guest becomes quiet for it";
-                return Err(problems::invalid(message)
-                    .next("make a quiesced snapshot first: `strongroom vm snapshot create --quiesce`, and clone it"));
-            }
+            let content = self.content_of_clone(index, origin, &wanted)?;
             let mut vm = self.place(index, &like(origin, wish)?, id)?;
-            if vm.host != origin.host {
-                let message = format!("VM {} is on another host than that datastore", origin.name);
-                return Err(problems::invalid(message).next("choose a datastore of the VM's host"));
-            }
-            if wish.linked && vm.datastore != origin.datastore {
-                let message = format!("VM {} is in another datastore, and shares nothing there", origin.name);
-                return Err(problems::invalid(message).next("leave out the datastore, or make a full clone"));
-            }
+            wanted.check_place(origin, &vm)?;
             vm.origin = Some(origin.lineage_of_clone(wish.linked));
             for (disk, of) in vm.hardware.disks.iter_mut().zip(&origin.hardware.disks) {
                 (disk.name, disk.thick) = (of.name.clone(), of.thick);
             }
             let task = self.task(id, TaskKind::VmClone, vm.object(), caller);
             let mut draft = self.draft().create_named(&vm);
+            let CloneContent { snapshot, new_snapshot } = content;
             if new_snapshot.is_some() {
-                draft = draft.replace(origin, &VmRecord { task: Some(id), ..VmRecord::clone(&origin.record) });
+                draft =
+                    draft.replace(origin, &VmRecord { task: Some(id), ..VmRecord::clone(&origin.record) });
             }
             let (origin, linked) = (origin.id, wish.linked);
             let from = CloneOf { vm: origin, snapshot, new_snapshot, linked, failures: 0 };
             let work = Work::Create { fill: Vec::new(), from: Some(from) };
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft))
         })
+    }
+
+    /// Returns the content of a clone: a snapshot of its origin, a new one, or what the origin has
+    /// while it is off.
+    pub(super) fn content_of_clone(
+        &self,
+        index: &Index,
+        origin: &VmRecord,
+        wish: &CloneWish<'_>,
+    ) -> Result<CloneContent, Problem> {
+        let power = self.power_of(index, origin);
+        let all = snapshots_of(index, origin);
+        let mut content = CloneContent { snapshot: None, new_snapshot: None };
+        match wish.snapshot {
+            Some(named) => content.snapshot = Some(snapshot_in(&all, origin, named)?.id),
+            None if origin.template.is_some() => content.snapshot = origin.template,
+            None if wish.linked => {
+                volumes_settled(origin, power)?;
+                let quiesce_within_s = wish.quiesce_within_s;
+                if quiesce_within_s.is_some() {
+                    check_quiesce(origin, power)?;
+                }
+                let snapshot = snapshot_for(&all, wish.name)?;
+                content.new_snapshot = Some(NewVmSnapshot { quiesce_within_s, ..snapshot });
+            }
+            None if power.is_on() => {
+                return Err(state(origin, power, "its disks change while they are copied").next(format!(
+                    "clone a snapshot: `strongroom vm snapshot create {} NAME`, then --snapshot NAME; or make a \
+                     linked clone, with --linked",
+                    origin.name
+                )));
+            }
+            None => {}
+        }
+        if wish.quiesce_within_s.is_some() && content.new_snapshot.is_none() {
+            let message = "no snapshot is made for this clone, so no guest becomes quiet for it";
+            return Err(problems::invalid(message).next(
+                "make a quiesced snapshot first: `strongroom vm snapshot create --quiesce`, and clone it",
+            ));
+        }
+        Ok(content)
     }
 
     /// Has the host make the snapshot that a linked clone hangs on.
@@ -191,8 +234,7 @@ fn like(origin: &VmRecord, wish: &CloneVm) -> Result<CreateVm, Problem> {
         let message = format!("some disks of VM {} are encrypted, and others are not", origin.name);
         return Err(problems::conflict(message).next("export its disks, and make VMs of the images"));
     }
-    let provider = sealed.and_then(|disk| disk.sealing.key()).map(|key| Name::new(key.provider.as_str()));
-    let provider = provider.transpose().map_err(|error| problems::invalid(error.to_string()))?;
+    let provider = sealed.and_then(|disk| disk.sealing.key()).map(provider_of).transpose()?;
     let disk = |disk: &crate::records::DiskRecord| AddDisk {
         size_bytes: disk.size,
         kind: disk.kind,

@@ -63,6 +63,8 @@ impl Control {
                 least_generation: 0,
                 thick: false,
                 integrity: wish.integrity,
+                volume_name: None,
+                shares_with: Vec::new(),
             };
             let mut with = vm.clone();
             with.hardware.disks.push(disk.clone());
@@ -211,7 +213,7 @@ impl Control {
         let change = DiskChange::Remove { disk: disk.name.clone() };
         let mut vm = VmRecord::clone(&step.vm.record);
         let operated =
-            self.operate_unless_cancelled(step, |datastore| change_disk(step, datastore, change))?;
+            self.operate_unless_cancelled(step, &step.vm, |datastore| change_disk(step, datastore, change))?;
         let end = match operated {
             Operated::Pending(next) => return Ok(next),
             Operated::Done(_) => problem.map_or(End::Cancelled, |problem| End::Failed(problem.clone())),
@@ -313,7 +315,7 @@ impl Control {
 
     /// The supervisor that did it may have been killed. The operation is repeated with new grants,
     /// for which a new supervisor may be waiting.
-    fn tries_once_more(
+    pub(super) fn tries_once_more(
         &self,
         step: &Step,
         problem: &Problem,
@@ -339,11 +341,11 @@ fn disks_alone(spec: VmSpec) -> VmSpec {
 }
 
 /// A change to a VM as it is in the inventory.
-fn change_disk(step: &Step, datastore: &Path, change: DiskChange) -> Option<OperationKind> {
+pub(super) fn change_disk(step: &Step, datastore: &Path, change: DiskChange) -> Option<OperationKind> {
     Some(OperationKind::ChangeDisk { spec: Box::new(step.vm.told(datastore)?), change })
 }
 
-fn disk_of<'vm>(vm: &'vm VmRecord, disk: &str) -> Result<&'vm DiskRecord, Problem> {
+pub(super) fn disk_of<'vm>(vm: &'vm VmRecord, disk: &str) -> Result<&'vm DiskRecord, Problem> {
     let found = vm.hardware.disk(disk);
     found.ok_or_else(|| problems::no_such_disk(&vm.name, disk))
 }

@@ -14,7 +14,7 @@
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
 //!   wrong state. [`alarms`]: present troubles.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
-//! - [`volumes`]: lists and readings of volumes.
+//! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
 mod advance;
 mod alarms;
@@ -40,6 +40,7 @@ mod statistics;
 mod templates;
 mod tickets;
 pub mod views;
+mod volume_changes;
 mod volumes;
 mod wishes;
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use strongroom_api::task::{Progress, ProgressUnit};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{
-    self, Grant, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    self, DiskChange, Grant, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
+    OperationState,
 };
 use strongroom_types::ProviderKey;
 
@@ -210,6 +211,13 @@ impl Control {
 /// Returns the keys that an operation needs.
 fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<ProviderKey> {
     match kind {
+        // The VM does not have the disk yet.
+        OperationKind::ChangeDisk { change: DiskChange::Bind { disk, .. }, .. } => {
+            let bound = disk.key.provider_key().cloned();
+            let mut keys = vm.hardware.keys();
+            keys.extend(bound.filter(|bound| !keys.contains(bound)));
+            keys
+        }
         OperationKind::Create { .. }
         | OperationKind::Start { .. }
         | OperationKind::Configure { .. }

@@ -38,6 +38,8 @@ impl Control {
                 least_generation: 0,
                 thick: false,
                 integrity: disk.integrity,
+                volume_name: None,
+                shares_with: Vec::new(),
             })
         });
         let hardware = Hardware {
@@ -70,6 +72,7 @@ impl Control {
             restarts_unix_ms: Vec::new(),
             origin: None,
             template: None,
+            holds_volume: false,
         };
         check(&vm, &datastore.path)?;
         self.check_host(index, &vm)?;
@@ -280,6 +283,11 @@ pub(super) fn addressed(nics: &[Nic]) -> Result<Vec<Nic>, Problem> {
         Ok(Nic { backend: nic.backend.clone(), mac: Some(MacAddress::of_qemu(bytes)) })
     };
     nics.iter().map(address).collect()
+}
+
+/// Returns the name of a key's provider.
+pub(super) fn provider_of(key: &ProviderKey) -> Result<Name, Problem> {
+    Name::new(key.provider.as_str()).map_err(|error| problems::invalid(error.to_string()))
 }
 
 pub(super) fn provider_name(name: &Name) -> Result<ProviderName, Problem> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use strongroom_api::datastore::{Found, RebuildDatastore, Standing};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{DesiredPower, Lifecycle, RegisterVm, RestartPolicy};
-use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::attestation;
 use strongroom_host::protocol::{self, DatastoreRequest, DiskName, JudgeRequest, VmGeneration, VolumeFacts};
 use strongroom_types::{ProviderKey, VmId};
@@ -19,6 +19,7 @@ use super::advance::{keep_volumes, volume_known};
 use super::alarms::datastore_object;
 use super::observe::Present;
 use super::place::find_datastore;
+use super::volume_changes::name_is_free;
 use super::wishes::{Caller, name_of};
 use super::{Control, HostSeat};
 use crate::host::HostError;
@@ -230,9 +231,7 @@ impl Control {
             if index.vm(candidate.vm).is_some() {
                 return Err(problems::conflict(format!("VM {name} is registered already")));
             }
-            if index.find_vm(name.as_str()).is_some() {
-                return Err(problems::name_taken(ObjectKind::Vm, name.as_str()));
-            }
+            name_is_free(index, &name)?;
             let mut vm = VmRecord {
                 id: candidate.vm,
                 name: name.clone(),
@@ -250,6 +249,7 @@ impl Control {
                 restarts_unix_ms: Vec::new(),
                 origin: None,
                 template: None,
+                holds_volume: spec.holds_volume,
             };
             let kept = keep_volumes(index, &mut vm, &volumes, self.draft())?;
             let mut draft = kept.create_named(&vm);

@@ -10,16 +10,16 @@
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{Lifecycle, PowerState, RotateKey};
-use strongroom_api::{ErrorCode, Problem};
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_host::protocol::{OperationKind, OperationOutcome};
 use strongroom_types::{KeyRequestId, ProviderKey, ProviderName};
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::place::provider_name;
-use super::wishes::{Caller, state};
+use super::wishes::{Caller, idle, idle_vm, state};
 use super::{Control, RETRY_PAUSE};
-use crate::inventory::Failure;
+use crate::inventory::{Failure, Index, Row};
 use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::{AUTOMATIC, TaskRecord, VmRecord, Work};
@@ -39,7 +39,16 @@ impl Control {
             self.must_be_provider(provider)?;
         }
         let asked = how.key_provider.as_ref().map(provider_name).transpose()?;
-        self.vm_wish(caller, named, TaskKind::VmRotateKey, |vm, power| {
+        self.rotate_key_of(caller, asked.as_ref(), |index| idle_vm(index, named))
+    }
+
+    fn rotate_key_of(
+        &self,
+        caller: &Caller,
+        asked: Option<&ProviderName>,
+        find: impl Fn(&Index) -> Result<&Row<VmRecord>, Problem>,
+    ) -> Result<Task, Problem> {
+        self.wish_about(caller, TaskKind::VmRotateKey, find, |_, vm, power| {
             match power {
                 PowerState::Starting | PowerState::Stopping => {
                     return Err(state(vm, power, "wait until it is on or off"));
@@ -54,7 +63,7 @@ impl Control {
                 return Err(problems::conflict(format!("VM {} is not encrypted, so it has no key", vm.name)));
             };
             let made_by = vm.key_wish.as_ref().map_or(present.provider, |wish| wish.provider.clone());
-            let provider = asked.clone().unwrap_or(made_by);
+            let provider = asked.cloned().unwrap_or(made_by);
             let to = vm.hardware.next_key().cloned();
             Ok(Work::RotateKey { provider, request: KeyRequestId::random(), to, failures: 0 })
         })
@@ -81,13 +90,14 @@ impl Control {
             }
         }
         let caller = Caller { name: AUTOMATIC.to_owned(), request: None };
-        let begun = due.iter().filter(|vm| match self.rotate_key(&caller, vm, &RotateKey::default()) {
-            Ok(_) => true,
-            Err(problem) => {
-                tracing::warn!(vm, %problem, "a key whose time is over is not rotated");
-                false
-            }
-        });
+        let begun =
+            due.iter().filter(|vm| match self.rotate_key_of(&caller, None, |index| idle_any(index, vm)) {
+                Ok(_) => true,
+                Err(problem) => {
+                    tracing::warn!(vm, %problem, "a key whose time is over is not rotated");
+                    false
+                }
+            });
         begun.count()
     }
 
@@ -200,4 +210,9 @@ impl Control {
         }
         self.end(step, vm, draft, End::Done)
     }
+}
+
+/// Returns the VM or holder with this id, if no task works on it.
+fn idle_any<'index>(index: &'index Index, id: &str) -> Result<&'index Row<VmRecord>, Problem> {
+    idle(index, index.find_any(id).ok_or_else(|| problems::not_found(ObjectKind::Vm, id))?)
 }

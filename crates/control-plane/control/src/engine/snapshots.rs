@@ -221,8 +221,9 @@ pub(super) fn snapshot_in<'all>(
     named: &str,
 ) -> Result<&'all protocol::VmSnapshot, Problem> {
     all.named(named).ok_or_else(|| {
-        Problem::new(ErrorCode::NotFound, format!("VM {} has no snapshot {named}", vm.name))
-            .next(format!("`strongroom vm snapshot list {}` shows what there is", vm.name))
+        let list = if vm.holds_volume { "disk show" } else { "vm snapshot list" };
+        Problem::new(ErrorCode::NotFound, format!("{} has no snapshot {named}", problems::called(vm)))
+            .next(format!("`strongroom {list} {}` shows what there is", vm.name))
     })
 }
 
@@ -236,7 +237,7 @@ pub(super) fn free_name(all: &VmSnapshots, wanted: &str) -> Result<SnapshotName,
 }
 
 /// A name that no snapshot of the VM has: this one, and a number.
-fn numbered(all: &VmSnapshots, beginning: &str) -> Result<SnapshotName, Problem> {
+pub(super) fn numbered(all: &VmSnapshots, beginning: &str) -> Result<SnapshotName, Problem> {
     let names = (1..).map(|number: u32| format!("{beginning}-{number}"));
     let free = names.take(all.list.len() + 1).find(|name| all.named(name).is_none()).unwrap_or_default();
     parsed(&free)

@@ -78,6 +78,10 @@ mod tests {
             Err(KeyProblem::Refused("it makes none".to_owned()))
         }
 
+        fn hand_over(&self, _: &ProviderKey, _: VmId, _: VmId) -> Result<(), KeyProblem> {
+            Ok(())
+        }
+
         fn grant(
             &self,
             _: VmId,

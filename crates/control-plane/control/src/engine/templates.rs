@@ -78,6 +78,8 @@ pub(super) fn refuse_of_template(vm: &VmRecord, kind: TaskKind) -> Result<(), Pr
             | TaskKind::VmImportDisk
             | TaskKind::VmSnapshotRevert
             | TaskKind::VmTemplate
+            | TaskKind::VolumeBind
+            | TaskKind::VolumeUnbind
     );
     if vm.template.is_none() || !changes_it {
         return Ok(());
@@ -104,7 +106,7 @@ pub(super) fn without_clones(index: &Index, vm: &VmRecord) -> Result<(), Problem
         more => format!(" and {more} more"),
     };
     let named = clones.iter().take(NAMED_MAX).map(Name::as_str).collect::<Vec<_>>().join(", ");
-    let message = format!("linked clones share the disks of VM {}: {named}{more}", vm.name);
+    let message = format!("linked clones share the disks of {}: {named}{more}", problems::called(vm));
     Err(Problem::new(ErrorCode::InUse, message).next(
         "delete them first; or delete it with --leave-to-clones: they keep reading what they share, under their \
          own keys, so its content is not gone with its key",

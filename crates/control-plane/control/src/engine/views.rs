@@ -39,7 +39,9 @@ impl Control {
         let filter = self.filter(&index, query)?;
         let is_up = |vm: &VmRecord| up.contains(&vm.host);
         let passes = |vm: &&Row<VmRecord>| {
-            filter.passes(vm) && query.power.is_none_or(|power| self.power_in(&index, vm, is_up(vm)) == power)
+            !vm.holds_volume
+                && filter.passes(vm)
+                && query.power.is_none_or(|power| self.power_in(&index, vm, is_up(vm)) == power)
         };
         let matching: Vec<&Row<VmRecord>> = match query.sort {
             VmSort::Name => index.vms_by_name().filter(passes).collect(),
@@ -225,7 +227,7 @@ impl Control {
         let mut vms = 0;
         let mut provisioned_bytes = 0;
         for vm in index.vms.iter().filter(|vm| vm.datastore == datastore.id) {
-            vms += 1;
+            vms += u64::from(!vm.holds_volume);
             provisioned_bytes += vm.hardware.disk_bytes();
         }
         Datastore {

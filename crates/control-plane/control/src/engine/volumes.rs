@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use strongroom_api::limits::CHUNK_DEFAULT_BYTES;
+use strongroom_api::limits::{CHUNK_DEFAULT_BYTES, VOLUME_CHANGES_MAX};
 use strongroom_api::volume::{
     ByteExtent, ContentSpace, MapForm, ReadVolumes, ReadingAnswer, ReadingKind, Volume, VolumeLimits,
-    VolumeListQuery, VolumeMap, VolumeReading, VolumeReadings, VolumeSpace,
+    VolumeListQuery, VolumeMap, VolumeReading, VolumeReadings, VolumeSpace, VolumeView,
 };
 use strongroom_api::{ErrorCode, ObjectKind, Page, Problem};
 use strongroom_datastore::file::{self, CHUNKS_MAX, EXTENTS_MAX, MapKind, MapRequest, View};
@@ -19,7 +19,10 @@ use strongroom_host::protocol::{
 use strongroom_types::{ChunkSize, MAX_VOLUME_BYTES, SnapshotId, VolumeId};
 use uuid::Uuid;
 
+use super::snapshots::{snapshots_of, views as snapshot_views};
+use super::templates::linked_clones;
 use super::views::limit;
+use super::volume_changes::{Found, find};
 use super::{Control, HostSeat, cursor};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
@@ -85,9 +88,27 @@ impl Control {
         Ok(Page { items: items.collect(), total, next })
     }
 
-    /// The limits of readings.
+    /// A volume with its snapshots.
+    ///
+    /// # Errors
+    /// [`Problem`] if it does not exist.
+    pub fn show_volume(&self, named: &str) -> Result<VolumeView, Problem> {
+        let index = self.inventory.read();
+        let Found { owner, disk } = find(&index, named)?;
+        let volume = disk.volume.ok_or_else(|| problems::not_found(ObjectKind::Volume, named))?;
+        let space = self.spaces.0.lock().get(&volume).and_then(|sampled| sampled.space.clone());
+        Ok(VolumeView {
+            volume: view(&index, owner, disk, volume, space),
+            snapshots: snapshot_views(&snapshots_of(&index, owner)),
+            linked_clones: linked_clones(&index, owner),
+            task: owner.task,
+        })
+    }
+
+    /// The limits of readings and changes.
     pub fn volume_limits(&self) -> VolumeLimits {
         VolumeLimits {
+            changes_max: VOLUME_CHANGES_MAX as u32,
             readings_max: READINGS_MAX as u32,
             chunk_bytes_min: ChunkSize::LEAST.bytes(),
             chunk_bytes_max: ChunkSize::MOST.bytes(),
@@ -219,11 +240,13 @@ fn volumes_of(vm: &VmRecord) -> impl Iterator<Item = (&DiskRecord, VolumeId)> {
 }
 
 fn view(index: &Index, vm: &VmRecord, disk: &DiskRecord, id: VolumeId, space: Option<VolumeSpace>) -> Volume {
+    let has_vm = !vm.holds_volume;
     Volume {
         id,
-        vm: vm.id,
-        vm_name: vm.name.clone(),
-        disk: disk.name.to_string(),
+        name: if vm.holds_volume { Some(vm.name.clone()) } else { disk.volume_name.clone() },
+        vm: has_vm.then_some(vm.id),
+        vm_name: has_vm.then(|| vm.name.clone()),
+        disk: has_vm.then(|| disk.name.to_string()),
         datastore: index.datastore_name(vm),
         size_bytes: disk.size.bytes(),
         thick: disk.thick,

@@ -22,6 +22,7 @@ use super::fill::to_be_filled;
 use super::place::{addressed, check};
 use super::templates::{refuse_of_template, without_clones};
 use super::tickets::MustRecord;
+use super::volume_changes::name_is_free;
 use super::{Control, Stop};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
@@ -39,10 +40,22 @@ pub struct Caller {
     pub request: Option<RequestKey>,
 }
 
+impl Caller {
+    /// The caller of one entry of a batch. The batch's `Idempotency-Key` counts for each entry.
+    pub(super) fn entry(&self, at: usize) -> Self {
+        let of_entry = |request: &RequestKey| RequestKey {
+            key: format!("{}/{at}", request.key),
+            fingerprint: request.fingerprint.clone(),
+        };
+        Self { name: self.name.clone(), request: self.request.as_ref().map(of_entry) }
+    }
+}
+
 /// An `Idempotency-Key`, with the request that it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestKey {
-    /// SHA-256 of the caller's name and the key, in hexadecimal.
+    /// SHA-256 of the caller's name and the key, in hexadecimal; in a batch, with the number of the
+    /// entry.
     pub key: String,
     /// SHA-256 of method, path and body, in hexadecimal.
     pub fingerprint: String,
@@ -63,9 +76,7 @@ impl Control {
             self.must_be_provider(provider)?;
         }
         self.wish(caller, |index, id| {
-            if index.find_vm(wish.name.as_str()).is_some() {
-                return Err(problems::name_taken(ObjectKind::Vm, wish.name.as_str()));
-            }
+            name_is_free(index, &wish.name)?;
             let vm = self.place(index, wish, id)?;
             let task = self.task(id, TaskKind::VmCreate, vm.object(), caller);
             let work = Work::Create { fill: to_be_filled(wish, &vm)?, from: None };
@@ -216,6 +227,9 @@ impl Control {
         self.indexed_vm_wish(caller, named, TaskKind::VmDelete, |index, vm, power| {
             if !how.leave_to_clones {
                 without_clones(index, vm)?;
+            }
+            if !how.with_volumes {
+                without_volumes(vm)?;
             }
             if power.is_on() && power != PowerState::Unknown {
                 return Err(state(vm, power, "only one that is off can be deleted").next(stop_it(vm)));
@@ -395,8 +409,19 @@ impl Control {
         kind: TaskKind,
         change: impl Fn(&Index, &mut VmRecord, PowerState) -> Result<Work, Problem>,
     ) -> Result<Task, Problem> {
+        self.wish_about(caller, kind, |index| idle_vm(index, named), change)
+    }
+
+    /// As [`indexed_vm_wish`](Self::indexed_vm_wish), for the VM or holder that `find` returns.
+    pub(super) fn wish_about(
+        &self,
+        caller: &Caller,
+        kind: TaskKind,
+        find: impl Fn(&Index) -> Result<&Row<VmRecord>, Problem>,
+        change: impl Fn(&Index, &mut VmRecord, PowerState) -> Result<Work, Problem>,
+    ) -> Result<Task, Problem> {
         self.wish(caller, |index, id| {
-            let vm = idle_vm(index, named)?;
+            let vm = find(index)?;
             refuse_of_template(vm, kind)?;
             let power = self.power_of(index, vm);
             let mut changed = VmRecord::clone(&vm.record);
@@ -429,9 +454,10 @@ impl Control {
                 judge(&index, id)?
             };
             if let Some((what, must)) = use_of(task.kind()) {
-                let vm = self.inventory.read().find_vm(&task.task.object.name).cloned();
+                let vm = self.inventory.read().find_any(&task.task.object.name).cloned();
                 if let Some(vm) = vm {
-                    self.put_on_record(caller, &vm, &format!("{what} of VM {} is asked for", vm.name), must)?;
+                    let what = format!("{what} of {} is asked for", problems::called(&vm));
+                    self.put_on_record(caller, &vm, &what, must)?;
                 }
             }
             draft = self.noted(draft, caller, id);
@@ -535,6 +561,17 @@ impl Control {
     }
 }
 
+/// Refuses the deletion of a VM that has volumes which were made on their own.
+fn without_volumes(vm: &VmRecord) -> Result<(), Problem> {
+    let Some(disk) = vm.hardware.disks.iter().find(|disk| disk.volume_name.is_some()) else { return Ok(()) };
+    let volume = disk.volume_name.as_ref().map_or("", Name::as_str);
+    let message = format!("VM {} has volume {volume} as {}, which would be deleted too", vm.name, disk.name);
+    Err(Problem::new(ErrorCode::InUse, message).next(format!(
+        "`strongroom disk unbind {}/{}` keeps it; or delete the VM with --with-volumes",
+        vm.name, disk.name
+    )))
+}
+
 /// Returns the VM's dump with this number.
 pub(super) fn dump_of<'index>(
     index: &'index Index,
@@ -553,10 +590,17 @@ pub(super) fn dump_of<'index>(
 
 /// Returns the VM with this name or id, if no task works on it.
 pub(super) fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRecord>, Problem> {
-    let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+    idle(index, index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?)
+}
+
+/// Returns a VM or holder if no task works on it.
+pub(super) fn idle<'index>(
+    index: &Index,
+    vm: &'index Row<VmRecord>,
+) -> Result<&'index Row<VmRecord>, Problem> {
     let Some(task) = vm.task else { return Ok(vm) };
     let what = index.task(task).map_or("a task", |task| task.kind().as_str());
-    Err(Problem::new(ErrorCode::Busy, format!("{what} works on VM {}", vm.name))
+    Err(Problem::new(ErrorCode::Busy, format!("{what} works on {}", problems::called(vm)))
         .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
 }
 
@@ -588,7 +632,7 @@ pub(super) fn stop_it(vm: &VmRecord) -> String {
 }
 
 pub(super) fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {
-    problems::conflict(format!("VM {} is {}: {why}", vm.name, power.as_str()))
+    problems::conflict(format!("{} is {}: {why}", problems::called(vm), power.as_str()))
 }
 
 /// Refuses what a suspended VM cannot have done to it.
@@ -649,12 +693,18 @@ pub(super) fn use_of(kind: TaskKind) -> Option<(&'static str, MustRecord)> {
         TaskKind::VmDump => ("a dump", MustRecord::OfEncrypted),
         TaskKind::VmClone => ("the copy of a VM", MustRecord::OfEncrypted),
         TaskKind::VmImportDisk => ("the filling of a disk", MustRecord::OfEncrypted),
+        TaskKind::VolumeClone => ("the copy of a volume", MustRecord::OfEncrypted),
+        TaskKind::VolumeBind => ("a volume's binding to a VM", MustRecord::OfEncrypted),
         TaskKind::VmSuspend => ("the suspension", MustRecord::Never),
         TaskKind::VmDumpDelete => ("the deletion of a dump", MustRecord::Never),
-        TaskKind::VmSnapshotRevert => ("the return to a snapshot", MustRecord::Never),
-        TaskKind::VmSnapshotDelete => ("the deletion of a snapshot", MustRecord::Never),
+        TaskKind::VmSnapshotRevert | TaskKind::VolumeSnapshotRevert => {
+            ("the return to a snapshot", MustRecord::Never)
+        }
+        TaskKind::VmSnapshotDelete | TaskKind::VolumeSnapshotDelete => {
+            ("the deletion of a snapshot", MustRecord::Never)
+        }
         TaskKind::VmRemoveDisk => ("the removal of a disk", MustRecord::Never),
-        TaskKind::VmDelete => ("the deletion", MustRecord::Never),
+        TaskKind::VmDelete | TaskKind::VolumeDelete => ("the deletion", MustRecord::Never),
         _ => return None,
     })
 }

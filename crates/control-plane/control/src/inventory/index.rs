@@ -100,6 +100,17 @@ impl Index {
 
     /// The VM with this name or id.
     pub fn find_vm(&self, named: &str) -> Option<&Row<VmRecord>> {
+        self.find_any(named).filter(|vm| !vm.holds_volume)
+    }
+
+    /// The holder of the volume with this name, or with this id of its own.
+    pub fn find_holder(&self, named: &str) -> Option<&Row<VmRecord>> {
+        self.find_any(named).filter(|vm| vm.holds_volume)
+    }
+
+    /// The VM or holder with this name or id. Both have directories in datastores, so they do not
+    /// have the same names.
+    pub fn find_any(&self, named: &str) -> Option<&Row<VmRecord>> {
         self.vm_names.get(named).and_then(|id| self.vms.get(id)).or_else(|| by_id(&self.vms, named))
     }
 

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use strongroom_api::Name;
 use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend};
 use strongroom_host::protocol;
 use strongroom_host::protocol::{DiskKey, KnownVolume};
-use strongroom_types::{KekId, ProviderKey, VolumeId, VolumeSize};
+use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
 use strongroom_vm::{
     Board, Cpus, DiskFrontend, DiskKind, DiskName, Firmware, MemorySize, VmName, rounded_memory,
 };
@@ -78,6 +79,12 @@ pub struct DiskRecord {
     /// Whether each block has a tag.
     #[serde(default)]
     pub integrity: bool,
+    /// If its volume was bound to the VM, the name that the volume had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_name: Option<Name>,
+    /// If its volume was bound to the VM, the VMs and volumes whose layers it shares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares_with: Vec<VmId>,
 }
 
 /// The key of a disk.
@@ -295,12 +302,7 @@ impl Hardware {
     }
 
     /// Converts it for a host; `None` while a key does not exist.
-    pub fn told(
-        &self,
-        id: strongroom_types::VmId,
-        name: VmName,
-        datastore: PathBuf,
-    ) -> Option<protocol::VmSpec> {
+    pub fn told(&self, id: VmId, name: VmName, datastore: PathBuf) -> Option<protocol::VmSpec> {
         Some(protocol::VmSpec {
             id,
             name,
@@ -317,6 +319,7 @@ impl Hardware {
             cdrom: self.cdrom.image().map(Path::to_owned),
             policy: None,
             own_volumes: self.own_volumes.clone(),
+            holds_volume: false,
         })
     }
 
@@ -342,6 +345,8 @@ impl Hardware {
             least_generation: disk.least_generation,
             thick: disk.thick,
             integrity: disk.integrity,
+            volume_name: None,
+            shares_with: Vec::new(),
         };
         Ok(Self {
             board: spec.board,

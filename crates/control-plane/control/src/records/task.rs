@@ -193,8 +193,76 @@ pub enum Work {
         /// The keys that the VM has left.
         keys: Vec<ProviderKey>,
     },
+    /// Have the VM take over a volume that this holder has.
+    BindVolume {
+        /// The holder.
+        holder: VmId,
+        /// The volume as a disk of the VM.
+        disk: Box<DiskRecord>,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Give a volume that was not bound back to its holder.
+    UndoBind {
+        /// The holder.
+        holder: VmId,
+        /// The volume as a disk of the VM.
+        disk: Box<DiskRecord>,
+        /// Why it failed; absent if it was cancelled.
+        #[serde(default)]
+        problem: Option<Problem>,
+    },
+    /// Delete a holder without a volume.
+    DropHolder {
+        /// The holder.
+        holder: VmId,
+        /// Whether the task's work was undone.
+        gives_up: bool,
+        /// Why it was, unless the task was cancelled.
+        #[serde(default)]
+        problem: Option<Problem>,
+    },
+    /// Have a holder made for a volume of the VM.
+    MakeHolder {
+        /// The holder and the disk.
+        holding: Holding,
+    },
+    /// Have the holder take over the volume.
+    UnbindVolume {
+        /// The holder and the disk.
+        holding: Holding,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Give a volume that was not unbound back to the VM.
+    UndoUnbind {
+        /// The holder and the disk.
+        holding: Holding,
+        /// Why it failed; absent if it was cancelled.
+        #[serde(default)]
+        problem: Option<Problem>,
+    },
+    /// Have it recorded in the holder's directory that the volume is the holder's.
+    KeepVolume {
+        /// The holder.
+        holder: VmId,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
     /// Delete the VM.
     Delete,
+}
+
+/// A holder, and the disk whose volume it is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// The holder.
+    pub holder: VmId,
+    /// The disk's name in its VM.
+    pub disk: DiskName,
 }
 
 impl Work {

@@ -56,6 +56,9 @@ pub struct VmRecord {
     /// If it is a template, the snapshot that has its content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<SnapshotId>,
+    /// Whether it is no VM, but holds a volume that no VM has, with the volume's name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holds_volume: bool,
 }
 
 /// The VM that a clone was made of. It may be gone.
@@ -85,12 +88,18 @@ impl VmRecord {
     /// Its reference in answers.
     pub fn object(&self) -> ObjectRef {
         let id = Uuid::from_bytes(*self.id.as_bytes());
-        ObjectRef { kind: ObjectKind::Vm, id: Some(id), name: self.name.to_string() }
+        ObjectRef { kind: self.kind(), id: Some(id), name: self.name.to_string() }
     }
 
-    /// Whether it is a linked clone that has layers of this VM.
+    /// Its kind: a VM, or a volume.
+    pub fn kind(&self) -> ObjectKind {
+        if self.holds_volume { ObjectKind::Volume } else { ObjectKind::Vm }
+    }
+
+    /// Whether it is a linked clone that has layers of this VM, or has a disk that is one.
     pub fn shares_with(&self, vm: VmId) -> bool {
-        self.origin.as_ref().is_some_and(|origin| origin.shares_with.contains(&vm))
+        let disks = self.hardware.disks.iter().flat_map(|disk| &disk.shares_with);
+        self.origin.iter().flat_map(|origin| &origin.shares_with).chain(disks).any(|shared| *shared == vm)
     }
 
     /// The lineage of a clone of this VM.
@@ -98,7 +107,8 @@ impl VmRecord {
         let mut shares_with = Vec::new();
         if linked {
             let before = self.origin.iter().flat_map(|origin| &origin.shares_with);
-            shares_with.extend(std::iter::once(&self.id).chain(before).copied());
+            let of_disks = self.hardware.disks.iter().flat_map(|disk| &disk.shares_with);
+            shares_with.extend(std::iter::once(&self.id).chain(before).chain(of_disks).copied());
         }
         Lineage { vm: self.id, name: self.name.clone(), shares_with }
     }
@@ -113,7 +123,7 @@ impl VmRecord {
         // A name of the API is valid in the protocol: the same characters, the same length.
         let name = self.name.as_str().parse().ok()?;
         let spec = self.hardware.told(self.id, name, PathBuf::from(datastore))?;
-        Some(VmSpec { policy: self.policy, ..spec })
+        Some(VmSpec { policy: self.policy, holds_volume: self.holds_volume, ..spec })
     }
 }
 

@@ -95,10 +95,13 @@ mod tests {
             vm::VmStats,
             vm::VmSummary,
             vm::VmView,
+            volume::ChangeVolumes,
             volume::ReadVolumes,
             volume::Volume,
+            volume::VolumeChanges,
             volume::VolumeLimits,
             volume::VolumeReadings,
+            volume::VolumeView,
         );
     }
 }

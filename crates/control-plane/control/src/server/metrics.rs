@@ -55,7 +55,12 @@ pub(super) fn text(api: &Api) -> String {
     for alarm in index.alarms.iter() {
         *alarms.entry(alarm.kind.as_str().to_owned()).or_insert(0) += 1;
     }
-    family("vms", "gauge", "VMs of the inventory.", &one(index.vms.len() as f64));
+    family(
+        "vms",
+        "gauge",
+        "VMs of the inventory.",
+        &one(index.vms.iter().filter(|vm| !vm.holds_volume).count() as f64),
+    );
     family("vms_observed", "gauge", "VMs by what their hosts said last.", &by("power", powers));
     family("volumes", "gauge", "Volumes of the inventory.", &one(index.volumes.len() as f64));
     family("alarms", "gauge", "Alarms that are raised.", &by("kind", alarms));

@@ -316,6 +316,22 @@ impl HostInside {
         })
     }
 
+    /// Moves a volume between a VM and a holder, unless it has moved before.
+    fn moves(&mut self, from: (VmId, &DiskName), to: (VmId, &DiskName)) -> Result<(), Problem> {
+        let no_vm = || Problem::new("not_found", "there is no such VM");
+        let target = self.vms.get(&to.0).ok_or_else(no_vm)?.volumes.contains_key(to.1.as_str());
+        let source = self.vms.get_mut(&from.0).ok_or_else(no_vm)?.volumes.remove(from.1.as_str());
+        match (source, target) {
+            (Some(volume), false) => {
+                self.vms.get_mut(&to.0).unwrap().volumes.insert(to.1.to_string(), volume);
+                Ok(())
+            }
+            (None, true) => Ok(()),
+            (None, false) => Err(Problem::new("not_a_volume", "it is in neither place")),
+            (Some(_), true) => Err(Problem::new("exists", "something has its name")),
+        }
+    }
+
     fn take_grants(&mut self, grants: &[Grant], spec: &VmSpec) -> Result<(), Problem> {
         let needed = spec.disks.iter().any(|disk| disk.key.provider_key().is_some());
         if needed && grants.is_empty() {
@@ -442,14 +458,34 @@ impl HostInside {
                 };
                 self.take_grants(&request.grants, &vm.spec)?;
                 let is_removal = matches!(change, DiskChange::Remove { .. });
-                if !is_removal && let Some(code) = self.disk_changes_that_fail.pop() {
+                let fails_later = matches!(change, DiskChange::Unbind { .. });
+                if let DiskChange::Bind { disk, from } = change {
+                    self.moves((from.holder, &from.disk), (id, &disk.name))?;
+                }
+                if !is_removal
+                    && !fails_later
+                    && let Some(code) = self.disk_changes_that_fail.pop()
+                {
                     return Err(Problem::new(code, "it does not"));
                 }
                 let spec = change.applied_to(&vm.spec)?;
+                if let DiskChange::Unbind { disk, to } = change {
+                    if let Some(code) = self.disk_changes_that_fail.pop() {
+                        self.vms.get_mut(&id).unwrap().spec = spec;
+                        return Err(Problem::new(code, "the volume does not move"));
+                    }
+                    self.moves((id, disk), (to.holder, &to.disk))?;
+                }
                 let vm = self.vms.get_mut(&id).unwrap();
                 vm.volumes.retain(|name, _| spec.disks.iter().any(|disk| disk.name.as_str() == name));
                 for disk in &spec.disks {
                     vm.volumes.entry(disk.name.to_string()).or_insert_with(VolumeId::random);
+                }
+                if let DiskChange::Bind { disk, .. } = change
+                    && Some(vm.volumes[disk.name.as_str()]) != disk.volume
+                {
+                    self.violations.push(format!("{} became another volume", disk.name));
+                    return Err(Problem::new("other_volume", "it is another volume"));
                 }
                 vm.attested = Some(spec.clone());
                 vm.spec = spec;
@@ -875,13 +911,30 @@ impl VmKeys for FakeKeys {
         })
     }
 
+    fn hand_over(&self, key: &ProviderKey, from: VmId, to: VmId) -> Result<(), KeyProblem> {
+        self.call(|inside| {
+            let made = inside.made.values_mut().find(|(_, made)| made == key);
+            let (vm, _) = made.ok_or_else(|| KeyProblem::Refused("it made no such key".to_owned()))?;
+            if *vm != to && *vm != from {
+                return Err(KeyProblem::Refused("it is bound to another VM".to_owned()));
+            }
+            *vm = to;
+            Ok(())
+        })?
+    }
+
     fn grant(
         &self,
-        _: VmId,
+        vm: VmId,
         _: VmGeneration,
         _: &str,
         keys: &[ProviderKey],
     ) -> Result<Vec<Grant>, KeyProblem> {
+        let made_for_another =
+            |made: &(VmId, ProviderKey)| made.0 != vm && keys.iter().any(|key| *key == made.1);
+        if self.lock().made.values().any(made_for_another) {
+            return Err(KeyProblem::Refused("a key is bound to another VM".to_owned()));
+        }
         self.call(|inside| {
             inside.grants += 1;
             let bytes = inside.grants.to_be_bytes().to_vec().into();

@@ -1,8 +1,10 @@
 //! Adding, removing and growing a disk of a VM.
 
+use std::path::{Path, PathBuf};
+
 use serde::{Deserialize, Serialize};
-use strongroom_types::VolumeSize;
-use strongroom_vm::DiskName;
+use strongroom_types::{VmId, VolumeSize};
+use strongroom_vm::{DiskName, VmName};
 
 use super::problem::Problem;
 use super::spec::{Disk, VmSpec};
@@ -29,14 +31,47 @@ pub enum DiskChange {
         /// Its new size, in bytes.
         size_bytes: VolumeSize,
     },
+    /// Adds a volume of the same datastore that no VM has. Its files move into the VM's directory.
+    Bind {
+        /// The new disk, with its volume.
+        disk: Box<Disk>,
+        /// The place of its files.
+        from: HeldVolume,
+    },
+    /// Removes a disk and keeps its volume. Its files move to where no VM has them.
+    Unbind {
+        /// The disk.
+        disk: DiskName,
+        /// The place for its files.
+        to: HeldVolume,
+    },
+}
+
+/// The place of a volume that no VM has: the directory of its holder, which is like a VM's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldVolume {
+    /// The holder.
+    pub holder: VmId,
+    /// The holder's name, that of its directory.
+    pub name: VmName,
+    /// The volume's name in it.
+    pub disk: DiskName,
+}
+
+impl HeldVolume {
+    /// The volume's path in a datastore.
+    pub fn path(&self, datastore: &Path) -> PathBuf {
+        datastore.join(self.name.as_str()).join(self.disk.as_str())
+    }
 }
 
 impl DiskChange {
     /// The name of the disk.
     pub fn disk(&self) -> &DiskName {
         match self {
-            Self::Add { disk } => &disk.name,
-            Self::Remove { disk } | Self::Resize { disk, .. } => disk,
+            Self::Add { disk } | Self::Bind { disk, .. } => &disk.name,
+            Self::Remove { disk } | Self::Resize { disk, .. } | Self::Unbind { disk, .. } => disk,
         }
     }
 
@@ -48,20 +83,21 @@ impl DiskChange {
         let mut changed = spec.clone();
         let at = changed.disks.iter().position(|disk| disk.name == *self.disk());
         match (self, at) {
-            (Self::Add { disk }, Some(at)) => {
+            (Self::Add { disk } | Self::Bind { disk, .. }, Some(at)) => {
                 let there = &changed.disks[at];
-                if (there.size_bytes, there.kind) != (disk.size_bytes, disk.kind) {
+                let is_other = there.volume.zip(disk.volume).is_some_and(|(there, wanted)| there != wanted);
+                if (there.size_bytes, there.kind) != (disk.size_bytes, disk.kind) || is_other {
                     let message = format!("VM {} has another disk {}", spec.name, disk.name);
                     return Err(Problem::new("disk_exists", message));
                 }
             }
-            (Self::Add { disk }, None) => changed.disks.push(disk.as_ref().clone()),
-            (Self::Remove { .. }, None) => {}
-            (Self::Remove { disk }, Some(0)) => {
+            (Self::Add { disk } | Self::Bind { disk, .. }, None) => changed.disks.push(disk.as_ref().clone()),
+            (Self::Remove { .. } | Self::Unbind { .. }, None) => {}
+            (Self::Remove { disk } | Self::Unbind { disk, .. }, Some(0)) => {
                 let message = format!("{disk} is the first disk of VM {}: it starts from it", spec.name);
                 return Err(Problem::new("disk_needed", message).with_next_step("delete the VM instead"));
             }
-            (Self::Remove { disk }, Some(at)) => {
+            (Self::Remove { disk } | Self::Unbind { disk, .. }, Some(at)) => {
                 changed.disks.remove(at);
                 if changed.own_key().provider_key() != spec.own_key().provider_key() {
                     let message =
@@ -95,22 +131,28 @@ mod tests {
     fn disks_come_and_go_and_what_a_vm_needs_stays() {
         let spec = VmSpec::for_tests("web1", true);
         let size = |mebibytes: u64| VolumeSize::new(mebibytes << 20).unwrap();
-        let name = |name: &str| name.parse::<DiskName>().unwrap();
-        let disk = Disk { name: name("disk1"), ..spec.disks[0].clone() };
+        let name_of = |name: &str| name.parse::<DiskName>().unwrap();
+        let disk = Disk { name: name_of("disk1"), ..spec.disks[0].clone() };
         let add = DiskChange::Add { disk: Box::new(disk.clone()) };
         let two = add.applied_to(&spec).unwrap();
         assert_eq!(two.disks.len(), 2);
         assert_eq!(add.applied_to(&two).unwrap(), two, "asked again");
         let other = DiskChange::Add { disk: Box::new(Disk { size_bytes: size(2), ..disk }) };
         assert_eq!(other.applied_to(&two).unwrap_err().code, "disk_exists");
-        let remove = |which: &str| DiskChange::Remove { disk: name(which) };
+        let remove = |which: &str| DiskChange::Remove { disk: name_of(which) };
         assert_eq!(remove("disk1").applied_to(&two).unwrap(), spec);
         assert_eq!(remove("disk1").applied_to(&spec).unwrap(), spec, "asked again");
         assert_eq!(remove("disk0").applied_to(&two).unwrap_err().code, "disk_needed");
         let mut mixed = two.clone();
         mixed.disks[0].key = DiskKey::Unencrypted;
         assert_eq!(remove("disk1").applied_to(&mixed).unwrap_err().code, "disk_needed");
-        let resize = |which: &str, to| DiskChange::Resize { disk: name(which), size_bytes: size(to) };
+        let unbind = |which: &str| {
+            let (holder, name) = (VmId::from_bytes([1; 16]), "data1".parse().unwrap());
+            DiskChange::Unbind { disk: name_of(which), to: HeldVolume { holder, name, disk: name_of(which) } }
+        };
+        assert_eq!(unbind("disk1").applied_to(&two).unwrap(), spec);
+        assert_eq!(unbind("disk0").applied_to(&two).unwrap_err().code, "disk_needed");
+        let resize = |which: &str, to| DiskChange::Resize { disk: name_of(which), size_bytes: size(to) };
         assert_eq!(resize("disk1", 2).applied_to(&two).unwrap().disks[1].size_bytes, size(2));
         let grown = resize("disk1", 2).applied_to(&two).unwrap();
         assert_eq!(resize("disk1", 1).applied_to(&grown).unwrap_err().code, "bad_spec");

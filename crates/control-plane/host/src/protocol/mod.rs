@@ -45,7 +45,7 @@ mod ticket;
 mod volume_reading;
 
 pub use change::{Change, ChangedObject, Changes, Epoch};
-pub use disk_change::DiskChange;
+pub use disk_change::{DiskChange, HeldVolume};
 pub use dump::{Dump, GuestEnd};
 pub use grant::Grant;
 pub use host::{

@@ -66,6 +66,9 @@ pub struct VmSpec {
     /// Its own volumes, as far as they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_volumes: Vec<KnownVolume>,
+    /// Whether it only holds a volume that no VM has: it cannot be started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holds_volume: bool,
 }
 
 /// A disk: a volume in the VM's directory.

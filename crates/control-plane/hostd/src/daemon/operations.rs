@@ -1,15 +1,18 @@
 //! Carries out operations.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use strongroom_datastore::file::move_volume;
 use strongroom_host::dumps;
 use strongroom_host::orders::{Birth, Report, RequestKind, Task};
 use strongroom_host::protocol::{
-    CloneSource, DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm, OperationKind,
-    OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    CloneSource, DiskChange, Dump, Grant, HeldVolume, JudgeRequest, Judgement, KnownVolume, ObservedVm,
+    OperationKind, OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions, TicketRequest,
+    VmSpec, VolumeFacts,
 };
 use strongroom_host::vm_directory::{StagedVm, VmRecord, delete_vm};
 use strongroom_host::vm_lock::VmLock;
@@ -186,6 +189,10 @@ async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
 
 async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, how: StartOptions) -> Outcome {
     let (vm, generation) = (job.vm, job.request.generation);
+    if spec.holds_volume {
+        let message = format!("{} is no VM: it holds a volume that no VM has", spec.name);
+        return Err(Problem::new("bad_spec", message).into());
+    }
     if let Some(now) = hostd.vms.get(vm)
         && !is_off(&now)
     {
@@ -280,13 +287,46 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
     let changed = change.applied_to(&spec)?;
     hostd.check_spec(job.vm, &changed)?;
     hostd.check_boot_files(&changed)?;
-    if let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
+    let is_move = matches!(change, DiskChange::Bind { .. } | DiskChange::Unbind { .. });
+    if !is_move && let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
         let wanted = changed.clone();
         blocking(move || fits::check_datastore(&used, &wanted)).await??;
     }
+    if let DiskChange::Bind { disk, from } = &change {
+        let to = spec.volume_path(&disk.name);
+        move_held(hostd, &spec, from, from.path(&spec.datastore), to).await?;
+    }
     let wanted = RequestKind::ChangeDisk { change: change.clone(), known: spec.known_volumes() };
-    let task = Task::ChangeDisk { spec: Box::new(spec.clone()), change };
-    change_volumes(hostd, job, &spec, changed, wanted, task).await
+    let task = Task::ChangeDisk { spec: Box::new(spec.clone()), change: change.clone() };
+    let outcome = change_volumes(hostd, job, &spec, changed, wanted, task).await?;
+    if let DiskChange::Unbind { disk, to } = &change {
+        let from = spec.volume_path(disk);
+        move_held(hostd, &spec, to, from, to.path(&spec.datastore)).await?;
+    }
+    Ok(outcome)
+}
+
+/// Moves a volume between the directories of its holder and of a VM. Neither it nor anything else
+/// of the holder is in use.
+async fn move_held(
+    hostd: &Arc<Hostd>,
+    spec: &VmSpec,
+    held: &HeldVolume,
+    from: PathBuf,
+    to: PathBuf,
+) -> Result<(), Problem> {
+    let (holder, run) = (held.holder, hostd.run.clone());
+    let found = off(hostd, holder)?;
+    if found.directory != spec.datastore.join(held.name.as_str()) {
+        let message = format!("the holder of volume {} is in {}", held.name, found.directory.display());
+        return Err(Problem::new("other_directory", message).with_next_step("look through the datastore"));
+    }
+    blocking(move || {
+        let _lock = VmLock::take(&run, holder, PREDECESSOR_ENDS_WITHIN)
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        move_volume(&from, &to).map_err(Problem::from)
+    })
+    .await?
 }
 
 /// Completes when every volume of the VM has the change.

@@ -3,8 +3,8 @@
 
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, describe};
 use strongroom_host::protocol::{
-    Disk, DiskChange, DiskKey, NewVmSnapshot, OperationKind, OperationOutcome, OperationState, PowerState,
-    SnapshotChange, StartOptions, TicketRequest, VmSpec,
+    Disk, DiskChange, DiskKey, HeldVolume, NewVmSnapshot, OperationKind, OperationOutcome, OperationState,
+    PowerState, SnapshotChange, StartOptions, TicketRequest, VmSpec,
 };
 use strongroom_types::{SnapshotId, VolumeSize};
 
@@ -152,6 +152,93 @@ pub fn exchanged_volumes() {
     host.operate(&spec, &request).unwrap();
     assert_eq!(host.await_operation(request.operation).state, OperationState::Done);
     host.done(&spec, 4, FORCED);
+    host.assert_nobody_left();
+}
+
+/// A volume moves from its holder to a VM and back. One that was exchanged, put back or replaced by
+/// a link meanwhile does not become the VM's, and is where it was afterwards.
+pub fn bound_volumes() {
+    let host = Host::start();
+    let site = KeySite::start(&host);
+    let spec = sealed_vm(&host, &site, "secret1", 1);
+    let other = sealed_vm(&host, &site, "secret2", 1);
+    let mut held = sealed_vm(&host, &site, "data1", 1);
+    held.holds_volume = true;
+    let start = OperationKind::Start { spec: Box::new(held.clone()), how: StartOptions::default() };
+    assert_eq!(host.refused(&held, 1, start).code, "bad_spec", "a holder does not start");
+    let place = held.directory().join("disk0");
+    let grow = |held: &VmSpec, mebibytes: u64| {
+        let size_bytes = VolumeSize::new(mebibytes << 20).unwrap();
+        let change = DiskChange::Resize { disk: "disk0".parse().unwrap(), size_bytes };
+        OperationKind::ChangeDisk { spec: Box::new(held.clone()), change }
+    };
+    let older = std::fs::read(place.join("descriptor")).unwrap();
+    let grown = host.done(&held, 0, grow(&held, 2));
+    held.disks[0].size_bytes = VolumeSize::new(2 << 20).unwrap();
+    keep(&mut held, grown);
+    let newer = std::fs::read(place.join("descriptor")).unwrap();
+    // As many descriptors as the held one, so that only its id tells.
+    host.done(&other, 0, grow(&other, 2));
+
+    let disk = Disk { name: "disk1".parse().unwrap(), ..held.disks[0].clone() };
+    let home = HeldVolume { holder: held.id, name: held.name.clone(), disk: "disk0".parse().unwrap() };
+    let with = |change: DiskChange, spec: &VmSpec| OperationKind::ChangeDisk {
+        spec: Box::new(spec.clone()),
+        change,
+    };
+    let bind = || with(DiskChange::Bind { disk: Box::new(disk.clone()), from: home.clone() }, &spec);
+    let undo = || {
+        let unbind = DiskChange::Unbind { disk: disk.name.clone(), to: home.clone() };
+        host.done(&spec, 0, with(unbind, &spec));
+        assert!(place.symlink_metadata().is_ok(), "it is where it was");
+        assert_eq!(host.read(&spec).disks.len(), 1);
+    };
+    let aside = spec.datastore.join("aside");
+    // An old descriptor, another volume of the same key, a link.
+    std::fs::write(place.join("descriptor"), &older).unwrap();
+    let refused = host.refused(&spec, 0, bind());
+    assert!(refused.message.contains("it was rolled back"), "{refused:?}");
+    undo();
+    std::fs::write(place.join("descriptor"), &newer).unwrap();
+    std::fs::rename(&place, &aside).unwrap();
+    std::fs::rename(other.directory().join("disk0"), &place).unwrap();
+    let refused = host.refused(&spec, 0, bind());
+    assert_eq!(refused.code, "other_volume", "{refused:?}");
+    undo();
+    std::fs::rename(&place, other.directory().join("disk0")).unwrap();
+    std::os::unix::fs::symlink(&aside, &place).unwrap();
+    let refused = host.refused(&spec, 0, bind());
+    assert_eq!(refused.code, "link", "{refused:?}");
+    undo();
+    std::fs::remove_file(&place).unwrap();
+    // The holder's directory is a link to another place.
+    let elsewhere = host.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::rename(&aside, elsewhere.join("disk0")).unwrap();
+    std::fs::rename(held.directory(), &aside).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, held.directory()).unwrap();
+    let refused = host.refused(&spec, 0, bind());
+    assert!(elsewhere.join("disk0").exists(), "{refused:?}");
+    std::fs::remove_file(held.directory()).unwrap();
+    std::fs::rename(&aside, held.directory()).unwrap();
+    std::fs::rename(elsewhere.join("disk0"), &place).unwrap();
+
+    // The right one. What is asked again is done already.
+    for _ in 0..2 {
+        host.done(&spec, 0, bind());
+    }
+    assert!(place.symlink_metadata().is_err());
+    assert_eq!(host.read(&spec).disks[1].volume, disk.volume);
+    let mut bound = spec.clone();
+    bound.disks.push(disk.clone());
+    assert_eq!(host.judged(&bound), Vec::<String>::new(), "its key vouches for it");
+    let unbind = || with(DiskChange::Unbind { disk: disk.name.clone(), to: home.clone() }, &bound);
+    for _ in 0..2 {
+        host.done(&bound, 0, unbind());
+    }
+    let grown = host.done(&held, 0, grow(&held, 3));
+    keep(&mut held, grown);
+    assert_eq!(host.judged(&spec), Vec::<String>::new());
     host.assert_nobody_left();
 }
 

@@ -208,6 +208,7 @@ impl Host {
             cdrom: None,
             policy: None,
             own_volumes: Vec::new(),
+            holds_volume: false,
         }
     }
 

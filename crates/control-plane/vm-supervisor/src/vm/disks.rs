@@ -133,7 +133,7 @@ impl Vm {
         let spec = &self.task.spec;
         change.applied_to(spec)?;
         match change {
-            DiskChange::Remove { disk }
+            DiskChange::Remove { disk } | DiskChange::Unbind { disk, .. }
                 if self.power == PowerState::Paused && self.state.layout.place(disk).is_some() =>
             {
                 let message = format!("VM {} stands still, and cannot let go of {disk}", spec.name);
@@ -257,13 +257,18 @@ impl Work {
     fn run(&self, change: &DiskChange) -> Result<(), Problem> {
         let spec = &self.task.spec;
         match change {
-            DiskChange::Add { disk } => self.add(disk),
+            DiskChange::Add { disk } => self.attach(&disks::make(Arc::clone(&self.keys), spec, disk)?),
+            DiskChange::Bind { disk, .. } => {
+                disks::bind(&self.keys, spec, disk)?;
+                self.attach(disk)
+            }
             DiskChange::Remove { disk } => {
-                if let Some(place) = self.layout.place(disk) {
-                    self.unplug(&place.device().map_err(|error| plug_problem(&error))?, disk)?;
-                    self.tell(DiskStep::Leaves { disk: disk.clone() })?;
-                }
+                self.detach(disk)?;
                 disks::remove(&self.keys, spec, disk)
+            }
+            DiskChange::Unbind { disk, .. } => {
+                self.detach(disk)?;
+                disks::unbind(&self.keys, spec, disk)
             }
             DiskChange::Resize { disk, size_bytes } => {
                 let found =
@@ -278,18 +283,18 @@ impl Work {
         }
     }
 
-    fn add(&self, disk: &Disk) -> Result<(), Problem> {
-        let disk = disks::make(Arc::clone(&self.keys), &self.task.spec, disk)?;
+    /// Serves a disk's volume, and gives the guest the disk.
+    fn attach(&self, disk: &Disk) -> Result<(), Problem> {
         let place = match self.layout.place(&disk.name) {
             // A supervisor that died has added it, or an earlier request whose hostd died.
             Some(place) => place.clone(),
             None => {
                 let place = self.layout.next(&disk.name);
                 if disk.kind == DiskKind::Swap {
-                    swap::renew(&self.task, &disk, &self.keys).map_err(|error| error.problem())?;
+                    swap::renew(&self.task, disk, &self.keys).map_err(|error| error.problem())?;
                 }
                 self.tell(DiskStep::Known { place: place.clone(), disk: Box::new(disk.clone()) })?;
-                let served = self.serve(&disk, &place);
+                let served = self.serve(disk, &place);
                 if served.is_err() {
                     self.tell(DiskStep::Leaves { disk: disk.name.clone() })?;
                 }
@@ -297,7 +302,14 @@ impl Work {
                 place
             }
         };
-        self.plug(&disk, &place).map_err(|error| plug_problem(&error))
+        self.plug(disk, &place).map_err(|error| plug_problem(&error))
+    }
+
+    /// Takes a disk from the guest, and closes its volume.
+    fn detach(&self, disk: &DiskName) -> Result<(), Problem> {
+        let Some(place) = self.layout.place(disk) else { return Ok(()) };
+        self.unplug(&place.device().map_err(|error| plug_problem(&error))?, disk)?;
+        self.tell(DiskStep::Leaves { disk: disk.clone() })
     }
 
     fn serve(&self, disk: &Disk, place: &Place) -> Result<ServedVolume, Problem> {

@@ -101,7 +101,7 @@ fn put_in_place(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), Dat
 }
 
 /// Refuses a path that cannot be a volume's name.
-fn check_name(path: &Path) -> Result<(), DatastoreError> {
+pub(super) fn check_name(path: &Path) -> Result<(), DatastoreError> {
     let bad = |reason| DatastoreError::BadName { path: path.to_owned(), reason };
     let name = path.file_name().ok_or_else(|| bad("it ends in '..' or in nothing"))?;
     let name = name.to_str().ok_or_else(|| bad("it is not UTF-8"))?;

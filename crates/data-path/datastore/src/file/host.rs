@@ -1,6 +1,7 @@
 //! The host's file systems, by system calls.
 
 use std::any::Any;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -17,7 +18,8 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 use strongroom_io::DataFile;
 
-use super::directory::{layer_of_name, parent_of};
+use super::create::check_name;
+use super::directory::{layer_of_name, parent_of, system};
 use super::error::DatastoreError;
 use super::filesystem::{self, FileSystem};
 use super::identity::MARK;
@@ -64,6 +66,31 @@ impl Storage for Host {
     fn is_directory(&self, path: &Path) -> bool {
         path.is_dir()
     }
+}
+
+/// Moves a volume that is not in use into another directory of its datastore, durably, without
+/// following links below the datastore and without replacing anything. May be repeated.
+///
+/// # Errors
+/// If there is no volume, or something has its new name.
+pub fn move_volume(from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    check_name(to)?;
+    let open = |path: &Path| {
+        let above = parent_of(path);
+        let name = path.file_name().map(OsStr::to_owned).ok_or(Errno::INVAL);
+        let opened = open_within(above, Within::Datastore).and_then(|above| Ok((above, name?)));
+        opened.map_err(system("open", above))
+    };
+    let ((source, old), (target, new)) = (open(from)?, open(to)?);
+    match renameat_with(&source, &old, &target, &new, RenameFlags::NOREPLACE) {
+        Ok(()) => {}
+        // It was moved before, and that may not be durable yet.
+        Err(Errno::NOENT) if statat(&target, &new, AtFlags::SYMLINK_NOFOLLOW).is_ok() => {}
+        Err(Errno::EXIST) => return Err(DatastoreError::Exists { path: to.to_owned() }),
+        Err(errno) => return Err(system("move", from)(errno)),
+    }
+    fsync(&target).map_err(system("sync", parent_of(to)))?;
+    fsync(&source).map_err(system("sync", parent_of(from)))
 }
 
 /// What kind of directory the last component of a path names.

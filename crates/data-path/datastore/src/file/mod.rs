@@ -78,6 +78,7 @@ pub use disk::{FileDisk, LayerBlocks, LayerFacts, LogFacts, OpenLayer};
 pub use error::DatastoreError;
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use head::VolumeHead;
+pub use host::move_volume;
 pub use identity::{identify, identify_on, identity};
 pub use key_needs::{KeyNeeds, VolumeNeeds, key_needs, key_needs_on};
 pub use link::{CloneOrigin, link_snapshot, link_snapshot_on};

@@ -151,21 +151,25 @@ pub fn raise_generation(
     Err(RedeemError::Contended)
 }
 
-/// Binds an object to a VM: no grant releases it for another VM from then on. Blocks for a write to
-/// the device.
+/// Binds an object to a VM: no grant releases it for another VM from then on. An object that is
+/// bound to another VM is only bound anew if that VM is named in `from`. Blocks for a write to the
+/// device.
 ///
 /// # Errors
-/// [`Refusal::OtherVm`] if it is already bound to another VM; [`RedeemError::Store`],
+/// [`Refusal::OtherVm`] if it is bound to any other VM; [`RedeemError::Store`],
 /// [`RedeemError::Contended`].
-pub fn bind(store: &dyn Store, object: &str, vm: VmId) -> Result<(), RedeemError> {
+pub fn bind(store: &dyn Store, object: &str, vm: VmId, from: Option<VmId>) -> Result<(), RedeemError> {
     let key = key_key(object);
     for _ in 0..REDEEM_ATTEMPTS {
-        match store.snapshot()?.get(&key)? {
+        let is = match store.snapshot()?.get(&key)? {
             Some(of) if of.value == vm.as_bytes() => return Ok(()),
+            Some(of) if from.is_some_and(|from| of.value == from.as_bytes()) => {
+                Is::ModifiedAt(of.mod_revision)
+            }
             Some(_) => return Err(Refusal::OtherVm.into()),
-            None => {}
-        }
-        let bound = Transaction::new().when(key.clone(), Is::Absent).put(key.clone(), *vm.as_bytes());
+            None => Is::Absent,
+        };
+        let bound = Transaction::new().when(key.clone(), is).put(key.clone(), *vm.as_bytes());
         if let Outcome::Committed(_) = store.commit(bound)? {
             return Ok(());
         }

@@ -4,11 +4,11 @@
 use time::OffsetDateTime;
 
 use super::protocol::{FenceAnswer, HostAnswer};
+use super::questions::BindKey;
 use super::{Management, failed, refused, refused_by_server};
 use crate::access::{Identity, Role};
 use crate::authority::enrol::server::Unanswered;
 use crate::grant::{RedeemError, VmGeneration, VmId, ledger};
-use crate::objects::id::ObjectId;
 use crate::objects::keeping::KeepingError;
 
 impl Management {
@@ -45,7 +45,8 @@ impl Management {
     }
 
     /// Binds one of the caller's keys to a VM.
-    pub(super) fn bind_key(&self, asker: &Identity, key: ObjectId, vm: VmId) -> Result<(), Unanswered> {
+    pub(super) fn bind_key(&self, asker: &Identity, wanted: &BindKey) -> Result<(), Unanswered> {
+        let &BindKey { key, vm, from } = wanted;
         let unusable = |error: &KeepingError| refused_by_server("objects", error);
         let work = self.brokering.objects.begin().map_err(|error| unusable(&error))?;
         match work.load(key) {
@@ -55,7 +56,7 @@ impl Management {
             }
             Err(error) => return Err(unusable(&error)),
         }
-        ledger::bind(self.store.as_ref(), &key.to_string(), vm).map_err(|error| match error {
+        ledger::bind(self.store.as_ref(), &key.to_string(), vm, from).map_err(|error| match error {
             RedeemError::Refused(refusal) => refused(refusal.code(), format!("key {key}: {refusal}")),
             error => refused_by_server("grants", &error),
         })

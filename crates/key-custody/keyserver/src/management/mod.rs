@@ -168,9 +168,10 @@ impl Management {
             Question::FenceVm(FenceVm { vm, generation }) => {
                 done::<FenceVm>(&self.fence(vm, generation)?, [vm.to_string()])
             }
-            Question::BindKey(BindKey { key, vm }) => {
-                self.bind_key(asker, key, vm)?;
-                done::<BindKey>(&(), [key.to_string(), vm.to_string()])
+            Question::BindKey(wanted) => {
+                self.bind_key(asker, &wanted)?;
+                let vms = std::iter::once(wanted.vm).chain(wanted.from).map(|vm| vm.to_string());
+                done::<BindKey>(&(), std::iter::once(wanted.key.to_string()).chain(vms))
             }
             Question::ScheduleDestruction(ScheduleDestruction { key, delay_seconds, reason }) => {
                 let answer = self.schedule_destruction(asker, key, delay_seconds, &reason)?;

@@ -238,6 +238,9 @@ pub struct BindKey {
     pub key: ObjectId,
     /// The VM.
     pub vm: VmId,
+    /// The VM that it leaves, if it is bound to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<VmId>,
 }
 
 /// Adopts a key of an external provider.

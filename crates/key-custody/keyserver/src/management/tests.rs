@@ -78,7 +78,7 @@ fn every_question() -> Vec<Question> {
         Question::from(HandOvers {}),
         Question::from(Hosts { host: "host1".to_owned() }),
         Question::from(FenceVm { vm, generation: VmGeneration(1) }),
-        Question::from(BindKey { key, vm }),
+        Question::from(BindKey { key, vm, from: None }),
         Question::from(BrokerAdd {
             key: ProviderKey { provider: provider.clone(), key: "1".parse().unwrap(), wrapped: None },
         }),

@@ -64,6 +64,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(inventory::datastore_rebuild))
         .routes(routes!(volumes::volume_limits))
         .routes(routes!(volumes::volume_read))
+        .routes(routes!(volumes::volume_change))
+        .routes(routes!(volumes::volume_show))
         .routes(routes!(inventory::host_show))
         .routes(routes!(inventory::policy_show, inventory::policy_delete))
         .routes(routes!(server::metrics))

@@ -84,9 +84,12 @@ fn a_key_that_was_made_for_a_vm_is_granted_to_no_other() {
     // An unbound object is for every VM whose grant names it.
     redeem(&store, &granted(1, 1, 0)).unwrap();
     redeem(&store, &granted(2, 1, 0)).unwrap();
-    bind(&store, "kek-1", vm(1)).unwrap();
-    bind(&store, "kek-1", vm(1)).unwrap();
-    assert!(matches!(bind(&store, "kek-1", vm(2)), Err(RedeemError::Refused(Refusal::OtherVm))));
+    bind(&store, "kek-1", vm(1), None).unwrap();
+    bind(&store, "kek-1", vm(1), None).unwrap();
+    for from in [None, Some(vm(3))] {
+        let refused = bind(&store, "kek-1", vm(2), from);
+        assert!(matches!(refused, Err(RedeemError::Refused(Refusal::OtherVm))), "{from:?}");
+    }
     let foreign = granted(2, 5, 0);
     assert_eq!(refused(redeem(&store, &foreign)), Refusal::OtherVm);
     // A refused grant is not used: its VM's generation is unchanged.
@@ -95,6 +98,11 @@ fn a_key_that_was_made_for_a_vm_is_granted_to_no_other() {
     drop(store);
     let store = place.open();
     assert_eq!(refused(redeem(&store, &foreign)), Refusal::OtherVm);
+    // Its volume is handed over, and the key with it.
+    bind(&store, "kek-1", vm(2), Some(vm(1))).unwrap();
+    bind(&store, "kek-1", vm(2), Some(vm(1))).unwrap();
+    assert_eq!(refused(redeem(&store, &granted(1, 3, 0))), Refusal::OtherVm);
+    redeem(&store, &granted(2, 6, 0)).unwrap();
     redeem(&store, &granted(1, 3, 0)).unwrap();
 }
 
@@ -115,7 +123,7 @@ fn of_two_redemptions_that_were_prepared_at_a_time_one_is_committed() {
 fn a_redemption_that_was_prepared_before_a_key_was_bound_is_not_committed() {
     let (_place, store) = Place::new();
     let prepared = redemption(store.snapshot().unwrap().as_ref(), &granted(2, 1, 0)).unwrap();
-    bind(&store, "kek-1", VmId::from_bytes([1; 16])).unwrap();
+    bind(&store, "kek-1", VmId::from_bytes([1; 16]), None).unwrap();
     assert!(!matches!(store.commit(prepared).unwrap(), Outcome::Committed(_)));
 }
 

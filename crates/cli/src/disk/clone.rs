@@ -1,0 +1,66 @@
+//! `strongroom disk clone`.
+
+use clap::Args;
+use strongroom_api::Name;
+use strongroom_api::volume::{CloneVolume, Reference, VolumeChange};
+
+use super::{change, parse_reference};
+use crate::api::{ApiArguments, WaitArguments};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// The arguments of `clone`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The new disk has a key of its own. The content is copied, or with --linked shared: the new disk then begins with the \
+files of a snapshot, and takes no space and no time at first. A disk of a VM that runs is cloned from a snapshot, or linked.
+
+Examples:
+  strongroom disk clone data1 data2
+  strongroom disk clone data1 data2 --linked
+  strongroom disk clone web1/disk1 data3 --snapshot before-upgrade"
+)]
+pub struct CloneArguments {
+    /// Name or id of the disk, or VM/DISK for one of a VM
+    #[arg(value_parser = parse_reference)]
+    disk: Reference,
+
+    /// Name of the new disk
+    name: Name,
+
+    /// Name or id of the snapshot to clone [default: the present content of a disk that is not in
+    /// use; with --linked, a snapshot that is made for the clone]
+    #[arg(long, value_name = "SNAPSHOT", value_parser = parse_reference)]
+    snapshot: Option<Reference>,
+
+    /// Share the snapshot's files instead of copying its content
+    #[arg(long)]
+    linked: bool,
+
+    /// Datastore of the same host [default: that of the disk]
+    #[arg(long, value_name = "DATASTORE", conflicts_with = "linked", value_parser = parse_reference)]
+    datastore: Option<Reference>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+impl CloneArguments {
+    pub(super) fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let wish = CloneVolume {
+            volume: self.disk.clone(),
+            name: self.name.clone(),
+            snapshot: self.snapshot.clone(),
+            datastore: self.datastore.clone(),
+            linked: self.linked,
+        };
+        let task = change(&api, VolumeChange::Clone(wish))?;
+        let kind = if self.linked { "linked clone" } else { "clone" };
+        let said = format!("{} is a {kind} of {}", self.name, self.disk);
+        self.wait.finish(&api, output, "cloning", task, said)
+    }
+}
