@@ -38,8 +38,7 @@ fips: ## the same with the FIPS 140-3 validated module of AWS-LC, in target/fips
 test: ## format, lints, every test but the long ones, a slice of fuzzing; what CI runs
 	scripts/install-packages test
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --quiet -- --deny warnings
-	STRONGROOM_BIN=$(tested_program) scripts/run-tests --workspace --lib --bins --tests
+	STRONGROOM_BIN=$(tested_program) scripts/run-tests --lint --workspace --all-targets
 	scripts/fuzz 5 kmip
 
 test-full: ## the same, the long whole-system tests, libvirt and systemd, and every supported file system
