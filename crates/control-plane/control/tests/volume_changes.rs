@@ -194,7 +194,22 @@ fn a_failed_move_is_undone() {
         assert_eq!(vm.spec.disks.len(), 2, "the guest has its disk again");
     }
     done(&site, &control, 14, unbind());
-    done(&site, &control, 15, bind());
+    // A volume that completes the layer of its last snapshot is busy for a while.
+    site.host.lock().snapshot_changes_that_fail = vec!["busy"; 20];
+    done(&site, &control, 15, json!({ "change": "snapshot", "volume": "data1", "name": "monday" }));
+    let monday = json!({ "change": "delete_snapshot", "volume": "data1", "snapshot": "monday" });
+    done(&site, &control, 16, monday);
+    site.host.lock().snapshot_changes_that_fail = vec!["busy"; 20];
+    let copy = json!({ "change": "clone", "volume": "data1", "name": "copy", "linked": true });
+    done(&site, &control, 17, copy);
+    done(&site, &control, 18, json!({ "change": "delete", "volume": "copy" }));
+    done(
+        &site,
+        &control,
+        19,
+        json!({ "change": "delete_snapshot", "volume": "data1", "snapshot": "clone-copy" }),
+    );
+    done(&site, &control, 20, bind());
     assert_eq!(places(&control), ["web1/disk0", "data1 web1/disk1"]);
 }
 

@@ -22,7 +22,7 @@ use strongroom_types::{SnapshotId, VmId};
 use strongroom_vm::QuiesceWithin;
 
 use super::advance::{Next, Step, keep_volumes};
-use super::disks::FAILURES_MAX;
+use super::disks::failures_max;
 use super::observe::Look;
 use super::operate::Operated;
 use super::place::provider_of;
@@ -178,8 +178,7 @@ impl Control {
                 self.turn_with(step, work, vm, draft)
             }
             Operated::Failed(problem) => {
-                let may_pass = matches!(problem.code, ErrorCode::HostFailed | ErrorCode::KeyUnavailable);
-                if !may_pass || from.failures >= FAILURES_MAX || step.task.task.cancelling {
+                if from.failures >= failures_max(problem.code) || step.task.task.cancelling {
                     return self.drop_unmade(step, Some(problem));
                 }
                 let from = CloneOf { failures: from.failures + 1, ..from.clone() };

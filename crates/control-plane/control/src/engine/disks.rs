@@ -32,6 +32,9 @@ use crate::records::{DiskRecord, DiskSealing, TaskRecord, VmRecord, VolumeRecord
 
 /// How often a host may fail, for example by the death of a VM's supervisor, before the task fails.
 pub(super) const FAILURES_MAX: u32 = 5;
+/// How often a volume may be busy, for example with the layer that its last snapshot has closed:
+/// with [`RETRY_PAUSE`] some two minutes.
+const BUSY_MAX: u32 = 60;
 
 impl Control {
     /// Requests another disk for a VM.
@@ -322,9 +325,7 @@ impl Control {
         again: Work,
         failures: u32,
     ) -> Result<Option<Next>, Failure> {
-        // A supervisor that took over may have used the grants itself.
-        let may_pass = matches!(problem.code, ErrorCode::HostFailed | ErrorCode::KeyUnavailable);
-        if !may_pass || failures >= FAILURES_MAX || step.task.task.cancelling {
+        if failures >= failures_max(problem.code) || step.task.task.cancelling {
             return Ok(None);
         }
         let mut task = TaskRecord::clone(&step.task.record);
@@ -332,6 +333,16 @@ impl Control {
         task.task.note = Some(format!("trying again: {problem}"));
         self.inventory.commit(self.draft().replace(&step.task, &task).unchanged(&step.vm))?;
         Ok(Some(Next::Wait(RETRY_PAUSE)))
+    }
+}
+
+/// How often a change of volumes may fail in this way before its task fails.
+pub(super) const fn failures_max(code: ErrorCode) -> u32 {
+    match code {
+        // A supervisor that took over may have used the grants itself.
+        ErrorCode::HostFailed | ErrorCode::KeyUnavailable => FAILURES_MAX,
+        ErrorCode::TooMany => BUSY_MAX,
+        _ => 0,
     }
 }
 

@@ -930,8 +930,7 @@ impl VmKeys for FakeKeys {
         _: &str,
         keys: &[ProviderKey],
     ) -> Result<Vec<Grant>, KeyProblem> {
-        let made_for_another =
-            |made: &(VmId, ProviderKey)| made.0 != vm && keys.iter().any(|key| *key == made.1);
+        let made_for_another = |made: &(VmId, ProviderKey)| made.0 != vm && keys.contains(&made.1);
         if self.lock().made.values().any(made_for_another) {
             return Err(KeyProblem::Refused("a key is bound to another VM".to_owned()));
         }
