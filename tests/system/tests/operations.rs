@@ -70,6 +70,12 @@ const DEEDS: &[Deed] = &[
     deed("vm disk add web1 --size 16M", &["vm disk remove web1 disk2 --yes"]),
     deed("vm disk resize web1 disk1 --size 48M", &[]),
     deed("vm disk import web1 disk1 image.raw --format raw", &[]),
+    deed("disk bind data1 web1", &["disk unbind web1/disk2"]),
+    deed("disk unbind web1/disk1 --name data2", &["disk bind data2 web1"]),
+    deed(
+        "disk clone web1/disk1 data3 --linked",
+        &["disk delete data3 --yes", "vm snapshot delete web1 clone-data3 --yes"],
+    ),
     deed("vm disk remove web1 disk1 --yes", &["vm disk add web1 --size 48M"]),
     deed("vm delete web1 --yes", &[]),
 ];
@@ -121,6 +127,7 @@ fn the_page_of_operations_is_what_the_program_answers() {
         for (runs, with_snapshot) in [(false, false), (false, true), (true, false), (true, true)] {
             let disks = "--disk 64M --disk 32M";
             serving.runs(&format!("vm create web1 --memory 256M --net none {disks} {options} {guest}"));
+            serving.runs(&format!("disk create data1 --size 16M {options}"));
             if with_snapshot {
                 serving.runs("vm snapshot create web1 first");
             }
@@ -130,6 +137,7 @@ fn the_page_of_operations_is_what_the_program_answers() {
             }
             columns.push(DEEDS.iter().map(|deed| answers.to(&serving, deed)).collect::<Vec<_>>());
             let _ = std::fs::remove_file(scratch.path("web1.raw"));
+            serving.runs("disk delete data1 --yes");
             if runs {
                 serving.runs("vm stop web1 --force");
                 serving.runs("vm delete web1 --yes");

@@ -10,9 +10,9 @@ use strongroom_datastore::file::move_volume;
 use strongroom_host::dumps;
 use strongroom_host::orders::{Birth, Report, RequestKind, Task};
 use strongroom_host::protocol::{
-    CloneSource, DiskChange, Dump, Grant, HeldVolume, JudgeRequest, Judgement, KnownVolume, ObservedVm,
-    OperationKind, OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions, TicketRequest,
-    VmSpec, VolumeFacts,
+    CloneSource, DiskChange, DiskName, Dump, Grant, HeldVolume, JudgeRequest, Judgement, KnownVolume,
+    ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions,
+    TicketRequest, VmSpec, VolumeFacts,
 };
 use strongroom_host::vm_directory::{StagedVm, VmRecord, delete_vm};
 use strongroom_host::vm_lock::VmLock;
@@ -298,12 +298,33 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
     }
     let wanted = RequestKind::ChangeDisk { change: change.clone(), known: spec.known_volumes() };
     let task = Task::ChangeDisk { spec: Box::new(spec.clone()), change: change.clone() };
-    let outcome = change_volumes(hostd, job, &spec, changed, wanted, task).await?;
-    if let DiskChange::Unbind { disk, to } = &change {
-        let from = spec.volume_path(disk);
-        move_held(hostd, &spec, to, from, to.path(&spec.datastore)).await?;
+    let outcome = change_volumes(hostd, job, &spec, changed, wanted, task).await;
+    match (&outcome, &change) {
+        (Ok(_), DiskChange::Unbind { disk, to: held }) => give_back(hostd, &spec, disk, held).await?,
+        // What the VM does not have is its holder's again, so that nothing has to be undone.
+        (Err(_), DiskChange::Bind { disk, from: held }) if !has_disk(&spec, &disk.name).await? => {
+            give_back(hostd, &spec, &disk.name, held).await?;
+        }
+        _ => {}
     }
-    Ok(outcome)
+    outcome
+}
+
+/// Whether a VM's directory says that it has this disk.
+async fn has_disk(spec: &VmSpec, disk: &DiskName) -> Result<bool, Problem> {
+    let (directory, vm, disk) = (spec.directory(), spec.id, disk.clone());
+    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(Problem::from)?;
+    Ok(record.spec.disk(&disk).is_some())
+}
+
+/// Moves a disk's volume from a VM's directory to its holder's.
+async fn give_back(
+    hostd: &Arc<Hostd>,
+    spec: &VmSpec,
+    disk: &DiskName,
+    held: &HeldVolume,
+) -> Result<(), Problem> {
+    move_held(hostd, spec, held, spec.volume_path(disk), held.path(&spec.datastore)).await
 }
 
 /// Moves a volume between the directories of its holder and of a VM. Neither it nor anything else

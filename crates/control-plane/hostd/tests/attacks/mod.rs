@@ -188,9 +188,10 @@ pub fn bound_volumes() {
     };
     let bind = || with(DiskChange::Bind { disk: Box::new(disk.clone()), from: home.clone() }, &spec);
     let undo = || {
+        assert!(place.symlink_metadata().is_ok(), "it is where it was");
         let unbind = DiskChange::Unbind { disk: disk.name.clone(), to: home.clone() };
         host.done(&spec, 0, with(unbind, &spec));
-        assert!(place.symlink_metadata().is_ok(), "it is where it was");
+        assert!(place.symlink_metadata().is_ok(), "it is still there");
         assert_eq!(host.read(&spec).disks.len(), 1);
     };
     let aside = spec.datastore.join("aside");
