@@ -74,6 +74,19 @@ fn a_disk_goes_from_one_running_vm_to_another_with_its_content() {
     }
     drop(console);
     serving.runs("vm stop web2 --force");
+    // A copy in plain text, and one of that with a key and tags.
+    let in_ds = || datastore::occurrences(&scratch.path("ds"), MARKER.as_bytes());
+    serving.runs("disk clone data1 open1 --unencrypted");
+    assert_ne!(in_ds(), 0);
+    let told = serving.runs("event list");
+    assert!(told.contains("volume open1 is an unencrypted copy of what is encrypted"), "{told}");
+    serving.runs("disk clone open1 data5 --encrypt --integrity");
+    serving.runs("disk delete open1 --yes");
+    assert_eq!(in_ds(), 0);
+    assert!(!serving.json("volume info ds/data5/disk0")["encryption"].is_null());
+    serving.runs("disk clone data5 open2 --unencrypted");
+    assert_ne!(in_ds(), 0);
+    serving.runs("disk delete open2 --yes");
     // A lost inventory finds the disks that no VM has again, as such.
     serving.runs("disk unbind web2/disk1");
     let listed = serving.runs("disk list");

@@ -8,6 +8,7 @@ use super::{change, parse_reference};
 use crate::api::{ApiArguments, WaitArguments};
 use crate::error::CliError;
 use crate::output::Output;
+use crate::vm::SealingArguments;
 
 /// The arguments of `clone`.
 #[derive(Debug, Args)]
@@ -42,6 +43,9 @@ pub struct CloneArguments {
     datastore: Option<Reference>,
 
     #[command(flatten)]
+    sealing: SealingArguments,
+
+    #[command(flatten)]
     wait: WaitArguments,
 
     #[command(flatten)]
@@ -57,6 +61,9 @@ impl CloneArguments {
             snapshot: self.snapshot.clone(),
             datastore: self.datastore.clone(),
             linked: self.linked,
+            encrypted: self.sealing.encrypted(),
+            integrity: self.sealing.integrity(),
+            key_provider: self.sealing.key_provider(),
         };
         let task = change(&api, VolumeChange::Clone(wish))?;
         let kind = if self.linked { "linked clone" } else { "clone" };

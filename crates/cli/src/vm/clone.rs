@@ -4,6 +4,7 @@ use clap::Args;
 use strongroom_api::Name;
 use strongroom_api::vm::CloneVm;
 
+use super::clone_sealing::SealingArguments;
 use super::quiesce::QuiesceArguments;
 use crate::api::{ApiArguments, WaitArguments, segment};
 use crate::error::CliError;
@@ -20,8 +21,12 @@ A linked clone copies nothing: its disks begin with the files of a snapshot, whi
 key. Writes go to the clone alone. It takes no space and no time at first, and the VM is not deleted before it. With --quiesce, the guest \
 agent of a VM that runs freezes the guest's file systems while the snapshot for the clone is made.
 
+A copy can be stored otherwise than its origin: --encrypt makes an encrypted VM of one that is not, and --unencrypted the reverse, \
+which the event log has. Nothing of the origin changes.
+
 Examples:
   strongroom vm clone web1 web2
+  strongroom vm clone old1 sealed1 --encrypt
   strongroom vm clone web1 web2 --linked
   strongroom vm clone web1 web2 --snapshot before-upgrade"
 )]
@@ -46,6 +51,9 @@ pub struct CloneArguments {
     datastore: Option<String>,
 
     #[command(flatten)]
+    sealing: SealingArguments,
+
+    #[command(flatten)]
     quiesce: QuiesceArguments,
 
     #[command(flatten)]
@@ -62,7 +70,17 @@ impl CloneArguments {
         let api = self.api.connect()?;
         let (snapshot, datastore) = (snapshot.clone(), datastore.clone());
         let quiesce_within_s = self.quiesce.within();
-        let wish = CloneVm { name: name.clone(), snapshot, datastore, linked: *linked, quiesce_within_s };
+        let sealing = &self.sealing;
+        let wish = CloneVm {
+            name: name.clone(),
+            snapshot,
+            datastore,
+            linked: *linked,
+            quiesce_within_s,
+            encrypted: sealing.encrypted(),
+            integrity: sealing.integrity(),
+            key_provider: sealing.key_provider(),
+        };
         let task = api.post(&format!("/v1/vms/{}/clone", segment(vm)), &wish)?;
         let kind = if *linked { "linked clone" } else { "clone" };
         let said = format!("{name} is a {kind} of {vm}; `strongroom vm start {name}` starts it");

@@ -3,6 +3,7 @@
 
 mod check;
 mod clone;
+mod clone_sealing;
 mod console;
 mod create;
 mod disk;
@@ -30,6 +31,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+pub use self::clone_sealing::SealingArguments;
 pub use self::options::parse_disk;
 pub use self::remove::is_meant;
 use crate::error::CliError;

@@ -447,6 +447,15 @@ pub struct CloneVolume {
     /// the origin first gets one that is named after the clone.
     #[serde(default)]
     pub linked: bool,
+    /// Whether it is encrypted; as its origin without. Only for a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encrypted: Option<bool>,
+    /// Whether each block has a keyed tag; as in its origin without. Only for a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub integrity: Option<bool>,
+    /// The provider of its key; that of its origin without. Only for a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_provider: Option<Name>,
 }
 
 /// A request to make a volume larger.

@@ -65,7 +65,16 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
             control.clone_vm(
                 by,
                 NAMES[of],
-                &CloneVm { name, snapshot: None, datastore: None, linked, quiesce_within_s: None },
+                &CloneVm {
+                    name,
+                    snapshot: None,
+                    datastore: None,
+                    linked,
+                    quiesce_within_s: None,
+                    encrypted: None,
+                    integrity: None,
+                    key_provider: None,
+                },
             )
         }
         Act::Start(vm) => control.start_vm(by, NAMES[vm], &StartVm::default()),

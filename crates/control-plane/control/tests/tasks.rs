@@ -673,6 +673,9 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
         datastore: None,
         linked: false,
         quiesce_within_s: None,
+        encrypted: None,
+        integrity: None,
+        key_provider: None,
     };
     assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web1", None))), ErrorCode::NameTaken);
     assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web2", Some("none")))), ErrorCode::NotFound);
@@ -744,6 +747,9 @@ fn link(name: &str) -> CloneVm {
         datastore: None,
         linked: true,
         quiesce_within_s: None,
+        encrypted: None,
+        integrity: None,
+        key_provider: None,
     }
 }
 

@@ -172,6 +172,43 @@ fn what_vms_do_not_take_over_stays_where_it_is() {
 }
 
 #[test]
+fn a_copy_is_sealed_as_it_was_asked_for() {
+    let site = Site::new();
+    let control = with_vm(&site);
+    let create = |number, name: &str, encrypted: bool| {
+        let wish = json!({ "change": "create", "name": name, "size_bytes": 1 << 20, "encrypted": encrypted });
+        done(&site, &control, number, wish);
+    };
+    create(10, "clear", false);
+    create(11, "sealed", true);
+    let clone = |of: &str, name: &str, sealing: Value| json!({ "change": "clone", "volume": of, "name": name, "sealing": sealing });
+    done(&site, &control, 20, clone("clear", "a", json!({ "encrypted": true, "integrity": true })));
+    done(&site, &control, 21, clone("sealed", "b", json!({ "encrypted": false })));
+    done(&site, &control, 22, clone("a", "c", json!({})));
+    let encrypted = |name: &str| control.show_volume(name).unwrap().volume.encrypted;
+    assert_eq!(["a", "b", "c", "clear", "sealed"].map(encrypted), [true, false, true, false, true]);
+    {
+        let host = site.host.lock();
+        let tagged = |name: &str| {
+            host.vms.values().any(|vm| vm.spec.name.as_str() == name && vm.spec.disks[0].integrity)
+        };
+        assert_eq!(["a", "b", "c"].map(tagged), [true, false, true]);
+    }
+    let index = control.inventory.read();
+    let told: Vec<_> = index.events().iter().filter(|event| event.kind == "vm.copied_in_the_clear").collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].message, "volume b is an unencrypted copy of what is encrypted, by test");
+    drop(index);
+    let linked =
+        json!({ "change": "clone", "volume": "sealed", "name": "d", "linked": true, "encrypted": false });
+    assert_eq!(refused(&control, 30, linked).code, ErrorCode::Invalid);
+    let tags = clone("sealed", "d", json!({ "encrypted": false, "integrity": true }));
+    assert_eq!(refused(&control, 31, tags).code, ErrorCode::Invalid);
+    let away = clone("clear", "d", json!({ "encrypted": true, "key_provider": "nowhere" }));
+    assert_eq!(refused(&control, 32, away).code, ErrorCode::NotFound);
+}
+
+#[test]
 fn a_failed_move_is_undone() {
     let site = Site::new();
     let control = with_vm(&site);

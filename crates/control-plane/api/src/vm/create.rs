@@ -93,6 +93,15 @@ pub struct CloneVm {
     /// made, for which it has so many seconds; only if one is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiesce_within_s: Option<QuiesceWithin>,
+    /// Whether it is encrypted; as its origin without. Only for a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encrypted: Option<bool>,
+    /// Whether each block has a keyed tag; as in its origin without. Only for a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub integrity: Option<bool>,
+    /// The provider of its key; that of its origin without. Only for a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_provider: Option<Name>,
 }
 
 /// A request that a VM becomes a template: it is off, can be cloned, and is neither started nor

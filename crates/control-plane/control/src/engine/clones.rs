@@ -19,7 +19,8 @@ use strongroom_host::protocol::{
     CloneSource, DiskName, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
 };
 use strongroom_types::{SnapshotId, VmId};
-use strongroom_vm::QuiesceWithin;
+use strongroom_vm::{DiskKind, QuiesceWithin};
+use uuid::Uuid;
 
 use super::advance::{Next, Step, keep_volumes};
 use super::disks::failures_max;
@@ -32,7 +33,7 @@ use super::wishes::{Caller, idle_vm, state, volumes_settled};
 use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::problems;
-use crate::records::{CloneOf, DiskSealing, TaskRecord, VmRecord, Work};
+use crate::records::{CloneOf, DiskRecord, DiskSealing, TaskRecord, VmRecord, Work};
 
 /// What a clone begins with.
 pub(super) struct CloneWish<'a> {
@@ -40,9 +41,82 @@ pub(super) struct CloneWish<'a> {
     pub(super) snapshot: Option<&'a str>,
     pub(super) linked: bool,
     pub(super) quiesce_within_s: Option<QuiesceWithin>,
+    pub(super) sealing: CloneSealing,
+}
+
+/// How a copy is stored; what is absent is as in its origin.
+#[derive(PartialEq, Eq, Default)]
+pub(super) struct CloneSealing {
+    pub(super) encrypted: Option<bool>,
+    pub(super) integrity: Option<bool>,
+    pub(super) key_provider: Option<Name>,
 }
 
 impl CloneWish<'_> {
+    /// How a copy of these disks of a VM or volume is sealed.
+    pub(super) fn encryption(
+        &self,
+        origin: &VmRecord,
+        disks: &[DiskRecord],
+    ) -> Result<EncryptionWish, Problem> {
+        let asked = &self.sealing;
+        if self.linked && *asked != CloneSealing::default() {
+            let message = "a linked clone shares layers, which stay as they are";
+            return Err(problems::invalid(message)
+                .next("leave out `encrypted`, `integrity` and `key_provider`, or make a full clone"));
+        }
+        let mut sealed = disks.iter().filter(|disk| disk.sealing != DiskSealing::Clear);
+        let (key, count) = (sealed.clone().find_map(|disk| disk.sealing.key()), sealed.by_ref().count());
+        if asked.encrypted.is_none() && count > 0 && count < disks.len() {
+            let message =
+                format!("some disks of {} are encrypted, and others are not", problems::called(origin));
+            return Err(problems::conflict(message)
+                .next("say how all of the copy are to be stored: --encrypt or --unencrypted"));
+        }
+        let encrypted = asked.encrypted.unwrap_or(count > 0);
+        let of_origin = || key.map(provider_of).transpose();
+        let provider = match &asked.key_provider {
+            Some(provider) => Some(provider.clone()),
+            None if encrypted => of_origin()?,
+            None => None,
+        };
+        Ok(EncryptionWish { encrypted, provider, key: None })
+    }
+
+    /// The request for a copy of a disk, sealed in this way.
+    pub(super) fn copy_of(&self, disk: &DiskRecord, encryption: &EncryptionWish) -> AddDisk {
+        let asked = self.sealing.integrity;
+        let as_before = disk.integrity && encryption.encrypted;
+        AddDisk {
+            size_bytes: disk.size,
+            kind: disk.kind,
+            frontend: disk.frontend,
+            fill: false,
+            integrity: asked.map_or(as_before, |asked| asked && disk.kind == DiskKind::Data),
+        }
+    }
+
+    /// An event that says that a copy of what is encrypted is not, if that is so.
+    pub(super) fn told_clear(
+        &self,
+        draft: Draft,
+        disks: &[DiskRecord],
+        clone: &VmRecord,
+        caller: &Caller,
+        task: Uuid,
+    ) -> Draft {
+        let was_sealed = disks.iter().any(|disk| disk.sealing != DiskSealing::Clear);
+        if !was_sealed || clone.hardware.encrypted() {
+            return draft;
+        }
+        let message = format!(
+            "{} is an unencrypted copy of what is encrypted, by {}",
+            problems::called(clone),
+            caller.name
+        );
+        draft.event("vm.copied_in_the_clear", &clone.object(), message, Some(task))
+    }
+
     /// Checks that the clone can be made where it is placed.
     pub(super) fn check_place(&self, origin: &VmRecord, clone: &VmRecord) -> Result<(), Problem> {
         let called = problems::called(origin);
@@ -72,6 +146,7 @@ impl Control {
     /// # Errors
     /// [`Problem`].
     pub fn clone_vm(&self, caller: &Caller, named: &str, wish: &CloneVm) -> Result<Task, Problem> {
+        self.has_provider_of(wish.key_provider.as_ref())?;
         self.wish(caller, |index, id| {
             name_is_free(index, &wish.name)?;
             let origin = idle_vm(index, named)?;
@@ -80,9 +155,14 @@ impl Control {
                 snapshot: wish.snapshot.as_deref(),
                 linked: wish.linked,
                 quiesce_within_s: wish.quiesce_within_s,
+                sealing: CloneSealing {
+                    encrypted: wish.encrypted,
+                    integrity: wish.integrity,
+                    key_provider: wish.key_provider.clone(),
+                },
             };
             let content = self.content_of_clone(index, origin, &wanted)?;
-            let mut vm = self.place(index, &like(origin, wish)?, id)?;
+            let mut vm = self.place(index, &like(origin, wish, &wanted)?, id)?;
             wanted.check_place(origin, &vm)?;
             vm.origin = Some(origin.lineage_of_clone(wish.linked));
             for (disk, of) in vm.hardware.disks.iter_mut().zip(&origin.hardware.disks) {
@@ -90,6 +170,7 @@ impl Control {
             }
             let task = self.task(id, TaskKind::VmClone, vm.object(), caller);
             let mut draft = self.draft().create_named(&vm);
+            draft = wanted.told_clear(draft, &origin.hardware.disks, &vm, caller, id);
             let CloneContent { snapshot, new_snapshot } = content;
             if new_snapshot.is_some() {
                 draft =
@@ -100,6 +181,11 @@ impl Control {
             let work = Work::Create { fill: Vec::new(), from: Some(from) };
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft))
         })
+    }
+
+    /// Checks that the key provider of a copy exists.
+    pub(super) fn has_provider_of(&self, provider: Option<&Name>) -> Result<(), Problem> {
+        provider.map_or(Ok(()), |provider| self.must_be_provider(provider))
     }
 
     /// Returns the content of a clone: a snapshot of its origin, a new one, or what the origin has
@@ -226,21 +312,9 @@ fn snapshot_for(all: &VmSnapshots, clone: &Name) -> Result<NewVmSnapshot, Proble
 }
 
 /// The request for a VM with the hardware of another one.
-fn like(origin: &VmRecord, wish: &CloneVm) -> Result<CreateVm, Problem> {
+fn like(origin: &VmRecord, wish: &CloneVm, wanted: &CloneWish<'_>) -> Result<CreateVm, Problem> {
     let hardware = &origin.hardware;
-    let sealed = hardware.disks.iter().find(|disk| disk.sealing != DiskSealing::Clear);
-    if sealed.is_some() && hardware.disks.iter().any(|disk| disk.sealing == DiskSealing::Clear) {
-        let message = format!("some disks of VM {} are encrypted, and others are not", origin.name);
-        return Err(problems::conflict(message).next("export its disks, and make VMs of the images"));
-    }
-    let provider = sealed.and_then(|disk| disk.sealing.key()).map(provider_of).transpose()?;
-    let disk = |disk: &crate::records::DiskRecord| AddDisk {
-        size_bytes: disk.size,
-        kind: disk.kind,
-        frontend: disk.frontend,
-        fill: false,
-        integrity: disk.integrity,
-    };
+    let encryption = wanted.encryption(origin, &hardware.disks)?;
     Ok(CreateVm {
         name: wish.name.clone(),
         datastore: Some(wish.datastore.clone().unwrap_or_else(|| origin.datastore.to_string())),
@@ -249,14 +323,14 @@ fn like(origin: &VmRecord, wish: &CloneVm) -> Result<CreateVm, Problem> {
         firmware: hardware.firmware,
         cpus: hardware.cpus,
         memory_bytes: hardware.memory,
-        disks: hardware.disks.iter().map(disk).collect(),
+        disks: hardware.disks.iter().map(|disk| wanted.copy_of(disk, &encryption)).collect(),
         nics: Some(hardware.nics.iter().map(|nic| Nic { mac: None, ..nic.clone() }).collect()),
         tpm: hardware.tpm,
         seed: hardware.seed,
         fill_seed: false,
         boot: hardware.boot.clone(),
         cdrom: hardware.cdrom.clone(),
-        encryption: EncryptionWish { encrypted: sealed.is_some(), provider, key: None },
+        encryption,
         restart: origin.restart,
     })
 }

@@ -30,11 +30,11 @@ use strongroom_types::{SnapshotId, VmId};
 use strongroom_vm::{Board, Cpus, DiskKind, MemorySize};
 
 use super::advance::{End, Next, Step, keep_volumes, without_vm};
-use super::clones::CloneWish;
+use super::clones::{CloneSealing, CloneWish};
 use super::disks::{FAILURES_MAX, change_disk, disk_of};
 use super::observe::Look;
 use super::operate::Operated;
-use super::place::{check, provider_of};
+use super::place::check;
 use super::snapshots::{numbered, snapshot_in, snapshots_of, told_problem};
 use super::templates::{linked_clones, refuse_of_template, without_clones};
 use super::wishes::{Caller, idle, idle_vm, suspended, volumes_settled};
@@ -109,6 +109,7 @@ impl Control {
     }
 
     fn clone_volume(&self, caller: &Caller, wish: &CloneVolume) -> Result<Task, Problem> {
+        self.has_provider_of(wish.key_provider.as_ref())?;
         self.wish(caller, |index, id| {
             name_is_free(index, &wish.name)?;
             let Found { owner, disk } = find(index, wish.volume.as_str())?;
@@ -118,21 +119,20 @@ impl Control {
                 snapshot: wish.snapshot.as_ref().map(|snapshot| snapshot.as_str()),
                 linked: wish.linked,
                 quiesce_within_s: None,
+                sealing: CloneSealing {
+                    encrypted: wish.encrypted,
+                    integrity: wish.integrity,
+                    key_provider: wish.key_provider.clone(),
+                },
             };
             let content = self.content_of_clone(index, owner, &wanted)?;
-            let copy = AddDisk {
-                size_bytes: disk.size,
-                kind: disk.kind,
-                frontend: disk.frontend,
-                fill: false,
-                integrity: disk.integrity,
-            };
             if disk.kind == DiskKind::Swap {
                 let message = format!("{} is a swap disk, which keeps nothing", disk.name);
                 return Err(problems::conflict(message).next("clone a disk that keeps data"));
             }
-            let provider = disk.sealing.key().map(provider_of).transpose()?;
-            let encryption = EncryptionWish { encrypted: provider.is_some(), provider, key: None };
+            let of = std::slice::from_ref(disk);
+            let encryption = wanted.encryption(owner, of)?;
+            let copy = wanted.copy_of(disk, &encryption);
             let datastore =
                 wish.datastore.as_ref().map_or_else(|| owner.datastore.to_string(), ToString::to_string);
             let made = holder(&wish.name, Some(datastore), vec![copy], encryption);
@@ -143,7 +143,7 @@ impl Control {
                 (copy.name, copy.thick) = (disk.name.clone(), disk.thick);
             }
             let task = self.task(id, TaskKind::VolumeClone, made.object(), caller);
-            let mut draft = self.draft().create_named(&made);
+            let mut draft = wanted.told_clear(self.draft().create_named(&made), of, &made, caller, id);
             if content.new_snapshot.is_some() {
                 draft = draft.replace(owner, &VmRecord { task: Some(id), ..VmRecord::clone(&owner.record) });
             }
