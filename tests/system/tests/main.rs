@@ -49,6 +49,7 @@ mod operations;
 mod planes;
 mod provider_secrets;
 mod reconnects_after_the_server_is_killed;
+mod reencrypts_volumes;
 mod rekeys_volumes;
 mod removed_while_served;
 mod secrets;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use strongroom_datastore::file::{DescribedVolume, Descriptor, Integrity, Provisioning};
+use strongroom_datastore::file::{DescribedVolume, Descriptor, Integrity, Provisioning, Reencrypting};
 use strongroom_keys::KekSource;
 use strongroom_worker::control::{Status, status_of};
 
@@ -28,6 +28,8 @@ pub struct VolumeFacts {
     pub encryption: Option<EncryptionFacts>,
     /// How its blocks are tagged; `None` if they are not.
     pub integrity: Option<Integrity>,
+    /// The re-encryption that is under way; `None` if there is none.
+    pub reencrypting: Option<ReencryptionFacts>,
     /// The count of its descriptors so far.
     pub generation: u64,
     /// When it was made.
@@ -36,6 +38,17 @@ pub struct VolumeFacts {
     pub layers: usize,
     /// The process that exposes it; `None` if there is none, with --read-only, or if it is unknown.
     pub exposure: Option<Status>,
+}
+
+/// How far a re-encryption is.
+#[derive(Debug, Serialize)]
+pub struct ReencryptionFacts {
+    /// `encrypted`: its layers get other data keys; `clear`: they lose their encryption.
+    pub to: &'static str,
+    /// Layers that are still to be rewritten.
+    pub left_layers: usize,
+    /// All of its layers.
+    pub layers: usize,
 }
 
 /// How a volume is encrypted.
@@ -71,12 +84,22 @@ impl From<&DescribedVolume> for VolumeFacts {
             provisioning: provisioning_name(descriptor.provisioning),
             encryption: encryption_facts(descriptor),
             integrity: descriptor.layer(descriptor.top).and_then(|layer| layer.integrity),
+            reencrypting: reencryption_facts(descriptor),
             generation: descriptor.generation,
             created_unix_seconds: descriptor.created_unix_seconds,
             layers: descriptor.layers.len(),
             exposure: status_of(&volume.path),
         }
     }
+}
+
+fn reencryption_facts(descriptor: &Descriptor) -> Option<ReencryptionFacts> {
+    let to = match descriptor.reencrypting? {
+        Reencrypting::Encrypted { .. } => "encrypted",
+        Reencrypting::Clear {} => "clear",
+    };
+    let left_layers = descriptor.layers.iter().filter(|layer| !descriptor.is_reencrypted(layer)).count();
+    Some(ReencryptionFacts { to, left_layers, layers: descriptor.layers.len() })
 }
 
 fn encryption_facts(descriptor: &Descriptor) -> Option<EncryptionFacts> {

@@ -13,7 +13,7 @@ use strongroom_types::{SnapshotName, display_bytes, without_numbers};
 use strongroom_worker::condition::{Condition, State};
 use strongroom_worker::control::{KeyStatus, statistics_of};
 
-use super::describe::VolumeFacts;
+use super::describe::{ReencryptionFacts, VolumeFacts};
 use super::open::FreshnessArguments;
 use super::snapshot::{WAITS_FOR_OTHERS, in_words};
 use super::statistics::StatisticsFacts;
@@ -121,7 +121,9 @@ impl fmt::Display for Info {
                     _ => format!("a {}", facts.key_source.replace('_', " ")),
                 };
                 writeln!(f, "  key           from {source}, id {}", facts.kek_id)?;
-                if let Some(next) = &facts.next_kek_id {
+                if let Some(next) = &facts.next_kek_id
+                    && volume.reencrypting.is_none()
+                {
                     writeln!(
                         f,
                         "  next key      id {next}; finish with 'volume rekey --kek', either opens the volume"
@@ -142,6 +144,13 @@ impl fmt::Display for Info {
                 writeln!(f, "  integrity     a tag of each block, erased ones too (HMAC-SHA256, 128 bits)")?;
             }
             None => writeln!(f, "  integrity     none: reads notice no damage")?,
+        }
+        if let Some(ReencryptionFacts { left_layers, layers, .. }) = &volume.reencrypting {
+            writeln!(
+                f,
+                "  re-encryption {left_layers} of {layers} layers are left; repeat the command that began it, or end it with \
+                 'volume rekey --data --cancel'"
+            )?;
         }
         writeln!(f, "  volume id     {}", volume.volume_id)?;
         writeln!(f, "  generation    {}", volume.generation)?;

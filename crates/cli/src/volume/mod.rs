@@ -3,8 +3,10 @@
 pub mod attach;
 pub mod check;
 mod create;
+mod decrypt;
 mod delete;
 pub mod describe;
+mod encrypt;
 mod export;
 pub mod expose;
 mod expose_memory;
@@ -15,6 +17,7 @@ mod info;
 mod key_events;
 mod list;
 pub mod open;
+mod reencrypt;
 pub mod rekey;
 mod resize;
 mod snapshot;
@@ -50,8 +53,13 @@ pub enum VolumeCommand {
     Resize(resize::ResizeArguments),
     /// Upgrade the worker of an exposed volume to the installed program
     Upgrade(upgrade::UpgradeArguments),
-    /// Move volumes to new keys, even while they are exposed; no data is copied
+    /// Move volumes to new keys, even while they are exposed; with --data, rewrite a volume under
+    /// new data keys
     Rekey(Box<rekey::RekeyArguments>),
+    /// Encrypt an unencrypted volume with its snapshots
+    Encrypt(Box<encrypt::EncryptArguments>),
+    /// Remove the encryption of a volume and its snapshots
+    Decrypt(Box<decrypt::DecryptArguments>),
     /// Check a volume for damage, without changing it
     Check(check::CheckArguments),
     /// Create, list, revert to and delete snapshots of a volume
@@ -79,6 +87,8 @@ impl VolumeCommand {
             Self::Resize(arguments) => arguments.run(output),
             Self::Upgrade(arguments) => arguments.run(output),
             Self::Rekey(arguments) => return arguments.run(output),
+            Self::Encrypt(arguments) => arguments.run(output),
+            Self::Decrypt(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Snapshot(command) => command.run(output),
             Self::Import(arguments) => arguments.run(output),

@@ -7,14 +7,18 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_jobs::reencrypt::NewSeal;
 use strongroom_jobs::rekey::{Rekey, Rekeyed, RekeyedVolume, ReplacedKek, Volumes};
 use strongroom_jobs::{FailedVolume, KeyRefusal, NewKeySource};
 use strongroom_keys::ProviderName;
 use strongroom_libvirt::Service;
 use strongroom_memory::secret::SecretBytes;
 use strongroom_processes::Signals;
+use strongroom_worker::Throttle;
 
 use super::open::{FreshnessArguments, LockArguments};
+use super::reencrypt::Reencryption;
+use super::snapshot::parse_rate;
 use crate::error::CliError;
 use crate::keys::{KeyArguments, ask_twice, read_passphrase};
 use crate::output::Output;
@@ -22,7 +26,7 @@ use crate::output::Output;
 /// The arguments of `rekey`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "No data is copied: only the data keys are wrapped again. Each key is replaced by one \
+    after_help = "With --kek no data is copied: only the data keys are wrapped again. Each key is replaced by one \
 new key: volumes that shared a key share the new one. Volumes may be exposed meanwhile. If the job is \
 interrupted or killed, run it again to continue; until a volume is done, the old key opens it. Volumes \
 whose present keys are given in different ways (a key file, a passphrase) need one command each; a key \
@@ -31,10 +35,18 @@ provider's keys are found automatically.
 The old key still opens old copies of the volume's descriptor. If it was compromised, destroy it where \
 it is stored.
 
+With --data one volume, with its snapshots, is rewritten under new data keys, one layer after the other; \
+the datastore needs room for the largest layer once more. If the command is interrupted or killed, run it \
+again to continue; --cancel leaves a volume that is not exposed under the key that it had. Without a new key \
+(--to-...) the new data keys are under the present one, which still opens old data keys in old copies of \
+the descriptor. With one, no data key is ever under both, and until the volume is done it does not open. \
+An exposed volume gets its new key first, and is used meanwhile: the job works half of the time.
+
 Examples:
   strongroom volume rekey --kek ./ds/vm1 --to-key-provider corp
   strongroom volume rekey --kek --datastore ./ds --key-file old.key --to-key-provider corp
-  strongroom volume rekey --kek ./ds/vm1 ./ds/vm2 --passphrase-fd 3 3<old --to-key-file new.key"
+  strongroom volume rekey --kek ./ds/vm1 ./ds/vm2 --passphrase-fd 3 3<old --to-key-file new.key
+  strongroom volume rekey --data ./ds/vm1 --key-file old.key --to-key-file new.key"
 )]
 pub struct RekeyArguments {
     /// Paths of the volumes
@@ -45,9 +57,21 @@ pub struct RekeyArguments {
     #[arg(long, value_name = "DIR")]
     datastore: Option<PathBuf>,
 
-    /// Replace the key-encryption key, which wraps the data keys
-    #[arg(long, required = true)]
+    /// Replace the key-encryption key, which wraps the data keys; no data is copied
+    #[arg(long, required_unless_present = "data", conflicts_with = "data", requires = "TargetArguments")]
     kek: bool,
+
+    /// Replace the data keys: every block of the volume and its snapshots is rewritten
+    #[arg(long, conflicts_with = "datastore")]
+    data: bool,
+
+    /// The most bytes per second that --data writes while the volume is exposed, as in 50M
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate, requires = "data")]
+    rate: Option<u64>,
+
+    /// End a --data that was interrupted, and leave the volume under the key that it had
+    #[arg(long, requires = "data")]
+    cancel: bool,
 
     #[command(flatten)]
     target: TargetArguments,
@@ -64,8 +88,8 @@ pub struct RekeyArguments {
 
 /// The source of the new keys.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-struct TargetArguments {
+#[group(multiple = false)]
+pub struct TargetArguments {
     /// Create the new keys at key provider NAME
     #[arg(long, value_name = "NAME")]
     to_key_provider: Option<ProviderName>,
@@ -113,6 +137,9 @@ impl fmt::Display for Answer {
 impl RekeyArguments {
     /// Moves the volumes. The exit status tells whether all were moved.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
+        if self.data {
+            return self.reencrypt(output).map(|()| ExitCode::SUCCESS);
+        }
         let volumes = match &self.datastore {
             None => Volumes::these(&self.paths)?,
             Some(datastore) => Volumes::of_datastore(datastore)?,
@@ -145,11 +172,36 @@ impl RekeyArguments {
         output.answer(&Answer(rekeyed))?;
         Ok(if finished { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+
+    /// Gives one volume other data keys.
+    fn reencrypt(&self, output: &Output) -> Result<(), CliError> {
+        let [path] = self.paths.as_slice() else {
+            return Err(CliError::Usage("--data takes one volume; call it once for each".to_owned()));
+        };
+        let ask = || Ok(self.target.passphrase()?);
+        let source = self.target.source(&ask);
+        let command = Reencryption {
+            path,
+            to: if self.target.are_given() { NewSeal::NewKek(&source) } else { NewSeal::SameKek },
+            integrity: false,
+            throttle: Throttle { bytes_per_second: self.rate, ..Throttle::default() },
+            key: &self.key,
+            freshness: self.freshness,
+            lock: self.lock,
+        };
+        if self.cancel { command.cancel(output) } else { command.run(output) }
+    }
 }
 
 impl TargetArguments {
+    /// Whether any source is given.
+    fn are_given(&self) -> bool {
+        let Self { to_key_provider, to_key_file, to_passphrase_fd, to_passphrase } = self;
+        to_key_provider.is_some() || to_key_file.is_some() || to_passphrase_fd.is_some() || *to_passphrase
+    }
+
     /// The source of the new keys; `ask` returns the new passphrase.
-    fn source<'a>(&self, ask: &'a dyn Fn() -> Result<SecretBytes, KeyRefusal>) -> NewKeySource<'a> {
+    pub fn source<'a>(&self, ask: &'a dyn Fn() -> Result<SecretBytes, KeyRefusal>) -> NewKeySource<'a> {
         match (&self.to_key_provider, &self.to_key_file) {
             (Some(provider), _) => NewKeySource::Provider(provider.clone()),
             (None, Some(file)) => NewKeySource::KeyFile(file.clone()),
@@ -158,7 +210,7 @@ impl TargetArguments {
     }
 
     /// The new passphrase, from a descriptor or a person.
-    fn passphrase(&self) -> Result<SecretBytes, CliError> {
+    pub fn passphrase(&self) -> Result<SecretBytes, CliError> {
         match self.to_passphrase_fd {
             Some(descriptor) => read_passphrase(descriptor),
             None => ask_twice(Path::new("the volumes")),

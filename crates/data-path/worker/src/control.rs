@@ -17,10 +17,10 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
-use strongroom_datastore::file::CONTROL_SOCKET;
+use strongroom_datastore::file::{CONTROL_SOCKET, LayerRecord};
 use strongroom_keys::{KekSource, LeaseStatus, ProviderKeyId, ProviderName};
 use strongroom_statistics::Snapshot;
-use strongroom_types::{KekId, SnapshotId, SnapshotName, VolumeSize};
+use strongroom_types::{KekId, LayerId, SnapshotId, SnapshotName, VolumeSize};
 use strongroom_wire::Formats;
 use thiserror::Error;
 
@@ -115,6 +115,13 @@ pub enum Request {
         /// The least generation that the caller knows to exist.
         least_generation: u64,
     },
+    /// Do a step of a re-encryption, whose layers the caller rewrites.
+    Reencrypt {
+        /// The step.
+        act: ReencryptAct,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
     /// Move the volume to another KEK. It comes in a pipe, whose reading end is sent with the line;
     /// without a pipe it is fetched from its provider.
     Rewrap {
@@ -137,6 +144,24 @@ pub enum MergeAct {
     },
     /// Wait until it is started again, or the volume is exposed again. What is copied stays.
     Pause,
+}
+
+/// A step of a re-encryption.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReencryptAct {
+    /// Mark the volume, and put a new top on it. Asked again, it tells whether its layers can be
+    /// rewritten.
+    Begin,
+    /// Put a rewritten layer in the place of the old one.
+    Replace {
+        /// The old layer.
+        old: LayerId,
+        /// The new one, with its DEK in an envelope under the volume's KEK.
+        new: Box<LayerRecord>,
+    },
+    /// Remove the mark: all layers are done.
+    Finish,
 }
 
 /// The id and source of a new KEK. Nothing here is secret.
@@ -206,6 +231,19 @@ pub enum Answer {
     Merging(MergeStatus),
     /// There are no layers to merge.
     NothingToMerge,
+    /// The volume is being re-encrypted.
+    Reencrypting {
+        /// Whether its layers can be rewritten: the top has a new key, and those below are
+        /// complete.
+        is_ready: bool,
+        /// The descriptor's generation now.
+        generation: u64,
+    },
+    /// The volume is re-encrypted.
+    Reencrypted {
+        /// The descriptor's generation now.
+        generation: u64,
+    },
     /// The volume is under another KEK.
     Rewrapped {
         /// The KEK before.

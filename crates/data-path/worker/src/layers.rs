@@ -8,7 +8,9 @@ use strongroom_datastore::file::chain::{ChainDisk, LowerLayer};
 use strongroom_datastore::file::discards::{DiscardKeys, Discards, DiscardsFacts};
 use strongroom_datastore::file::storage::StoredFile;
 use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsTuning};
-use strongroom_datastore::file::{Deks, FileDisk, LayerBlocks, LogError, MergeLayers, OpenVolume};
+use strongroom_datastore::file::{
+    Deks, FileDisk, LayerBlocks, LogError, MergeLayers, OpenVolume, RewriteKeys, RewriteLayers,
+};
 use strongroom_filters::blocksize::BlocksizeError;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
@@ -93,6 +95,12 @@ impl Ciphers {
         let discards = DiscardKeys::derive(&deks).map_err(StackError::DiscardKeys)?;
         Ok(Self::Of(Box::new(Keyed { blocks: epoch_keys(deks)?, tags, discards })))
     }
+
+    /// Those of these keys; none if there are no keys, because the descriptor says that the layer
+    /// is clear.
+    fn of_layer(deks: Deks) -> Result<Self, StackError> {
+        if deks.is_empty() { Ok(Self::Unencrypted) } else { Self::of(deks) }
+    }
 }
 
 /// A volume's plain blocks, and the stages below whose state can be queried.
@@ -148,8 +156,8 @@ pub(crate) fn plain_over_alone(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) 
     }
 }
 
-/// The stages between which the blocks of a layer are merged into the one below it. Clones share
-/// them.
+/// The stages between which the blocks of a layer are moved: into the one below it, which it is
+/// merged with, or into a new one that takes its place. Clones share them.
 #[derive(Clone)]
 pub struct MergeStages {
     /// The upper layer's sealed blocks.
@@ -162,11 +170,37 @@ pub struct MergeStages {
     pub(crate) into_tags: Option<TagsDisk>,
     /// The lower layer's record of discards, if there are layers below it.
     pub(crate) into_discards: Option<Arc<Discards>>,
-    /// None in a clear volume.
+    /// What opens the upper layer's blocks; none of a clear one.
     keys: Option<Arc<EpochKeys>>,
 }
 
 impl MergeStages {
+    /// The stages that rewrite a layer into a new one under other keys. The new layer is read by
+    /// nobody meanwhile, so the layer below is there only for its size.
+    pub fn rewriting(layers: RewriteLayers, keys: RewriteKeys) -> Result<Self, StackError> {
+        let RewriteLayers { from, into, below } = layers;
+        let (from_keys, of_old) = Assembly::of(Ciphers::of_layer(keys.from)?, 2)?;
+        let (into_keys, of_new) = Assembly::of(Ciphers::of_layer(keys.into)?, 2)?;
+        let upper = of_old.lower(from)?;
+        let AssembledLower { layer: LowerLayer { blocks, discards, .. }, tags, .. } = of_new.lower(into)?;
+        let below =
+            below.map(|layer| LowerLayer { blocks: layer.disk, discards: None, is_merged_into: false });
+        let sealed: Arc<dyn Disk<Sealed>> = match below {
+            None => blocks,
+            Some(below) => {
+                Arc::new(ChainDisk::new(blocks, discards.clone().ok_or(StackError::NoDiscards)?, vec![below]))
+            }
+        };
+        Ok(Self {
+            from: upper.layer.blocks,
+            hidden: upper.layer.discards,
+            into: over(sealed, into_keys),
+            into_tags: tags,
+            into_discards: discards,
+            keys: from_keys,
+        })
+    }
+
     /// The stages of a volume that nobody serves.
     pub(crate) fn of(layers: MergeLayers, ciphers: Ciphers) -> Result<Self, StackError> {
         let MergeLayers { from, into, lower } = layers;

@@ -13,7 +13,8 @@
 //! - [`stack`]: that disk, as a frontend serves it.
 //! - `destaging`: a thread that empties a layer's first-write log. `closing`: completes the layer
 //!   below the top after a snapshot. `merge`: makes one layer of two; `merging`: beside clients.
-//!   `complete`: empties the log of a volume that nobody serves.
+//!   `reencrypt`: rewrites all layers under other keys. `complete`: empties the log of a volume
+//!   that nobody serves.
 //! - [`access`]: that disk, used like a file, for code that keeps data of its own in a volume.
 //! - [`read_through`]: reads all of a volume; [`check`]: reports the result. [`transfer`]: copies a
 //!   whole volume from and to a file.
@@ -39,6 +40,7 @@ pub mod placement;
 pub mod process;
 pub mod process_main;
 pub mod read_through;
+mod reencrypt;
 mod service;
 pub mod stack;
 pub mod supervise;
@@ -50,5 +52,6 @@ pub use destaging::Destaging;
 pub use layers::StackError;
 pub use merge::{Copying, MergeError, Merged, Step, Stride, merge_next};
 pub use process::{ProcessError, prepare_for_keys};
+pub use reencrypt::{ReencryptProgress, Reencrypted, ServedError, Throttle, reencrypt, reencrypt_served};
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

@@ -70,28 +70,30 @@ pub fn merge_next(
     let Some(opened) = open_merge(path, options)? else { return Ok(None) };
     let OpenMerge { size_bytes, layers, keys, finish } = opened;
     let stages = MergeStages::of(layers, ciphers(keys)?)?;
-    let moved_bytes = copy_all(&stages, size_bytes, progress)?;
+    let moved_bytes = copy_all(&stages, size_bytes, &mut |copying| progress.at(copying.copied_bytes()))?;
+    progress.at(size_bytes)?;
     drop(stages);
     let descriptor = finish.finish(options)?;
     Ok(Some(Merged { descriptor, moved_bytes }))
 }
 
-fn copy_all(
+/// Moves all that the upper layer has, durably, at the speed of the disk. `each` is called before
+/// each step, and can end it. Returns how many bytes were written.
+pub(crate) fn copy_all(
     stages: &MergeStages,
     size_bytes: u64,
-    progress: &mut Progress<'_>,
+    each: &mut dyn FnMut(&Copying<'_>) -> Result<(), TransferError>,
 ) -> Result<u64, TransferError> {
     let event_loop = Rc::new(Ring::new(2 * UNSERVED.depth)?);
     let mut copying = Copying::open(stages, 0..size_bytes, event_loop, UNSERVED)?;
     loop {
-        progress.at(copying.copied_bytes())?;
+        each(&copying)?;
         if copying.step()? == Step::Ended {
             break;
         }
     }
     let moved_bytes = copying.moved_bytes;
     copying.finish()?;
-    progress.at(size_bytes)?;
     Ok(moved_bytes)
 }
 
@@ -211,6 +213,11 @@ impl<'a> Copying<'a> {
         }
     }
 
+    /// Bytes that were written into the lower layer so far.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
     /// Does the next step, and waits for its end.
     pub fn step(&mut self) -> Result<Step, TransferError> {
         if self.parts.is_empty() {
@@ -253,6 +260,8 @@ impl<'a> Copying<'a> {
         self.window = window;
         // What the upper layer hides first: what it has of the same blocks comes after it.
         if let Some(hidden) = self.stages.hidden.as_ref().filter(|_| self.purpose == Purpose::Copy) {
+            // What a damaged part of the record hid would come back from the layers below.
+            hidden.refuse_damage(window).map_err(TransferError::Volume)?;
             hidden.runs(window, |run, is_hidden| {
                 if is_hidden {
                     self.parts.extend(pieces_of(run, ZEROED_BYTES).map(Part::Hidden));
@@ -400,6 +409,7 @@ impl Channel<Sealed> for SealWatchChannel {
 mod tests {
     use std::cell::Cell;
     use std::collections::{BTreeMap, BTreeSet};
+    use std::io::Read;
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
     use std::rc::Rc;
@@ -407,6 +417,8 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
+    use rustix::fs::{Advice, fadvise};
+    use strongroom_crypto::xts::{UnitSize, Xts};
     use strongroom_datastore::file::*;
     use strongroom_keys::{Kek, KekSource};
     use strongroom_memory::secret::SecretBytes;
@@ -420,6 +432,7 @@ mod tests {
     use crate::condition::MergeState;
     use crate::destaging;
     use crate::merging::{MergeOrder, Merging};
+    use crate::reencrypt::reencrypt;
     use crate::stack::{Stack, assemble_destaged};
 
     /// Several pages of tags.
@@ -441,6 +454,8 @@ mod tests {
     struct Life {
         path: PathBuf,
         kek: Option<Kek>,
+        /// What its KEK is made of.
+        kek_fill: u8,
         /// The present content.
         now: Content,
         snapshots: BTreeMap<SnapshotId, Content>,
@@ -481,6 +496,11 @@ mod tests {
         },
         /// Merges two layers while a client reads and writes, as in [`Beside`].
         MergeInUse(Beside),
+        /// Rewrites all layers, but stops the first attempt after `stops_after` reports.
+        Reencrypt {
+            to: NewProtection,
+            stops_after: Option<u8>,
+        },
         /// Makes a linked clone of a snapshot.
         Clone {
             which: usize,
@@ -494,6 +514,15 @@ mod tests {
         DeleteClone {
             which: usize,
         },
+    }
+
+    /// What a volume is re-encrypted to.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum NewProtection {
+        SameKek,
+        OtherKek,
+        /// Encrypted if it was clear, and clear if it was encrypted.
+        Other,
     }
 
     /// What happens beside a merge of a volume in use.
@@ -528,6 +557,16 @@ mod tests {
             1 => Just(Act::Grow),
             1 => proptest::option::of(0..4_u8).prop_map(|stops_after| Act::Merge { stops_after }),
             3 => beside().prop_map(Act::MergeInUse),
+            2 => (new_protections(), proptest::option::of(0..6_u8))
+                .prop_map(|(to, stops_after)| Act::Reencrypt { to, stops_after }),
+        ]
+    }
+
+    fn new_protections() -> impl Strategy<Value = NewProtection> {
+        prop_oneof![
+            2 => Just(NewProtection::SameKek),
+            2 => Just(NewProtection::OtherKek),
+            1 => Just(NewProtection::Other),
         ]
     }
 
@@ -548,11 +587,13 @@ mod tests {
     impl Life {
         fn new(encrypted: bool, provisioning: Provisioning) -> Self {
             let datastore = Rc::new(tempfile::tempdir().unwrap());
-            let kek = encrypted.then(|| key(7));
+            let kek_fill = 7;
+            let kek = encrypted.then(|| key(kek_fill));
             let path = datastore.path().join("vm1");
             let life = Self {
                 path,
                 kek,
+                kek_fill,
                 now: vec![Block::default(); BLOCKS as usize],
                 snapshots: BTreeMap::new(),
                 names: 0,
@@ -659,6 +700,7 @@ mod tests {
                     self.merge_all();
                 }
                 Act::MergeInUse(ref beside) => self.merge_in_use(beside),
+                Act::Reencrypt { to, stops_after } => self.reencrypt(to, stops_after),
                 Act::Clone { which } => self.link(which),
                 Act::InClone { which, ref act } => {
                     let count = self.clones.len();
@@ -677,13 +719,111 @@ mod tests {
             }
         }
 
+        /// Rewrites all layers. Afterwards nothing of the volume opens under a DEK that it had.
+        fn reencrypt(&mut self, to: NewProtection, stops_after: Option<u8>) {
+            let old_deks = self.deks();
+            let new = match to {
+                NewProtection::SameKek => self.kek.as_ref().map(|_| key(self.kek_fill)),
+                NewProtection::OtherKek if self.kek.is_none() => None,
+                NewProtection::Other if self.kek.is_some() => None,
+                NewProtection::OtherKek | NewProtection::Other => {
+                    self.kek_fill = self.kek_fill % 90 + 1;
+                    Some(key(self.kek_fill))
+                }
+            };
+            if self.kek.is_none() && new.is_none() {
+                return;
+            }
+            let old = self.kek.take();
+            let options = ReencryptOptions {
+                from: old.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted),
+                to: new.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted),
+                integrity: self.names % 2 == 0,
+                lock_wait: LOCK_WAIT,
+                least_generation: 0,
+            };
+            if let Some(reports) = stops_after {
+                let (stop, mut left) = (AtomicBool::new(false), reports);
+                let mut report = |_| match left.checked_sub(1) {
+                    Some(fewer) => left = fewer,
+                    None => stop.store(true, std::sync::atomic::Ordering::Relaxed),
+                };
+                let _ = reencrypt(&self.path, &options, &stop, &mut report);
+                if to == NewProtection::SameKek {
+                    // It can be used meanwhile.
+                    self.kek = Some(key(self.kek_fill));
+                    self.check();
+                    self.with_client(|life, client| life.write(client, 3..5, 77));
+                    self.kek = None;
+                }
+            }
+            let descriptor = describe(&self.path).unwrap().descriptor;
+            let is_undone = descriptor.reencrypting.is_some();
+            if is_undone || stops_after.is_none() {
+                let stop = AtomicBool::new(false);
+                let done = reencrypt(&self.path, &options, &stop, &mut |_| {}).unwrap();
+                assert_eq!(done.descriptor.reencrypting, None);
+            }
+            self.kek = new;
+            self.renumber();
+            self.opens_under_none_of(&old_deks);
+        }
+
+        /// The DEKs of all layers.
+        fn deks(&self) -> Deks {
+            let mut all = open(&self.path, &self.options(Access::ReadOnly)).unwrap().deks;
+            for id in self.snapshots.keys() {
+                let opened = open_snapshot(&self.path, *id, &self.options(Access::ReadOnly));
+                let Ok(opened) = opened else { continue };
+                all.extend(opened.deks);
+            }
+            all
+        }
+
+        /// No block of any file of the volume is one that was written, under one of these keys.
+        fn opens_under_none_of(&self, deks: &Deks) {
+            let session = |dek| Xts::new(dek, UnitSize::Bytes4096).unwrap().session().unwrap();
+            let mut ciphers: Vec<_> = deks.iter().map(|(_, dek)| session(dek)).collect();
+            for entry in std::fs::read_dir(&self.path).unwrap() {
+                let path = entry.unwrap().path();
+                let Ok(mut file) = std::fs::File::open(&path) else { continue };
+                let mut content = Vec::new();
+                file.read_to_end(&mut content).unwrap();
+                // Cached pages count as data where space is allocated ahead.
+                fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+                for (number, block) in (0_u64..).zip(content.chunks_exact(BLOCK_BYTES as usize)) {
+                    if block.iter().all(|byte| *byte == 0) {
+                        continue;
+                    }
+                    for cipher in &mut ciphers {
+                        let mut plain = vec![0; block.len()];
+                        cipher.decrypt(number, block, &mut plain).unwrap();
+                        let is_content = plain.iter().all(|byte| *byte == plain[0]);
+                        assert!(!is_content, "{} has block {number} under an old key", path.display());
+                    }
+                }
+            }
+        }
+
+        /// Its blocks lie elsewhere from now on than those of its clones and its origin.
+        fn renumber(&mut self) {
+            let base = self.changes.get();
+            let contents = std::iter::once(&mut self.now).chain(self.snapshots.values_mut());
+            for block in contents.flatten().filter(|block| block.change > 0) {
+                block.change += base;
+            }
+            self.last_kept += base;
+            self.changes.set(2 * base);
+        }
+
         /// Makes a linked clone of a snapshot, under a key of its own.
         fn link(&mut self, which: usize) {
             let Some(snapshot) = self.chosen(which) else { return };
             self.names += 1;
             let name = format!("{}-{}", self.path.file_name().unwrap().to_str().unwrap(), self.names);
             let path = self.path.with_file_name(name);
-            let kek = self.kek.as_ref().map(|_| key(100 + self.clones.len() as u8));
+            let kek_fill = 100 + self.clones.len() as u8;
+            let kek = self.kek.as_ref().map(|_| key(kek_fill));
             let options = self.options(Access::ReadOnly);
             let origin = CloneOrigin { path: &self.path, volume: None, snapshot, options };
             let protection = kek.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted);
@@ -696,6 +836,7 @@ mod tests {
             self.clones.push(Self {
                 path,
                 kek,
+                kek_fill,
                 now: self.snapshots[&snapshot].clone(),
                 snapshots: BTreeMap::new(),
                 names: 0,
@@ -938,6 +1079,42 @@ mod tests {
             delete(&self.path, LOCK_WAIT).unwrap();
             self.clones.iter_mut().for_each(Self::end);
         }
+    }
+
+    #[test]
+    fn a_layer_whose_record_is_damaged_is_neither_merged_nor_rewritten() {
+        let mut life = Life::new(true, Provisioning::Thin);
+        life.act(&Act::Write { block: 0, blocks: 20, fill: 1 });
+        life.act(&Act::Snapshot);
+        life.act(&Act::Zero { block: 3, blocks: 4 });
+        life.act(&Act::Snapshot);
+        let descriptor = describe(&life.path).unwrap().descriptor;
+        let record = life.path.join(format!("discards-{}", descriptor.snapshots[1].layer));
+        let mut content = std::fs::read(&record).unwrap();
+        content[20] ^= 1;
+        std::fs::write(&record, content).unwrap();
+
+        let stop = AtomicBool::new(false);
+        let options = ReencryptOptions {
+            from: life.protection(),
+            to: life.protection(),
+            integrity: false,
+            lock_wait: LOCK_WAIT,
+            least_generation: 0,
+        };
+        let refused = reencrypt(&life.path, &options, &stop, &mut |_| {}).unwrap_err();
+        assert!(
+            matches!(refused, MergeError::Transfer(TransferError::Volume(IoError::Integrity { .. }))),
+            "{refused}"
+        );
+        let to_write = life.options(Access::ReadWrite);
+        delete_snapshot(&life.path, descriptor.snapshots[0].id, &to_write).unwrap();
+        let mut progress = Progress { stop: &stop, report: &mut |_| {} };
+        let refused = merge_next(&life.path, &to_write, &mut progress).unwrap_err();
+        assert!(
+            matches!(refused, MergeError::Transfer(TransferError::Volume(IoError::Integrity { .. }))),
+            "{refused}"
+        );
     }
 
     proptest! {

@@ -10,6 +10,7 @@ use strongroom_keys::{KeyError, ProviderKey};
 use strongroom_keyserver::state::StateError;
 use strongroom_providers::{FailedProvider, KeyState, RegistryError};
 use strongroom_types::{KekId, utc, without_numbers};
+use strongroom_worker::MergeError;
 use strongroom_worker::control::ControlError;
 use thiserror::Error;
 
@@ -130,6 +131,30 @@ pub enum JobError {
     /// The process that exposes the volume cannot be asked, or says no.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// A volume is already what it is to become.
+    #[error("{path} is {state} already: there is nothing to do")]
+    NothingToDo {
+        /// The volume.
+        path: PathBuf,
+        /// What it is.
+        state: &'static str,
+    },
+    /// A volume that must not be exposed.
+    #[error(
+        "{path} is exposed, and its encryption is neither made nor removed meanwhile; stop that first, and call again"
+    )]
+    Exposed {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A volume cannot be rewritten.
+    #[error("cannot rewrite {path}: {error}; nothing is lost, and the same command goes on")]
+    NotRewritten {
+        /// The volume.
+        path: PathBuf,
+        /// Why not.
+        error: Box<MergeError>,
+    },
     /// A person stopped the job before it was done.
     #[error("interrupted")]
     Interrupted,
@@ -158,6 +183,9 @@ impl JobError {
             Self::JobRuns { .. } => "job_runs",
             Self::Handover(_) => "key_not_handed_over",
             Self::Control(error) => error.code(),
+            Self::NothingToDo { .. } => "nothing_to_do",
+            Self::Exposed { .. } => "exposed",
+            Self::NotRewritten { .. } => "not_rewritten",
             Self::Interrupted => "interrupted",
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! - [`rekey`]: volumes move to other keys. [`rotation`]: a key gets a successor, for every volume
 //!   that needs it. [`destructions`]: destructions that wait for their time.
+//! - [`reencrypt`]: a volume gets other data keys, or none; all of it is rewritten.
 //! - [`inventory`]: which keys there are, and which volumes need them.
 //! - [`datastores`]: where volumes are that need keys of providers.
 //! - [`state_file`]: files of the home that say their format.
@@ -23,6 +24,7 @@ pub mod destructions;
 mod error;
 pub mod inventory;
 mod present_keys;
+pub mod reencrypt;
 pub mod rekey;
 pub mod rotation;
 pub mod state_file;

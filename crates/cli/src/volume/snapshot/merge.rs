@@ -54,9 +54,9 @@ pub struct MergeArguments {
 }
 
 /// A rate of 0 would be a pause without that name.
-fn parse_rate(text: &str) -> Result<u64, String> {
+pub fn parse_rate(text: &str) -> Result<u64, String> {
     match parse_bytes(text) {
-        Ok(0) => Err("a merge cannot go on at 0 bytes per second; --pause makes it wait".to_owned()),
+        Ok(0) => Err("nothing goes on at 0 bytes per second; --pause makes a merge wait".to_owned()),
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(error.to_string()),
     }

@@ -92,6 +92,12 @@ pub fn check_on(
     if let Err(error) = chain_of(path, &descriptor) {
         findings.push(Finding::new(Severity::Error, error));
     }
+    if descriptor.reencrypting.is_some() {
+        let left = descriptor.layers.iter().filter(|layer| !descriptor.is_reencrypted(layer)).count();
+        let message =
+            format!("it is being re-encrypted: {left} of {} layers are left", descriptor.layers.len());
+        findings.push(Finding::new(Severity::Notice, message));
+    }
     for layer in &descriptor.layers {
         check_layer(&directory, &descriptor, layer, kek, &mut findings)?;
     }
@@ -163,11 +169,19 @@ fn check_layer(
         })?;
     }
     if let Some(kek) = kek
+        && !is_under_another(descriptor, layer, kek)
         && let Err(error) = open_envelopes(path, descriptor, layer, kek)
     {
         findings.push(Finding::new(Severity::Error, error));
     }
     Ok(())
+}
+
+/// Whether a re-encryption that is under way has this layer under its other KEK only.
+fn is_under_another(descriptor: &Descriptor, layer: &LayerRecord, kek: &Kek) -> bool {
+    let mut envelopes = layer.epochs.iter().flat_map(|record| &record.envelopes);
+    descriptor.reencrypting.is_some()
+        && envelopes.all(|envelope| envelope.kek() != kek.id() && descriptor.is_under(envelope.kek()))
 }
 
 /// Checks that a file beside a layer exists and is long enough.

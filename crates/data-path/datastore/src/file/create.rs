@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Purpose};
+use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Kek, Purpose};
 use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize, unix_seconds_now};
 
 use super::descriptor::{
@@ -150,6 +150,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         layers: Vec::new(),
         snapshots: Vec::new(),
         merging: None,
+        reencrypting: None,
     };
     let epochs = new_epoch(path, &mut descriptor, layer, options.protection)?;
     descriptor.layers.push(LayerRecord {
@@ -176,15 +177,27 @@ pub(super) fn new_epoch(
     let (Some(encryption), Some(kek)) = (&mut descriptor.encryption, protection.kek()) else {
         return Ok(None);
     };
-    let (epoch, cipher) = (encryption.next_epoch, Cipher::Aes256Xts4096);
+    let epoch = encryption.next_epoch;
     encryption.next_epoch = epoch.next().ok_or_else(|| DatastoreError::Damaged {
         path: path.to_owned(),
         reason: "it has no key epoch left".to_owned(),
     })?;
+    new_dek(path, volume, layer, epoch, kek).map(Some)
+}
+
+/// Makes a DEK for a layer of the volume, and seals it.
+pub(super) fn new_dek(
+    path: &Path,
+    volume: VolumeId,
+    layer: LayerId,
+    epoch: KeyEpoch,
+    kek: &Kek,
+) -> Result<EpochRecord, DatastoreError> {
+    let cipher = Cipher::Aes256Xts4096;
     let context = EnvelopeContext { purpose: Purpose::LayerData, volume, layer, epoch, cipher };
     let (envelope, _dek) =
         Envelope::new(&context, kek).map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?;
-    Ok(Some(EpochRecord { epoch, cipher, envelopes: vec![envelope] }))
+    Ok(EpochRecord { epoch, cipher, envelopes: vec![envelope] })
 }
 
 /// A volume under construction. Unless it is finished, all of it is removed.

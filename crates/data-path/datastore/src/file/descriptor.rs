@@ -21,10 +21,14 @@ use strongroom_types::{
 
 use super::error::DatastoreError;
 use super::log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP};
+use super::reencrypt::Reencrypting;
 use super::shared::SharedLayers;
 
 /// The newest format that this program writes and reads.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
+
+/// The format of a volume that is not being re-encrypted.
+const FORMAT_VERSION_WITHOUT_REENCRYPTION: u32 = 6;
 
 /// The format of a volume none of whose layers was made by another volume.
 const FORMAT_VERSION_WITHOUT_CLONES: u32 = 5;
@@ -89,6 +93,9 @@ pub struct Descriptor {
     /// The merge that is under way. Format versions 1 to 4 had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merging: Option<Merging>,
+    /// The re-encryption that is under way. Format versions 1 to 6 had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reencrypting: Option<Reencrypting>,
 }
 
 /// The content of a volume at one instant: what a layer holds, with the layers below it.
@@ -123,7 +130,8 @@ pub struct EncryptionRecord {
     /// The KEK that authenticates this descriptor and opens its envelopes.
     pub kek: KekRecord,
     /// The KEK that a re-wrap is bringing in: it authenticates this descriptor and opens the volume
-    /// too. Format versions 1 and 2 had none.
+    /// too. During a re-encryption ([`Descriptor::reencrypting`]) it opens only the layers that are
+    /// done. Format versions 1 and 2 had none.
     #[serde(default)]
     pub next_kek: Option<KekRecord>,
     /// The epoch that the next DEK gets.
@@ -383,8 +391,11 @@ impl Descriptor {
 
     /// The lowest format version that can describe it.
     fn format_version(&self) -> u32 {
-        if self.layers.iter().any(|layer| layer.volume.is_some()) {
+        if self.reencrypting.is_some() {
             return FORMAT_VERSION;
+        }
+        if self.layers.iter().any(|layer| layer.volume.is_some()) {
+            return FORMAT_VERSION_WITHOUT_REENCRYPTION;
         }
         let is_line = self.chain().count() == self.layers.len();
         let is_plain = self.snapshots.is_empty() && self.merging.is_none() && self.closing().is_none();
@@ -504,7 +515,9 @@ impl Descriptor {
             if is_leaf && layer.id != self.top && !self.is_kept(layer.id) {
                 return Err(format!("neither the top nor a snapshot needs layer {}", layer.id));
             }
-            if layer.epochs.is_empty() == self.encryption.is_some() {
+            // A re-encryption from or to a clear volume has layers of both sorts on its way.
+            let is_mixed = self.encryption.is_some() && self.reencrypting.is_some();
+            if layer.epochs.is_empty() == self.encryption.is_some() && !is_mixed {
                 return Err(format!(
                     "layer {} has keys where the volume has none, or the other way round",
                     layer.id
@@ -532,6 +545,9 @@ impl Descriptor {
             }
         }
         self.validate_snapshots()?;
+        if self.reencrypting.is_some() && self.encryption.is_none() {
+            return Err("it is being re-encrypted, and has no key".to_owned());
+        }
         if let Some(EncryptionRecord { kek, next_kek: Some(next), .. }) = &self.encryption
             && kek.id == next.id
         {

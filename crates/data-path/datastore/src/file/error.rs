@@ -200,6 +200,56 @@ pub enum DatastoreError {
         /// What is wrong.
         reason: String,
     },
+    /// A volume that is being re-encrypted, and of which the key at hand does not open all layers.
+    #[error(
+        "{path} is being re-encrypted, and can be used again when that is done: repeat the command that began it \
+         ('strongroom volume rekey --data', 'volume encrypt' or 'volume decrypt'), or end it with 'strongroom volume rekey --data --cancel'"
+    )]
+    Reencrypting {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A re-encryption to be cancelled, where there is none.
+    #[error("{path} is not being re-encrypted: there is nothing to cancel")]
+    NotReencrypting {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A re-encryption that cannot be cancelled by leaving it as it is.
+    #[error(
+        "some layers of {path} are encrypted and others are not, so it cannot stay as it is: go on with \
+         'strongroom volume encrypt', or back with 'strongroom volume decrypt'"
+    )]
+    HalfClear {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A rewritten layer that does not read back, or a job that is not done.
+    #[error("{path} is not re-encrypted yet: {reason}; repeat the command to go on, nothing is lost")]
+    NotReencrypted {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A layer that cannot be rewritten, or not now.
+    #[error("a layer of {path} is not taken in the place of the old one: {reason}")]
+    NotRewritable {
+        /// The volume.
+        path: PathBuf,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A marked merge that has to be finished first.
+    #[error(
+        "layer {layer} of {path} is being merged into the one below it; finish that first, with 'strongroom volume snapshot merge'"
+    )]
+    UnfinishedMerge {
+        /// The volume.
+        path: PathBuf,
+        /// The upper layer.
+        layer: LayerId,
+    },
     /// Another process holds it.
     #[error("{path} is in use{}; stop that first", holder.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
     InUse {
@@ -531,6 +581,12 @@ impl DatastoreError {
             Self::Key { error, .. } => error.code(),
             Self::BetweenKeys { .. } => "between_keys",
             Self::NotRewrapped { .. } => "not_rewrapped",
+            Self::Reencrypting { .. } => "reencrypting",
+            Self::NotReencrypting { .. } => "not_reencrypting",
+            Self::HalfClear { .. } => "half_clear",
+            Self::NotReencrypted { .. } => "not_reencrypted",
+            Self::NotRewritable { .. } => "not_rewritable",
+            Self::UnfinishedMerge { .. } => "unfinished_merge",
             Self::InUse { .. } => "in_use",
             Self::Truncated { .. } => "truncated",
             Self::MissingLayer { .. } => "missing_layer",

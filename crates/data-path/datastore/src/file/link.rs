@@ -147,6 +147,7 @@ fn content_of(
         layers: Vec::new(),
         snapshots: Vec::new(),
         merging: None,
+        reencrypting: None,
         ..origin.clone()
     };
     if let Some((theirs, ours)) = from.options.protection.kek().zip(protection.kek()) {

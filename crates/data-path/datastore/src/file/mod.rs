@@ -52,6 +52,7 @@ mod merge;
 mod open;
 mod open_files;
 mod places;
+mod reencrypt;
 mod renew_tags;
 mod reserve;
 mod rewrap;
@@ -92,9 +93,14 @@ pub use maps::{
 pub use merge::{FinishMerge, MergeKeys, MergeLayers, OpenMerge, open_merge, open_merge_on};
 pub use open::{
     Access, Deks, OpenOptions, OpenVolume, Protection, authenticated, open, open_apart, open_on,
-    open_snapshot,
+    open_snapshot, open_snapshot_on,
 };
 pub use places::{TPM_STATE, VM_FILE};
+pub use reencrypt::{
+    LeftToReencrypt, OpenRewrite, ReencryptOptions, Reencrypting, Reencryption, RewriteKeys, RewriteLayers,
+    RewrittenLayer, begin_reencryption, begin_reencryption_on, cancel_reencryption, cancel_reencryption_on,
+    left_to_reencrypt, open_rewrite_beside,
+};
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};
 pub use shared::SharedLayers;

@@ -166,7 +166,17 @@ pub fn open_snapshot(
     snapshot: SnapshotId,
     options: &OpenOptions<'_>,
 ) -> Result<OpenVolume, DatastoreError> {
-    let (head, layer, deks) = lock_snapshot(HOST, path, snapshot, options)?;
+    open_snapshot_on(HOST, path, snapshot, options)
+}
+
+/// As [`open_snapshot`], on another file system.
+pub fn open_snapshot_on(
+    storage: &dyn Storage,
+    path: &Path,
+    snapshot: SnapshotId,
+    options: &OpenOptions<'_>,
+) -> Result<OpenVolume, DatastoreError> {
+    let (head, layer, deks) = lock_snapshot(storage, path, snapshot, options)?;
     OpenVolume::of(head, layer, deks)
 }
 

@@ -322,7 +322,13 @@ pub(super) fn authenticate(
     options: &OpenOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
     let descriptor = match options.protection {
-        Protection::Encrypted(kek) => encoded.verify(path, kek)?,
+        Protection::Encrypted(kek) => {
+            let descriptor = encoded.verify(path, kek)?;
+            if descriptor.reencrypting.is_some() && !descriptor.opens_under(kek) {
+                return Err(DatastoreError::Reencrypting { path: path.to_owned() });
+            }
+            descriptor
+        }
         Protection::Unencrypted => encoded.unverified().clone(),
     };
     descriptor.expect_generation(path, options.least_generation)?;

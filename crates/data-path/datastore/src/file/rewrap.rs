@@ -111,6 +111,10 @@ impl VolumeHead {
     /// The first step: makes either KEK open the volume.
     pub fn begin_rewrap(&mut self, from: &Kek, to: &Kek) -> Result<(), DatastoreError> {
         self.read_again(if self.descriptor.is_under(from.id()) { from } else { to })?;
+        if self.descriptor.reencrypting.is_some() {
+            // Both jobs use the place of the second KEK, each in its own way.
+            return Err(DatastoreError::Reencrypting { path: self.directory.path.clone() });
+        }
         if self.descriptor.is_under(to.id()) {
             return Ok(());
         }
@@ -218,12 +222,12 @@ fn under_both(
     Ok(both)
 }
 
-fn keep_envelopes(descriptor: &mut Descriptor, kept: impl Fn(KekId) -> bool) {
+pub(super) fn keep_envelopes(descriptor: &mut Descriptor, kept: impl Fn(KekId) -> bool) {
     for record in descriptor.layers.iter_mut().flat_map(|layer| &mut layer.epochs) {
         record.envelopes.retain(|envelope| kept(envelope.kek()));
     }
 }
 
-fn record_of(kek: &Kek) -> KekRecord {
+pub(super) fn record_of(kek: &Kek) -> KekRecord {
     KekRecord { id: kek.id(), source: kek.source().clone() }
 }

@@ -70,7 +70,7 @@ enum Stage {
 
 /// Whether something was done, so that the next step may be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moved {
+pub(super) enum Moved {
     Yes,
     No,
 }
@@ -128,7 +128,7 @@ impl LayerMerge {
 }
 
 /// Why a step was not done.
-enum Failure {
+pub(super) enum Failure {
     /// It is tried again.
     Later(String),
     /// Only a person can see to it.
@@ -151,7 +151,7 @@ impl From<DatastoreError> for Failure {
 }
 
 /// The worker's layers are not those of the descriptor.
-fn other_layers() -> Failure {
+pub(super) fn other_layers() -> Failure {
     Failure::Final("the worker serves other layers; expose the volume anew".to_owned())
 }
 
@@ -323,7 +323,7 @@ impl Supervisor {
     }
 
     /// Puts a new top on the volume, so that the upper layer takes no more writes.
-    fn put_top_on(&mut self) -> Result<Moved, Failure> {
+    pub(super) fn put_top_on(&mut self) -> Result<Moved, Failure> {
         let top = self.prepare_top()?;
         let suspended = self.freeze()?;
         let stall = self.change_over(top, suspended)?;
@@ -387,7 +387,7 @@ impl Supervisor {
     }
 
     /// Has a successor serve the same sessions over changed layers.
-    fn hand_over_changed(
+    pub(super) fn hand_over_changed(
         &mut self,
         change: impl FnOnce(&mut Exposure, &mut Vec<OpenLayer>) -> Result<(), Failure>,
     ) -> Result<Duration, Failure> {

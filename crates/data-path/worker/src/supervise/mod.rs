@@ -23,6 +23,7 @@ mod memory;
 mod merge;
 mod program;
 mod quarters;
+mod reencrypt;
 mod restart;
 mod rewrap;
 mod said;
@@ -138,6 +139,8 @@ pub struct Supervisor {
     snapshot: Option<PendingSnapshot>,
     /// The merge of layers in the background.
     merge: LayerMerge,
+    /// Whether the worker may read a layer that a re-encryption has replaced.
+    reads_replaced: bool,
     observer: Option<(Observer, Option<Status>)>,
 }
 
@@ -195,6 +198,7 @@ impl Supervisor {
             rewrap: None,
             snapshot: None,
             merge: LayerMerge::new(),
+            reads_replaced: false,
             observer: None,
         })
     }
@@ -324,6 +328,7 @@ impl Supervisor {
             | Request::Upgrade
             | Request::DeleteSnapshot { .. }
             | Request::Merge { .. }
+            | Request::Reencrypt { .. }
             | Request::Rewrap { .. }
                 if self.is_changing_layers() =>
             {
@@ -358,6 +363,7 @@ impl Supervisor {
                 Some(self.delete_snapshot(&name, least_generation))
             }
             Request::Merge { act, least_generation } => Some(self.merge(act, least_generation)),
+            Request::Reencrypt { act, least_generation } => Some(self.reencrypt(act, least_generation)),
             Request::Rewrap { to, least_generation } => self.rewrap(to, least_generation, file),
         });
         self.control = Some(control);

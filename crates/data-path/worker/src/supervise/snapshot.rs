@@ -408,11 +408,11 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    fn because(message: String) -> Self {
+    pub(super) fn because(message: String) -> Self {
         Self { code: "snapshot", message }
     }
 
-    fn of(error: &DatastoreError) -> Self {
+    pub(super) fn of(error: &DatastoreError) -> Self {
         Self { code: error.code(), message: error.to_string() }
     }
 }

@@ -17,10 +17,10 @@ use strongroom_datastore::file::{ListedVolume, list};
 use strongroom_files::FileError;
 use strongroom_keys::Keyring;
 
-pub(crate) use self::journal::Journal;
+pub(crate) use self::journal::{Done, Journal};
 use self::mover::Moved;
-pub(crate) use self::mover::Mover;
 pub use self::mover::{Freshness, ReplacedKek};
+pub(crate) use self::mover::{Mover, move_exposed};
 pub use self::new_keys::NewKeySource;
 pub(crate) use self::new_keys::NewKeys;
 use crate::datastores::KnownDatastores;

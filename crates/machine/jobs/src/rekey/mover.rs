@@ -105,7 +105,7 @@ impl Mover<'_> {
             self.datastores.note_of_volume(path)?;
         }
         let generation = match client {
-            Some(client) => ask(client, path, to, least_generation)?,
+            Some(client) => move_exposed(client, path, to, least_generation)?,
             None => {
                 let (from, lock_wait) = (from.as_ref().unwrap_or(to), self.lock_wait);
                 rewrap(path, &RewrapOptions { from, to, lock_wait, least_generation })?.generation
@@ -117,7 +117,12 @@ impl Mover<'_> {
 
 /// Has the process that exposes the volume do it; says the generation then. A key that no provider
 /// keeps goes there in a pipe.
-fn ask(client: Client, path: &Path, to: &Kek, least_generation: u64) -> Result<u64, JobError> {
+pub(crate) fn move_exposed(
+    client: Client,
+    path: &Path,
+    to: &Kek,
+    least_generation: u64,
+) -> Result<u64, JobError> {
     let pipe = match to.source() {
         KekSource::Provider(_) => None,
         KekSource::Passphrase(_) | KekSource::KeyFile {} => Some(to.to_pipe().map_err(JobError::Handover)?),

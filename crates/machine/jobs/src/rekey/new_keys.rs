@@ -133,6 +133,16 @@ impl<'a> NewKeys<'a> {
         Ok(entry.insert(kek))
     }
 
+    /// The key that is noted so, for a caller that needs no other.
+    pub fn take(mut self, record: &KekRecord) -> Result<Kek, JobError> {
+        self.get(record)?;
+        self.keks.remove(&record.id).ok_or_else(|| JobError::OtherNewKey {
+            given: record.id,
+            wanted: record.id,
+            source_name: record.source.to_string(),
+        })
+    }
+
     fn make(&mut self, old: KekId, journal: &mut Journal) -> Result<KekRecord, JobError> {
         let kek = match self.source {
             NewKeySource::Provider(provider) => {

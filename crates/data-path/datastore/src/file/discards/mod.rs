@@ -293,6 +293,20 @@ impl Discards {
         Ok(Answer::Waits(Asked(state.failures)))
     }
 
+    /// Refuses an extent of which a part of the record is damaged.
+    ///
+    /// # Errors
+    /// [`IoError::Integrity`].
+    pub fn refuse_damage(&self, extent: Extent) -> Result<(), IoError> {
+        let state = self.state.lock();
+        let (first, end) = (extent.offset() / BLOCK_BYTES, extent.end().div_ceil(BLOCK_BYTES));
+        let mut sectors = first / NUMBERS_PER_SECTOR..end.div_ceil(NUMBERS_PER_SECTOR);
+        match sectors.find(|sector| state.damaged.has(*sector)) {
+            Some(sector) => Err(IoError::Integrity { block: sector * NUMBERS_PER_SECTOR }),
+            None => Ok(()),
+        }
+    }
+
     /// Reports the runs of an extent that are recorded, and those that are not, ascending. Stops
     /// when `report` returns `false`.
     pub fn runs(&self, extent: Extent, mut report: impl FnMut(Extent, bool) -> bool) {

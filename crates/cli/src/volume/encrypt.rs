@@ -1,0 +1,65 @@
+//! `strongroom volume encrypt`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use strongroom_jobs::reencrypt::NewSeal;
+use strongroom_worker::Throttle;
+
+use super::open::{FreshnessArguments, LockArguments};
+use super::reencrypt::Reencryption;
+use super::rekey::TargetArguments;
+use crate::error::CliError;
+use crate::keys::KeyArguments;
+use crate::output::Output;
+
+/// The arguments of `encrypt`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The volume, with its snapshots, is rewritten, one layer after the other; the datastore needs room for \
+the largest layer once more. The volume must not be exposed. If the command is interrupted or killed, run it \
+again to continue, or 'volume decrypt' to go back; until then the volume does not open. The old files are \
+removed, not overwritten: what the disk below keeps of freed blocks is still readable there.
+
+Examples:
+  strongroom volume encrypt ./ds/vm1 --to-key-file vm1.key
+  strongroom volume encrypt ./ds/vm1 --to-key-provider corp --integrity"
+)]
+pub struct EncryptArguments {
+    /// Path of the volume
+    path: PathBuf,
+
+    /// Store a keyed tag for every block, as `volume create --integrity` does
+    #[arg(long)]
+    integrity: bool,
+
+    #[command(flatten)]
+    target: TargetArguments,
+
+    #[command(flatten)]
+    key: KeyArguments,
+
+    #[command(flatten)]
+    freshness: FreshnessArguments,
+
+    #[command(flatten)]
+    lock: LockArguments,
+}
+
+impl EncryptArguments {
+    /// Runs the command.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let ask = || Ok(self.target.passphrase()?);
+        let source = self.target.source(&ask);
+        let command = Reencryption {
+            path: &self.path,
+            to: NewSeal::FirstKek(&source),
+            integrity: self.integrity,
+            throttle: Throttle::default(),
+            key: &self.key,
+            freshness: self.freshness,
+            lock: self.lock,
+        };
+        command.run(output)
+    }
+}

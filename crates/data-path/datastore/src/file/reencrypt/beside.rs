@@ -1,0 +1,214 @@
+//! The job of a volume in use: one process owns the descriptor, one does the I/O, and a third one
+//! rewrites layers below the top, which do not change.
+//!
+//! ```text
+//! owner: the descriptor has the mark -> a new top takes the writes -> what was the top is complete
+//! rewriter, for each layer: opens it as a reader of a snapshot does -> the new one is complete
+//!     -> owner: checks it, makes it durable -> the descriptor has it -> the process that does the I/O reads it
+//!         -> the old one's files go
+//! owner: no file of an old layer is left, durably -> the descriptor without the mark
+//! ```
+//!
+//! The old layer and the new one have the same content, so it does not matter which of them is read
+//! until the old one's files go. All layers are under the one KEK that the owner has.
+
+use std::path::Path;
+use std::time::Duration;
+
+use strongroom_keys::Kek;
+use strongroom_types::LayerId;
+
+use super::rewriter::{Rewriter, epoch_in_place_of};
+use super::{OpenRewrite, ReencryptOptions, Reencrypting, finished, marked, refuse_without_room, replaced};
+use crate::file::add_layer::{remove_layers, remove_leftovers};
+use crate::file::descriptor::{Descriptor, LayerRecord};
+use crate::file::directory::VolumeDirectory;
+use crate::file::disk::OpenLayer;
+use crate::file::error::DatastoreError;
+use crate::file::head::VolumeHead;
+use crate::file::lock::Sharing;
+use crate::file::open::{Access, Protection};
+use crate::file::open_files::{authenticate, open_envelopes, refuse_the_other_sort};
+use crate::file::storage::HOST;
+
+/// Opens the next layer of the volume at `path` to be rewritten, beside the processes that use the
+/// volume; `None` if none is left. The mark must be there. Only the host's file systems have
+/// several processes.
+///
+/// # Errors
+/// [`DatastoreError::NotRewritable`] if the next layer still takes writes;
+/// [`DatastoreError::Merging`]; if there is no room, or a layer cannot be opened.
+pub fn open_rewrite_beside(
+    path: &Path,
+    options: &ReencryptOptions<'_>,
+) -> Result<Option<OpenRewrite>, DatastoreError> {
+    let directory = VolumeDirectory::open(HOST, path)?;
+    loop {
+        let encoded = directory.read_descriptor()?;
+        refuse_the_other_sort(path, encoded.unverified(), options.from)?;
+        let bytes = encoded.bytes().to_vec();
+        let descriptor = authenticate(path, encoded, &options.to_open(options.from, Access::ReadOnly))?;
+        let Some(old) = descriptor.to_reencrypt().next() else { return Ok(None) };
+        if old.id == descriptor.top || old.closing {
+            return Err(not_rewritable(path, "it still takes writes"));
+        }
+        if descriptor.merging.is_some() {
+            return Err(DatastoreError::Merging { path: path.to_owned() });
+        }
+        let opened = Rewriter { directory: &directory, descriptor: &descriptor, options }.open(old);
+        // Until the layers were locked, they could be removed or merged.
+        if directory.read_descriptor()?.bytes() == bytes {
+            return opened.map(Some);
+        }
+    }
+}
+
+impl VolumeHead {
+    /// Durably marks the volume as being re-encrypted under the KEK that it has, unless it is
+    /// marked so.
+    ///
+    /// # Errors
+    /// [`DatastoreError::Reencrypting`] if another job is under way; [`DatastoreError::Full`]
+    /// without room for the rewritten layers.
+    pub fn mark_reencryption(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        let path = &self.directory.path;
+        if protection.kek().is_none() {
+            return Err(DatastoreError::NotEncrypted { path: path.clone() });
+        }
+        let has_next = self.descriptor.encryption.as_ref().is_some_and(|found| found.next_kek.is_some());
+        if has_next || matches!(self.descriptor.reencrypting, Some(Reencrypting::Clear {})) {
+            return Err(DatastoreError::Reencrypting { path: path.clone() });
+        }
+        let marked = marked(path, &self.descriptor, protection, false)?;
+        if marked == self.descriptor {
+            return Ok(());
+        }
+        refuse_without_room(&self.directory, &marked)?;
+        // What an interrupted job has left; nobody rewrites a layer without the mark.
+        remove_leftovers(&self.directory, &self.descriptor)?;
+        self.replace_descriptor(marked, protection.keks())
+    }
+
+    /// Whether a re-encryption has only layers left that take no writes.
+    pub fn is_top_reencrypted(&self) -> bool {
+        let top = self.descriptor.layer(self.descriptor.top);
+        top.is_some_and(|top| self.descriptor.is_reencrypted(top))
+    }
+
+    /// Puts a layer that another process has rewritten in the place of the old one, durably. The
+    /// old one's files stay until [`Self::remove_replaced`].
+    ///
+    /// # Errors
+    /// [`DatastoreError::NotRewritable`] if it is not what this job makes of the old one; if its
+    /// DEK does not open; if its tags were not closed in order.
+    pub fn replace_rewritten(
+        &mut self,
+        old: LayerId,
+        new: &LayerRecord,
+        protection: Protection<'_>,
+    ) -> Result<(), DatastoreError> {
+        let path = self.directory.path.clone();
+        let Protection::Encrypted(kek) = protection else {
+            return Err(DatastoreError::NotEncrypted { path });
+        };
+        let old = self.descriptor.layer(old);
+        let old = old.ok_or_else(|| not_rewritable(&path, "the volume does not have it any more"))?;
+        self.expect_rewritten(old, new)?;
+        let named = replaced(&self.descriptor, old, new);
+        let deks = open_envelopes(&path, &named, new, kek)?;
+        let options = self.options_under(kek);
+        let rewriter =
+            Rewriter { directory: &self.directory, descriptor: &self.descriptor, options: &options };
+        rewriter.expect_complete(&named, new, &deks)?;
+        self.directory.sync()?;
+        self.replace_descriptor(named, &[kek])
+    }
+
+    /// Refuses a record that is not what a layer becomes, except for its id and its DEK.
+    fn expect_rewritten(&self, old: &LayerRecord, new: &LayerRecord) -> Result<(), DatastoreError> {
+        let (path, descriptor) = (&self.directory.path, &self.descriptor);
+        let refused = |reason| Err(not_rewritable(path, reason));
+        let integrity = match descriptor.reencrypting {
+            Some(Reencrypting::Encrypted { integrity, .. }) => integrity,
+            Some(Reencrypting::Clear {}) | None => {
+                return refused("the volume is not being re-encrypted");
+            }
+        };
+        if descriptor.is_reencrypted(old) {
+            return refused("it is done already");
+        }
+        if old.id == descriptor.top || old.closing {
+            return refused("it still takes writes");
+        }
+        if descriptor.merging.is_some_and(|merging| [merging.from, merging.into].contains(&old.id)) {
+            return refused("it is being merged");
+        }
+        let [record] = new.epochs.as_slice() else { return refused("it does not have one key") };
+        let expected =
+            LayerRecord { id: new.id, epochs: new.epochs.clone(), integrity, volume: None, ..old.clone() };
+        let is_new = descriptor.layer(new.id).is_none();
+        if !is_new || *new != expected || record.epoch != epoch_in_place_of(path, descriptor, old)? {
+            return refused("it is not what the job makes of the old one");
+        }
+        Ok(())
+    }
+
+    /// Opens a layer below the top to be read, for the process that does the I/O.
+    ///
+    /// # Errors
+    /// If its files cannot be opened.
+    pub fn open_lower(
+        &self,
+        layer: LayerId,
+        protection: Protection<'_>,
+    ) -> Result<OpenLayer, DatastoreError> {
+        let missing = || DatastoreError::MissingLayer { path: self.directory.path.clone(), layer };
+        let record = self.descriptor.layer(layer).ok_or_else(missing)?;
+        let Protection::Encrypted(kek) = protection else { return Err(missing()) };
+        let options = self.options_under(kek);
+        let reading = options.to_open(protection, Access::ReadOnly);
+        let rewriter =
+            Rewriter { directory: &self.directory, descriptor: &self.descriptor, options: &options };
+        let mut opened = rewriter.opening(&self.descriptor, &reading, Sharing::Shared)?.open(record)?;
+        opened.vouch_for_tags();
+        opened.hand_over(&self.directory.path)
+    }
+
+    /// Removes the files of a layer that was replaced, once the process that does the I/O reads it
+    /// no more.
+    pub fn remove_replaced(&self, old: &LayerRecord) {
+        if self.descriptor.layer(old.id).is_none() {
+            remove_layers(&self.directory, std::slice::from_ref(old));
+        }
+    }
+
+    /// Ends the job, once all layers are done: no file of an old layer is left, and the descriptor
+    /// has no mark.
+    ///
+    /// # Errors
+    /// [`DatastoreError::NotReencrypted`] if there are layers left.
+    pub fn finish_reencryption(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        if self.descriptor.reencrypting.is_none() {
+            return Ok(());
+        }
+        let done: Descriptor = finished(&self.directory.path, &self.descriptor, protection)?;
+        // As at the end of the other job: a power cut must not bring back a name.
+        remove_leftovers(&self.directory, &self.descriptor)?;
+        self.directory.sync()?;
+        self.replace_descriptor(done, protection.keks())
+    }
+
+    fn options_under<'k>(&self, kek: &'k Kek) -> ReencryptOptions<'k> {
+        ReencryptOptions {
+            from: Protection::Encrypted(kek),
+            to: Protection::Encrypted(kek),
+            integrity: false,
+            lock_wait: Duration::ZERO,
+            least_generation: self.descriptor.generation,
+        }
+    }
+}
+
+fn not_rewritable(path: &Path, reason: &'static str) -> DatastoreError {
+    DatastoreError::NotRewritable { path: path.to_owned(), reason }
+}

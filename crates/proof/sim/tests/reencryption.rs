@@ -1,0 +1,536 @@
+//! A volume with its snapshots is re-encrypted, under power cuts and kills at any moment: its
+//! content is what it was, the job can be finished or cancelled, and afterwards no file has
+//! anything that a DEK from before opens.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rustix::fs::OFlags;
+use strongroom_crypto::xts::{UnitSize, Xts, XtsSession};
+use strongroom_datastore::file::storage::Storage;
+use strongroom_datastore::file::*;
+use strongroom_io::EventLoop;
+use strongroom_keys::{Kek, KekSource};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_sim::SimFs;
+use strongroom_types::{BLOCK_BYTES, SnapshotId, VolumeSize};
+use strongroom_worker::layers::{MergeStages, PlainBlocks, plain_blocks_over};
+use strongroom_worker::{Copying, DiskAccess, Step, Stride};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+const BLOCKS: u64 = 40;
+/// Large enough not to fill, because nothing empties it while clients write.
+const LOG_BYTES: u64 = 1 << 20;
+const STRIDE: Stride = Stride { depth: 2, piece_bytes: 2 * BLOCK_BYTES, step_bytes: 4 * BLOCK_BYTES };
+
+const LIVES: u64 = if cfg!(feature = "full") { 120 } else { 8 };
+/// Moments of each life at which the power is cut.
+const CUTS: usize = if cfg!(feature = "full") { 200 } else { 50 };
+
+fn path() -> &'static Path {
+    Path::new("/ds/vm1")
+}
+
+fn kek(fill: u8) -> Kek {
+    KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [fill; 32]).unwrap()).unwrap()
+}
+
+fn protection(kek: Option<&Kek>) -> Protection<'_> {
+    kek.map_or(Protection::Unencrypted, Protection::Encrypted)
+}
+
+/// What a volume is under before and after.
+#[derive(Clone, Copy)]
+struct Change<'a> {
+    from: Option<&'a Kek>,
+    to: Option<&'a Kek>,
+}
+
+impl Change<'_> {
+    fn options(&self) -> ReencryptOptions<'_> {
+        ReencryptOptions {
+            from: protection(self.from),
+            to: protection(self.to),
+            integrity: true,
+            lock_wait: Duration::ZERO,
+            least_generation: 0,
+        }
+    }
+}
+
+/// The plain content of a volume and of its snapshots.
+type Contents = Vec<(Option<SnapshotId>, Vec<u8>)>;
+
+struct Life<'a> {
+    fs: SimFs,
+    kek: Option<&'a Kek>,
+    random: StdRng,
+    /// The fill of each block.
+    now: Vec<u8>,
+    kept: Vec<(SnapshotId, Vec<u8>)>,
+    next_fill: u8,
+}
+
+fn event_loop(fs: &SimFs, random: &mut StdRng) -> Rc<dyn EventLoop> {
+    Rc::new(fs.reactor(random.random()).unwrap())
+}
+
+fn to_open(kek: Option<&Kek>, access: Access) -> OpenOptions<'_> {
+    OpenOptions { protection: protection(kek), access, lock_wait: Duration::ZERO, least_generation: 0 }
+}
+
+impl<'a> Life<'a> {
+    /// A volume with two branches of snapshots, of which some layers hide others.
+    fn new(seed: u64, kek: Option<&'a Kek>) -> Self {
+        let fs = SimFs::new(seed);
+        let random = StdRng::seed_from_u64(seed);
+        let now = vec![0; BLOCKS as usize];
+        let mut life = Life { fs, kek, random, now, kept: Vec::new(), next_fill: 0 };
+        let options = CreateOptions {
+            size: VolumeSize::new(BLOCKS * BLOCK_BYTES).unwrap(),
+            provisioning: if seed % 5 == 4 { Provisioning::Thick } else { Provisioning::Thin },
+            protection: protection(kek),
+            log_bytes: Some(LOG_BYTES),
+            integrity: kek.is_some() && seed % 4 != 3,
+        };
+        create_on(&life.fs, path(), &options).unwrap();
+        life.use_it();
+        life.snapshot("first");
+        life.use_it();
+        if seed % 2 == 0 {
+            let first = life.kept[0].clone();
+            life.snapshot("second");
+            revert_on(&life.fs, path(), first.0, None, &life.to_add()).unwrap();
+            life.now = first.1;
+            life.use_it();
+        }
+        life
+    }
+
+    fn to_add(&self) -> AddLayerOptions<'a> {
+        AddLayerOptions {
+            protection: protection(self.kek),
+            log_bytes: Some(LOG_BYTES),
+            lock_wait: Duration::ZERO,
+            least_generation: 0,
+        }
+    }
+
+    fn snapshot(&mut self, name: &str) {
+        let snapshot = NewSnapshot { id: SnapshotId::random(), name: name.parse().unwrap() };
+        create_snapshot_on(&self.fs, path(), &snapshot, &self.to_add()).unwrap();
+        self.kept.push((snapshot.id, self.now.clone()));
+    }
+
+    /// Writes and discards, and ends that in order.
+    fn use_it(&mut self) {
+        let mut volume = open_on(&self.fs, path(), &to_open(self.kek, Access::ReadWrite)).unwrap();
+        let blocks = Arc::clone(&volume.disk);
+        let PlainBlocks { disk, tags, .. } = plain_blocks_over(blocks, &mut volume).unwrap();
+        let mut client = DiskAccess::on(event_loop(&self.fs, &mut self.random), &*disk).unwrap();
+        for _ in 0..8 {
+            let first = self.random.random_range(0..BLOCKS);
+            let end = (first + self.random.random_range(1..6)).min(BLOCKS);
+            let bytes = (end - first) * BLOCK_BYTES;
+            let fill = match self.random.random_range(0..3) {
+                0 => 0,
+                _ => {
+                    self.next_fill = self.next_fill % 250 + 1;
+                    self.next_fill
+                }
+            };
+            match fill {
+                0 => client.write_zeroes_at(first * BLOCK_BYTES, bytes).unwrap(),
+                fill => client.write_at(first * BLOCK_BYTES, &vec![fill; bytes as usize]).unwrap(),
+            }
+            self.now[first as usize..end as usize].fill(fill);
+        }
+        client.flush().unwrap();
+        drop((client, disk));
+        self.empty_log(&volume);
+        if let Some(tags) = tags {
+            assert!(tags.close());
+        }
+    }
+
+    fn empty_log(&mut self, volume: &OpenVolume) {
+        let event_loop = event_loop(&self.fs, &mut self.random);
+        let thread = strongroom_io::Thread {
+            pool: strongroom_memory::BufferPool::new(8 << 20).unwrap(),
+            reactor: event_loop.reactor(),
+        };
+        volume.disk.expect_destager(true);
+        volume.disk.end_destaging(End::Empty);
+        let Some(mut destager) = volume.disk.destager(&thread).unwrap() else { return };
+        loop {
+            destager.poll();
+            match destager.ended() {
+                Some(ended) => return ended.unwrap(),
+                None => event_loop.sleep(Duration::from_secs(1)).unwrap(),
+            }
+        }
+    }
+
+    /// All that is expected to be read.
+    fn contents(&self) -> Contents {
+        let plain = |fills: &[u8]| fills.iter().flat_map(|fill| vec![*fill; BLOCK]).collect::<Vec<u8>>();
+        let kept = self.kept.iter().map(|(id, fills)| (Some(*id), plain(fills)));
+        std::iter::once((None, plain(&self.now))).chain(kept).collect()
+    }
+}
+
+/// Reads the present content, or a snapshot's.
+fn read(
+    fs: &SimFs,
+    kek: Option<&Kek>,
+    snapshot: Option<SnapshotId>,
+    random: &mut StdRng,
+) -> Result<Vec<u8>, String> {
+    let told = |error: DatastoreError| error.to_string();
+    let mut volume = match snapshot {
+        None => open_on(fs, path(), &to_open(kek, Access::ReadOnly)).map_err(told)?,
+        Some(id) => open_snapshot_on(fs, path(), id, &to_open(kek, Access::ReadOnly)).map_err(told)?,
+    };
+    let blocks = Arc::clone(&volume.disk);
+    let stages = plain_blocks_over(blocks, &mut volume).map_err(|error| error.to_string())?;
+    let mut client = DiskAccess::on(event_loop(fs, random), &*stages.disk).unwrap();
+    let mut content = vec![0; (BLOCKS * BLOCK_BYTES) as usize];
+    client.read_at(0, &mut content).map_err(|error| error.to_string())?;
+    Ok(content)
+}
+
+fn expect(fs: &SimFs, kek: Option<&Kek>, contents: &Contents, random: &mut StdRng) -> Result<(), String> {
+    for (snapshot, expected) in contents {
+        let found = read(fs, kek, *snapshot, random)?;
+        let wrong =
+            (0..BLOCKS as usize).find(|at| found[at * BLOCK..][..BLOCK] != expected[at * BLOCK..][..BLOCK]);
+        if let Some(block) = wrong {
+            let (found, expected) = (&found[block * BLOCK..][..4], expected[block * BLOCK]);
+            return Err(format!("block {block} of {snapshot:?} has {found:?} instead of {expected}"));
+        }
+    }
+    Ok(())
+}
+
+/// Runs the job, or what is left of it. Stops after so many layers.
+fn run(fs: &SimFs, change: Change<'_>, random: &mut StdRng, layers: Option<usize>) -> Result<(), String> {
+    let told = |error: DatastoreError| error.to_string();
+    let options = change.options();
+    let mut job = begin_reencryption_on(fs, path(), &options).map_err(told)?;
+    let mut done = 0;
+    while layers.is_none_or(|layers| done < layers) {
+        let Some(OpenRewrite { size_bytes, layers, keys, rewritten }) = job.open_next().map_err(told)? else {
+            break;
+        };
+        let stages = MergeStages::rewriting(layers, keys).map_err(|error| error.to_string())?;
+        let mut copying = Copying::open(&stages, 0..size_bytes, event_loop(fs, random), STRIDE).unwrap();
+        while copying.step().map_err(|error| error.to_string())? != Step::Ended {}
+        copying.finish().map_err(|error| error.to_string())?;
+        drop(stages);
+        job.replace(rewritten).map_err(told)?;
+        done += 1;
+    }
+    match layers {
+        None => job.finish().map(drop).map_err(told),
+        Some(_) => Ok(()),
+    }
+}
+
+/// The DEKs of all layers.
+fn deks(fs: &SimFs, life: &Life<'_>) -> Deks {
+    let mut all = open_on(fs, path(), &to_open(life.kek, Access::ReadOnly)).unwrap().deks;
+    for (id, _) in &life.kept {
+        all.extend(open_snapshot_on(fs, path(), *id, &to_open(life.kek, Access::ReadOnly)).unwrap().deks);
+    }
+    all
+}
+
+/// No block of any file of the volume is content under one of these keys. Every file counts, also
+/// one that nothing names.
+fn opens_under_none_of(fs: &SimFs, deks: &Deks) -> Result<(), String> {
+    let session = |dek| Xts::new(dek, UnitSize::Bytes4096).unwrap().session().unwrap();
+    let mut ciphers: Vec<XtsSession> = deks.iter().map(|(_, dek)| session(dek)).collect();
+    let directory = Storage::open_directory(fs, path()).unwrap();
+    for name in directory.names().unwrap() {
+        let file = directory.open(&name, OFlags::RDONLY).unwrap();
+        let mut content = vec![0; file.length().unwrap() as usize];
+        file.read_at(0, &mut content).unwrap();
+        for (number, block) in (0_u64..).zip(content.chunks_exact(BLOCK)) {
+            if block.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            for cipher in &mut ciphers {
+                let mut plain = vec![0; BLOCK];
+                cipher.decrypt(number, block, &mut plain).unwrap();
+                if plain.iter().all(|byte| *byte == plain[0]) {
+                    return Err(format!("block {number} of {name} is there under an old key"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What an interrupted job has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    NotBegun,
+    UnderWay,
+    Done,
+}
+
+/// Examines an image, ends the job in one way or another, and examines the result.
+fn outlives(
+    fs: &SimFs,
+    life: &Life<'_>,
+    change: Change<'_>,
+    old_deks: &Deks,
+    seed: u64,
+) -> Result<Left, String> {
+    let told = |error: DatastoreError| error.to_string();
+    let mut random = StdRng::seed_from_u64(seed);
+    let contents = life.contents();
+    let descriptor = describe_on(fs, path()).map_err(told)?.descriptor;
+    let keys: Vec<_> = descriptor.layers.iter().map(|layer| layer.epochs.len()).collect();
+    let left = match descriptor.reencrypting {
+        Some(_) => Left::UnderWay,
+        None if descriptor.generation == life.generation() => Left::NotBegun,
+        None => Left::Done,
+    };
+    // What one KEK opens can be used.
+    let is_same = change.from.map(Kek::id) == change.to.map(Kek::id);
+    match left {
+        Left::NotBegun => expect(fs, change.from, &contents, &mut random)?,
+        Left::UnderWay if is_same => expect(fs, change.from, &contents, &mut random)?,
+        Left::UnderWay => {}
+        Left::Done => expect(fs, change.to, &contents, &mut random)?,
+    }
+    let is_half_clear = keys.iter().any(|count| *count == 0) && keys.iter().any(|count| *count > 0);
+    let can_cancel = change.from.is_some() || keys.iter().all(|count| *count == 0);
+    let cancels = left == Left::UnderWay && seed % 4 == 0 && !is_half_clear && can_cancel;
+    let clear_already = change.from.is_some() && change.to.is_none() && keys.iter().all(|count| *count == 0);
+    if cancels && !clear_already {
+        cancel_reencryption_on(fs, path(), &change.options()).map_err(told)?;
+        let fs = fs.cut(seed);
+        expect(&fs, change.from, &contents, &mut random).map_err(|error| format!("cancelled: {error}"))?;
+        return Ok(left);
+    }
+    if left != Left::Done {
+        run(fs, change, &mut random, None).map_err(|error| format!("the second run: {error}"))?;
+    }
+    // What it has reported is durable: also that nothing of before is left.
+    let fs = fs.cut(seed);
+    opens_under_none_of(&fs, old_deks)?;
+    expect(&fs, change.to, &contents, &mut random).map_err(|error| format!("at the end: {error}"))?;
+    let descriptor = describe_on(&fs, path()).map_err(told)?.descriptor;
+    if descriptor.reencrypting.is_some() {
+        return Err("it is still marked".to_owned());
+    }
+    if open_on(&fs, path(), &to_open(change.from, Access::ReadOnly)).is_ok() != is_same {
+        return Err("the old key still opens it".to_owned());
+    }
+    for finding in check_on(&fs, path(), change.to).map_err(told)? {
+        if finding.severity == Severity::Error || finding.message.contains("interrupted") {
+            return Err(finding.message);
+        }
+    }
+    Ok(left)
+}
+
+impl Life<'_> {
+    fn generation(&self) -> u64 {
+        describe_on(&self.fs, path()).unwrap().descriptor.generation
+    }
+}
+
+/// Four sorts of jobs, in turn.
+fn change_of<'a>(seed: u64, old: &'a Kek, new: &'a Kek) -> Change<'a> {
+    match seed % 4 {
+        0 => Change { from: Some(old), to: Some(new) },
+        1 => Change { from: Some(old), to: Some(old) },
+        2 => Change { from: None, to: Some(new) },
+        _ => Change { from: Some(old), to: None },
+    }
+}
+
+/// Records a job, and returns the image from before beside the recording.
+fn recorded<'a>(seed: u64, change: Change<'a>) -> (Life<'a>, SimFs) {
+    let life = Life::new(seed, change.from);
+    let fs = life.fs.cut(seed);
+    fs.record();
+    run(&fs, change, &mut StdRng::seed_from_u64(seed), None).unwrap();
+    (life, fs)
+}
+
+#[test]
+fn power_cuts_and_kills_during_a_reencryption_lose_nothing_and_leave_nothing() {
+    let (old, new) = (kek(1), kek(2));
+    let mut found = [0; 3];
+    for seed in 0..LIVES {
+        let change = change_of(seed, &old, &new);
+        let (life, fs) = recorded(seed, change);
+        let old_deks = deks(&life.fs, &life);
+        let mut random = StdRng::seed_from_u64(seed);
+        for cut in 0..CUTS as u64 {
+            let moment = random.random_range(0..fs.moments());
+            let seed_of_cut = seed * 1000 + cut;
+            let image = match cut % 3 {
+                0 => fs.killed_at(moment, seed_of_cut),
+                _ => fs.cut_at(moment, seed_of_cut),
+            };
+            match outlives(&image, &life, change, &old_deks, seed_of_cut) {
+                Ok(left) => found[left as usize] += 1,
+                Err(error) => panic!("life {seed}, moment {moment}, cut {cut}: {error}"),
+            }
+        }
+        // What was reported done is durable.
+        let image = fs.cut(seed);
+        let left = outlives(&image, &life, change, &old_deks, seed).unwrap();
+        assert_eq!(left, Left::Done, "life {seed}");
+    }
+    let [not_begun, under_way, done] = found;
+    println!("{not_begun} images before the job, {under_way} within it, {done} after it");
+    assert!(not_begun > 0 && under_way > 0 && done > 0);
+}
+
+#[test]
+fn neither_key_opens_what_is_sealed_under_the_other_alone() {
+    let (old, new) = (kek(1), kek(2));
+    let change = Change { from: Some(&old), to: Some(&new) };
+    let life = Life::new(2, Some(&old));
+    let mut random = StdRng::seed_from_u64(2);
+    run(&life.fs, change, &mut random, Some(1)).unwrap();
+    let descriptor = describe_on(&life.fs, path()).unwrap().descriptor;
+    let under: Vec<_> = descriptor
+        .layers
+        .iter()
+        .flat_map(|layer| &layer.epochs)
+        .map(|record| record.envelopes.iter().map(|envelope| envelope.kek()).collect::<Vec<_>>())
+        .collect();
+    let (last, others) = under.split_last().unwrap();
+    assert_eq!(*last, [new.id()]);
+    assert!(others.iter().all(|keks| *keks == [old.id()]), "{under:?}");
+    for kek in [&old, &new] {
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let refused = open_on(&life.fs, path(), &to_open(Some(kek), access)).unwrap_err();
+            assert!(matches!(refused, DatastoreError::Reencrypting { .. }), "{refused}");
+        }
+        let rewrap = RewrapOptions { from: kek, to: &new, lock_wait: Duration::ZERO, least_generation: 0 };
+        rewrap_on(&life.fs, path(), &rewrap).unwrap_err();
+        let findings = check_on(&life.fs, path(), Some(kek)).unwrap();
+        assert!(findings.iter().all(|finding| finding.severity == Severity::Notice), "{findings:?}");
+    }
+    // A third key is not taken for the new one.
+    let third = self::kek(3);
+    let other = Change { from: Some(&old), to: Some(&third) };
+    let refused = run(&life.fs, other, &mut random, None).unwrap_err();
+    assert!(refused.contains("is between two keys"), "{refused}");
+    run(&life.fs, change, &mut random, None).unwrap();
+    expect(&life.fs, Some(&new), &life.contents(), &mut random).unwrap();
+}
+
+#[test]
+fn what_finds_no_room_has_changed_nothing() {
+    let (old, new) = (kek(1), kek(2));
+    let change = Change { from: Some(&old), to: Some(&new) };
+    let life = Life::new(0, Some(&old));
+    let generation = life.generation();
+    life.fs.set_capacity(Some(0));
+    let refused = begin_reencryption_on(&life.fs, path(), &change.options()).map(drop).unwrap_err();
+    assert!(matches!(refused, DatastoreError::Full { .. }), "{refused}");
+    assert_eq!(life.generation(), generation);
+    life.fs.set_capacity(None);
+    let mut random = StdRng::seed_from_u64(0);
+    expect(&life.fs, Some(&old), &life.contents(), &mut random).unwrap();
+    run(&life.fs, change, &mut random, None).unwrap();
+    expect(&life.fs, Some(&new), &life.contents(), &mut random).unwrap();
+}
+
+#[test]
+fn a_half_encrypted_volume_goes_on_or_back() {
+    let (old, new) = (kek(1), kek(2));
+    for seed in 0..6 {
+        let life = Life::new(seed, None);
+        let mut random = StdRng::seed_from_u64(seed);
+        let forth = Change { from: None, to: Some(&old) };
+        run(&life.fs, forth, &mut random, Some(1)).unwrap();
+        for kek in [Some(&old), None] {
+            let refused = open_on(&life.fs, path(), &to_open(kek, Access::ReadOnly)).unwrap_err();
+            let is_refused =
+                matches!(refused, DatastoreError::Reencrypting { .. } | DatastoreError::Encrypted { .. });
+            assert!(is_refused, "{refused}");
+        }
+        let refused = cancel_reencryption_on(&life.fs, path(), &forth.options()).unwrap_err();
+        assert!(matches!(refused, DatastoreError::HalfClear { .. }), "{refused}");
+        let other = Change { from: None, to: Some(&new) };
+        assert!(run(&life.fs, other, &mut random, None).is_err());
+        let last = match seed % 2 {
+            0 => forth,
+            _ => Change { from: Some(&old), to: None },
+        };
+        run(&life.fs, last, &mut random, None).unwrap();
+        expect(&life.fs, last.to, &life.contents(), &mut random).unwrap();
+    }
+}
+
+/// What another process has rewritten is taken only if it is what the job makes of the layer.
+#[test]
+fn a_layer_that_is_not_what_the_job_makes_is_refused() {
+    let (old, new) = (kek(1), kek(2));
+    let same = Change { from: Some(&old), to: Some(&old) };
+    let life = Life::new(2, Some(&old));
+    let mut random = StdRng::seed_from_u64(2);
+    run(&life.fs, same, &mut random, Some(1)).unwrap();
+    let options = same.options();
+    let mut job = begin_reencryption_on(&life.fs, path(), &options).unwrap();
+    let OpenRewrite { size_bytes, layers, keys, mut rewritten } = job.open_next().unwrap().unwrap();
+    let stages = MergeStages::rewriting(layers, keys).unwrap();
+    let event_loop = event_loop(&life.fs, &mut random);
+    let mut copying = Copying::open(&stages, 0..size_bytes, event_loop, STRIDE).unwrap();
+    while copying.step().unwrap() != Step::Ended {}
+    copying.finish().unwrap();
+    drop((stages, job));
+    rewritten.keep();
+    let (of, right) = (rewritten.old(), rewritten.record().clone());
+    // It has the directory open, which is locked.
+    drop(rewritten);
+
+    let protection = Protection::Encrypted(&old);
+    let mut head = VolumeHead::open_on(&life.fs, path(), &to_open(Some(&old), Access::ReadWrite)).unwrap();
+    let descriptor = head.descriptor().clone();
+    let (top, other) = (descriptor.top, descriptor.layers[0].clone());
+    let wrong = [
+        (top, right.clone()),
+        (strongroom_types::LayerId::random(), right.clone()),
+        (of, LayerRecord { parent: None, size_bytes: other.size_bytes, ..right.clone() }),
+        (of, LayerRecord { id: other.id, ..right.clone() }),
+        (of, LayerRecord { epochs: other.epochs.clone(), ..right.clone() }),
+        (of, LayerRecord { epochs: Vec::new(), ..right.clone() }),
+        (of, LayerRecord { integrity: None, ..right.clone() }),
+        (of, LayerRecord { closing: true, ..right.clone() }),
+        (of, LayerRecord { volume: Some(strongroom_types::VolumeId::random()), ..right.clone() }),
+    ];
+    for (of, record) in wrong {
+        let refused = head.replace_rewritten(of, &record, protection).unwrap_err();
+        assert!(matches!(refused, DatastoreError::NotRewritable { .. }), "{refused}");
+    }
+    // A DEK that the volume's KEK does not open, or that is another layer's.
+    for envelopes in [other.epochs[0].envelopes.clone(), Vec::new()] {
+        let mut epochs = right.epochs.clone();
+        epochs[0].envelopes = envelopes;
+        head.replace_rewritten(of, &LayerRecord { epochs, ..right.clone() }, protection).unwrap_err();
+    }
+    head.replace_rewritten(of, &right, Protection::Encrypted(&new)).unwrap_err();
+    assert_eq!(*head.descriptor(), descriptor);
+    head.finish_reencryption(protection).unwrap_err();
+    head.replace_rewritten(of, &right, protection).unwrap();
+    drop(head);
+    expect(&life.fs, Some(&old), &life.contents(), &mut random).unwrap();
+}
