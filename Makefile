@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-kmip measure-vms measure-volumes prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-kmip measure-vms measure-volumes prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -49,8 +49,12 @@ test-full: ## the same, the long whole-system tests, libvirt and systemd, and ev
 	scripts/test-file-systems
 	STRONGROOM_BIN=$(tested_program) scripts/test-libvirt-service
 
+test-guests: ## the whole-system tests that make test leaves out for their length, most with guests; some ten minutes
+	scripts/install-packages test
+	cargo test -p strongroom-system-tests --test system -- --ignored
+
 power-cuts: ## 100,000 power cuts beneath volumes, 50,000 after kills, and 40,000 each beneath the store and the audit log, simulated; some ten minutes
-	cargo test -p strongroom-sim --features full --test power_cuts --test store_cuts --test audit_cuts -- --nocapture
+	cargo test -p strongroom-sim --features full --test power_cuts --test store_cuts --test audit_cuts --test tags -- --nocapture
 
 attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of volume, and the attacks on a whole host; an hour. ATTACK_ROUNDS=, ATTACK_SEED=
 	scripts/install-packages test

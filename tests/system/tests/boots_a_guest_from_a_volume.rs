@@ -24,6 +24,7 @@ fn boots_a_guest_from_an_encrypted_volume() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn boots_a_guest_from_an_unencrypted_volume() {
     let scratch = Scratch::new();
     let volume = Volume::create(&scratch, "vm1", "512M", Protection::Unencrypted);

@@ -22,6 +22,7 @@ const OPERATIONS_BETWEEN_RESTARTS: u64 = 200;
 const E2FSCK_DEADLINE: Duration = Duration::from_secs(120);
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_guest_finds_in_its_second_boot_what_it_wrote_in_its_first() {
     let scratch = Scratch::new();
     let volume = Volume::create(&scratch, "vm1", "512M", Protection::Encrypted);

@@ -65,6 +65,7 @@ fn measure(
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn every_server_gives_figures_at_all_that_it_can_do() {
     let scratch = Scratch::new();
     let program = CommandLine::new(&scratch).program();

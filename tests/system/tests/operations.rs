@@ -112,6 +112,7 @@ impl Answers {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn the_page_of_operations_is_what_the_program_answers() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

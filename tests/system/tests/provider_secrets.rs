@@ -109,6 +109,7 @@ fn count(found: &[Found]) -> (usize, usize) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root can read their memory");

@@ -13,6 +13,7 @@ use strongroom_system_tests::{CommandLine, Scratch};
 const SECONDS: u64 = if cfg!(feature = "full") { 120 } else { 15 };
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn volumes_outlive_whatever_happens_to_who_serves_them() {
     let scratch = Scratch::new();
     let config = SoakConfig {

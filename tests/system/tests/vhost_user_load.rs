@@ -33,6 +33,7 @@ fn verify(socket: &Path, settings: Settings, seed: u64) -> Report {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn every_combination_of_queues_depth_and_features_is_verified() {
     let scratch = Scratch::new();
     let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);

@@ -144,6 +144,7 @@ fn linked_clones_of_a_template_go_their_own_ways() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_linked_clone_is_made_or_not_whoever_is_killed() {
     let scratch = Scratch::new();
     let serving = with_vm(&scratch, "web1", "--machine pc");

@@ -10,6 +10,7 @@ const MARKER: &str = "strongroom-nvram-marker-93b7";
 const VARIABLE: &str = "/sys/firmware/efi/efivars/Strongroom-3c8b1d52-7a0e-4f0c-9a3e-6f6d3c1f0b55";
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn uefi_keeps_its_variables_in_a_sealed_volume() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
@@ -55,6 +56,7 @@ const SEED_MARKER: &str = "strongroom-seed-marker-5b0e";
 const SWAP_MARKER: &str = "strongroom-swap-marker-c4d9";
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_seed_is_read_and_what_was_swapped_out_is_gone_after_power_off() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
@@ -140,6 +142,7 @@ const OWNER: &str = "40000001";
 const SESSION: &str = "00000009 40000009 0000 00 0000";
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

@@ -136,6 +136,7 @@ fn a_dump_is_sealed_and_opened_whole() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn whoever_is_killed_leaves_a_guest_that_goes_on_and_no_half_of_a_dump() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

@@ -99,6 +99,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_disk_that_is_wished_for_comes_and_goes_whoever_is_killed() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

@@ -20,6 +20,7 @@ const FROM_CD_BY_UEFI: &str = "strongroom-install-6d1c: UEFI has started the CD-
 const FROM_DISK: &str = "strongroom-install-6d1c: BIOS has started the disk";
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_vm_is_installed_from_a_cdrom_and_looked_at() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);

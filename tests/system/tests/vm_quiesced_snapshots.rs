@@ -146,6 +146,7 @@ fn a_quiesced_snapshot_has_what_the_guest_has_written_and_not_flushed() {
 /// The supervisor dies while the agent is about to freeze, and after it has: the next one has the
 /// guest thawed, and the snapshot is made all the same.
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_frozen_guest_goes_on_whoever_is_killed() {
     let scratch = Scratch::new();
     let (serving, id, mut console) = with_vm(&scratch);
@@ -178,6 +179,7 @@ fn a_frozen_guest_goes_on_whoever_is_killed() {
 
 /// What a hostile agent says, and what it does not say.
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_guest_that_lies_has_no_quiesced_snapshot_and_holds_nothing_up() {
     let scratch = Scratch::new();
     let (serving, id, mut console) = with_vm(&scratch);

@@ -34,6 +34,7 @@ fn with_vm<'scratch>(scratch: &'scratch Scratch, more: &str) -> (Serving<'scratc
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_vm_goes_back_to_what_its_disks_were_while_it_ran() {
     let scratch = Scratch::new();
     let (serving, id) = with_vm(&scratch, "");
@@ -124,6 +125,7 @@ fn a_vm_goes_back_to_what_its_disks_were_while_it_ran() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_guest_goes_on_where_it_was_when_a_snapshot_had_its_memory() {
     let scratch = Scratch::new();
     let (serving, id) = with_vm(&scratch, "--machine pc");
@@ -201,6 +203,7 @@ fn a_guest_goes_on_where_it_was_when_a_snapshot_had_its_memory() {
 
 /// A merge puts another top on a disk at any time, and a snapshot does while the VM is suspended.
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_suspended_guest_goes_on_over_disks_with_other_layers() {
     let scratch = Scratch::new();
     let (serving, _) = with_vm(&scratch, "--machine pc");
@@ -299,6 +302,7 @@ fn soon_due(serving: &Serving) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_schedule_makes_snapshots_of_a_running_vm_by_itself() {
     let scratch = Scratch::new();
     let (serving, _) = with_vm(&scratch, "");
@@ -346,6 +350,7 @@ fn a_schedule_makes_snapshots_of_a_running_vm_by_itself() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_clone_has_what_its_origin_had_under_a_key_of_its_own() {
     let scratch = Scratch::new();
     let (serving, _) = with_vm(&scratch, "--integrity");

@@ -189,6 +189,7 @@ fn what_a_hostile_qemu_says_does_not_reach_the_process_with_the_keys() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_monitor_that_is_killed_or_stands_still_is_replaced_and_its_vm_goes_on() {
     let scratch = Scratch::new();
     let mut serving = Serving::start(&scratch);

@@ -119,6 +119,7 @@ fn a_vm_whose_network_has_ended_says_so_until_it_starts_again() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_suspended_vm_goes_on_where_it_was() {
     let scratch = Scratch::new();
     let mut serving = Serving::start(&scratch);

@@ -10,6 +10,7 @@ use super::steps::Step;
 use super::user::{ENDS_WITHIN, User};
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn the_examples_of_the_help_work_as_they_are_written() {
     let scratch = Scratch::new();
     let mut user = User::new(&scratch);

@@ -44,7 +44,7 @@ use site::Site;
 
 /// Longer than any round takes, even on a busy machine: a round that has not ended by then hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
-const ROUNDS: u64 = 60;
+const ROUNDS: u64 = 20;
 /// The most memory that the process may use, whatever is in the datastore.
 const MEMORY_MIB_MAX: u64 = 1024;
 

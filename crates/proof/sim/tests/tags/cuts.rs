@@ -213,6 +213,7 @@ fn a_mark_that_is_not_durable_is_caught() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make power-cuts")]
 fn a_mark_that_is_not_waited_for_is_caught() {
     is_caught(Rule::MarkNotAwaited);
 }
@@ -238,6 +239,7 @@ fn a_flush_that_forgets_the_data_is_caught() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make power-cuts")]
 fn syncs_side_by_side_where_some_are_skipped_are_caught() {
     // In a life with more than one region, where marks are written while tags are synced.
     let (kek, mut count) = (kek(), Count::default());
@@ -256,6 +258,7 @@ fn a_flush_that_does_not_say_durably_which_tags_there_are_is_caught() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make power-cuts")]
 fn a_discard_that_leaves_tags_is_caught() {
     is_caught(Rule::PresenceKeptByDiscard);
 }
