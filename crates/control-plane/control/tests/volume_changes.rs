@@ -181,7 +181,11 @@ fn a_copy_is_sealed_as_it_was_asked_for() {
     };
     create(10, "clear", false);
     create(11, "sealed", true);
-    let clone = |of: &str, name: &str, sealing: Value| json!({ "change": "clone", "volume": of, "name": name, "sealing": sealing });
+    let clone = |of: &str, name: &str, mut wanted: Value| {
+        let more = json!({ "change": "clone", "volume": of, "name": name });
+        wanted.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        wanted
+    };
     done(&site, &control, 20, clone("clear", "a", json!({ "encrypted": true, "integrity": true })));
     done(&site, &control, 21, clone("sealed", "b", json!({ "encrypted": false })));
     done(&site, &control, 22, clone("a", "c", json!({})));
