@@ -10,6 +10,8 @@ const MARKER: &str = "strongroom-key-marker-1f7a";
 /// The number of writes is in `count`; `over` after a failed write.
 const WRITE_ALL_THE_WHILE: &str = "(i=0; while dd if=text of=/dev/vdb bs=4096 conv=sync,fsync 2>/dev/null; \
     do i=$((i+1)); echo $i >count; done; echo over >count) &";
+/// Prints the guest's count, which is empty for the moment in which the guest writes it.
+const COUNT: &str = "until n=$(cat count); [ -n \"$n\" ]; do :; done; echo $n";
 const READ: &str = "dd if=/dev/vda bs=4096 count=1 2>/dev/null | tr -d '\\000'";
 
 #[test]
@@ -75,7 +77,7 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     assert!(console.session.run(READ).contains(MARKER));
     let count =
         |said: String| said.trim().parse::<u64>().unwrap_or_else(|_| panic!("it wrote no more: {said}"));
-    let before = count(console.session.run("cat count"));
+    let before = count(console.session.run(COUNT));
     console.session.run(&format!("while [ $(cat count) -le {} ]; do :; done", before + 5));
     drop(console);
 
@@ -87,7 +89,7 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     serving.runs("vm start web1");
     let mut console = serving.console("web1");
     assert!(console.session.run(READ).contains(MARKER));
-    count(console.session.run("cat count"));
+    count(console.session.run(COUNT));
     drop(console);
     serving.runs("vm stop web1 --force");
     assert!(serving.runs("vm console web1 --history").contains(MARKER));

@@ -104,7 +104,7 @@ impl<'a> Life<'a> {
         life.use_it();
         life.snapshot("first");
         life.use_it();
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             let first = life.kept[0].clone();
             life.snapshot("second");
             revert_on(&life.fs, path(), first.0, None, &life.to_add()).unwrap();
@@ -312,9 +312,9 @@ fn outlives(
         Left::UnderWay => {}
         Left::Done => expect(fs, change.to, &contents, &mut random)?,
     }
-    let is_half_clear = keys.iter().any(|count| *count == 0) && keys.iter().any(|count| *count > 0);
+    let is_half_clear = keys.contains(&0) && keys.iter().any(|count| *count > 0);
     let can_cancel = change.from.is_some() || keys.iter().all(|count| *count == 0);
-    let cancels = left == Left::UnderWay && seed % 4 == 0 && !is_half_clear && can_cancel;
+    let cancels = left == Left::UnderWay && seed.is_multiple_of(4) && !is_half_clear && can_cancel;
     let clear_already = change.from.is_some() && change.to.is_none() && keys.iter().all(|count| *count == 0);
     if cancels && !clear_already {
         cancel_reencryption_on(fs, path(), &change.options()).map_err(told)?;
