@@ -738,7 +738,7 @@ mod tests {
             let options = ReencryptOptions {
                 from: old.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted),
                 to: new.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted),
-                integrity: self.names % 2 == 0,
+                integrity: self.names.is_multiple_of(2),
                 lock_wait: LOCK_WAIT,
                 least_generation: 0,
             };
