@@ -17,7 +17,7 @@ use crate::output::{Output, Table, utc};
 pub enum KeyCommand {
     /// Show the state of a VM's keys at their provider
     Status(KeyStatusArguments),
-    /// Move a VM that runs or is off to a new key
+    /// Move a VM to a new key; with --data, re-encrypt all of its data
     Rotate(RotateArguments),
 }
 
@@ -41,8 +41,14 @@ deactivated: it opens only old copies of the volumes' descriptors, as in backups
 If the command is interrupted, run it again to continue. A running `strongroom serve` rotates the keys \
 of VMs by itself when they are due.
 
+With --data every volume, with its snapshots, is rewritten under new data keys, which the old key never \
+opens, while the VM is off. The datastore needs room for the largest layer once more. If it is cancelled \
+or fails, the VM can be started, and the same command continues; if the host is killed, run it again \
+before the VM is started. Layers that linked clones share are kept for them under the old data keys.
+
 Examples:
   strongroom vm key rotate web1
+  strongroom vm key rotate web1 --data
   strongroom vm key rotate web1 --key-provider corp"
 )]
 pub struct RotateArguments {
@@ -52,6 +58,10 @@ pub struct RotateArguments {
     /// Key provider of the new key [default: that of the present key]
     #[arg(long, value_name = "NAME")]
     key_provider: Option<Name>,
+
+    /// Rewrite all data under new data keys; the VM must be off
+    #[arg(long)]
+    data: bool,
 
     #[command(flatten)]
     wait: WaitArguments,
@@ -117,12 +127,13 @@ impl RotateArguments {
     fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let vm = format!("/v1/vms/{}", segment(&self.vm));
-        let how = RotateKey { key_provider: self.key_provider.clone() };
+        let how = RotateKey { key_provider: self.key_provider.clone(), data: self.data };
         let task = api.post(&format!("{vm}/key/rotate"), &how)?;
         if self.wait.no_wait {
             return output.answer(&Begun(task));
         }
-        follow(&api, output, "moving to a new key", task)?;
+        let doing = if self.data { "re-encrypting under a new key" } else { "moving to a new key" };
+        follow(&api, output, doing, task)?;
         output.answer(&Rotated(api.get(&vm)?))
     }
 }

@@ -150,6 +150,65 @@ fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
     assert_eq!(names(), ["key-2"]);
 }
 
+#[test]
+fn the_data_of_a_vm_that_is_off_is_re_encrypted_by_a_rotation() {
+    let (site, control) = site(&["web1"]);
+    let with_data = RotateKey { data: true, ..RotateKey::default() };
+    let keys = || control.inventory.read().find_vm("web1").unwrap().hardware.keys().len();
+    let state = |task: strongroom_api::task::Task| {
+        assert!(settle_down(&site, &control));
+        control.show_task(task.id).unwrap().state
+    };
+    // One that runs or is suspended is refused with the next step.
+    state(control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap());
+    let refused = control.rotate_key(&caller(2), "web1", &with_data).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.next_step.as_deref().unwrap().contains("strongroom vm stop web1"), "{refused:?}");
+    state(control.suspend_vm(&caller(3), "web1").unwrap());
+    let refused = control.rotate_key(&caller(4), "web1", &with_data).unwrap_err();
+    assert!(refused.next_step.as_deref().unwrap().contains("--discard-memory"), "{refused:?}");
+    let discard = StartVm { discard_memory: true, ..StartVm::default() };
+    state(control.start_vm(&caller(5), "web1", &discard).unwrap());
+    state(control.stop_vm(&caller(6), "web1", &StopVm::default()).unwrap());
+
+    // After a failure both keys are known, and the request that goes on with it is named.
+    site.host.lock().rekeys_that_fail = 6;
+    let failed = control.rotate_key(&caller(7), "web1", &with_data).unwrap();
+    assert_eq!(state(failed.clone()), TaskState::Failed);
+    let error = control.show_task(failed.id).unwrap().error.unwrap();
+    assert!(error.next_step.unwrap().contains("strongroom vm key rotate web1 --data"));
+    assert_eq!((keys(), site.keys.lock().made.len()), (2, 2));
+    site.host.lock().rekeys_that_fail = 1;
+    let done = control.rotate_key(&caller(8), "web1", &with_data).unwrap();
+    assert_eq!(state(done), TaskState::Done);
+    assert_eq!((keys(), site.keys.lock().made.len()), (1, 2));
+
+    // What a rotation without new data keys has begun has old ones under the new key.
+    site.host.lock().rekeys_that_fail = 6;
+    let failed = control.rotate_key(&caller(9), "web1", &RotateKey::default()).unwrap();
+    assert_eq!(state(failed), TaskState::Failed);
+    let refused = control.rotate_key(&caller(10), "web1", &with_data).unwrap_err();
+    assert!(refused.next_step.unwrap().contains("finish it first: `strongroom vm key rotate web1`"));
+    site.host.lock().rekeys_that_fail = 0;
+    assert_eq!(
+        state(control.rotate_key(&caller(11), "web1", &RotateKey::default()).unwrap()),
+        TaskState::Done
+    );
+    assert_eq!(state(control.rotate_key(&caller(12), "web1", &with_data).unwrap()), TaskState::Done);
+
+    // One that began with new data keys can end without.
+    site.host.lock().rekeys_that_fail = 6;
+    assert_eq!(state(control.rotate_key(&caller(13), "web1", &with_data).unwrap()), TaskState::Failed);
+    site.host.lock().rekeys_that_fail = 0;
+    assert_eq!(
+        state(control.rotate_key(&caller(14), "web1", &RotateKey::default()).unwrap()),
+        TaskState::Done
+    );
+    assert_eq!(state(control.rotate_key(&caller(15), "web1", &with_data).unwrap()), TaskState::Done);
+    assert_eq!(site.host.lock().rekeys_of_data, [true, false, true, false, true]);
+    assert_eq!(site.host.lock().violations, Vec::<String>::new());
+}
+
 /// Old descriptors are refused by their generation, so the generation in the inventory never falls,
 /// and every operation has it.
 #[test]

@@ -62,6 +62,8 @@ pub enum Task {
     },
     /// Moves the volumes of a VM that is off to the next key, and exits.
     Rekey(Box<VmSpec>),
+    /// The same, with all volumes rewritten under new data keys. Takes [`JobRequest::WindUp`].
+    Reencrypt(Box<VmSpec>),
     /// Changes the snapshots of a VM that is off, and exits.
     ChangeSnapshots {
         /// The VM.
@@ -167,6 +169,14 @@ pub struct Orphan {
     pub swtpm: Option<strongroom_hypervisor::QemuIdentity>,
     /// Whether the VM was paused on request.
     pub paused_by_request: bool,
+}
+
+/// A request of hostd to a supervisor that does a job.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum JobRequest {
+    /// Abandon the job in a state in which the VM can be started. The job is answered as failed,
+    /// unless it was done.
+    WindUp {},
 }
 
 /// A request of hostd to a supervisor that runs a VM.

@@ -4,6 +4,7 @@
 
 mod attacks;
 mod console_log;
+mod reencryption;
 mod support;
 mod suspend;
 mod walls;
@@ -42,6 +43,8 @@ fn main() -> ExitCode {
         trial("a_forged_list_of_snapshots_decides_nothing", attacks::forged_snapshots),
         trial("an_edited_configuration_is_not_what_its_supervisor_attested", attacks::edited_configuration),
         trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
+        trial("a_vm_is_re_encrypted_whoever_is_killed", reencryption::killed),
+        trial("a_cancelled_re_encryption_leaves_a_vm_that_starts", reencryption::cancelled),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])
 }

@@ -1,5 +1,6 @@
 //! Jobs that need a VM's keys while it is off, such as making and filling its volumes.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use strongroom_datastore::file::{
     open, rename,
 };
 use strongroom_host::attestation::Attested;
-use strongroom_host::orders::{Report, Task, Way};
+use strongroom_host::orders::{JobRequest, Report, Task, Way};
 use strongroom_host::protocol::{
     CloneSource, Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem,
     Progress, ProgressUnit, SnapshotChange, VmSpec, VolumeFacts,
@@ -39,7 +40,7 @@ use crate::hand::{Converter, NameGiver};
 use crate::keys::VmKeys;
 use crate::origin::{Origin, OriginVolume};
 use crate::own_volume::create_with;
-use crate::rekey::rekey;
+use crate::rekey::{Manner, rekey};
 use crate::snapshots::{self, Serving};
 use crate::{console_log, disks, dump, export, own_volume, vtpm, walls};
 
@@ -78,6 +79,7 @@ pub fn run(
     | Task::Configure(spec)
     | Task::Import { spec, .. }
     | Task::Rekey(spec)
+    | Task::Reencrypt(spec)
     | Task::ChangeDisk { spec, .. }
     | Task::ChangeSnapshots { spec, .. }
     | Task::ConsoleLog(spec)
@@ -100,6 +102,7 @@ pub fn run(
         Task::Configure(spec) => job.configure(spec),
         Task::Import { spec, disk, format } => job.import(spec, disk, *format),
         Task::Rekey(spec) => job.move_to_other_key(spec),
+        Task::Reencrypt(spec) => job.reencrypt(spec),
         Task::ChangeDisk { spec, change } => disks::change(job.keys(spec)?, spec, change),
         Task::ChangeSnapshots { spec, change } => job.change_snapshots(spec, change),
         Task::ConsoleLog(spec) => job.give_console_log(spec),
@@ -123,6 +126,7 @@ fn needs_no_hand(task: &Task) -> bool {
     match task {
         Task::Configure(_)
         | Task::Rekey(_)
+        | Task::Reencrypt(_)
         | Task::ChangeDisk { .. }
         | Task::ChangeSnapshots { .. }
         | Task::Check { .. }
@@ -272,7 +276,22 @@ impl Job<'_> {
     fn move_to_other_key(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, wire, .. } = self;
         let keys = granted(home, grants, spec)?;
-        facts(&rekey(spec, &keys, None, |progress| report(wire, progress))?)
+        facts(&rekey(spec, &keys, Manner::Rewrap { log: None }, |progress| report(wire, progress))?)
+    }
+
+    /// The same, with all data rewritten under new data keys. Ends early if hostd asks for it.
+    fn reencrypt(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, wire, .. } = self;
+        let keys = granted(home, grants, spec)?;
+        let cancelled = Cell::new(false);
+        let is_cancelled = || {
+            if let Ok((JobRequest::WindUp {}, _)) = wire.receive_within(Duration::ZERO) {
+                cancelled.set(true);
+            }
+            cancelled.get()
+        };
+        let manner = Manner::Reencrypt { is_cancelled: &is_cancelled };
+        facts(&rekey(spec, &keys, manner, |progress| report(wire, progress))?)
     }
 
     /// Makes, reverts to or deletes a snapshot of a VM that is off.

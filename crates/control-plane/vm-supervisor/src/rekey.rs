@@ -5,6 +5,9 @@
 //!     -> each volume: under both, read back, under the new one alone -> vm.json: "key"
 //! ```
 //!
+//! In a VM that is off, the volumes can be rewritten under new data keys instead: then no data key
+//! is ever under both keys ([`reencryption`]).
+//!
 //! The move is refused before the first change if any volume has the wrong id, is older than the
 //! known one, or is under none of the VM's keys. A volume could only stay behind under its old key
 //! if an attacker changed it between this check and its move.
@@ -12,6 +15,8 @@
 //! The move survives the kill of any process at any moment: `vm.json`, the state of a running VM
 //! and the inventory name both keys before the first change, and each volume's descriptor says
 //! which key it is under. A repeated request continues with the remaining volumes.
+
+mod reencryption;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -32,6 +37,8 @@ use crate::console_log::LogSender;
 use crate::job::key_problem;
 use crate::keys::VmKeys;
 
+use self::reencryption::Rewriting;
+
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// How long a worker's supervisor may take to write two descriptors.
@@ -39,8 +46,24 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 /// How often the directory is searched for further volumes after all those found have moved.
 const PASSES_MAX: usize = 4;
 
+/// How a volume gets to the new key.
+#[derive(Clone, Copy)]
+pub enum Manner<'a> {
+    /// Its data keys are wrapped under the new key. For a running VM, `log` holds the console's
+    /// volume.
+    Rewrap {
+        /// The recorder of the console's output.
+        log: Option<&'a LogSender>,
+    },
+    /// Its data is rewritten under new data keys. The VM is off.
+    Reencrypt {
+        /// Whether the job was cancelled; asked about twice a second.
+        is_cancelled: &'a dyn Fn() -> bool,
+    },
+}
+
 /// Moves the volumes of the VM to the next key of its disks, and records that. Returns the VM's new
-/// configuration. For a running VM, `log` holds the console's volume.
+/// configuration. An error of `tell` ends the job between two steps.
 ///
 /// # Errors
 /// If a key is unavailable, or a volume is damaged or in use. Each volume is then under a key that
@@ -48,18 +71,18 @@ const PASSES_MAX: usize = 4;
 pub fn rekey(
     spec: &VmSpec,
     keys: &VmKeys,
-    log: Option<&LogSender>,
-    tell: impl FnMut(Progress) -> Result<(), Problem>,
+    manner: Manner<'_>,
+    mut tell: impl FnMut(Progress) -> Result<(), Problem>,
 ) -> Result<VmSpec, Problem> {
     let Some((to, from)) = spec.moving() else { return Ok(spec.clone()) };
     let from: Vec<ProviderKey> = from.into_iter().cloned().collect();
     let kek = keys.begin_move(&from, to).map_err(key_problem)?;
     let left = from.iter().map(|key| OldKey { key, kek: OnceCell::new() }).collect();
-    let moving = Moving { spec, keys, log, left, to: &kek };
+    let moving = Moving { spec, keys, left, to: &kek };
     let moved = moving
         .look_at_all()
         .and_then(|()| moving.begin())
-        .and_then(|()| moving.all(tell))
+        .and_then(|()| moving.all(manner, &mut tell))
         .and_then(|moved| moving.finish(to, &moved));
     keys.end_move(moved.is_ok());
     moved
@@ -68,7 +91,6 @@ pub fn rekey(
 struct Moving<'a> {
     spec: &'a VmSpec,
     keys: &'a VmKeys,
-    log: Option<&'a LogSender>,
     left: Vec<OldKey<'a>>,
     to: &'a Kek,
 }
@@ -77,6 +99,12 @@ struct Moving<'a> {
 struct OldKey<'a> {
     key: &'a ProviderKey,
     kek: OnceCell<Arc<Kek>>,
+}
+
+/// A volume under an old key.
+struct LeftVolume<'a> {
+    volume: DescribedVolume,
+    old: &'a OldKey<'a>,
 }
 
 /// A moved volume, with the generation of its descriptor as the process that wrote it knows it.
@@ -112,8 +140,13 @@ impl Moving<'_> {
                 }
                 (DiskKey::Provider { .. }, None) => Protection::Encrypted(self.to),
             };
-            let looked_at = authenticated(path, protection, self.least_generation(path))
-                .and_then(|found| found.expect_volume(path, known.map(|known| known.volume)));
+            let found = match (old, &descriptor.reencrypting) {
+                // An interrupted job has it between the keys.
+                (Some(old), Some(_)) => self.rewriting(path, old)?.authenticated(),
+                _ => authenticated(path, protection, self.least_generation(path)),
+            };
+            let looked_at =
+                found.and_then(|found| found.expect_volume(path, known.map(|known| known.volume)));
             // A suspended memory or a swap disk may disappear at any time.
             if path.symlink_metadata().is_ok() {
                 looked_at?;
@@ -122,35 +155,57 @@ impl Moving<'_> {
         Ok(())
     }
 
-    fn all(&self, mut tell: impl FnMut(Progress) -> Result<(), Problem>) -> Result<Vec<Moved>, Problem> {
+    fn all(
+        &self,
+        manner: Manner<'_>,
+        tell: &mut dyn FnMut(Progress) -> Result<(), Problem>,
+    ) -> Result<Vec<Moved>, Problem> {
         let mut moved = Vec::new();
-        let mut done = 0;
         for _ in 0..PASSES_MAX {
             let left = self.left()?;
             if left.is_empty() {
                 return Ok(moved);
             }
-            let total = done + left.len() as u64;
-            for (path, old) in left {
-                tell(Progress { done, total, unit: ProgressUnit::Volumes })?;
-                if let Some(generation) = self.one(&path, old)? {
-                    moved.push(Moved { path, generation });
-                }
-                done += 1;
-            }
+            moved.extend(match manner {
+                Manner::Rewrap { log } => self.rewrap_all(left, log, tell)?,
+                Manner::Reencrypt { is_cancelled } => self.reencrypt_all(left, is_cancelled, tell)?,
+            });
         }
         let message = format!("VM {} gets volumes under its old key again and again", self.spec.name);
         Err(Problem::new("rekey", message).with_next_step("try it again"))
     }
 
+    fn rewrap_all(
+        &self,
+        left: Vec<LeftVolume<'_>>,
+        log: Option<&LogSender>,
+        tell: &mut dyn FnMut(Progress) -> Result<(), Problem>,
+    ) -> Result<Vec<Moved>, Problem> {
+        let (mut moved, total) = (Vec::new(), left.len() as u64);
+        for (done, left) in (0..).zip(left) {
+            tell(Progress { done, total, unit: ProgressUnit::Volumes })?;
+            if let Some(generation) = self.one(&left, log)? {
+                moved.push(Moved { path: left.volume.path, generation });
+            }
+        }
+        Ok(moved)
+    }
+
     /// Returns the volumes under an old key, each with that key.
-    fn left(&self) -> Result<Vec<(PathBuf, &OldKey<'_>)>, Problem> {
+    fn left(&self) -> Result<Vec<LeftVolume<'_>>, Problem> {
         let volumes = volumes(self.spec)?;
         let old = |volume: DescribedVolume| {
             let old = self.old_key(&volume.descriptor)?;
-            Some((volume.path, old))
+            Some(LeftVolume { volume, old })
         };
         Ok(volumes.into_iter().filter_map(old).collect())
+    }
+
+    /// A volume between one of its old keys and the new one.
+    fn rewriting<'r>(&'r self, path: &'r Path, old: &'r OldKey<'_>) -> Result<Rewriting<'r>, Problem> {
+        let from = self.kek(old).map_err(key_problem)?;
+        let (to, least_generation) = (self.to, self.least_generation(path));
+        Ok(Rewriting { path, from, to, lock_wait: LOCK_WAIT, least_generation })
     }
 
     fn old_key(&self, descriptor: &Descriptor) -> Option<&OldKey<'_>> {
@@ -164,14 +219,19 @@ impl Moving<'_> {
 
     /// Moves one volume, through the process that serves it if there is one. Returns the generation
     /// of its descriptor; `None` if the volume is gone.
-    fn one(&self, path: &Path, old: &OldKey<'_>) -> Result<Option<u64>, Problem> {
+    fn one(&self, left: &LeftVolume<'_>, log: Option<&LogSender>) -> Result<Option<u64>, Problem> {
+        let LeftVolume { volume: DescribedVolume { path, descriptor, .. }, old } = left;
         let client = Client::connect_to(path, Peer::ThisProcess)
             .map_err(|error| Problem::new("rekey", error.to_string()))?;
         if let Some(client) = client {
             return self.ask(client, path).map(Some);
         }
-        let is_console = path == self.spec.own_volume_path(OwnVolume::Console);
-        let _let_go = is_console.then(|| self.log.and_then(LogSender::let_go));
+        let is_console = *path == self.spec.own_volume_path(OwnVolume::Console);
+        let _let_go = is_console.then(|| log.and_then(LogSender::let_go));
+        if descriptor.reencrypting.is_some() {
+            // It becomes a volume under its old key, whose data keys can be wrapped again.
+            self.rewriting(path, old)?.give_up()?;
+        }
         let from = self.kek(old).map_err(key_problem)?;
         let (to, lock_wait, least_generation) = (self.to, LOCK_WAIT, self.least_generation(path));
         match rewrap(path, &RewrapOptions { from, to, lock_wait, least_generation }) {

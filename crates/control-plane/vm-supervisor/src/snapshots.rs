@@ -501,7 +501,7 @@ fn delete_served(volume: &Volume, snapshot: SnapshotId) -> Result<Option<u64>, P
     }
 }
 
-fn merge_problem(error: MergeError) -> Problem {
+pub(crate) fn merge_problem(error: MergeError) -> Problem {
     match error {
         MergeError::Datastore(error) => error.into(),
         other => Problem::new("merge", other.to_string()),

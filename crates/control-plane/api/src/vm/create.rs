@@ -245,6 +245,10 @@ pub struct RotateKey {
     /// retry after a failed rotation uses the key that was already made for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_provider: Option<Name>,
+    /// Whether all data of the VM is rewritten under new data keys, too: its disks with their
+    /// snapshots, and its own volumes. The VM must be off, and not suspended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub data: bool,
 }
 
 /// A request for a dump.

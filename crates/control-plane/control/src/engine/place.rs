@@ -62,6 +62,7 @@ impl Control {
             host: datastore.host,
             policy: policy.map(|policy| policy.id),
             key_wish: key_wish.filter(|_| !hardware.disks.is_empty()),
+            renews_data_keys: false,
             hardware,
             lifecycle: Lifecycle::Creating,
             desired: DesiredPower::Stopped,

@@ -240,6 +240,7 @@ impl Control {
                 policy,
                 hardware: hardware.clone(),
                 key_wish: None,
+                renews_data_keys: false,
                 lifecycle: Lifecycle::Present,
                 desired: if runs { DesiredPower::Running } else { DesiredPower::Stopped },
                 restart: RestartPolicy::default(),

@@ -7,6 +7,10 @@
 //!
 //! From the second step on, starts of the VM are granted both keys, so no failure loses anything:
 //! another rotation continues with the existing new key.
+//!
+//! A rotation can renew the data keys, too, while the VM is off. Whether it does is recorded with
+//! the VM until it is done: a rotation that was begun without new data keys has volumes with old
+//! ones under the new key, so it must end before another one can renew them.
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{Lifecycle, PowerState, RotateKey};
@@ -17,7 +21,7 @@ use strongroom_types::{KeyRequestId, ProviderKey, ProviderName};
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::place::provider_name;
-use super::wishes::{Caller, idle, idle_vm, state};
+use super::wishes::{Caller, idle, idle_vm, state, stop_it, suspended};
 use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Failure, Index, Row};
 use crate::keys::KeyProblem;
@@ -39,13 +43,14 @@ impl Control {
             self.must_be_provider(provider)?;
         }
         let asked = how.key_provider.as_ref().map(provider_name).transpose()?;
-        self.rotate_key_of(caller, asked.as_ref(), |index| idle_vm(index, named))
+        self.rotate_key_of(caller, asked.as_ref(), how.data, |index| idle_vm(index, named))
     }
 
     fn rotate_key_of(
         &self,
         caller: &Caller,
         asked: Option<&ProviderName>,
+        renews_data_keys: bool,
         find: impl Fn(&Index) -> Result<&Row<VmRecord>, Problem>,
     ) -> Result<Task, Problem> {
         self.wish_about(caller, TaskKind::VmRotateKey, find, |_, vm, power| {
@@ -57,6 +62,7 @@ impl Control {
                     return Err(state(vm, power, "it takes the present key to move to another one")
                         .next("see to its key provider: `strongroom key-provider list`"));
                 }
+                _ if renews_data_keys => refuse_unless_off(vm, power)?,
                 _ => {}
             }
             let Some(present) = vm.hardware.keys().into_iter().next() else {
@@ -65,6 +71,15 @@ impl Control {
             let made_by = vm.key_wish.as_ref().map_or(present.provider, |wish| wish.provider.clone());
             let provider = asked.cloned().unwrap_or(made_by);
             let to = vm.hardware.next_key().cloned();
+            if to.is_some() && renews_data_keys && !vm.renews_data_keys {
+                let message = format!(
+                    "a rotation of the key of VM {} is not finished, and has data keys under the new key already",
+                    vm.name
+                );
+                let next = format!("finish it first: `strongroom vm key rotate {}`", vm.name);
+                return Err(problems::conflict(message).next(next));
+            }
+            vm.renews_data_keys = renews_data_keys;
             Ok(Work::RotateKey { provider, request: KeyRequestId::random(), to, failures: 0 })
         })
     }
@@ -91,7 +106,7 @@ impl Control {
         }
         let caller = Caller { name: AUTOMATIC.to_owned(), request: None };
         let begun =
-            due.iter().filter(|vm| match self.rotate_key_of(&caller, None, |index| idle_any(index, vm)) {
+            due.iter().filter(|vm| match self.rotate_key_of(&caller, None, false, |index| idle_any(index, vm)) {
                 Ok(_) => true,
                 Err(problem) => {
                     tracing::warn!(vm, %problem, "a key whose time is over is not rotated");
@@ -141,7 +156,8 @@ impl Control {
     /// After a failure both keys are known, and the VM can be started.
     pub(super) fn move_to_next_key(&self, step: &Step) -> Result<Next, Failure> {
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
-            Some(OperationKind::Rekey { spec: Box::new(step.vm.told(datastore)?) })
+            let data = step.vm.renews_data_keys;
+            Some(OperationKind::Rekey { spec: Box::new(step.vm.told(datastore)?), data })
         })?;
         let mut vm = VmRecord::clone(&step.vm.record);
         let volumes = match operated {
@@ -151,7 +167,8 @@ impl Control {
                 return Ok(Next::Wait(RETRY_PAUSE));
             }
             Operated::Failed(problem) => {
-                let again = format!("`strongroom vm key rotate {}` goes on with it", vm.name);
+                let data = if vm.renews_data_keys { " --data" } else { "" };
+                let again = format!("`strongroom vm key rotate {}{data}` goes on with it", vm.name);
                 let problem = if problem.next_step.is_some() { problem } else { problem.next(again) };
                 return self.end(step, &vm, self.draft(), End::Failed(problem));
             }
@@ -160,6 +177,7 @@ impl Control {
             }
         };
         let keys = vm.hardware.moved();
+        let renewed = std::mem::take(&mut vm.renews_data_keys);
         if let (Some(wish), Work::RotateKey { provider, request, .. }) = (&mut vm.key_wish, &step.task.work) {
             (wish.provider, wish.request) = (provider.clone(), *request);
         }
@@ -167,6 +185,12 @@ impl Control {
         let draft = match kept {
             Ok(draft) => draft,
             Err(problem) => return self.end(step, &vm, self.draft(), End::Failed(problem)),
+        };
+        let draft = if renewed {
+            let message = format!("all data of VM {} is under new data keys", vm.name);
+            draft.event("vm.key", &vm.object(), message, Some(step.task.task.id))
+        } else {
+            draft
         };
         self.inventory.commit(draft)?;
         self.turn(step, Work::RetireKeys { keys }, vm)
@@ -209,6 +233,22 @@ impl Control {
             draft = draft.event("vm.key", &vm.object(), message, Some(step.task.task.id));
         }
         self.end(step, vm, draft, End::Done)
+    }
+}
+
+/// Refuses to rewrite the data of a VM that uses it, or whose memory fits it as it is.
+fn refuse_unless_off(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
+    match power {
+        PowerState::Stopped | PowerState::Crashed => Ok(()),
+        PowerState::Suspended => Err(suspended(vm, "its data is re-encrypted while it is off")),
+        PowerState::Unknown => Err(state(vm, power, "its data is re-encrypted while it is off")),
+        PowerState::Starting
+        | PowerState::Running
+        | PowerState::Paused
+        | PowerState::Stopping
+        | PowerState::KeyUnavailable => {
+            Err(state(vm, power, "its data is re-encrypted while it is off").next(stop_it(vm)))
+        }
     }
 }
 

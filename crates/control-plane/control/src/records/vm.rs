@@ -33,6 +33,9 @@ pub struct VmRecord {
     /// The request for its key.
     #[serde(default)]
     pub key_wish: Option<KeyWish>,
+    /// Whether everything that is under the key that it is moving to has new data keys.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renews_data_keys: bool,
     /// The stage of its life in the inventory.
     pub lifecycle: Lifecycle,
     /// Its desired power state.

@@ -168,6 +168,8 @@ pub struct HostInside {
     pub violations: Vec<String>,
     /// The number of moves to another key that fail.
     pub rekeys_that_fail: u32,
+    /// Whether each move that was done renewed the data keys.
+    pub rekeys_of_data: Vec<bool>,
     /// The error codes of failing disk changes other than removals; the last comes first.
     pub disk_changes_that_fail: Vec<&'static str>,
     /// The error codes of failing changes of snapshots; the last comes first.
@@ -277,6 +279,7 @@ impl HostInside {
             programs: Some(Programs { passt: Some("/usr/bin/passt".into()), ..Programs::default() }),
             violations: Vec::new(),
             rekeys_that_fail: 0,
+            rekeys_of_data: Vec::new(),
             disk_changes_that_fail: Vec::new(),
             snapshot_changes_that_fail: Vec::new(),
             refuses: None,
@@ -512,7 +515,7 @@ impl HostInside {
                     VolumeFacts { disk: disk.clone(), volume, kek: None, generation: 1, size_bytes: None };
                 Ok(Some(OperationOutcome::Volumes(vec![facts])))
             }
-            OperationKind::Rekey { spec } => {
+            OperationKind::Rekey { spec, data } => {
                 self.take_grants(&request.grants, spec)?;
                 if self.rekeys_that_fail > 0 {
                     self.rekeys_that_fail -= 1;
@@ -521,6 +524,10 @@ impl HostInside {
                 let Some(vm) = self.vms.get_mut(&id) else {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
+                if *data && vm.power != PowerState::Stopped {
+                    return Err(Problem::new("running", "the VM is not off"));
+                }
+                self.rekeys_of_data.push(*data);
                 vm.spec = (**spec).clone();
                 vm.attested = Some(vm.spec.clone());
                 for disk in &mut vm.spec.disks {

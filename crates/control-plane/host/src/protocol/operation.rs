@@ -111,12 +111,17 @@ pub enum OperationKind {
         format: ImageFormat,
     },
     /// Moves all of a VM's volumes, running or off, from their present keys to the
-    /// [next](super::DiskKey::Provider::next) one of the configuration. No data is copied. Needs
-    /// the old and the new keys. If it fails or is killed, each volume is under a key that the
-    /// configuration names, and a repeated request continues.
+    /// [next](super::DiskKey::Provider::next) one of the configuration. Needs the old and the new
+    /// keys. If it fails or is killed, each volume is under a key that the configuration names, and
+    /// a repeated request continues.
     Rekey {
         /// The VM, with its next key.
         spec: Box<VmSpec>,
+        /// Whether the volumes are rewritten under new data keys, too: the VM must be off, and not
+        /// suspended. After a failure or a cancellation it can be started; a volume at which the
+        /// host was killed first needs the repeated request. Otherwise no data is copied.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        data: bool,
     },
     /// Adds, removes or grows a disk of a VM, running or off, but not suspended. Needs the VM's
     /// keys. A running guest has a minute to release a disk that is removed; then its volume is
@@ -199,7 +204,7 @@ impl OperationKind {
             Self::Create { spec, .. }
             | Self::Start { spec, .. }
             | Self::Configure { spec }
-            | Self::Rekey { spec }
+            | Self::Rekey { spec, .. }
             | Self::DeleteDump { spec, .. }
             | Self::ImportDisk { spec, .. }
             | Self::ChangeDisk { spec, .. }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::move_volume;
 use strongroom_host::dumps;
-use strongroom_host::orders::{Birth, Report, RequestKind, Task};
+use strongroom_host::orders::{Birth, JobRequest, Report, RequestKind, Task};
 use strongroom_host::protocol::{
     CloneSource, DiskChange, DiskName, Dump, Grant, HeldVolume, JudgeRequest, Judgement, KnownVolume,
     ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, SnapshotChange, StartOptions,
@@ -49,6 +49,10 @@ const GRANTS_GIVEN_MAX: u32 = 3;
 /// How long a job of a killed hostd may take to notice.
 const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long a cancelled re-encryption may take to leave a volume that opens: it writes a
+/// descriptor, and before that completes what it is at.
+const WOUND_UP_WITHIN: Duration = Duration::from_secs(60);
+
 /// Timeout of sending a console log: its key is fetched, and its client reads it.
 pub const LOG_WITHIN: Duration = Duration::from_secs(120);
 
@@ -72,7 +76,8 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Dump { label } => dump(hostd, job, label).await,
         OperationKind::DeleteDump { spec, number } => delete_dump(hostd, job, *spec, number).await,
         OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
-        OperationKind::Rekey { spec } => rekey(hostd, job, *spec).await,
+        OperationKind::Rekey { spec, data: false } => rekey(hostd, job, *spec).await,
+        OperationKind::Rekey { spec, data: true } => reencrypt(hostd, job, *spec).await,
         OperationKind::ChangeDisk { spec, change } => change_disk(hostd, job, *spec, change).await,
         OperationKind::ChangeSnapshots { spec, change } => change_snapshots(hostd, job, *spec, change).await,
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
@@ -278,6 +283,21 @@ async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
         }
         (false, None) => return Err(Problem::new("bad_spec", "no disk is moving to another key").into()),
     };
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+/// Completes when every volume is under the next key, and rewritten under new data keys.
+async fn reencrypt(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    let now = off(hostd, job.vm)?;
+    if now.power == PowerState::Suspended {
+        let message = format!("VM {} is suspended: its data is re-encrypted while it is off", now.name);
+        return Err(Problem::new("suspended", message).with_next_step("start it and shut it down").into());
+    }
+    if spec.moving().is_none() {
+        return Err(Problem::new("bad_spec", "no disk is moving to another key").into());
+    }
+    let volumes = do_job(hostd, job, Task::Reencrypt(Box::new(spec.clone())), Vec::new()).await?;
     learn(hostd, &spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes)))
 }
@@ -638,6 +658,7 @@ async fn do_job(
     task: Task,
     files: Vec<OwnedFd>,
 ) -> Result<Vec<VolumeFacts>, Failure> {
+    let winds_up = matches!(task, Task::Reencrypt(_));
     let birth = Birth {
         home: hostd.home.clone(),
         run: hostd.run.path().to_owned(),
@@ -649,7 +670,10 @@ async fn do_job(
     blocking(move || {
         let (wire, mut child) = hostd.supervisor.start(&birth, &files)?;
         drop(birth);
-        let told = hear_job(&hostd, &job, &wire, &mut child);
+        let mut told = hear_job(&hostd, &job, &wire, &mut child);
+        if winds_up && matches!(told, Err(Failure::Cancelled)) {
+            told = wind_up(&wire);
+        }
         if told.is_err() {
             // After a failure it has already ended; after a cancellation it must be killed.
             let _ = child.kill();
@@ -742,6 +766,21 @@ fn hear_job(
         }
         if job.is_cancelled() {
             return Err(Failure::Cancelled);
+        }
+    }
+}
+
+/// Has a cancelled job leave a VM that can be started. A job that was about to be done is done.
+fn wind_up(wire: &Wire) -> Result<Vec<VolumeFacts>, Failure> {
+    let deadline = Instant::now() + WOUND_UP_WITHIN;
+    if wire.send(&JobRequest::WindUp {}, &[]).is_err() {
+        return Err(Failure::Cancelled);
+    }
+    loop {
+        match wire.receive_within::<Report>(deadline.saturating_duration_since(Instant::now())) {
+            Ok((Report::Done(volumes), _)) => return Ok(volumes),
+            Ok((Report::Progress(_), _)) => {}
+            Ok(_) | Err(_) => return Err(Failure::Cancelled),
         }
     }
 }

@@ -276,7 +276,7 @@ pub fn older_descriptors() {
                 *to = Some(next.clone());
             }
         }
-        OperationKind::Rekey { spec: Box::new(moved) }
+        OperationKind::Rekey { spec: Box::new(moved), data: false }
     };
     let refused = |spec: &VmSpec, generation, kind| {
         let problem = host.refused(spec, generation, kind);
@@ -342,7 +342,7 @@ pub fn older_descriptors_of_a_running_vm() {
     let rekey = |spec: &VmSpec| {
         let mut moved = spec.clone();
         moved.move_to(&site.another_key());
-        OperationKind::Rekey { spec: Box::new(moved) }
+        OperationKind::Rekey { spec: Box::new(moved), data: false }
     };
     let descriptor = spec.directory().join("disk1/descriptor");
     let older = std::fs::read(&descriptor).unwrap();

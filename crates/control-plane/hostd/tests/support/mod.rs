@@ -370,9 +370,14 @@ impl Host {
 
     /// All that a client receives that presents a ticket for this request.
     pub fn told_for(&self, spec: &VmSpec, request: TicketRequest) -> String {
+        String::from_utf8(self.bytes_for(spec, request)).unwrap()
+    }
+
+    /// As [`told_for`](Self::told_for), where it is no text.
+    pub fn bytes_for(&self, spec: &VmSpec, request: TicketRequest) -> Vec<u8> {
         let ticket = self.ticket(spec, request).unwrap();
-        let mut told = String::new();
-        self.show(&ticket, None).read_to_string(&mut told).unwrap();
+        let mut told = Vec::new();
+        self.show(&ticket, None).read_to_end(&mut told).unwrap();
         told
     }
 
@@ -396,6 +401,10 @@ impl Host {
     /// The process id of its hostd.
     pub fn hostd_pid(&self) -> u32 {
         self.hostd.as_ref().unwrap().id()
+    }
+
+    pub fn cancel(&self, operation: OperationId) {
+        self.runtime.block_on(self.client.cancel(operation)).unwrap();
     }
 
     pub fn operation(&self, operation: OperationId) -> Operation {
@@ -534,6 +543,11 @@ impl KeySite {
     /// Makes another key.
     pub fn another_key(&self) -> ProviderKey {
         made_at(&self.key.provider, &self.config)
+    }
+
+    /// The bytes of a key.
+    pub fn fetch(&self, key: &ProviderKey) -> SecretBytes {
+        strongroom_providers::open(&self.config).unwrap().fetch(key).unwrap()
     }
 }
 

@@ -13,7 +13,7 @@ use super::activity::Activity;
 use super::{Event, Vm};
 use crate::console_log::ConsoleLog;
 use crate::door::Connection;
-use crate::rekey::rekey;
+use crate::rekey::{Manner, rekey};
 
 /// A move in progress, with the connection that waits for it.
 #[derive(Debug)]
@@ -48,7 +48,8 @@ impl Vm {
         let (keys, events) = (Arc::clone(&self.keys), self.events.clone());
         let log = self.console_log.as_ref().map(ConsoleLog::sender);
         let work = move || {
-            let moved = rekey(&spec, &keys, log.as_ref(), |progress| {
+            let manner = Manner::Rewrap { log: log.as_ref() };
+            let moved = rekey(&spec, &keys, manner, |progress| {
                 let _ = events.send(Event::Progress(progress));
                 Ok(())
             });

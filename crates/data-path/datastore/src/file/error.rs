@@ -203,7 +203,8 @@ pub enum DatastoreError {
     /// A volume that is being re-encrypted, and of which the key at hand does not open all layers.
     #[error(
         "{path} is being re-encrypted, and can be used again when that is done: repeat the command that began it \
-         ('strongroom volume rekey --data', 'volume encrypt' or 'volume decrypt'), or end it with 'strongroom volume rekey --data --cancel'"
+         ('strongroom volume rekey --data', 'volume encrypt', 'volume decrypt', or 'vm key rotate --data' for a VM), \
+         or end it with 'strongroom volume rekey --data --cancel'"
     )]
     Reencrypting {
         /// The volume.

@@ -56,7 +56,8 @@ pub async fn vm_stats(State(api): State<Api>, Named(vm): Named<String>) -> Answe
 }
 
 /// Moves all volumes of a VM, running or off, to a new key. No data is copied, and the guest
-/// notices nothing. The old key is deactivated.
+/// notices nothing; with `data` they are rewritten under new data keys while the VM is off. The old
+/// key is deactivated.
 #[utoipa::path(post, path = "/v1/vms/{vm}/key/rotate", operation_id = "vm_rotate_key", tag = "vm",
     params(("vm" = String, Path, description = "Name or id.")), request_body = Option<RotateKey>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]

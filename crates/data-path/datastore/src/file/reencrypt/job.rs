@@ -62,6 +62,20 @@ pub fn begin_reencryption_on<'a>(
     Ok(job)
 }
 
+/// Reads the descriptor of the volume at `path`, which a re-encryption may have between two KEKs,
+/// and checks it as [`authenticated`](crate::file::authenticated) does, under every KEK that it
+/// names. Nothing is locked or opened.
+///
+/// # Errors
+/// Those of reading and authenticating the descriptor; [`DatastoreError::BetweenKeys`] if a KEK
+/// that it names is not at hand.
+pub fn authenticated_between_keks(
+    path: &Path,
+    options: &ReencryptOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    authenticated_under_all(&VolumeDirectory::open(HOST, path)?, options)
+}
+
 /// Ends a re-encryption that is not finished, without rewriting anything. The volume stays under
 /// the KEK of `from`, with new DEKs where it was done. Returns its new descriptor.
 ///

@@ -44,7 +44,8 @@ use super::storage::HOST;
 
 pub use self::beside::open_rewrite_beside;
 pub use self::job::{
-    Reencryption, begin_reencryption, begin_reencryption_on, cancel_reencryption, cancel_reencryption_on,
+    Reencryption, authenticated_between_keks, begin_reencryption, begin_reencryption_on, cancel_reencryption,
+    cancel_reencryption_on,
 };
 
 /// Room for what a rewritten layer has beyond its content: the marks of tags, the directory.
@@ -144,12 +145,29 @@ pub fn left_to_reencrypt(path: &Path) -> Result<LeftToReencrypt, DatastoreError>
     Ok(LeftToReencrypt::of(&directory, encoded.unverified()))
 }
 
+/// As [`left_to_reencrypt`]; of a volume whose re-encryption has not begun, everything.
+pub fn whole_to_reencrypt(path: &Path) -> Result<LeftToReencrypt, DatastoreError> {
+    let directory = VolumeDirectory::open(HOST, path)?;
+    let encoded = directory.read_descriptor()?;
+    let descriptor = encoded.unverified();
+    Ok(match descriptor.reencrypting {
+        Some(_) => LeftToReencrypt::of(&directory, descriptor),
+        None => LeftToReencrypt::in_layers(&directory, descriptor.layers.iter()),
+    })
+}
+
 impl LeftToReencrypt {
     fn of(directory: &VolumeDirectory, descriptor: &Descriptor) -> Self {
+        Self::in_layers(directory, descriptor.to_reencrypt())
+    }
+
+    fn in_layers<'d>(
+        directory: &VolumeDirectory,
+        layers: impl Iterator<Item = &'d LayerRecord>,
+    ) -> Self {
         let bytes_of =
             |layer: &LayerRecord| directory.handle.allocated_bytes(&layer_name(layer.id)).unwrap_or_default();
-        let left = descriptor.to_reencrypt().map(bytes_of);
-        left.fold(Self::default(), |Self { layers, bytes }, of_layer| Self {
+        layers.map(bytes_of).fold(Self::default(), |Self { layers, bytes }, of_layer| Self {
             layers: layers + 1,
             bytes: bytes + of_layer,
         })

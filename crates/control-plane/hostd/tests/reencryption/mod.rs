@@ -1,0 +1,303 @@
+//! All data of a VM that is off is rewritten under new data keys: whoever is killed, nothing that
+//! the old keys open is left, and the VM is what it was.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use strongroom_datastore::file::{Descriptor, describe};
+use strongroom_host::protocol::{
+    DiskKey, ImageFormat, NewVmSnapshot, OperationId, OperationKind, OperationOutcome, OperationState,
+    PowerState, SnapshotChange, StartOptions, TicketRequest, VmSpec,
+};
+use strongroom_keys::{KekSource, ProviderKey};
+use strongroom_types::{SnapshotId, VolumeSize};
+
+use super::{FORCED, processes_below};
+use crate::support::{Host, KeySite, boot_sector, kill, until};
+
+const FINDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/find-marker.py");
+
+/// A text in every block of the disks, in the guest's memory, and on its console.
+const MARKER: &str = "strongroom-marker-of-old-keys";
+/// The beginning of a console log or a dump, whose records are sealed once more.
+const STREAM: &str = "STRSTRM1";
+/// The size of the first disk.
+const DISK_BYTES: u64 = 64 << 20;
+const BLOCK: usize = 4096;
+
+/// A VM with an image, a snapshot, cloud-init's data, a console log and a dump.
+struct Subject {
+    host: Host,
+    site: KeySite,
+    spec: VmSpec,
+    image: Vec<u8>,
+    /// Copies of its descriptors.
+    old: PathBuf,
+    /// The number of its last start.
+    generation: u64,
+}
+
+fn contains(bytes: &[u8]) -> bool {
+    bytes.windows(MARKER.len()).any(|window| window == MARKER.as_bytes())
+}
+
+/// An image whose guest says `ready`, with the marker in each block.
+fn image() -> Vec<u8> {
+    let mut image = boot_sector();
+    let text = image[..510].iter().rposition(|byte| *byte != 0).unwrap() + 2;
+    image[text..text + MARKER.len()].copy_from_slice(MARKER.as_bytes());
+    let line = format!("{MARKER}\n");
+    let block: Vec<u8> = line.bytes().cycle().take(BLOCK).collect();
+    while image.len() < DISK_BYTES as usize {
+        image.extend(&block);
+    }
+    image
+}
+
+impl Subject {
+    fn new() -> Self {
+        let host = Host::start();
+        let site = KeySite::start(&host);
+        let mut spec = host.spec("web1", 2);
+        for disk in &mut spec.disks {
+            disk.key = DiskKey::provider(site.key.clone(), None);
+        }
+        spec.disks[0].size_bytes = VolumeSize::new(DISK_BYTES).unwrap();
+        spec.seed = true;
+        let made = host.done(&spec, 0, host.create(&spec));
+        let (image, old) = (image(), host.path("old"));
+        std::fs::create_dir(&old).unwrap();
+        let mut subject = Self { host, site, spec, image, old, generation: 0 };
+        subject.keep(made);
+        for (volume, bytes) in [("disk0", DISK_BYTES as usize), ("disk1", 1 << 20), ("seed", BLOCK)] {
+            let filled = subject.host.import_into(&subject.spec, volume, &subject.image[..bytes]);
+            subject.keep(filled);
+        }
+        subject.start();
+        let dump = OperationKind::Dump { label: None };
+        subject.host.done(&subject.spec, subject.generation, dump);
+        subject.stop();
+        let snapshot = NewVmSnapshot::of_disks(SnapshotId::random(), "first".parse().unwrap());
+        let change = SnapshotChange::Create { snapshot };
+        let change = OperationKind::ChangeSnapshots { spec: Box::new(subject.spec.clone()), change };
+        let made = subject.host.done(&subject.spec, 0, change);
+        subject.keep(made);
+        subject
+    }
+
+    /// Keeps the outcome of an operation, as the control plane does.
+    fn keep(&mut self, told: Option<OperationOutcome>) {
+        let Some(OperationOutcome::Volumes(volumes)) = told else { panic!("{told:?}") };
+        self.spec = self.spec.clone().with_facts(&volumes);
+    }
+
+    /// Starts it. Its guest says the marker.
+    fn start(&mut self) {
+        self.generation += 1;
+        let spec = Box::new(self.spec.clone());
+        let start = OperationKind::Start { spec, how: StartOptions::default() };
+        assert_eq!(self.host.done(&self.spec, self.generation, start), None);
+        let mut console = self.host.console(&self.spec);
+        console.await_line("ready");
+        console.say(MARKER);
+        console.await_text(MARKER);
+    }
+
+    fn stop(&self) {
+        self.host.done(&self.spec, self.generation, FORCED);
+    }
+
+    /// The places of its volumes.
+    fn volumes(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.spec.directory()).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.join("descriptor").exists()).collect()
+    }
+
+    fn descriptors(&self) -> Vec<Descriptor> {
+        self.volumes().iter().map(|path| describe(path).unwrap().descriptor).collect()
+    }
+
+    /// Copies the descriptors that open under this key.
+    fn copy_descriptors(&self, key: &ProviderKey) {
+        let source = KekSource::Provider(key.clone());
+        for path in self.volumes() {
+            let name = path.file_name().unwrap();
+            if describe(&path).unwrap().descriptor.encryption.unwrap().kek.source == source {
+                std::fs::copy(path.join("descriptor"), self.old.join(name)).unwrap();
+            }
+        }
+    }
+
+    /// Looks for the marker under the data keys of the copied descriptors, which this key opens, in
+    /// all files of the VM.
+    fn find(&self, key: &ProviderKey) -> Vec<(String, Output)> {
+        let key_file = self.host.path("old.key");
+        std::fs::write(&key_file, self.site.fetch(key).expose()).unwrap();
+        let copies = std::fs::read_dir(&self.old).unwrap().map(|entry| entry.unwrap());
+        let find = |copy: &Path| {
+            let is_stream = copy.ends_with("console") || copy.ends_with("dump-1");
+            Command::new(FINDER)
+                .arg(copy)
+                .args(["--marker", if is_stream { STREAM } else { MARKER }])
+                .arg("--key-file")
+                .arg(&key_file)
+                .arg(self.spec.directory())
+                .output()
+                .unwrap()
+        };
+        copies.map(|copy| (copy.file_name().into_string().unwrap(), find(&copy.path()))).collect()
+    }
+
+    fn assert_found(&self, key: &ProviderKey, volumes: &[&str]) {
+        let found = self.find(key);
+        for volume in volumes {
+            let (_, output) = found.iter().find(|(name, _)| name == volume).unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(told.contains("show the marker"), "{volume}: {told}");
+        }
+    }
+
+    fn assert_not_found(&self, key: &ProviderKey) {
+        for (volume, output) in self.find(key) {
+            assert!(output.status.success(), "{volume}: {output:?}");
+        }
+    }
+
+    /// The request to renew its data keys, under this key.
+    fn rekey(&self, to: &ProviderKey) -> OperationKind {
+        let mut moved = self.spec.clone();
+        moved.move_to(to);
+        OperationKind::Rekey { spec: Box::new(moved), data: true }
+    }
+
+    /// Begins to renew its data keys. Returns the operation and the process that does it, once its
+    /// first disk is half done.
+    fn begin(&self, to: &ProviderKey) -> (OperationId, u32) {
+        let request = self.host.request(0, self.rekey(to));
+        self.host.operate(&self.spec, &request).unwrap();
+        let disk = self.spec.volume_path(&self.spec.disks[0].name);
+        until("its first disk is half done", || {
+            let descriptor = describe(&disk).ok()?.descriptor;
+            let done = descriptor.layers.iter().filter(|layer| descriptor.is_reencrypted(layer)).count();
+            (descriptor.reencrypting.is_some() && done > 0).then_some(())
+        });
+        let job = *processes_below(self.host.hostd_pid()).first().unwrap();
+        (request.operation, job)
+    }
+
+    /// Completes a request to renew its data keys.
+    fn finish(&mut self, to: &ProviderKey) {
+        let done = self.host.done(&self.spec, 0, self.rekey(to));
+        for disk in &mut self.spec.disks {
+            disk.key = DiskKey::provider(to.clone(), None);
+        }
+        self.keep(done);
+        for descriptor in self.descriptors() {
+            let encryption = descriptor.encryption.as_ref().unwrap();
+            assert_eq!((&descriptor.reencrypting, &encryption.next_kek), (&None, &None));
+            assert_eq!(encryption.kek.source, KekSource::Provider(to.clone()));
+        }
+    }
+
+    /// Whether a volume is between two keys.
+    fn is_half_done(&self) -> bool {
+        self.descriptors().iter().any(|descriptor| descriptor.reencrypting.is_some())
+    }
+
+    /// It is what it was.
+    fn assert_whole(&mut self) {
+        let (told, mut exported) = self.host.export_as(&self.spec, "disk0", ImageFormat::Raw);
+        let mut bytes = Vec::new();
+        std::io::Seek::rewind(&mut exported).unwrap();
+        std::io::Read::read_to_end(&mut exported, &mut bytes).unwrap();
+        assert!(bytes == self.image, "the first disk has changed: {told}");
+        assert!(self.host.console_log(&self.spec).contains(MARKER));
+        let spec = Box::new(self.spec.clone());
+        let dump = TicketRequest::Dump { spec, number: 1, grants: Vec::new() };
+        assert!(contains(&self.host.bytes_for(&self.spec, dump)));
+        self.start();
+        self.stop();
+    }
+}
+
+pub fn killed() {
+    let mut subject = Subject::new();
+    let (first, second) = (subject.site.key.clone(), subject.site.another_key());
+    subject.copy_descriptors(&first);
+    subject.assert_found(&first, &["disk0", "disk1", "seed", "console", "dump-1"]);
+
+    // While it runs, it is refused.
+    subject.start();
+    let refused = subject.host.refused(&subject.spec, subject.generation, subject.rekey(&second));
+    assert_eq!((refused.code.as_str(), refused.next_step.as_deref()), ("running", Some("stop it first")));
+    subject.stop();
+
+    // The process that does it is killed: the disk opens under neither key, and the VM says why it
+    // does not start.
+    let (operation, job) = subject.begin(&second);
+    kill(job);
+    let died = subject.host.await_operation(operation);
+    assert_eq!(died.error.as_ref().unwrap().code, "job_died", "{died:?}");
+    assert!(subject.is_half_done());
+    let mut moving = subject.spec.clone();
+    moving.move_to(&second);
+    let start = OperationKind::Start { spec: Box::new(moving), how: StartOptions::default() };
+    subject.generation += 1;
+    let refused = subject.host.refused(&subject.spec, subject.generation, start);
+    assert!(refused.message.contains("vm key rotate --data"), "{refused:?}");
+    subject.host.await_vm(&subject.spec, |vm| vm.power != PowerState::Running && vm.supervisor_pid.is_none());
+
+    // hostd is killed, and its job notices and ends. The next hostd is asked again.
+    let request = subject.host.request(0, subject.rekey(&second));
+    subject.host.operate(&subject.spec, &request).unwrap();
+    subject.host.kill_hostd();
+    subject.host.start_hostd();
+    subject.finish(&second);
+
+    subject.assert_not_found(&first);
+    subject.assert_whole();
+    subject.host.assert_nobody_left();
+}
+
+pub fn cancelled() {
+    let mut subject = Subject::new();
+    let (first, second) = (subject.site.key.clone(), subject.site.another_key());
+    let (operation, job) = subject.begin(&second);
+    // It stands still until it has been told.
+    let job = rustix::process::Pid::from_raw(job.cast_signed()).unwrap();
+    rustix::process::kill_process(job, rustix::process::Signal::STOP).unwrap();
+    subject.host.cancel(operation);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    rustix::process::kill_process(job, rustix::process::Signal::CONT).unwrap();
+    let ended = subject.host.await_operation(operation);
+    assert_eq!(ended.state, OperationState::Cancelled, "{ended:?}");
+    assert!(!subject.is_half_done());
+
+    // Both keys are known, and the VM starts.
+    let spec = subject.spec.clone();
+    subject.spec.move_to(&second);
+    subject.assert_whole();
+    subject.copy_descriptors(&first);
+    subject.spec = spec;
+    subject.finish(&second);
+    subject.assert_not_found(&first);
+    subject.assert_whole();
+
+    // A move without new data keys ends what another one left half done.
+    let third = subject.site.another_key();
+    let (operation, job) = subject.begin(&third);
+    kill(job);
+    subject.host.await_operation(operation);
+    assert!(subject.is_half_done());
+    let mut moved = subject.spec.clone();
+    moved.move_to(&third);
+    let rewrap = OperationKind::Rekey { spec: Box::new(moved), data: false };
+    let done = subject.host.done(&subject.spec, 0, rewrap);
+    for disk in &mut subject.spec.disks {
+        disk.key = DiskKey::provider(third.clone(), None);
+    }
+    subject.keep(done);
+    assert!(!subject.is_half_done());
+    subject.assert_whole();
+    subject.host.assert_nobody_left();
+}

@@ -1,0 +1,154 @@
+//! Rewrites the volumes of a VM that is off under new data keys, which only its new key wraps.
+//!
+//! ```text
+//! each volume: the mark, between both keys -> layer by layer -> under the new key alone
+//! ```
+//!
+//! A volume does not open from its first rewritten layer to its last. So a job that fails or is
+//! cancelled gives the volume that it is at back to the old key, which rewrites nothing: the VM can
+//! be started. A job that is killed leaves it, and the repeated request continues with the layer
+//! that it was at.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use strongroom_datastore::file::{
+    DatastoreError, DescribedVolume, Descriptor, Protection, ReencryptOptions, authenticated_between_keks,
+    cancel_reencryption, describe, whole_to_reencrypt,
+};
+use strongroom_host::protocol::{Problem, Progress, ProgressUnit};
+use strongroom_keys::Kek;
+use strongroom_worker::{MergeError, ReencryptProgress, reencrypt};
+
+use super::{LeftVolume, Moved, Moving};
+use crate::snapshots::merge_problem;
+
+/// The interval between progress reports.
+const TELLS_EVERY: Duration = Duration::from_millis(500);
+
+/// A volume between two keys.
+pub(super) struct Rewriting<'a> {
+    pub(super) path: &'a Path,
+    pub(super) from: &'a Kek,
+    pub(super) to: &'a Kek,
+    pub(super) lock_wait: Duration,
+    pub(super) least_generation: u64,
+}
+
+/// Why a job ends early, unless it fails.
+enum Halt {
+    /// hostd is gone, and the next one repeats the request.
+    HostdGone(Problem),
+    /// A person has cancelled it.
+    Cancelled,
+}
+
+impl Moving<'_> {
+    /// Rewrites these volumes. Progress is in bytes that they have allocated.
+    pub(super) fn reencrypt_all(
+        &self,
+        left: Vec<LeftVolume<'_>>,
+        is_cancelled: &dyn Fn() -> bool,
+        tell: &mut dyn FnMut(Progress) -> Result<(), Problem>,
+    ) -> Result<Vec<Moved>, Problem> {
+        let sizes: Vec<u64> = left.iter().map(|left| size_of(&left.volume)).collect();
+        let total = sizes.iter().sum();
+        let (mut moved, mut done_bytes) = (Vec::new(), 0_u64);
+        for (LeftVolume { volume: DescribedVolume { path, .. }, old }, size_bytes) in
+            left.into_iter().zip(sizes)
+        {
+            let mut tell = |left_bytes: u64| {
+                let done = done_bytes + size_bytes.saturating_sub(left_bytes);
+                tell(Progress { done, total, unit: ProgressUnit::Bytes })
+            };
+            tell(size_bytes)?;
+            if is_cancelled() {
+                return Err(cancelled());
+            }
+            match self.rewriting(&path, old)?.carry_out(is_cancelled, &mut tell) {
+                Ok(generation) => moved.push(Moved { path, generation }),
+                // A swap disk may disappear at any time.
+                Err(_) if path.symlink_metadata().is_err() => {}
+                Err(problem) => return Err(problem),
+            }
+            done_bytes += size_bytes;
+        }
+        Ok(moved)
+    }
+}
+
+impl Rewriting<'_> {
+    /// The volume's descriptor, authenticated under every key that it names.
+    pub(super) fn authenticated(&self) -> Result<Descriptor, DatastoreError> {
+        authenticated_between_keks(self.path, &self.options())
+    }
+
+    /// Rewrites the volume, or continues with that. `tell` takes the bytes that are left. Returns
+    /// the generation of its descriptor.
+    fn carry_out(
+        &self,
+        is_cancelled: &dyn Fn() -> bool,
+        tell: &mut dyn FnMut(u64) -> Result<(), Problem>,
+    ) -> Result<u64, Problem> {
+        let (stop, mut halted, mut told) = (AtomicBool::new(false), None, Instant::now());
+        let mut report = |progress: ReencryptProgress| {
+            if halted.is_some() || told.elapsed() < TELLS_EVERY {
+                return;
+            }
+            told = Instant::now();
+            halted = match tell(progress.left_bytes) {
+                Err(problem) => Some(Halt::HostdGone(problem)),
+                Ok(()) => is_cancelled().then_some(Halt::Cancelled),
+            };
+            stop.store(halted.is_some(), Ordering::Relaxed);
+        };
+        let done = reencrypt(self.path, &self.options(), &stop, &mut report);
+        match (done, halted) {
+            (Ok(done), _) => Ok(done.descriptor.generation),
+            (Err(_), Some(Halt::HostdGone(problem))) => Err(problem),
+            (Err(_), Some(Halt::Cancelled)) => self.give_up().and_then(|()| Err(cancelled())),
+            (Err(error), None) => {
+                let problem = self.problem_of(error);
+                if let Err(kept) = self.give_up() {
+                    tracing::warn!("{} stays between two keys: {kept}", self.path.display());
+                }
+                Err(problem)
+            }
+        }
+    }
+
+    /// Puts a volume that is not done under its old key, with the data keys that it has.
+    pub(super) fn give_up(&self) -> Result<(), Problem> {
+        if describe(self.path)?.descriptor.reencrypting.is_some() {
+            cancel_reencryption(self.path, &self.options())?;
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> ReencryptOptions<'_> {
+        let Self { from, to, lock_wait, least_generation, .. } = *self;
+        let (from, to) = (Protection::Encrypted(from), Protection::Encrypted(to));
+        ReencryptOptions { from, to, integrity: false, lock_wait, least_generation }
+    }
+
+    fn problem_of(&self, error: MergeError) -> Problem {
+        match error {
+            MergeError::Datastore(error) => error.into(),
+            error => {
+                let problem = merge_problem(error);
+                let message = format!("{} was not re-encrypted: {problem}", self.path.display());
+                Problem::new("not_reencrypted", message)
+            }
+        }
+    }
+}
+
+/// The bytes to rewrite of a volume, for progress.
+fn size_of(volume: &DescribedVolume) -> u64 {
+    whole_to_reencrypt(&volume.path).map_or(0, |whole| whole.bytes)
+}
+
+fn cancelled() -> Problem {
+    Problem::new("cancelled", "the re-encryption was cancelled")
+}

@@ -1,0 +1,140 @@
+//! All data of a VM is re-encrypted while it is off, whoever is killed, and its guest finds it.
+
+use std::collections::BTreeSet;
+
+use rustix::process::{Signal, kill_process};
+use strongroom_system_tests::{Scratch, Serving, datastore};
+
+/// A text of the guest that only the guest may read.
+const MARKER: &str = "strongroom-data-marker-6d0e";
+/// What the guest writes after its snapshot.
+const LATER: &str = "strongroom-data-marker-later";
+const READ: &str = "dd if=/dev/vda bs=4096 count=1 2>/dev/null | tr -d '\\000'";
+const READ_LAST: &str = "dd if=/dev/vda bs=4096 skip=4000 count=1 2>/dev/null | tr -d '\\000'";
+
+fn write(text: &str, block: u32) -> String {
+    format!("echo {text} > text; dd if=text of=/dev/vda bs=4096 seek={block} conv=sync,fsync 2>&1")
+}
+
+#[test]
+fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
+    let create = "vm create web1 --memory 256M --net none --disk 64M --disk 32M --swap 32M --machine pc --user-data user-data";
+    serving.runs(&format!("{create} {guest}"));
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write(MARKER, 0));
+    // Most of the disk has content, so that its re-encryption takes a while.
+    console.session.run("dd if=/dev/urandom of=/dev/vda bs=1M seek=20 count=40 conv=fsync 2>&1");
+    serving.runs("vm snapshot create web1 first --memory");
+    console.session.run(&write(LATER, 0));
+    console.session.run(&write(MARKER, 4000));
+    serving.runs("vm dump create web1");
+    let refused = serving.is_refused("vm key rotate web1 --data");
+    assert!(refused.contains("web1 is running") && refused.contains("strongroom vm stop web1"), "{refused}");
+    drop(console);
+    serving.runs("vm suspend web1");
+    let refused = serving.is_refused("vm key rotate web1 --data");
+    assert!(refused.contains("web1 is suspended") && refused.contains("--discard-memory"), "{refused}");
+    serving.runs("vm start web1");
+    serving.runs("vm stop web1 --force");
+
+    let first = key(&serving);
+    let ids = ids_of_volumes(&serving, &scratch);
+    let said = serving.runs("vm key rotate web1 --data");
+    let second = key(&serving);
+    assert!(said.contains(&format!("web1 is under key {second} of embedded")), "{said}");
+    assert_ne!(first, second);
+    assert_eq!(ids_of_volumes(&serving, &scratch), ids, "the volumes stay what they are");
+    assert_eq!(keys_of_volumes(&serving, &scratch), BTreeSet::from([second]));
+    assert!(serving.runs("event list").contains("all data of VM web1 is under new data keys"));
+
+    // Killed at any moment, the task goes on by itself, or the same command does.
+    for role in ["serve --role host", "serve --role control", "vm-supervisor"] {
+        let (before, task) = (key(&serving), serving.json("vm key rotate web1 --data --no-wait"));
+        let task = task["id"].as_str().unwrap().to_owned();
+        let victim = || {
+            let mut all = serving.processes().into_iter();
+            let found = all.find(|(_, line)| line.contains(role))?;
+            rustix::process::Pid::from_raw(found.0.cast_signed())
+        };
+        let is_over = || serving.vm("web1")["task"].is_null();
+        while !is_over() {
+            if let Some(victim) = victim() {
+                let _ = kill_process(victim, Signal::KILL);
+                break;
+            }
+        }
+        serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
+        let done = serving.json(&format!("task show {task}"));
+        if done["state"] != "done" {
+            println!("{role}: {done}");
+            serving.runs("vm key rotate web1 --data");
+        }
+        assert_ne!(key(&serving), before, "{role}");
+        assert_eq!(keys_of_volumes(&serving, &scratch), BTreeSet::from([key(&serving)]), "{role}");
+    }
+
+    // Its guest finds its data, and so does one that goes back to the snapshot.
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(READ).contains(LATER));
+    assert!(console.session.run(READ_LAST).contains(MARKER));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    serving.runs("vm check web1");
+    assert!(serving.runs("vm console web1 --history").contains(MARKER));
+    serving.runs("vm dump open web1 1 --to opened");
+    let opened = std::fs::read(scratch.path("opened")).unwrap();
+    assert!(opened.windows(MARKER.len()).any(|window| window == MARKER.as_bytes()));
+    serving.runs("vm snapshot revert web1 first --discard");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    assert!(console.session.run(READ).contains(MARKER));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    for place in ["ds", "home", "run"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}
+
+/// The VM's key in the inventory.
+fn key(serving: &Serving<'_>) -> String {
+    let told = serving.json("vm key status web1");
+    let keys = told["keys"].as_array().unwrap();
+    assert_eq!(keys.len(), 1, "{told}");
+    keys[0]["key"].as_str().unwrap().to_owned()
+}
+
+/// What is told of each volume of the VM.
+fn volumes(serving: &Serving<'_>, scratch: &Scratch) -> Vec<serde_json::Value> {
+    let entries = std::fs::read_dir(scratch.path("ds/web1")).unwrap().map(|entry| entry.unwrap().path());
+    let mut volumes: Vec<_> = entries.filter(|path| path.join("descriptor").exists()).collect();
+    volumes.sort();
+    let told =
+        volumes.iter().map(|path| serving.json(&format!("volume info '{}'", path.display())));
+    told.collect()
+}
+
+fn ids_of_volumes(serving: &Serving<'_>, scratch: &Scratch) -> Vec<String> {
+    let ids = volumes(serving, scratch);
+    ids.iter().map(|told| told["volume_id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The keys of its volumes, none of which is being re-encrypted.
+fn keys_of_volumes(serving: &Serving<'_>, scratch: &Scratch) -> BTreeSet<String> {
+    let key = |told: serde_json::Value| {
+        assert!(told["encryption"]["next_kek_id"].is_null(), "{told}");
+        assert!(told["reencrypting"].is_null(), "{told}");
+        told["encryption"]["provider_key_id"].as_str().unwrap_or_else(|| panic!("{told}")).to_owned()
+    };
+    volumes(serving, scratch).into_iter().map(key).collect()
+}
