@@ -24,7 +24,8 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
     std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
-    let create = "vm create web1 --memory 256M --net none --disk 64M --disk 32M --swap 32M --machine pc --user-data user-data";
+    let create =
+        "vm create web1 --memory 256M --net none --disk 64M --disk 32M --machine pc --user-data user-data";
     serving.runs(&format!("{create} {guest}"));
     let _place = serving.take_place();
     serving.runs("vm start web1");
@@ -66,12 +67,11 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
             rustix::process::Pid::from_raw(found.0.cast_signed())
         };
         let is_over = || serving.vm("web1")["task"].is_null();
-        while !is_over() {
-            if let Some(victim) = victim() {
-                let _ = kill_process(victim, Signal::KILL);
-                break;
-            }
+        while !is_over() && !is_half_done(&scratch) {}
+        if let Some(victim) = victim() {
+            let _ = kill_process(victim, Signal::KILL);
         }
+        println!("{role} is killed when a volume is half done: {}", is_half_done(&scratch));
         serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
         let done = serving.json(&format!("task show {task}"));
         if done["state"] != "done" {
@@ -95,7 +95,7 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
     serving.runs("vm dump open web1 1 --to opened");
     let opened = std::fs::read(scratch.path("opened")).unwrap();
     assert!(opened.windows(MARKER.len()).any(|window| window == MARKER.as_bytes()));
-    serving.runs("vm snapshot revert web1 first --discard");
+    serving.runs("vm snapshot revert web1 first --discard --yes");
     serving.runs("vm start web1");
     let mut console = serving.console("web1");
     assert!(console.session.run(READ).contains(MARKER));
@@ -114,13 +114,20 @@ fn key(serving: &Serving<'_>) -> String {
     keys[0]["key"].as_str().unwrap().to_owned()
 }
 
+/// Whether the descriptor of a volume of the VM says that it is being re-encrypted.
+fn is_half_done(scratch: &Scratch) -> bool {
+    const MARK: &[u8] = br#""reencrypting":{"#;
+    let entries = std::fs::read_dir(scratch.path("ds/web1")).unwrap().map(|entry| entry.unwrap().path());
+    let descriptors = entries.filter_map(|path| std::fs::read(path.join("descriptor")).ok());
+    descriptors.into_iter().any(|bytes| bytes.windows(MARK.len()).any(|window| window == MARK))
+}
+
 /// What is told of each volume of the VM.
 fn volumes(serving: &Serving<'_>, scratch: &Scratch) -> Vec<serde_json::Value> {
     let entries = std::fs::read_dir(scratch.path("ds/web1")).unwrap().map(|entry| entry.unwrap().path());
     let mut volumes: Vec<_> = entries.filter(|path| path.join("descriptor").exists()).collect();
     volumes.sort();
-    let told =
-        volumes.iter().map(|path| serving.json(&format!("volume info '{}'", path.display())));
+    let told = volumes.iter().map(|path| serving.json(&format!("volume info '{}'", path.display())));
     told.collect()
 }
 

@@ -164,12 +164,16 @@ fn the_data_of_a_vm_that_is_off_is_re_encrypted_by_a_rotation() {
     let refused = control.rotate_key(&caller(2), "web1", &with_data).unwrap_err();
     assert_eq!(refused.code, ErrorCode::Conflict);
     assert!(refused.next_step.as_deref().unwrap().contains("strongroom vm stop web1"), "{refused:?}");
-    state(control.suspend_vm(&caller(3), "web1").unwrap());
+    site.host.guest("web1", |vm| {
+        (vm.power, vm.reason) = (HostPower::Suspended, Some(OffReason::Suspended));
+    });
+    assert!(settle_down(&site, &control));
     let refused = control.rotate_key(&caller(4), "web1", &with_data).unwrap_err();
     assert!(refused.next_step.as_deref().unwrap().contains("--discard-memory"), "{refused:?}");
-    let discard = StartVm { discard_memory: true, ..StartVm::default() };
-    state(control.start_vm(&caller(5), "web1", &discard).unwrap());
-    state(control.stop_vm(&caller(6), "web1", &StopVm::default()).unwrap());
+    site.host.guest("web1", |vm| {
+        (vm.power, vm.reason) = (HostPower::Stopped, Some(OffReason::Stopped));
+    });
+    assert!(settle_down(&site, &control));
 
     // After a failure both keys are known, and the request that goes on with it is named.
     site.host.lock().rekeys_that_fail = 6;

@@ -105,14 +105,15 @@ impl Control {
             }
         }
         let caller = Caller { name: AUTOMATIC.to_owned(), request: None };
-        let begun =
-            due.iter().filter(|vm| match self.rotate_key_of(&caller, None, false, |index| idle_any(index, vm)) {
+        let begun = due.iter().filter(|vm| {
+            match self.rotate_key_of(&caller, None, false, |index| idle_any(index, vm)) {
                 Ok(_) => true,
                 Err(problem) => {
                     tracing::warn!(vm, %problem, "a key whose time is over is not rotated");
                     false
                 }
-            });
+            }
+        });
         begun.count()
     }
 
@@ -187,7 +188,14 @@ impl Control {
             Err(problem) => return self.end(step, &vm, self.draft(), End::Failed(problem)),
         };
         let draft = if renewed {
-            let message = format!("all data of VM {} is under new data keys", vm.name);
+            let index = self.inventory.read();
+            let is_shared =
+                index.vms.iter().any(|other| other.shares_with(vm.id) || vm.shares_with(other.id));
+            let but = match is_shared {
+                true => "; VMs that share layers with it keep those under the old ones",
+                false => "",
+            };
+            let message = format!("all data of VM {} is under new data keys{but}", vm.name);
             draft.event("vm.key", &vm.object(), message, Some(step.task.task.id))
         } else {
             draft

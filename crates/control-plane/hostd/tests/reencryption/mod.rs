@@ -283,12 +283,24 @@ pub fn cancelled() {
     subject.assert_not_found(&first);
     subject.assert_whole();
 
-    // A move without new data keys ends what another one left half done.
+    // Also one that goes on after a kill is cancelled, at whatever volume it is.
     let third = subject.site.another_key();
-    let (operation, job) = subject.begin(&third);
-    kill(job);
-    subject.host.await_operation(operation);
-    assert!(subject.is_half_done());
+    let kill_half_done = || {
+        let (operation, job) = subject.begin(&third);
+        kill(job);
+        subject.host.await_operation(operation);
+        assert!(subject.is_half_done());
+    };
+    kill_half_done();
+    let request = subject.host.request(0, subject.rekey(&third));
+    subject.host.operate(&subject.spec, &request).unwrap();
+    until("there is a job", || processes_below(subject.host.hostd_pid()).first().copied());
+    subject.host.cancel(request.operation);
+    subject.host.await_operation(request.operation);
+    assert!(!subject.is_half_done());
+
+    // A move without new data keys ends what another one left half done.
+    kill_half_done();
     let mut moved = subject.spec.clone();
     moved.move_to(&third);
     let rewrap = OperationKind::Rekey { spec: Box::new(moved), data: false };

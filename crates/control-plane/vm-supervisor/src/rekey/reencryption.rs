@@ -48,10 +48,13 @@ impl Moving<'_> {
     /// Rewrites these volumes. Progress is in bytes that they have allocated.
     pub(super) fn reencrypt_all(
         &self,
-        left: Vec<LeftVolume<'_>>,
+        mut left: Vec<LeftVolume<'_>>,
         is_cancelled: &dyn Fn() -> bool,
         tell: &mut dyn FnMut(Progress) -> Result<(), Problem>,
     ) -> Result<Vec<Moved>, Problem> {
+        // At most one is half done, because volumes are done one after the other. It comes first, so
+        // that a job that ends early never leaves it behind.
+        left.sort_by_key(|left| left.volume.descriptor.reencrypting.is_none());
         let sizes: Vec<u64> = left.iter().map(|left| size_of(&left.volume)).collect();
         let total = sizes.iter().sum();
         let (mut moved, mut done_bytes) = (Vec::new(), 0_u64);
@@ -63,10 +66,12 @@ impl Moving<'_> {
                 tell(Progress { done, total, unit: ProgressUnit::Bytes })
             };
             tell(size_bytes)?;
+            let rewriting = self.rewriting(&path, old)?;
             if is_cancelled() {
+                rewriting.give_up()?;
                 return Err(cancelled());
             }
-            match self.rewriting(&path, old)?.carry_out(is_cancelled, &mut tell) {
+            match rewriting.carry_out(is_cancelled, &mut tell) {
                 Ok(generation) => moved.push(Moved { path, generation }),
                 // A swap disk may disappear at any time.
                 Err(_) if path.symlink_metadata().is_err() => {}

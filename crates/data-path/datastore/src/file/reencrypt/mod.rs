@@ -161,10 +161,7 @@ impl LeftToReencrypt {
         Self::in_layers(directory, descriptor.to_reencrypt())
     }
 
-    fn in_layers<'d>(
-        directory: &VolumeDirectory,
-        layers: impl Iterator<Item = &'d LayerRecord>,
-    ) -> Self {
+    fn in_layers<'d>(directory: &VolumeDirectory, layers: impl Iterator<Item = &'d LayerRecord>) -> Self {
         let bytes_of =
             |layer: &LayerRecord| directory.handle.allocated_bytes(&layer_name(layer.id)).unwrap_or_default();
         layers.map(bytes_of).fold(Self::default(), |Self { layers, bytes }, of_layer| Self {
