@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use strongroom_datastore::file::{Descriptor, describe};
 use strongroom_host::protocol::{
     DiskKey, ImageFormat, NewVmSnapshot, OperationId, OperationKind, OperationOutcome, OperationState,
@@ -185,6 +187,25 @@ impl Subject {
         (request.operation, job)
     }
 
+    /// As [`begin`](Self::begin), and the process is killed.
+    fn kill_half_done(&self, to: &ProviderKey) {
+        let (operation, job) = self.begin(to);
+        kill(job);
+        self.host.await_operation(operation);
+        assert!(self.is_half_done());
+    }
+
+    /// Cancels an operation, whose process stands still until it has been told.
+    fn cancel(&self, operation: OperationId, job: u32) -> OperationState {
+        let job = Pid::from_raw(job.cast_signed()).unwrap();
+        kill_process(job, Signal::STOP).unwrap();
+        self.host.cancel(operation);
+        // hostd tells it within a fifth of a second, which nobody else can see.
+        std::thread::sleep(Duration::from_secs(1));
+        kill_process(job, Signal::CONT).unwrap();
+        self.host.await_operation(operation).state
+    }
+
     /// Completes a request to renew its data keys.
     fn finish(&mut self, to: &ProviderKey) {
         let done = self.host.done(&self.spec, 0, self.rekey(to));
@@ -263,14 +284,8 @@ pub fn cancelled() {
     let mut subject = Subject::new();
     let (first, second) = (subject.site.key.clone(), subject.site.another_key());
     let (operation, job) = subject.begin(&second);
-    // It stands still until it has been told.
-    let job = rustix::process::Pid::from_raw(job.cast_signed()).unwrap();
-    rustix::process::kill_process(job, rustix::process::Signal::STOP).unwrap();
-    subject.host.cancel(operation);
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    rustix::process::kill_process(job, rustix::process::Signal::CONT).unwrap();
-    let ended = subject.host.await_operation(operation);
-    assert_eq!(ended.state, OperationState::Cancelled, "{ended:?}");
+    let ended = subject.cancel(operation, job);
+    assert_eq!(ended, OperationState::Cancelled);
     assert!(!subject.is_half_done());
 
     // Both keys are known, and the VM starts.
@@ -285,28 +300,23 @@ pub fn cancelled() {
 
     // Also one that goes on after a kill is cancelled, at whatever volume it is.
     let third = subject.site.another_key();
-    let kill_half_done = || {
-        let (operation, job) = subject.begin(&third);
-        kill(job);
-        subject.host.await_operation(operation);
-        assert!(subject.is_half_done());
-    };
-    kill_half_done();
+    subject.kill_half_done(&third);
     let request = subject.host.request(0, subject.rekey(&third));
     subject.host.operate(&subject.spec, &request).unwrap();
-    until("there is a job", || processes_below(subject.host.hostd_pid()).first().copied());
-    subject.host.cancel(request.operation);
-    subject.host.await_operation(request.operation);
+    let job = until("there is a job", || processes_below(subject.host.hostd_pid()).first().copied());
+    subject.cancel(request.operation, job);
     assert!(!subject.is_half_done());
+    subject.finish(&third);
 
     // A move without new data keys ends what another one left half done.
-    kill_half_done();
+    let fourth = subject.site.another_key();
+    subject.kill_half_done(&fourth);
     let mut moved = subject.spec.clone();
-    moved.move_to(&third);
+    moved.move_to(&fourth);
     let rewrap = OperationKind::Rekey { spec: Box::new(moved), data: false };
     let done = subject.host.done(&subject.spec, 0, rewrap);
     for disk in &mut subject.spec.disks {
-        disk.key = DiskKey::provider(third.clone(), None);
+        disk.key = DiskKey::provider(fourth.clone(), None);
     }
     subject.keep(done);
     assert!(!subject.is_half_done());

@@ -52,8 +52,8 @@ impl Moving<'_> {
         is_cancelled: &dyn Fn() -> bool,
         tell: &mut dyn FnMut(Progress) -> Result<(), Problem>,
     ) -> Result<Vec<Moved>, Problem> {
-        // At most one is half done, because volumes are done one after the other. It comes first, so
-        // that a job that ends early never leaves it behind.
+        // At most one is half done, because volumes are done one after the other. It comes first,
+        // so that a job that ends early never leaves it behind.
         left.sort_by_key(|left| left.volume.descriptor.reencrypting.is_none());
         let sizes: Vec<u64> = left.iter().map(|left| size_of(&left.volume)).collect();
         let total = sizes.iter().sum();
