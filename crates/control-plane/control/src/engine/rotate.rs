@@ -54,6 +54,9 @@ impl Control {
         find: impl Fn(&Index) -> Result<&Row<VmRecord>, Problem>,
     ) -> Result<Task, Problem> {
         self.wish_about(caller, TaskKind::VmRotateKey, find, |_, vm, power| {
+            let Some(present) = vm.hardware.keys().into_iter().next() else {
+                return Err(problems::conflict(format!("VM {} is not encrypted, so it has no key", vm.name)));
+            };
             match power {
                 PowerState::Starting | PowerState::Stopping => {
                     return Err(state(vm, power, "wait until it is on or off"));
@@ -65,9 +68,6 @@ impl Control {
                 _ if renews_data_keys => refuse_unless_off(vm, power)?,
                 _ => {}
             }
-            let Some(present) = vm.hardware.keys().into_iter().next() else {
-                return Err(problems::conflict(format!("VM {} is not encrypted, so it has no key", vm.name)));
-            };
             let made_by = vm.key_wish.as_ref().map_or(present.provider, |wish| wish.provider.clone());
             let provider = asked.cloned().unwrap_or(made_by);
             let to = vm.hardware.next_key().cloned();
