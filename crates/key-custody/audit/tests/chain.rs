@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use strongroom_audit::limits::{QUEUE_MAX_BYTES, QUEUE_MAX_RECORDS};
 use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{
-    AuditError, AuditLog, Fault, HeadKey, HeadSigner, Options, Outcome, PublicKey, Record, Report, SignError,
-    SignedHead, VerifyError, verify,
+    AuditError, AuditLog, Fault, HeadKey, HeadSigner, Options, Outcome, PendingHead, PublicKey, Record,
+    Report, SignError, SignedHead, VerifyError, verify,
 };
 use support::{SMALL, document, key, open, record};
 
@@ -237,6 +238,48 @@ fn a_torn_tail_is_cut_and_said_and_damage_before_it_is_refused() {
 }
 
 #[test]
+fn a_log_does_not_open_behind_a_file_that_was_changed() {
+    let logged = logged(30);
+    let before = logged.files().len() - 2;
+    let lines = logged.lines(before);
+    let (last, others) = lines.split_last().unwrap();
+    let changed = [others, &[last.replace("host", "hots").replace("kind", "kidn")]].concat();
+    for touched in [changed.as_slice(), others] {
+        logged.set_lines(before, touched);
+        let refused = logged.reopen().unwrap_err();
+        assert!(matches!(&refused, AuditError::Damaged { line: 1, .. }), "{refused}");
+    }
+    logged.set_lines(before, &lines);
+    assert!(logged.reopen().is_ok());
+}
+
+#[test]
+fn a_file_that_was_torn_at_its_beginning_goes_if_the_one_before_it_is_whole() {
+    const LEFT_BYTES: usize = 20;
+    let logged = logged(30);
+    let files = logged.files();
+    let [.., before, torn] = files.as_slice() else { panic!("{files:?}") };
+    let whole: usize = (0..files.len() - 1).map(|file| logged.lines(file).len()).sum();
+    fs::write(torn, &fs::read(torn).unwrap()[..LEFT_BYTES]).unwrap();
+    let bytes = fs::read(before).unwrap();
+    let lines = logged.lines(files.len() - 2);
+    for less in [&lines[..lines.len() - 1], &[]] {
+        logged.set_lines(files.len() - 2, less);
+        let refused = logged.reopen().unwrap_err();
+        assert!(matches!(refused, AuditError::Damaged { .. }), "{refused}");
+        assert!(torn.exists(), "evidence");
+    }
+    fs::write(before, bytes).unwrap();
+    let log = logged.reopen().unwrap();
+    assert_eq!((log.durable(), torn.exists()), (whole as u64, false));
+    log.append(&record(30)).wait().unwrap();
+    drop(log);
+    logged.verify(&[]).unwrap();
+    let said = format!("\"kind\":\"open\",\"cut_bytes\":{LEFT_BYTES}");
+    assert!(logged.lines(files.len() - 2).iter().any(|line| line.contains(&said)));
+}
+
+#[test]
 fn one_writes_and_others_verify_meanwhile() {
     let logged = logged(5);
     let log = logged.reopen().unwrap();
@@ -270,16 +313,21 @@ impl HeadSigner for Gated {
     }
 }
 
-#[test]
-fn many_at_once_share_syncs_and_each_gets_its_own_line() {
-    let directory = tempfile::tempdir().unwrap();
-    let lock = Arc::new(OsDirectory::lock(directory.path()).unwrap());
+/// A log whose writer signs a head for as long as the sender lives, and writes nothing meanwhile.
+fn held(path: &Path) -> (AuditLog, PendingHead, Sender<()>) {
+    let lock = Arc::new(OsDirectory::lock(path).unwrap());
     let ((asked, is_asked), (open, gate)) = (channel(), channel());
     let signer = Gated { key: key(&document()), asked, gate };
     let log = AuditLog::open(lock, Box::new(signer), Options::default()).unwrap();
-    // As long as it signs, nothing is written.
     let head = log.head();
     is_asked.recv().unwrap();
+    (log, head, open)
+}
+
+#[test]
+fn many_at_once_share_syncs_and_each_gets_its_own_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let (log, head, open) = held(directory.path());
     let pending: Vec<_> = (0..2000).map(|n| log.append(&record(n))).collect();
     drop(open);
     head.wait().unwrap();
@@ -287,13 +335,48 @@ fn many_at_once_share_syncs_and_each_gets_its_own_line() {
     assert!(sequences.windows(2).all(|pair| pair[1] == pair[0] + 1), "each its own, in order");
     let counters = log.counters();
     assert_eq!((counters.records, counters.refused), (2000, 0));
-    assert!(counters.groups < 20, "{counters:?}");
+    assert!((2..20).contains(&counters.groups) && counters.group_max == 1024, "{counters:?}");
+    assert!(counters.bytes > 2000 * 400 && counters.sync_time >= counters.sync_time_max, "{counters:?}");
+    assert!(!counters.sync_time_max.is_zero(), "{counters:?}");
     let closing: Vec<_> = (0..500).map(|n| log.append(&record(n))).collect();
     drop(log);
     assert!(
         closing.into_iter().all(|pending| pending.wait().is_ok()),
         "what waits is written before it closes"
     );
+}
+
+/// How many of these a log takes while it cannot write, the rest being refused. All that it took are
+/// written, and after them it takes more.
+fn taken(records: impl Iterator<Item = Record>) -> usize {
+    let directory = tempfile::tempdir().unwrap();
+    let (log, head, open) = held(directory.path());
+    let pending: Vec<_> = records.map(|record| log.append(&record)).collect();
+    drop(open);
+    head.wait().unwrap();
+    let outcomes: Vec<_> = pending.into_iter().map(|pending| pending.wait()).collect();
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(_) | Err(AuditError::Overloaded))));
+    log.append(&record(1)).wait().unwrap();
+    outcomes.iter().filter(|outcome| outcome.is_ok()).count()
+}
+
+#[test]
+fn more_than_the_queue_takes_is_refused_and_what_it_took_is_written() {
+    let many = (0..QUEUE_MAX_RECORDS as u64 + 10).map(record);
+    assert_eq!(taken(many), QUEUE_MAX_RECORDS);
+    // Of the largest lines that there may be, fewer fit.
+    let large = (0..200).fold(record(1), |record, n| record.object(format!("{n:01000}")));
+    let fit = QUEUE_MAX_BYTES / 210_000..=QUEUE_MAX_BYTES / 200_000;
+    let taken_large = taken(std::iter::repeat_n(large, fit.end() + 10));
+    assert!(fit.contains(&taken_large), "{taken_large} of {fit:?}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let (log, _head, open) = held(directory.path());
+    let heads: Vec<_> = (0..=QUEUE_MAX_RECORDS).map(|_| log.head()).collect();
+    drop(open);
+    let outcomes: Vec<_> = heads.into_iter().map(|head| head.wait()).collect();
+    let (last, others) = outcomes.split_last().unwrap();
+    assert!(others.iter().all(Result::is_ok) && *last == Err(AuditError::Overloaded));
 }
 
 /// A key that cannot be used.

@@ -88,6 +88,9 @@ fn nothing_goes_without_a_limit_and_never_the_last_file() {
     log.retain(&nothing).unwrap();
     assert_eq!(log.size().unwrap().files, 1);
     assert_eq!(log.retain(&nothing).unwrap(), 0);
+    drop(log);
+    let log = open(directory.path(), &document, SMALL);
+    assert_eq!(log.durable(), verified(directory.path(), &document).last_sequence);
 }
 
 #[test]

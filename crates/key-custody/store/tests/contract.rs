@@ -7,9 +7,13 @@ mod support;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use strongroom_store::limits::{HISTORY_MAX_REVISIONS, LEASE_MIN_TTL, PAGE_MAX_ENTRIES, VALUE_MAX_BYTES};
+use strongroom_store::limits::{
+    HISTORY_MAX_REVISIONS, LEASE_MAX_TTL, LEASE_MIN_TTL, PAGE_MAX_ENTRIES, QUEUE_MAX_BYTES,
+    QUEUE_MAX_TRANSACTIONS, VALUE_MAX_BYTES,
+};
 use strongroom_store::{
-    Change, Conflict, Engine, Event, Is, KeyRange, LeaseId, Outcome, Revision, Store, StoreError, Transaction,
+    Change, Conflict, Engine, Entries, Event, Is, KeyRange, LeaseId, Outcome, Revision, Store, StoreError,
+    Transaction,
 };
 use support::Memory;
 
@@ -135,6 +139,9 @@ fn pages_of_a_range_are_all_of_it_in_order() {
     assert!(keys.is_sorted());
     assert_eq!(snapshot.range(&KeyRange::all(), usize::MAX).unwrap().entries.len(), PAGE_MAX_ENTRIES);
     assert_eq!(snapshot.all(&KeyRange::all()).unwrap().len(), 1212);
+    let one_by_one: Vec<_> =
+        Entries::new(snapshot, KeyRange::prefix(*b"p/")).map(|entry| entry.unwrap().key).collect();
+    assert_eq!(one_by_one, keys);
     let none = engine.range(&KeyRange::between(*b"z", *b"a"), 10).unwrap();
     assert_eq!((none.entries.len(), none.rest), (0, None));
 }
@@ -144,7 +151,7 @@ fn a_page_of_large_values_ends_early() {
     let place = place();
     let engine = Engine::create(&place.path).unwrap();
     for n in 0..6 {
-        engine.commit(Transaction::new().put(format!("{n}"), vec![n; VALUE_MAX_BYTES])).unwrap();
+        engine.commit(Transaction::new().put(format!("large/{n}"), vec![n; VALUE_MAX_BYTES])).unwrap();
     }
     let page = engine.range(&KeyRange::all(), 100).unwrap();
     assert_eq!(page.entries.len(), 4);
@@ -285,8 +292,12 @@ fn a_lease_is_revoked_with_its_keys_and_survives_closing() {
     engine.revoke(lease).unwrap();
     assert_eq!((value(&engine, "a"), value(&engine, "b").as_deref()), (None, Some("x")));
     assert_eq!(engine.revoke(lease), Err(StoreError::UnknownLease { lease }));
+    assert_eq!(engine.keep_alive(lease), Err(StoreError::UnknownLease { lease }));
     assert!(engine.lease(LEASE_MIN_TTL).unwrap() > other);
-    assert!(matches!(engine.lease(Duration::from_millis(1)), Err(StoreError::LeaseTtl { .. })));
+    assert!(engine.lease(LEASE_MAX_TTL).is_ok());
+    for ttl in [Duration::from_millis(1), LEASE_MAX_TTL + Duration::from_millis(1)] {
+        assert!(matches!(engine.lease(ttl), Err(StoreError::LeaseTtl { .. })));
+    }
     let unknown = engine.keep_alive(LeaseId(99));
     assert_eq!(unknown, Err(StoreError::UnknownLease { lease: LeaseId(99) }));
 }
@@ -328,5 +339,45 @@ fn many_at_once_share_commits_and_each_gets_its_own_answer() {
     assert!(outcomes[1..].iter().all(|outcome| *outcome == conflict));
     let counters = engine.counters();
     assert_eq!((counters.committed, counters.conflicts), (1, 999));
-    assert!(counters.groups < 20 && counters.group_max > 50 && counters.syncs >= 2, "{counters:?}");
+    assert!((1..20).contains(&counters.groups), "{counters:?}");
+    assert!(counters.group_max > 50 && counters.syncs >= 2, "{counters:?}");
+    assert!(counters.group_time >= counters.group_time_max && !counters.group_time_max.is_zero());
+}
+
+/// How many of these a store takes while it cannot write, the rest being refused. All that it took
+/// are committed.
+fn taken(memory: &Memory, engine: &Engine, transactions: impl Iterator<Item = Transaction>) -> usize {
+    let before = engine.snapshot().unwrap().revision().0;
+    let held = memory.hold();
+    let pending: Vec<_> = transactions.map(|transaction| engine.submit(transaction)).collect();
+    drop(held);
+    let outcomes: Vec<_> = pending.into_iter().map(|pending| pending.wait()).collect();
+    let taken = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(_) | Err(StoreError::Overloaded))));
+    assert_eq!(engine.snapshot().unwrap().revision().0, before + taken as u64);
+    taken
+}
+
+#[test]
+fn more_than_the_queue_takes_is_refused_and_later_taken() {
+    /// The writer has one group when it begins to wait.
+    const GROUP: usize = 1024;
+    const GROUP_BYTES: usize = 8 * 1024 * 1024;
+    let memory = Memory::default();
+    let engine = Engine::with_backend(memory.clone(), "test").unwrap();
+    let small = (0..QUEUE_MAX_TRANSACTIONS + 2 * GROUP).map(|_| Transaction::new().put("k", "v"));
+    let taken_small = taken(&memory, &engine, small);
+    assert!(
+        (QUEUE_MAX_TRANSACTIONS..=QUEUE_MAX_TRANSACTIONS + GROUP).contains(&taken_small),
+        "{taken_small}"
+    );
+    assert_eq!(engine.counters().group_max, GROUP as u64);
+
+    let large = (0..(QUEUE_MAX_BYTES + 2 * GROUP_BYTES) / VALUE_MAX_BYTES)
+        .map(|_| Transaction::new().put("k", vec![0; VALUE_MAX_BYTES]));
+    let taken_large = taken(&memory, &engine, large);
+    // With their keys, one fewer than the values alone.
+    let fit = QUEUE_MAX_BYTES / VALUE_MAX_BYTES - 1;
+    assert!((fit..=fit + GROUP_BYTES / VALUE_MAX_BYTES).contains(&taken_large), "{taken_large}");
+    assert!(engine.commit(Transaction::new().put("k", vec![0; VALUE_MAX_BYTES])).is_ok());
 }

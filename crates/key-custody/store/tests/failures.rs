@@ -6,7 +6,9 @@ mod support;
 
 use std::panic::AssertUnwindSafe;
 
-use strongroom_store::{Engine, Entry, Is, KeyRange, Outcome, Revision, Store, StoreError, Transaction};
+use strongroom_store::{
+    Engine, Entry, Is, KeyRange, LeaseId, Outcome, Revision, Store, StoreError, Transaction,
+};
 use support::{Memory, Room};
 
 fn engine(memory: &Memory) -> Engine {
@@ -75,6 +77,7 @@ fn fill_up(room: fn(u64) -> Room) -> Count {
         }
         reached = found.0;
     }
+    assert_eq!(store.counters().refused, u64::from(count.refused + count.uncertain));
     let expected = all(&store);
     drop(store);
     assert_eq!(all(&engine(&memory)), expected);
@@ -93,6 +96,8 @@ fn after_a_failed_sync_nothing_is_taken_until_it_is_opened_again() {
             Err(StoreError::Uncertain { .. }) => {
                 let later = store.commit(Transaction::new().put("later", "x"));
                 assert!(matches!(later, Err(StoreError::Unavailable { .. })), "{later:?}");
+                let kept = store.keep_alive(LeaseId(1));
+                assert!(matches!(kept, Err(StoreError::Unavailable { .. })), "{kept:?}");
             }
             Err(other) => panic!("{other}"),
         }
@@ -102,6 +107,50 @@ fn after_a_failed_sync_nothing_is_taken_until_it_is_opened_again() {
         assert!(revision == Revision(1) || revision == Revision(2), "{revision:?}");
         assert_eq!(all(&store).len(), revision.0 as usize + 1);
     }
+}
+
+#[test]
+fn after_a_failed_write_nothing_is_taken_until_it_is_opened_again() {
+    let memory = Memory::default();
+    let store = engine(&memory);
+    store.commit(large(1)).unwrap();
+    memory.fail_writes(true);
+    let failed = store.commit(large(2));
+    assert!(
+        matches!(failed, Err(StoreError::Uncertain { .. } | StoreError::Unavailable { .. })),
+        "{failed:?}"
+    );
+    memory.fail_writes(false);
+    let later = store.commit(large(3));
+    assert!(matches!(later, Err(StoreError::Unavailable { .. })), "{later:?}");
+    drop(store);
+    let store = engine(&memory.copy());
+    assert_eq!((store.snapshot().unwrap().revision(), all(&store).len()), (Revision(1), 2));
+}
+
+#[test]
+fn a_store_that_cannot_be_read_when_it_is_full_ends() {
+    let memory = Memory::default();
+    let store = engine(&memory);
+    store.commit(large(1)).unwrap();
+    memory.set_room(Room::Blocks(0));
+    memory.fail_reads(true);
+    store.commit(large(2)).unwrap_err();
+    memory.set_room(Room::Any);
+    memory.fail_reads(false);
+    store.commit(large(3)).unwrap_err();
+    assert!(store.snapshot().is_err());
+    drop(store);
+    assert_eq!(engine(&memory.copy()).snapshot().unwrap().revision(), Revision(1));
+}
+
+#[test]
+fn a_device_that_fails_is_not_called_damage() {
+    let memory = Memory::default();
+    drop(engine(&memory));
+    memory.fail_reads(true);
+    let refused = Engine::with_backend(memory.clone(), "memory");
+    assert!(matches!(refused, Err(StoreError::Open { .. })), "{refused:?}");
 }
 
 /// Opening a store reads every page, so a store that opens is unchanged.

@@ -132,3 +132,15 @@ impl Nameless {
         sync_directory_of(&self.path)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_alone_is_in_the_current_directory() {
+        assert_eq!(directory_of(Path::new("store.redb")), Path::new("."));
+        assert_eq!(directory_of(Path::new("a/store.redb")), Path::new("a"));
+        assert_eq!(directory_of(Path::new("/store.redb")), Path::new("/"));
+    }
+}

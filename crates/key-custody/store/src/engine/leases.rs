@@ -66,3 +66,36 @@ pub(super) fn check_ttl(ttl: Duration) -> Result<(), StoreError> {
         Err(StoreError::LeaseTtl { asked: ttl, least: LEASE_MIN_TTL, most: LEASE_MAX_TTL })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_lease_ends_after_its_life_and_one_kept_alive_begins_it_anew() {
+        let began = Instant::now();
+        let mut leases = Leases::begin(vec![(LeaseId(1), HOUR)]);
+        leases.add(LeaseId(2), 2 * HOUR);
+        assert!(leases.next_end().unwrap() >= began + HOUR);
+        assert_eq!(leases.take_ended(began + HOUR - Duration::from_secs(1)), []);
+
+        let kept = Instant::now();
+        leases.keep_alive(LeaseId(1)).unwrap();
+        assert!(leases.next_end().unwrap() >= kept + HOUR);
+        assert_eq!(leases.take_ended(Instant::now() + HOUR), [(LeaseId(1), HOUR)]);
+        assert_eq!(leases.keep_alive(LeaseId(1)), Err(StoreError::UnknownLease { lease: LeaseId(1) }));
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_leases_and_those_being_granted_count() {
+        let mut leases = Leases::begin((1..LEASES_MAX as u64 - 1).map(|id| (LeaseId(id), HOUR)).collect());
+        assert_eq!(leases.room(1), Ok(()));
+        let asked = LEASES_MAX + 1;
+        let refused = Err(StoreError::TooLarge { what: "leases", asked, most: LEASES_MAX });
+        assert_eq!(leases.room(2), refused);
+        leases.add(LeaseId(0), HOUR);
+        assert_eq!((leases.room(0), leases.room(1)), (Ok(()), refused));
+    }
+}

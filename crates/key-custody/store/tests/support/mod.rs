@@ -39,6 +39,10 @@ struct State {
     room: Room,
     /// Syncs until one fails.
     syncs_until_failure: Option<u64>,
+    /// The device fails: no write succeeds.
+    writes_fail: bool,
+    /// No read succeeds.
+    reads_fail: bool,
 }
 
 /// Exclusive access to the bytes.
@@ -62,6 +66,16 @@ impl Memory {
     /// So many syncs succeed, and then one fails.
     pub fn fail_sync_after(&self, syncs: u64) {
         self.state().syncs_until_failure = Some(syncs);
+    }
+
+    /// From now on all writes fail, or none does.
+    pub fn fail_writes(&self, fail: bool) {
+        self.state().writes_fail = fail;
+    }
+
+    /// From now on all reads fail, or none does.
+    pub fn fail_reads(&self, fail: bool) {
+        self.state().reads_fail = fail;
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -104,6 +118,10 @@ impl State {
     }
 }
 
+fn device_failed() -> io::Error {
+    io::Error::other("the device failed")
+}
+
 fn take(left: &mut u64, needed: u64) -> bool {
     let enough = *left >= needed;
     *left = if enough { *left - needed } else { 0 };
@@ -117,6 +135,9 @@ impl StorageBackend for Memory {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.state();
+        if state.reads_fail {
+            return Err(device_failed());
+        }
         let end = offset as usize + out.len();
         let bytes = state.bytes.get(offset as usize..end).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
@@ -132,7 +153,7 @@ impl StorageBackend for Memory {
 
     fn sync_data(&self) -> io::Result<()> {
         match &mut self.state().syncs_until_failure {
-            Some(0) => Err(io::Error::other("the device failed")),
+            Some(0) => Err(device_failed()),
             Some(left) => {
                 *left -= 1;
                 Ok(())
@@ -143,6 +164,9 @@ impl StorageBackend for Memory {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state();
+        if state.writes_fail {
+            return Err(device_failed());
+        }
         state.take_room(offset, data.len() as u64)?;
         let end = offset as usize + data.len();
         let bytes = state.bytes.get_mut(offset as usize..end).ok_or(io::ErrorKind::UnexpectedEof)?;
