@@ -247,6 +247,12 @@ mod tests {
             let outcome = derive(&[0; 16], Argon2idParams { memory_kib, ..SMALL });
             assert_eq!(refused_limit(outcome), "memory in KiB");
         }
+        for lanes in [1, 2, ARGON2ID_MAX_LANES] {
+            let least = Argon2idParams { memory_kib: 8 * lanes, lanes, ..SMALL };
+            least.check().unwrap();
+            let less = Argon2idParams { memory_kib: least.memory_kib - 1, ..least };
+            assert_eq!(refused_limit(derive(&[0; 16], less)), "memory in KiB");
+        }
         for passes in [0, ARGON2ID_MAX_PASSES + 1, u32::MAX] {
             let outcome = derive(&[0; 16], Argon2idParams { passes, ..SMALL });
             assert_eq!(refused_limit(outcome), "number of passes");

@@ -134,6 +134,15 @@ mod tests {
     }
 
     #[test]
+    fn kw_takes_every_whole_number_of_semiblocks_a_secret_can_have() {
+        let kek = random(KEK_BYTES);
+        for length_bytes in [16, 24, SECRET_MAX_BYTES - 8, SECRET_MAX_BYTES] {
+            let key = random(length_bytes);
+            assert_eq!(unwrap(&kek, &wrap(&kek, &key).unwrap()).unwrap(), key);
+        }
+    }
+
+    #[test]
     fn wrong_lengths_are_refused() {
         let kek = random(KEK_BYTES);
         assert!(matches!(wrap(&random(16), &kek), Err(CryptoError::KeyLength { .. })));

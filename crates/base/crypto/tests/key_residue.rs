@@ -5,9 +5,13 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use argon2::{Argon2, Block, Params, Version};
+use strongroom_crypto::kdf::{Argon2idParams, argon2id};
+use strongroom_crypto::module;
 use strongroom_crypto::xts::kernel::{self, DataUnits};
 use strongroom_crypto::xts::{KEY_BYTES, UnitSize, Xts};
 use strongroom_memory::secret::SecretBytes;
+use zeroize::Zeroize;
 
 /// Any two consecutive round keys of AES-256 reveal the key: on the heap or the stack they would be
 /// a plaintext key in every core dump. This searches for each of them, because a kernel may store
@@ -81,31 +85,8 @@ impl RoundKeys {
         Self(secret)
     }
 
-    /// How often any of them occurs in writable memory of this process, counted separately for
-    /// memory that core dumps exclude and that they include.
     fn occurrences_in_own_memory(&self) -> Occurrences {
-        const PAGE_BYTES: usize = 4096;
-        let memory = File::open("/proc/self/mem").unwrap();
-        // Read page by page through secret memory that is excluded from the search: an ordinary
-        // buffer would contain matches itself.
-        let mut page = SecretBytes::zeroed(PAGE_BYTES).unwrap();
-        let page_address = page.expose().as_ptr().addr() as u64;
-
-        let mut found = Occurrences { undumpable: 0, dumpable: 0 };
-        for region in writable_regions() {
-            for address in region.addresses.step_by(PAGE_BYTES).filter(|&address| address != page_address) {
-                if memory.read_exact_at(page.expose_mut(), address).is_err() {
-                    continue;
-                }
-                let count = page.expose().windows(Self::BYTES).filter(|window| self.has(window)).count();
-                if region.in_dumps {
-                    found.dumpable += count;
-                } else {
-                    found.undumpable += count;
-                }
-            }
-        }
-        found
+        occurrences_in_own_memory(|window| self.has(window))
     }
 
     fn has(&self, block: &[u8]) -> bool {
@@ -147,6 +128,57 @@ fn the_round_keys_looked_for_are_those_of_the_standard() {
 struct Occurrences {
     undumpable: usize,
     dumpable: usize,
+}
+
+/// How often 16 bytes of this kind occur in writable memory of this process, counted separately for
+/// memory that core dumps exclude and that they include.
+fn occurrences_in_own_memory(are_sought: impl Fn(&[u8]) -> bool) -> Occurrences {
+    const PAGE_BYTES: usize = 4096;
+    let memory = File::open("/proc/self/mem").unwrap();
+    // Read page by page through secret memory that is excluded from the search: an ordinary buffer
+    // would contain matches itself.
+    let mut page = SecretBytes::zeroed(PAGE_BYTES).unwrap();
+    let page_address = page.expose().as_ptr().addr() as u64;
+
+    let mut found = Occurrences { undumpable: 0, dumpable: 0 };
+    for region in writable_regions() {
+        for address in region.addresses.step_by(PAGE_BYTES).filter(|&address| address != page_address) {
+            if memory.read_exact_at(page.expose_mut(), address).is_err() {
+                continue;
+            }
+            let count = page.expose().windows(RoundKeys::BYTES).filter(|window| are_sought(window)).count();
+            if region.in_dumps {
+                found.dumpable += count;
+            } else {
+                found.undumpable += count;
+            }
+        }
+    }
+    found
+}
+
+/// From Argon2's memory a passphrase could be guessed without Argon2's cost.
+#[test]
+fn nothing_is_left_of_the_memory_in_which_a_key_was_derived_from_a_passphrase() {
+    if module::IS_FIPS_BUILD {
+        return;
+    }
+    let cost = Argon2idParams { memory_kib: 64, passes: 1, lanes: 1 };
+    let (passphrase, salt) = (SecretBytes::random(32).unwrap(), [7; 16]);
+    let parameters = Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(32)).unwrap();
+    let mut blocks = vec![Block::new(); parameters.block_count()];
+    let mut excerpt = SecretBytes::zeroed(RoundKeys::BYTES).unwrap();
+    Argon2::new(argon2::Algorithm::Argon2id, Version::V0x13, parameters)
+        .hash_password_into_with_memory(passphrase.expose(), &salt, &mut [0; 32], &mut blocks)
+        .unwrap();
+    for (bytes, word) in excerpt.expose_mut().as_chunks_mut::<8>().0.iter_mut().zip(blocks[40].as_ref()) {
+        *bytes = word.to_ne_bytes();
+    }
+    let occurrences = || occurrences_in_own_memory(|window| window == excerpt.expose());
+    assert_eq!(occurrences(), Occurrences { undumpable: 1, dumpable: 1 }, "the search finds our own blocks");
+    blocks.iter_mut().for_each(Zeroize::zeroize);
+    argon2id(&passphrase, &salt, cost, 32).unwrap();
+    assert_eq!(occurrences(), Occurrences { undumpable: 1, dumpable: 0 });
 }
 
 struct Region {
