@@ -165,6 +165,21 @@ pub(crate) fn argon2id_unlimited(
     pepper: &[u8],
     associated_data: &[u8],
 ) -> Result<SecretBytes, CryptoError> {
+    let derived = derive(passphrase, salt, params, length_bytes, pepper, associated_data);
+    wipe_stack();
+    derived
+}
+
+/// Kept out of its caller's frame, which [`wipe_stack`] does not reach.
+#[inline(never)]
+fn derive(
+    passphrase: &SecretBytes,
+    salt: &[u8],
+    params: Argon2idParams,
+    length_bytes: usize,
+    pepper: &[u8],
+    associated_data: &[u8],
+) -> Result<SecretBytes, CryptoError> {
     let refused = |_| CryptoError::Library { algorithm: Algorithm::Argon2id, call: "Argon2id", code: 0 };
     let params = ParamsBuilder::new()
         .m_cost(params.memory_kib)
@@ -182,6 +197,16 @@ pub(crate) fn argon2id_unlimited(
         .hash_password_into_with_memory(passphrase.expose(), salt, derived.expose_mut(), &mut memory.blocks)
         .map_err(refused)?;
     Ok(derived)
+}
+
+/// More than the crate `argon2` uses of the stack, where it works on copies of blocks.
+const USED_STACK_BYTES: usize = 64 << 10;
+
+/// Overwrites the stack below its caller's frame. The crate `argon2` leaves the block that it
+/// computed last there; with one lane, the key is a hash of that block.
+#[inline(never)]
+fn wipe_stack() {
+    [0_u8; USED_STACK_BYTES].zeroize();
 }
 
 /// Argon2's memory. The passphrase could be guessed from it faster than Argon2 allows, so it is

@@ -238,6 +238,69 @@ fn a_torn_tail_is_cut_and_said_and_damage_before_it_is_refused() {
 }
 
 #[test]
+fn a_line_that_does_not_follow_keeps_the_log_closed() {
+    let logged = logged(36);
+    let file = logged.files().len() - 1;
+    let lines = logged.lines(file);
+    let (middle, last) = (lines.len() / 2, lines.len() - 1);
+    assert!(middle > 2, "{lines:?}");
+    // Changes the last file, and returns the line that is reported, from 0.
+    let reported = |change: &dyn Fn(&mut Vec<String>)| {
+        let mut changed = lines.clone();
+        change(&mut changed);
+        logged.set_lines(file, &changed);
+        let bytes = fs::read(&logged.files()[file]).unwrap();
+        let refused = logged.reopen().unwrap_err();
+        assert_eq!(fs::read(&logged.files()[file]).unwrap(), bytes, "left as it was");
+        match refused {
+            AuditError::Damaged { line, .. } => line as usize - 1,
+            other => panic!("{other}"),
+        }
+    };
+    let field = |line: usize, name: &str| -> u64 {
+        serde_json::from_str::<serde_json::Value>(&lines[line]).unwrap()[name].as_u64().unwrap()
+    };
+    let set = |line: &mut String, name: &str, from: u64, to: u64| {
+        *line = line.replace(&format!("\"{name}\":{from},"), &format!("\"{name}\":{to},"));
+    };
+    let changed = |lines: &mut Vec<String>| lines[middle] = lines[middle].replace("time\":\"2", "time\":\"3");
+    assert_eq!(reported(&changed), middle + 1);
+    assert_eq!(reported(&|lines| lines[middle] = "{}".into()), middle);
+    assert_eq!(reported(&|lines| drop(lines.remove(middle))), middle);
+    // Nothing follows the last line, so only its own fields can show it.
+    let sequence = field(last, "sequence");
+    assert_eq!(reported(&|lines| set(&mut lines[last], "sequence", sequence, sequence + 1)), last);
+    let group = field(last, "group");
+    assert_eq!(reported(&|lines| set(&mut lines[last], "group", group, sequence + 1)), last);
+    logged.set_lines(file, &lines);
+    drop(logged.reopen().unwrap());
+
+    let named = &logged.files()[file];
+    fs::rename(named, logged.path().join(format!("audit-{:020}.jsonl", field(0, "sequence") + 1))).unwrap();
+    let refused = logged.reopen().unwrap_err();
+    assert!(matches!(refused, AuditError::Damaged { line: 1, .. }), "{refused}");
+}
+
+#[test]
+fn records_that_a_killed_writer_left_without_a_head_get_one() {
+    let logged = logged(5);
+    let file = logged.files().len() - 1;
+    let lines = logged.lines(file);
+    // A writer that is killed does not sign as one that closes.
+    logged.set_lines(file, &lines[..lines.len() - 1]);
+    let options = Options { head_interval: Duration::from_millis(20), ..Options::default() };
+    let log = open(logged.path(), &logged.document, options);
+    let found = log.durable();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while log.counters().heads == 0 {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    drop(log);
+    assert!(logged.verify(&[]).unwrap().signed_through >= found);
+}
+
+#[test]
 fn a_log_does_not_open_behind_a_file_that_was_changed() {
     let logged = logged(30);
     let before = logged.files().len() - 2;

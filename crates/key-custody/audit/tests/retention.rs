@@ -111,6 +111,25 @@ fn a_file_is_followed_by_the_next_by_age_and_goes_by_age() {
 }
 
 #[test]
+fn a_file_is_as_old_as_its_first_line_says() {
+    for (is_old, files) in [(false, 1), (true, 2)] {
+        let (directory, document) = (tempfile::tempdir().unwrap(), document());
+        write(&open(directory.path(), &document, SMALL), 1);
+        let file = directory.path().join("audit-00000000000000000001.jsonl");
+        let text = fs::read_to_string(&file).unwrap();
+        let mut first = text.lines().next().unwrap().to_owned();
+        if is_old {
+            first = first.replace("\"time\":\"20", "\"time\":\"19");
+        }
+        fs::write(&file, format!("{first}\n")).unwrap();
+        let options = Options { file_age: Some(Duration::from_secs(3600)), ..SMALL };
+        let log = open(directory.path(), &document, options);
+        write(&log, 2);
+        assert_eq!(log.size().unwrap().files, files, "{first}");
+    }
+}
+
+#[test]
 fn what_a_collector_has_not_confirmed_stays() {
     let (directory, document) = (tempfile::tempdir().unwrap(), document());
     let log = open(directory.path(), &document, SMALL);
