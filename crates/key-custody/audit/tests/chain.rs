@@ -287,6 +287,7 @@ fn records_that_a_killed_writer_left_without_a_head_get_one() {
     let file = logged.files().len() - 1;
     let lines = logged.lines(file);
     // A writer that is killed does not sign as one that closes.
+    assert!(lines.last().unwrap().contains("\"kind\":\"head\""), "{lines:?}");
     logged.set_lines(file, &lines[..lines.len() - 1]);
     let options = Options { head_interval: Duration::from_millis(20), ..Options::default() };
     let log = open(logged.path(), &logged.document, options);
@@ -483,6 +484,22 @@ fn a_head_is_signed_after_some_time_without_any_further_record() {
         std::thread::yield_now();
     }
     assert_eq!((log.counters().heads, log.durable()), (1, sequence + 1));
+}
+
+#[test]
+fn a_head_is_signed_in_time_though_records_keep_coming() {
+    let directory = tempfile::tempdir().unwrap();
+    let head_interval = Duration::from_secs(1);
+    let options = Options { head_interval, head_records: u64::MAX, ..Options::default() };
+    let log = open(directory.path(), &document(), options);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for n in 0.. {
+        assert!(Instant::now() < deadline);
+        log.append(&record(n)).wait().unwrap();
+        if log.counters().heads > 0 {
+            break;
+        }
+    }
 }
 
 #[test]
