@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use strongroom_audit::limits::{QUEUE_MAX_BYTES, QUEUE_MAX_RECORDS};
+use strongroom_audit::limits::{FILE_MAX_BYTES, QUEUE_MAX_BYTES, QUEUE_MAX_RECORDS};
 use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{
     AuditError, AuditLog, Fault, HeadKey, HeadSigner, Options, Outcome, PendingHead, PublicKey, Record,
@@ -92,7 +92,7 @@ fn a_log_verifies_over_several_files_and_goes_on_when_it_is_opened_again() {
     assert_eq!((report.records, report.unfinished_bytes, report.first_sequence), (100, 0, 1));
     assert_eq!(report.signed_through + 1, report.last_sequence, "closing signs a head");
     let log = logged.reopen().unwrap();
-    assert_eq!(log.durable(), report.last_sequence);
+    assert_eq!((log.id(), log.durable()), (report.log.as_str(), report.last_sequence));
     assert_eq!(
         log.append(&record(100)).wait().unwrap().sequence,
         report.last_sequence + 2,
@@ -341,6 +341,38 @@ fn a_file_that_was_torn_at_its_beginning_goes_if_the_one_before_it_is_whole() {
     logged.verify(&[]).unwrap();
     let said = format!("\"kind\":\"open\",\"cut_bytes\":{LEFT_BYTES}");
     assert!(logged.lines(files.len() - 2).iter().any(|line| line.contains(&said)));
+}
+
+#[test]
+fn what_follows_the_last_line_is_unfinished_in_the_last_file_and_damage_in_another() {
+    let logged = logged(30);
+    let torn = b"{\"sequence\":9";
+    for (index, file) in logged.files().iter().enumerate() {
+        let bytes = fs::read(file).unwrap();
+        fs::write(file, [bytes.as_slice(), torn].concat()).unwrap();
+        if index + 1 == logged.files().len() {
+            assert_eq!(logged.verify(&[]).unwrap().unfinished_bytes, torn.len() as u64);
+        } else {
+            let Err(VerifyError::Broken(broken)) = logged.verify(&[]) else { panic!("it verifies") };
+            let place = (Path::new(&broken.file), broken.line as usize);
+            let expected = (Path::new(file.file_name().unwrap()), logged.lines(index).len());
+            assert_eq!((place, broken.fault), (expected, Fault::Unreadable("it has no end".into())));
+        }
+        fs::write(file, bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_is_longer_than_files_may_be_is_not_read() {
+    let logged = logged(1);
+    fs::File::options()
+        .write(true)
+        .open(&logged.files()[0])
+        .unwrap()
+        .set_len(2 * FILE_MAX_BYTES + 1)
+        .unwrap();
+    assert!(matches!(logged.verify(&[]), Err(VerifyError::Read(_))));
+    assert!(matches!(logged.reopen(), Err(AuditError::Io { .. })));
 }
 
 #[test]
