@@ -176,7 +176,8 @@ fn nothing_is_left_of_the_memory_in_which_a_key_was_derived_from_a_passphrase() 
     Argon2::new(argon2::Algorithm::Argon2id, Version::V0x13, parameters)
         .hash_password_into_with_memory(passphrase.expose(), &salt, &mut [0; 32], &mut blocks)
         .unwrap();
-    // The beginnings of some blocks, the last among them: what is freed is soon overwritten in part.
+    // The beginnings of some blocks, the last among them: what is freed is soon overwritten in
+    // part.
     let some = || blocks.iter().rev().step_by(8);
     let mut beginnings = SecretBytes::zeroed(some().count() * RoundKeys::BYTES).unwrap();
     let words = some().flat_map(|block| &block.as_ref()[..2]);

@@ -442,8 +442,8 @@ fn many_at_once_share_syncs_and_each_gets_its_own_line() {
     );
 }
 
-/// How many of these a log takes while it cannot write, the rest being refused. All that it took are
-/// written, and after them it takes more.
+/// How many of these a log takes while it cannot write, the rest being refused. All that it took
+/// are written, and after them it takes more.
 fn taken(records: impl Iterator<Item = Record>) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let (log, head, open) = held(directory.path());
