@@ -321,6 +321,9 @@ fn each_change_of_a_batch_has_its_own_answer() {
     assert_eq!(changes[2]["task"]["object"]["name"], "data2");
     assert_eq!(changes[3]["error"]["code"], "not_found");
     assert_eq!(changes[4]["error"]["code"], "busy", "a change waits for no other one");
+    // A list is no object, whatever serde makes of one.
+    let listed = client.post("/v1/volumes/changes", &json!([[create("data3")]]));
+    assert_eq!((listed.status, listed.json()["error"]["code"].clone()), (400, json!("malformed")));
     for wrong in [json!({ "changes": [] }), json!({ "changes": vec![create("data3"); 65] })] {
         let refused = client.post("/v1/volumes/changes", &wrong);
         assert_eq!((refused.status, refused.json()["error"]["code"].clone()), (422, json!("invalid")));

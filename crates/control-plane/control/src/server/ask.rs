@@ -60,6 +60,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Wish<T> {
             return Err(Refusal(Problem::new(ErrorCode::UnsupportedMediaType, message)));
         }
         let text: &[u8] = if matches!(body.trim_ascii(), b"" | b"null") { b"{}" } else { &body };
+        // serde takes a list for a struct, field after field.
+        if !text.trim_ascii_start().starts_with(b"{") {
+            let problem = Problem::new(ErrorCode::Malformed, "the body is not a JSON object");
+            return Err(Refusal(problem.next("/openapi.json says what belongs here")));
+        }
         let body = serde_json::from_slice(text).map_err(|error| {
             Problem::new(ErrorCode::Malformed, format!("the body is not what belongs here: {error}"))
                 .next("/openapi.json says what does")
