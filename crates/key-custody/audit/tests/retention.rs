@@ -155,6 +155,19 @@ fn what_a_collector_has_not_confirmed_stays() {
     assert_eq!(log.size().unwrap().first_sequence, firsts[1]);
     fs::write(directory.path().join("syslog-logs.cursor"), format!("{} {}\n", log.id(), firsts[2])).unwrap();
     assert_eq!(log.retain(&shipped).unwrap(), 1);
+    let ends = log.durable();
+    for cursor in [
+        format!("{} 0\n", log.id()),
+        format!("{} {}\n", log.id(), ends + 2),
+        format!("{} {}", log.id(), firsts[2]),
+        format!("{} {}\n", "0".repeat(32), firsts[2]),
+    ] {
+        fs::write(directory.path().join("syslog-logs.cursor"), &cursor).unwrap();
+        let refused = log.retain(&shipped).unwrap_err();
+        assert!(matches!(refused, AuditError::Damaged { .. }), "{cursor}: {refused}");
+    }
+    fs::write(directory.path().join("syslog-logs.cursor"), format!("{} {}\n", log.id(), ends + 1)).unwrap();
+    assert!(log.retain(&shipped).unwrap() > 0, "all is confirmed");
     fs::remove_file(directory.path().join("syslog-logs.cursor")).unwrap();
     drop(log);
     assert!(removals(directory.path()).iter().all(|record| record.fields["confirmed_by"] == "logs"));

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use strongroom_audit::syslog::{Collector, ShipOptions, Shipper};
-use strongroom_audit::{AuditError, AuditLog, Options};
+use strongroom_audit::{AuditError, AuditLog, Options, Retention};
 use support::{SMALL, document, open, record};
 
 /// Longer than any step of a passing test.
@@ -332,8 +332,25 @@ fn a_log_that_has_less_than_was_confirmed_is_noticed() {
         matches!(&refused, AuditError::Damaged { reason, .. } if reason.contains("has confirmed line")),
         "{refused}"
     );
-    let unnamed = Collector { name: "../x".into(), ..identity.collector(1) };
-    assert!(matches!(Shipper::start(&log, unnamed, QUICK), Err(AuditError::Io { .. })));
+    for name in ["", "../x", "a_b", &"x".repeat(33)] {
+        let unnamed = Collector { name: name.into(), ..identity.collector(1) };
+        assert!(matches!(Shipper::start(&log, unnamed, QUICK), Err(AuditError::Io { .. })), "{name}");
+    }
+    let named = Collector { name: format!("-{}", "x".repeat(31)), ..identity.collector(1) };
+    assert!(Shipper::start(&log, named, QUICK).is_ok());
+}
+
+#[test]
+fn a_collector_that_comes_after_files_have_gone_gets_the_rest() {
+    let (directory, identity) = (tempfile::tempdir().unwrap(), identity());
+    let receiver = Receiver::start(&identity, Vec::new());
+    let log = open(directory.path(), &document(), SMALL);
+    write(&log, 60);
+    assert!(log.retain(&Retention { keep_bytes: Some(24 * 1024), ..Retention::default() }).unwrap() > 0);
+    let (first, through) = (log.size().unwrap().first_sequence, write(&log, 1));
+    let shipper = Shipper::start(&log, identity.collector(receiver.port), QUICK).unwrap();
+    assert!(shipper.wait_for(through, DEADLINE), "{:?}", shipper.status());
+    assert_eq!(sequence_of(line_of(&receiver.messages()[0])), first);
 }
 
 /// Ends with the test.
