@@ -38,6 +38,12 @@ fn where_overwriting_takes_room_too_the_store_waits_for_it() {
     assert!(count.uncertain > 20 && count.came_through > 20, "{count:?}");
 }
 
+#[test]
+fn where_one_write_finds_no_room_what_is_refused_is_undone_and_what_is_durable_is_answered() {
+    let count = fill_up(Room::AllButOne);
+    assert!(count.refused > 20 && count.came_through > 20 && count.uncertain == 0, "{count:?}");
+}
+
 #[derive(Debug, Default)]
 struct Count {
     refused: u32,

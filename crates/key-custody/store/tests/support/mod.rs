@@ -28,6 +28,8 @@ pub enum Room {
     Blocks(u64),
     /// So many writes and changes of length, as on a copy-on-write file system.
     Writes(u64),
+    /// So many writes and changes of length, then one finds no room, and later ones do.
+    AllButOne(u64),
 }
 
 #[derive(Debug, Default)]
@@ -109,6 +111,11 @@ impl State {
             Room::Any => true,
             Room::Blocks(left) => take(left, needed),
             Room::Writes(left) => take(left, 1),
+            Room::AllButOne(0) => {
+                self.room = Room::Any;
+                false
+            }
+            Room::AllButOne(left) => take(left, 1),
         };
         if !enough {
             return Err(io::ErrorKind::StorageFull.into());
