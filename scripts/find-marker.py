@@ -23,6 +23,8 @@ BLOCK_BYTES = 4096
 
 
 def read_layer():
+    # Nothing is left in the checkout.
+    sys.dont_write_bytecode = True
     specification = importlib.util.spec_from_file_location("read_layer", Path(__file__).with_name("read-layer.py"))
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)

@@ -1,5 +1,6 @@
 //! What an attacker who holds, copies or steals a datastore can see.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -13,10 +14,13 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// The size of a read, which is large compared with the overlap between two reads.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The space that all files under `directory` take on their file system, in bytes. Discards give it
-/// back.
+/// The space that all files under `directory` take on their file system, in bytes: a file with
+/// several names once. Discards give it back.
 pub fn allocated_bytes(directory: &Path) -> u64 {
-    files_under(directory).iter().map(|path| metadata(path).blocks() * STAT_BLOCK_BYTES).sum()
+    let files = files_under(directory).iter().map(|path| metadata(path)).collect::<Vec<_>>();
+    let mut counted = HashSet::new();
+    let once = files.iter().filter(|file| counted.insert((file.dev(), file.ino())));
+    once.map(|file| file.blocks() * STAT_BLOCK_BYTES).sum()
 }
 
 /// How often `needle` occurs in the files under `directory`. Holes are skipped, so a sparse file is

@@ -29,6 +29,9 @@ const ENDS_WITHIN: Duration = Duration::from_secs(120);
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=0 panic=-1 mitigations=off nokaslr cryptomgr.notests audit=0 lsm= \
 tsc=reliable no_timer_check init_on_alloc=0 session=protocol";
 
+/// How curl asks the API.
+const CURL: [&str; 5] = ["--silent", "--show-error", "--fail-with-body", "--cacert", "home/control/api.crt"];
+
 /// A user with a state in the test's directory, and their Strongroom. On drop, running VMs are
 /// stopped by force.
 pub struct Serving<'test> {
@@ -108,6 +111,34 @@ impl<'test> Serving<'test> {
     pub fn json(&self, arguments: &str) -> Value {
         let said = self.runs(&format!("--json {arguments}"));
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments}: {error}: {said}"))
+    }
+
+    /// Where the API is, such as `https://127.0.0.1:5690`.
+    pub fn api_url(&self) -> String {
+        let path = self.scratch.path("home/control/api.json");
+        let told = std::fs::read(&path).expect("a control plane that runs says where");
+        let told: Value = serde_json::from_slice(&told).expect("it says it in JSON");
+        told["url"].as_str().expect("it names its URL").trim_end_matches('/').to_owned()
+    }
+
+    /// Returns a page that the API gives to everyone.
+    #[track_caller]
+    pub fn gets(&self, path: &str) -> String {
+        let url = format!("{}{path}", self.api_url());
+        self.strongroom.peer("curl", &[&CURL[..], &[&url]].concat())
+    }
+
+    /// Posts a request to the API with the first token. Returns the answer.
+    #[track_caller]
+    pub fn posts(&self, path: &str, body: &Value) -> Value {
+        let url = format!("{}{path}", self.api_url());
+        let token = std::fs::read_to_string(self.scratch.path("home/control/token")).expect("it is there");
+        let headers = format!("Authorization: Bearer {}\nContent-Type: application/json\n", token.trim());
+        std::fs::write(self.scratch.path("headers"), headers).expect("a scratch directory takes a file");
+        let body = body.to_string();
+        let said =
+            self.strongroom.peer("curl", &[&CURL[..], &["-H", "@headers", "-d", &body, &url]].concat());
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{path}: {error}: {said}"))
     }
 
     /// Returns the output of a command, or the error that it was refused with, as JSON.

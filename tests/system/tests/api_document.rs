@@ -23,7 +23,7 @@ fn the_document_is_valid_and_the_server_keeps_to_it() {
     let mut serving = Serving::start(&scratch);
     serving.runs("datastore add ds ds");
     serving.runs("vm create web1 --memory 64M --disk 8M --net none");
-    let document = get(&scratch, &serving, "/openapi.json");
+    let document = serving.gets("/openapi.json");
     fs::write(scratch.path("openapi.json"), &document).unwrap();
     run(Command::new(tools().join("openapi-spec-validator")).arg(scratch.path("openapi.json")));
 
@@ -35,7 +35,7 @@ fn the_document_is_valid_and_the_server_keeps_to_it() {
     let token = fs::read_to_string(scratch.path("home/control/token")).unwrap();
     let mut drive = Command::new(tools().join("st"));
     drive.arg("--config-file").arg(config).arg("run").arg(scratch.path("driven.json"));
-    drive.arg("--url").arg(address(&scratch));
+    drive.arg("--url").arg(serving.api_url());
     drive.arg("--tls-verify").arg(scratch.path("home/control/api.crt"));
     drive.args(["--header", &format!("Authorization: Bearer {}", token.trim())]);
     drive.args(["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--checks", "all"]);
@@ -44,7 +44,7 @@ fn the_document_is_valid_and_the_server_keeps_to_it() {
     drive.current_dir(scratch.make_directory("driven"));
     run(&mut drive);
     // Every request was refused or carried out, and the server still works.
-    assert_eq!(get(&scratch, &serving, "/readyz"), "ready\n");
+    assert_eq!(serving.gets("/readyz"), "ready\n");
     serving.end();
 }
 
@@ -74,19 +74,6 @@ fn tools() -> PathBuf {
     let made = Command::new(script).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     PathBuf::from(String::from_utf8(made.stdout).unwrap().trim())
-}
-
-fn address(scratch: &Scratch) -> String {
-    let told: Value =
-        serde_json::from_slice(&fs::read(scratch.path("home/control/api.json")).unwrap()).unwrap();
-    told["url"].as_str().unwrap().trim_end_matches('/').to_owned()
-}
-
-fn get(scratch: &Scratch, serving: &Serving<'_>, path: &str) -> String {
-    let url = format!("{}{path}", address(scratch));
-    serving
-        .strongroom
-        .peer("curl", &["--silent", "--show-error", "--fail", "--cacert", "home/control/api.crt", &url])
 }
 
 #[track_caller]

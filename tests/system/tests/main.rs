@@ -55,6 +55,7 @@ mod removed_while_served;
 mod secrets;
 mod serves_real_clients;
 mod soaks;
+mod storage_api;
 mod tracing_points;
 mod vhost_user_hostile_neighbour;
 mod vhost_user_kill;

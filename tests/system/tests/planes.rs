@@ -57,9 +57,16 @@ fn rooms() -> BTreeMap<String, Room> {
 
 /// The rooms under `[dependencies]` of a manifest.
 fn uses(manifest: &str) -> Vec<String> {
+    let all = dependencies(manifest);
+    all.iter().filter_map(|name| name.strip_prefix("strongroom-")).map(str::to_owned).collect()
+}
+
+/// The crates under `[dependencies]` of a manifest, without optional ones.
+fn dependencies(manifest: &str) -> Vec<String> {
     let section = manifest.split("\n[").find_map(|section| section.strip_prefix("dependencies]\n"));
-    let names = section.unwrap_or_default().lines().filter_map(|line| line.strip_prefix("strongroom-"));
-    names.map(|name| name.split(['.', ' ', '=']).next().unwrap().to_owned()).collect()
+    let lines = section.unwrap_or_default().lines().filter(|line| !line.starts_with('#'));
+    let lines = lines.filter(|line| line.contains('=') && !line.contains("optional = true"));
+    lines.map(|line| line.split(['.', ' ', '=']).next().unwrap().to_owned()).collect()
 }
 
 /// The dependencies that breach a wall.
@@ -116,6 +123,29 @@ fn a_dependency_through_a_wall_is_noticed() {
     let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nstrongroom-a.workspace = true\n\
                     strongroom-b = { workspace = true }\nserde.workspace = true\n\n[dev-dependencies]\nstrongroom-c.workspace = true\n";
     assert_eq!(uses(manifest), ["a", "b"]);
+}
+
+/// `scripts/fuzz` builds with `--locked`, in a workspace of its own.
+#[test]
+fn the_lock_file_of_the_fuzzers_has_every_dependency() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let lock = std::fs::read_to_string(root.join("fuzz/Cargo.lock")).unwrap();
+    let manifests = files_under(&root.join("crates"));
+    let manifests = manifests.into_iter().filter(|path| path.ends_with("Cargo.toml"));
+    let mut compared = 0;
+    for manifest in manifests.map(|path| std::fs::read_to_string(path).unwrap()) {
+        let name = manifest.lines().find(|line| line.starts_with("name = ")).unwrap();
+        let Some(package) = lock.split("[[package]]\n").find(|package| package.starts_with(name)) else {
+            continue;
+        };
+        compared += 1;
+        let quoted = package.lines().filter_map(|line| line.strip_prefix(" \""));
+        let locked: Vec<&str> = quoted.filter_map(|line| line.split(['"', ' ']).next()).collect();
+        for dependency in dependencies(&manifest) {
+            assert!(locked.contains(&dependency.as_str()), "{name} needs {dependency}: scripts/fuzz fails");
+        }
+    }
+    assert!(compared >= 8, "{compared}");
 }
 
 /// docs/decisions/0024-one-lock-without-poison.md: a lock does not report that its holder panicked.

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::worker_support::{NbdClient, VerifiedIo, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,6 +18,8 @@ const FINDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/find-ma
 /// What every written block holds.
 const MARKER: &str = "a secret of the guest";
 const BLOCK: usize = 4096;
+/// How long a layer may take to be complete.
+const DEADLINE: Duration = Duration::from_secs(120);
 /// The first block with the marker: the verifying client works before it.
 const FIRST: u64 = 512;
 /// Kills of a job, before it is left alone.
@@ -77,6 +80,20 @@ fn find(scratch: &Scratch, volume: &Volume<'_>, old_descriptor: &str, key: &Path
         directory.display()
     );
     CommandLine::new(scratch).run_shell(&script)
+}
+
+/// Makes a snapshot, as soon as the layer of the last one is complete.
+fn make_snapshot(strongroom: &CommandLine<'_>, path: &str, name: &str) {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let made = strongroom.run(&["volume", "snapshot", "create", path, name]);
+        let is_early = made.stderr.contains("still being completed") && Instant::now() < deadline;
+        if !is_early {
+            made.success();
+            return;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// The names of a volume's files.
@@ -297,10 +314,7 @@ fn rekeyed_while_it_is_used(arguments: &[&str]) {
             io.wait_for_more(20);
             match interrupted {
                 1 => kill_worker(&volume),
-                2 => {
-                    let made = strongroom.run(&["volume", "snapshot", "create", &path, "meanwhile"]);
-                    made.success();
-                }
+                2 => make_snapshot(&strongroom, &path, "meanwhile"),
                 _ => {}
             }
             write_again(exposed.socket(), 60..70, "meanwhile");

@@ -29,9 +29,8 @@ impl GuestClient {
     /// # Errors
     /// If there are no descriptors left.
     pub fn new(stream: UnixStream) -> Result<Self, Problem> {
-        let system = |error: io::Error| Problem::new("system", error.to_string());
-        stream.set_nonblocking(false).map_err(system)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
+        stream.set_nonblocking(false).map_err(Problem::system)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(Problem::system)?;
         Ok(Self { stream, gone: AtomicBool::new(false), wake, told: Cell::new(None) })
     }
 

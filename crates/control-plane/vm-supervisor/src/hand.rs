@@ -65,7 +65,7 @@ fn start(home: &Path, task: HandTask, file: impl AsFd) -> Result<Wire, Problem> 
     let task = Task::Hand(task);
     let birth =
         Birth { home: home.to_owned(), run: nothing.clone(), qemu: nothing, grants: Vec::new(), task };
-    start_this_program(&birth, &[file.as_fd()]).map_err(|error| Problem::new("system", error.to_string()))
+    start_this_program(&birth, &[file.as_fd()]).map_err(Problem::system)
 }
 
 fn away(error: WireError) -> Problem {
@@ -158,7 +158,7 @@ fn hear(wire: &Wire, stop: Stop<'_>, report: &mut dyn FnMut(u64)) -> Result<(), 
             [PollFd::from_borrowed_fd(wire.as_fd(), PollFlags::IN), PollFd::new(&stop.wake, PollFlags::IN)];
         match poll(&mut watched, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(Problem::new("system", errno.to_string())),
+            Err(errno) => return Err(Problem::system(errno)),
         }
         if stop.flag.load(Ordering::Relaxed) {
             return Err(image_problem(ImageError::Interrupted));
@@ -226,18 +226,17 @@ fn convert(
     };
     let conversion = conversion.map_err(image_problem)?;
     wire.send(&Answered { answer: Answer::Listens }, &[conversion.listener()]).map_err(away)?;
-    let system = |error: &dyn std::fmt::Display| Problem::new("system", error.to_string());
-    let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system(&errno))?;
+    let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(Problem::system)?;
     let gone = Arc::new(AtomicBool::new(false));
     let (theirs, flag, job) =
-        (wake.try_clone().map_err(|error| system(&error))?, Arc::clone(&gone), Arc::clone(wire));
+        (wake.try_clone().map_err(Problem::system)?, Arc::clone(&gone), Arc::clone(wire));
     let watch = move || {
         // The job sends nothing more, so this returns when it is gone.
         let _ = job.receive::<Answered>();
         flag.store(true, Ordering::Relaxed);
         let _ = rustix::io::write(&theirs, &1_u64.to_ne_bytes());
     };
-    thread::Builder::new().name("job".to_owned()).spawn(watch).map_err(|error| system(&error))?;
+    thread::Builder::new().name("job".to_owned()).spawn(watch).map_err(Problem::system)?;
     let mut told = Instant::now();
     let mut report = |bytes| {
         if told.elapsed() >= TELLS_EVERY {

@@ -42,6 +42,7 @@ use crate::origin::{Origin, OriginVolume};
 use crate::own_volume::create_with;
 use crate::rekey::{Manner, rekey};
 use crate::snapshots::{self, Serving};
+use crate::transfer::only_socket;
 use crate::{console_log, disks, dump, export, own_volume, vtpm, walls};
 
 /// The interval between progress reports.
@@ -89,9 +90,8 @@ pub fn run(
     else {
         return Err(Problem::new("internal", "that is no job"));
     };
-    let system = |error: std::io::Error| Problem::new("system", error.to_string());
-    let run = HostRunDirectory::at(run).map_err(system)?;
-    let lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(system)?;
+    let run = HostRunDirectory::at(run).map_err(Problem::system)?;
+    let lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
     // The other jobs first start their hand for the privileged steps.
     if needs_no_hand(&task) {
         confine(home, vec![spec.directory()])?;
@@ -234,7 +234,7 @@ impl Job<'_> {
         let mut wanted = fillable(spec, disk).ok_or_else(no_disk)?;
         let image = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no image came"))?;
         let image = File::from(image);
-        let handed = image.try_clone().map_err(|error| Problem::new("system", error.to_string()))?;
+        let handed = image.try_clone().map_err(Problem::system)?;
         let image = examine(image, format)?;
         if image.size() > wanted.size_bytes {
             let message =
@@ -305,7 +305,7 @@ impl Job<'_> {
     /// Sends the recorded console output to a client.
     fn give_console_log(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, files, .. } = self;
-        let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+        let client = only_socket(files)?;
         let keys = granted(home, grants, spec)?;
         let kek = own_volume::hold_key(&keys, spec, OwnVolume::Console).map_err(|error| error.problem())?;
         let said = console_log::read(spec, kek.as_deref())?;
@@ -316,9 +316,8 @@ impl Job<'_> {
     /// Sends a dump to a client. Once the dump is open, only its volume is locked, and not the VM.
     fn give_dump(self, spec: &VmSpec, number: u32) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, files, lock, .. } = self;
-        let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-        let keys =
-            VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+        let client = only_socket(files)?;
+        let keys = VmKeys::new(home, &spec.name).map_err(Problem::system)?;
         keys.add_grants(grants);
         let kek =
             own_volume::hold_key(&keys, spec, OwnVolume::Dump(number)).map_err(|error| error.problem())?;
@@ -363,7 +362,7 @@ impl Job<'_> {
         reads_blocks: bool,
     ) -> Result<Vec<VolumeFacts>, Problem> {
         let Self { home, grants, files, lock, .. } = self;
-        let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+        let client = only_socket(files)?;
         let keys = granted(home, grants, spec)?;
         let check = DiskCheck::new(spec, disk, reads_blocks, &keys)?;
         let client = GuestClient::new(client.into())?;
@@ -392,7 +391,7 @@ pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<Strin
 
 /// The VM's keys, with these grants.
 pub fn granted(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Arc<VmKeys>, Problem> {
-    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+    let keys = VmKeys::new(home, &spec.name).map_err(Problem::system)?;
     keys.add_grants(grants);
     Ok(Arc::new(keys))
 }
@@ -563,8 +562,8 @@ impl Makers {
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
         let volume = open(path, &options)?;
         let disk = assemble_destaged(volume).map_err(|error| Problem::new("import", error.to_string()))?;
-        let system = |errno: rustix::io::Errno| Problem::new("system", errno.to_string());
-        let (flag, wake) = (AtomicBool::new(false), eventfd(0, EventfdFlags::CLOEXEC).map_err(system)?);
+        let (flag, wake) =
+            (AtomicBool::new(false), eventfd(0, EventfdFlags::CLOEXEC).map_err(Problem::system)?);
         let (total, mut told) = (image.size().bytes(), None::<Instant>);
         let mut report = |done| {
             if told.is_some_and(|told| told.elapsed() < TELLS_EVERY) {

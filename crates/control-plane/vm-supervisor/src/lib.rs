@@ -36,6 +36,7 @@ pub mod own_volume;
 mod pages;
 mod rekey;
 mod room;
+mod serial;
 mod snapshots;
 mod starter;
 mod starting;

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -61,10 +61,47 @@ pub struct Starting {
     pub starter: Starter,
     /// Receives the events.
     pub events: Sender<Event>,
-    /// Notified of new grants.
-    pub nudged: Receiver<()>,
-    /// Set to abandon the start.
-    pub abandoned: Arc<AtomicBool>,
+    /// What the VM's main thread tells it.
+    pub control: StartControl,
+}
+
+/// What a start is told while it runs.
+pub struct StartControl {
+    nudged: Receiver<()>,
+    abandoned: Arc<AtomicBool>,
+}
+
+/// Tells a start something.
+#[derive(Debug)]
+pub struct StartHandle {
+    nudge: SyncSender<()>,
+    abandoned: Arc<AtomicBool>,
+}
+
+/// The two ends of a start's control.
+pub fn start_control() -> (StartHandle, StartControl) {
+    let (nudge, nudged) = sync_channel(1);
+    let abandoned = Arc::new(AtomicBool::new(false));
+    (StartHandle { nudge, abandoned: Arc::clone(&abandoned) }, StartControl { nudged, abandoned })
+}
+
+impl StartHandle {
+    /// There are new grants: an unavailable key is requested again.
+    pub fn nudge(&self) {
+        // A nudge that waits already is enough.
+        let _ = self.nudge.try_send(());
+    }
+
+    /// Abandons the start. Also seen by what goes on after it until the VM is off.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.nudge();
+    }
+
+    /// Whether the VM's end has begun.
+    pub fn abandoned(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.abandoned)
+    }
 }
 
 impl Starting {
@@ -124,11 +161,11 @@ impl Starting {
             Some(probing) => probing.join().map_err(|_| Problem::new("internal", "QEMU's probe panicked"))?,
             None => self.starter.probe_qemu(),
         }?;
-        let memory = memory::to_take_up(&self.task, &self.keys, &program, &self.abandoned)?;
+        let memory = memory::to_take_up(&self.task, &self.keys, &program, &self.control.abandoned)?;
         self.record_start()?;
         let Some(memory) = memory else { return self.launch(Uuid::new_v4(), false) };
         let (mut qemu, swtpm) = self.launch(memory.generation_id(), true)?;
-        match memory.load(&qemu, &self.abandoned) {
+        match memory.load(&qemu, &self.control.abandoned) {
             Ok(()) => Ok((qemu, swtpm)),
             Err(problem) => {
                 qemu.kill();
@@ -206,7 +243,7 @@ impl Starting {
                     let (key, reason) = error.missing_key().ok_or_else(|| error.problem())?;
                     waits = true;
                     self.wait(self.keys.waiting_for(key, reason));
-                    if self.abandoned.load(Ordering::Relaxed) {
+                    if self.control.abandoned.load(Ordering::Relaxed) {
                         return Err(abandoned());
                     }
                 }
@@ -231,7 +268,7 @@ impl Starting {
         let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run };
         let mut waits = false;
         loop {
-            if self.abandoned.load(Ordering::Relaxed) {
+            if self.control.abandoned.load(Ordering::Relaxed) {
                 return Err(abandoned());
             }
             let renewed = match self.task.adopt {
@@ -244,9 +281,7 @@ impl Starting {
                     if waits {
                         let _ = self.events.send(Event::KeyMissing(None));
                     }
-                    return self
-                        .keep(index, supervisor, disk)
-                        .map_err(|error| Problem::new("system", error.to_string()));
+                    return self.keep(index, supervisor, disk).map_err(Problem::system);
                 }
                 Err(error) => {
                     let waiting = self.missing(&error).ok_or_else(|| error.problem())?;
@@ -265,9 +300,9 @@ impl Starting {
     fn wait(&self, waiting: WaitingFor) {
         let pause = if waiting.grant_wanted { KEY_RETRY_WITHOUT_GRANT } else { KEY_RETRY };
         let _ = self.events.send(Event::KeyMissing(Some(waiting)));
-        match self.nudged.recv_timeout(pause) {
+        match self.control.nudged.recv_timeout(pause) {
             Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => self.abandoned.store(true, Ordering::Relaxed),
+            Err(RecvTimeoutError::Disconnected) => self.control.abandoned.store(true, Ordering::Relaxed),
         }
     }
 

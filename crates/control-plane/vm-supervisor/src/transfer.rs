@@ -31,3 +31,11 @@ pub fn system_problem(action: &str) -> impl FnOnce(io::Error) -> Problem {
 pub fn qmp_problem(error: QmpError) -> Problem {
     Problem::new("qemu", error.to_string())
 }
+
+/// The client's socket that came with a request.
+///
+/// # Errors
+/// If none came.
+pub fn only_socket(files: Vec<OwnedFd>) -> Result<OwnedFd, Problem> {
+    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))
+}

@@ -16,17 +16,17 @@ mod news;
 mod rekey;
 mod requests;
 mod snapshots;
+mod standing;
 mod suspend;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use strongroom_host::layout::Place;
-use strongroom_host::orders::{Report, Request, RunTask};
+use strongroom_host::orders::{Request, RunTask};
 use strongroom_host::process::ProcessIdentity;
 use strongroom_host::protocol::{
     Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SavedMemory, VmReason,
@@ -40,16 +40,16 @@ use strongroom_types::{unix_seconds, unix_seconds_now};
 
 use self::activity::Activity;
 use self::disks::DiskStep;
-use crate::console::Console;
-use crate::console_log::ConsoleLog;
+use self::standing::{Hosts, Losses, Standing};
 use crate::door::Connection;
 use crate::guest_agent::GuestAgent;
 use crate::keys::VmKeys;
 use crate::machine::{Machine, MachineNews};
 use crate::observe;
 use crate::pages::Pages;
-use crate::starter::{QemuSocket, Starter};
-use crate::starting::{Started, Starting};
+use crate::serial::Serial;
+use crate::starter::Starter;
+use crate::starting::{StartHandle, Started, Starting, start_control};
 use crate::transfer::qmp_problem;
 use crate::volumes::{ServedVolume, VolumeNews};
 use crate::vtpm::Keeper;
@@ -129,37 +129,34 @@ pub struct Vm {
     keys: Arc<VmKeys>,
     events: Sender<Event>,
     inbox: Receiver<Event>,
-    hosts: Vec<Connection>,
-    told: Option<ObservedVm>,
-    power: PowerState,
-    since: SystemTime,
-    reason: Option<VmReason>,
-    missing: Option<WaitingFor>,
+    hosts: Hosts,
+    standing: Standing,
+    losses: Losses,
     volumes: Vec<Volume>,
     /// The counters from which the door answers.
     pages: Pages,
     machine: Option<Machine>,
     tpm: Option<Keeper>,
-    tpm_lost: bool,
-    network_lost: bool,
-    console: Option<Console>,
-    console_log: Option<ConsoleLog>,
+    serial: Serial,
     state: StateFile,
     halted: Halted,
     activity: Activity,
     dumps: Vec<Dump>,
     snapshots: VmSnapshots,
     agent: Arc<GuestAgent>,
-    /// Whether the guest's file systems may be frozen, and its agent is asked again and again.
-    thaw_is_late: bool,
-    /// Removes unfinished dumps.
-    tidying: Option<thread::JoinHandle<()>>,
     starter: Starter,
-    /// Removes the volume of the memory that was resumed.
-    removal: Option<thread::JoinHandle<()>>,
+    start: StartHandle,
+    removals: Removals,
     stop: Option<Stop>,
-    abandoned: Arc<AtomicBool>,
-    nudge: SyncSender<()>,
+}
+
+/// Removals in the background.
+#[derive(Debug, Default)]
+struct Removals {
+    /// Of unfinished dumps.
+    dumps: Option<thread::JoinHandle<()>>,
+    /// Of the volume of the memory that was resumed.
+    memory: Option<thread::JoinHandle<()>>,
 }
 
 /// The reasons for which the processors are paused.
@@ -213,8 +210,7 @@ impl Vm {
         state.layout = task.layout.clone().or_of(&task.spec);
         let layout = state.layout.clone();
         state.write(&run)?;
-        let (nudge, nudged) = sync_channel(1);
-        let abandoned = Arc::new(AtomicBool::new(false));
+        let (start, control) = start_control();
         let keys = Arc::new(keys);
         let starting = Starting {
             task: task.clone(),
@@ -223,8 +219,7 @@ impl Vm {
             keys: Arc::clone(&keys),
             starter: starter.clone(),
             events: events.clone(),
-            nudged,
-            abandoned: Arc::clone(&abandoned),
+            control,
         };
         thread::Builder::new().name("start".to_owned()).spawn(move || starting.run())?;
         let opening = |(place, disk): (Place, Disk)| {
@@ -238,38 +233,29 @@ impl Vm {
         let owes_thaw = adopting && snapshots.may_have_frozen_guest() && task.spec.board.guest_agent;
         let agent = Arc::new(GuestAgent::new(task.spec.name.clone(), starter.clone(), owes_thaw));
         Ok(Self {
-            reason: adopting.then(observe::adopting),
+            standing: Standing::starting(adopting.then(observe::adopting)),
+            losses: Losses::default(),
             task,
             run,
             keys,
             events,
             inbox,
-            hosts: Vec::new(),
-            told: None,
-            power: PowerState::Starting,
-            since: SystemTime::now(),
-            missing: None,
+            hosts: Hosts::default(),
             volumes,
             pages,
             machine: None,
             tpm: None,
-            tpm_lost: false,
-            network_lost: false,
-            console: None,
-            console_log: None,
+            serial: Serial::default(),
             state,
             halted: Halted { by_request, for_room: false },
             activity: Activity::Idle,
             dumps,
             snapshots,
             agent,
-            thaw_is_late: false,
-            tidying: None,
             starter,
-            removal: None,
+            start,
+            removals: Removals::default(),
             stop: None,
-            abandoned,
-            nudge,
         })
     }
 
@@ -278,7 +264,7 @@ impl Vm {
         let (reason, message) = loop {
             self.show_pages();
             self.tell();
-            let event = match self.stop.as_ref().and_then(|stop| stop.deadline) {
+            let event = match self.wakes_at() {
                 Some(deadline) => self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())),
                 None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -288,12 +274,21 @@ impl Vm {
                         break off;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.cut_off(),
+                Err(RecvTimeoutError::Timeout) if self.stop.is_some() => self.cut_off(),
+                Err(RecvTimeoutError::Timeout) => self.pay_thaw(),
                 // This cannot happen, since this thread has a sender itself.
                 Err(RecvTimeoutError::Disconnected) => return Err(SupervisorError::Proc),
             }
         };
         self.end(reason, message)
+    }
+
+    /// When the next deadline is, if there is one.
+    fn wakes_at(&self) -> Option<Instant> {
+        match &self.stop {
+            Some(stop) => stop.deadline,
+            None => self.losses.thaw_again_at,
+        }
     }
 
     /// Gives the door the pages of the volumes that are served at present.
@@ -309,13 +304,9 @@ impl Vm {
     /// Handles an event. Returns why the VM is off, once it is.
     fn happened(&mut self, event: Event) -> Option<(OffReason, String)> {
         match event {
-            Event::Connected(connection) => {
-                self.hosts.push(connection);
-                // The new connection has not received the state yet.
-                self.told = None;
-            }
+            Event::Connected(connection) => self.hosts.add(connection),
             Event::Gone(id) => {
-                self.hosts.retain(|connection| connection.id != id);
+                self.hosts.remove(id);
                 self.dump_is_nobodys(id);
             }
             Event::Request { connection, request, files } => self.asked(&connection, request, files),
@@ -340,7 +331,7 @@ impl Vm {
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
             Event::SnapshotsChanged(changed) => self.snapshots_changed(changed),
-            Event::Thawed => self.thaw_is_late = false,
+            Event::Thawed => self.losses.thaw_is_late = false,
             // A suspension in progress ends the VM anyway.
             Event::HostEnds if self.activity.suspension().is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
@@ -360,12 +351,12 @@ impl Vm {
     }
 
     fn key_missing(&mut self, missing: Option<WaitingFor>) {
-        if self.power == PowerState::Stopping {
+        if self.standing.power == PowerState::Stopping {
             return;
         }
         match &missing {
             Some(waiting) => {
-                if self.missing.is_none() {
+                if self.standing.missing.is_none() {
                     tracing::warn!(
                         "VM {}: waiting for {}: {}",
                         self.task.spec.name,
@@ -373,15 +364,15 @@ impl Vm {
                         waiting.reason
                     );
                 }
-                self.is(PowerState::KeyUnavailable, Some(observe::waiting(waiting)));
+                self.standing.becomes(PowerState::KeyUnavailable, Some(observe::waiting(waiting)));
             }
-            None => self.is(PowerState::Starting, None),
+            None => self.standing.becomes(PowerState::Starting, None),
         }
-        self.missing = missing;
+        self.standing.missing = missing;
     }
 
     fn started(&mut self, started: Started) -> Option<(OffReason, String)> {
-        self.missing = None;
+        self.standing.missing = None;
         for (volume, served) in self.volumes.iter_mut().zip(started.volumes) {
             if volume.ended {
                 continue;
@@ -409,16 +400,7 @@ impl Vm {
             self.end_because(OffReason::StartFailed, format!("the VM's state cannot be written: {error}"));
             return None;
         }
-        self.console_log = ConsoleLog::start(self.task.spec.clone(), Arc::clone(&self.keys))
-            .inspect_err(|error| tracing::warn!("VM {}: no log of its console: {error}", self.task.spec.name))
-            .ok();
-        let log = self.console_log.as_ref().map(ConsoleLog::sender);
-        self.console = self
-            .starter
-            .connect(QemuSocket::Console)
-            .and_then(|guest| Console::start(guest, log))
-            .inspect_err(|error| tracing::warn!("VM {}: no console: {error}", self.task.spec.name))
-            .ok();
+        self.serial = Serial::start(&self.task.spec, &self.keys, &self.starter);
         self.tidy_dumps();
         self.await_dump_of_predecessor();
         self.pay_thaw();
@@ -456,14 +438,14 @@ impl Vm {
             None => monitor.cont().map_err(qmp_problem)?,
         }
         let power = if reason.is_some() { PowerState::Paused } else { PowerState::Running };
-        self.is(power, reason);
+        self.standing.becomes(power, reason);
         Ok(())
     }
 
     fn end_because(&mut self, reason: OffReason, message: String) {
         tracing::error!("VM {}: it is cut off: {message}", self.task.spec.name);
         self.stop = Some(Stop { reason, message, deadline: None, guest_ended: false });
-        self.is(PowerState::Stopping, None);
+        self.standing.becomes(PowerState::Stopping, None);
         self.cut_off();
     }
 
@@ -476,8 +458,7 @@ impl Vm {
             stop.reason = OffReason::ForcedOff;
             stop.message = "its guest did not end in time, and it was cut off".to_owned();
         }
-        self.abandoned.store(true, Ordering::Relaxed);
-        let _ = self.nudge.try_send(());
+        self.start.abandon();
         if let Some(machine) = &self.machine
             && let Err(error) = machine.cut_off()
         {
@@ -487,14 +468,8 @@ impl Vm {
 
     /// Closes the volumes in order, wipes the keys, and records the reason.
     fn end(mut self, reason: OffReason, message: String) -> Result<(), SupervisorError> {
-        self.is(PowerState::Stopping, None);
-        if let Some(console) = self.console.take() {
-            console.finish();
-        }
-        // The console has dropped its sender, so the log has all output.
-        if let Some(log) = self.console_log.take() {
-            log.finish();
-        }
+        self.standing.becomes(PowerState::Stopping, None);
+        std::mem::take(&mut self.serial).finish();
         self.end_dump();
         self.machine = None;
         if let Some(tpm) = self.tpm.take() {
@@ -534,58 +509,34 @@ impl Vm {
         (self.state.qemu, self.state.swtpm) = (None, None);
         let written = self.state.write(&self.run);
         self.volumes.clear();
-        self.missing = None;
-        self.is(reason.power(), Some(VmReason { code: reason.code().to_owned(), message }));
+        self.standing.missing = None;
+        self.standing.becomes(reason.power(), Some(VmReason { code: reason.code().to_owned(), message }));
         self.tell();
         Ok(written?)
     }
 
-    /// Failed devices of the guest since its start, and what its agent has not done.
-    fn lost(&self) -> Option<VmReason> {
-        let network = || self.network_lost.then(observe::network_lost);
-        let frozen = || self.thaw_is_late.then(observe::guest_may_be_frozen);
-        frozen().or_else(|| self.tpm_lost.then(observe::tpm_lost)).or_else(network)
-    }
-
-    fn is(&mut self, power: PowerState, reason: Option<VmReason>) {
-        if self.power != power {
-            self.since = SystemTime::now();
-        }
-        (self.power, self.reason) = (power, reason);
-    }
-
     /// Reports the VM's state to all connections, if it has changed.
     fn tell(&mut self) {
-        let now = ObservedVm {
+        self.hosts.tell(ObservedVm {
             vm: self.task.spec.id,
             name: self.task.spec.name.clone(),
             directory: self.task.spec.directory(),
             generation: self.task.generation,
-            power: self.power,
-            since_unix_seconds: unix_seconds(self.since),
+            power: self.standing.power,
+            since_unix_seconds: unix_seconds(self.standing.since),
             supervisor_pid: Some(std::process::id()),
             supervisor_deaths: self.task.supervisor_deaths,
             qemu_pid: self.machine.as_ref().map(|machine| machine.qemu().identity().pid),
-            tpm_lost: self.tpm_lost,
-            network_lost: self.network_lost,
+            tpm_lost: self.losses.tpm,
+            network_lost: self.losses.network,
             volumes: self.volumes.iter().map(|volume| volume.observed.clone()).collect(),
-            reason: self.reason.clone().or_else(|| self.lost()),
-            waiting_for: self.missing.iter().cloned().collect(),
+            reason: self.standing.reason.clone().or_else(|| self.losses.reason()),
+            waiting_for: self.standing.missing.iter().cloned().collect(),
             suspended: None,
             dumps: Some(self.dumps.clone()),
             snapshots: Some(self.snapshots.clone()),
             spec: None,
-        };
-        if self.told.as_ref() == Some(&now) {
-            return;
-        }
-        let report = Report::State(Box::new(now));
-        for host in &self.hosts {
-            host.send(&report);
-        }
-        if let Report::State(now) = report {
-            self.told = Some(*now);
-        }
+        });
     }
 }
 

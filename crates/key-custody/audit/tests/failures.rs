@@ -22,6 +22,8 @@ enum Fault {
     Write,
     /// Syncs of files fail.
     Sync,
+    /// The writer's thread ends.
+    Panic,
 }
 
 /// The present fault, shared with the test.
@@ -73,6 +75,7 @@ impl LogFile for DiskFile {
         match *self.faults.lock() {
             Some(Fault::NoRoom) => Err(io::ErrorKind::StorageFull.into()),
             Some(Fault::Write) => Err(io::Error::other("the device failed")),
+            Some(Fault::Panic) => panic!("on purpose"),
             Some(Fault::Sync) | None => self.file.write_at(offset, from),
         }
     }
@@ -84,7 +87,7 @@ impl LogFile for DiskFile {
     fn sync(&self) -> io::Result<()> {
         match *self.faults.lock() {
             Some(Fault::Sync) => Err(io::Error::other("the device failed")),
-            Some(Fault::NoRoom | Fault::Write) | None => self.file.sync(),
+            _ => self.file.sync(),
         }
     }
 }
@@ -123,6 +126,22 @@ fn after_a_failure_nothing_is_taken_until_it_is_opened_again() {
         drop(log);
         assert!(records(directory.path(), &document) >= 2);
     }
+}
+
+#[test]
+fn nobody_waits_for_a_writer_that_has_ended() {
+    let (directory, document) = (tempfile::tempdir().unwrap(), document());
+    let (log, faults) = open_on_disk(directory.path(), &document);
+    log.append(&record(0)).wait().unwrap();
+    *faults.lock() = Some(Fault::Panic);
+    for n in 1..3 {
+        let refused = log.append(&record(n)).wait();
+        assert!(matches!(refused, Err(AuditError::Failed { .. })), "{refused:?}");
+    }
+    let refused = log.head().wait();
+    assert!(matches!(refused, Err(AuditError::Failed { .. })), "{refused:?}");
+    drop(log);
+    assert_eq!(records(directory.path(), &document), 1);
 }
 
 #[test]

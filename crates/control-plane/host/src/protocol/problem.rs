@@ -31,6 +31,12 @@ impl Problem {
         Self { code: code.to_owned(), message: message.into(), next_step: None }
     }
 
+    /// The system has refused something that a process needs: memory, a thread, a file.
+    #[must_use]
+    pub fn system(error: impl std::fmt::Display) -> Self {
+        Self::new("system", error.to_string())
+    }
+
     /// Adds a next step.
     #[must_use]
     pub fn with_next_step(self, next_step: impl Into<String>) -> Self {

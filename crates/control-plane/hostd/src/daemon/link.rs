@@ -194,10 +194,9 @@ pub fn start(
     how: StartOptions,
 ) -> Result<(), Problem> {
     let run = hostd.run.vm(spec.id);
-    let system = |error: &dyn std::fmt::Display| Problem::new("system", error.to_string());
     // Nothing of an earlier start is still needed.
-    run.remove().and_then(|()| run.make()).map_err(|error| system(&error))?;
-    PeerSecret::make(&run.secret()).map_err(|error| system(&error))?;
+    run.remove().and_then(|()| run.make()).map_err(Problem::system)?;
+    PeerSecret::make(&run.secret()).map_err(Problem::system)?;
     if let Some(kernel) = &spec.kernel {
         boot_files::copy(kernel, spec.memory_bytes.bytes(), &run, &hostd.config().boot_directories)
             .inspect_err(|_| drop(run.remove()))?;
@@ -243,7 +242,7 @@ fn listen(hostd: &Arc<Hostd>, vm: VmId, run: VmRunDirectory, next: Next) -> Resu
     let hostd = Arc::clone(hostd);
     let thread = thread::Builder::new().name("supervisor".to_owned()).stack_size(STACK_BYTES);
     let spawned = thread.spawn(move || Listener { hostd, vm, run, children: Vec::new() }.run(next));
-    spawned.map(drop).map_err(|error| Problem::new("system", error.to_string()))
+    spawned.map(drop).map_err(Problem::system)
 }
 
 struct Listener {
@@ -382,7 +381,7 @@ impl Listener {
         let supervisor_deaths = supervisor_deaths + 1;
         let task = RunTask { spec, generation, adopt, layout, how, supervisor_deaths };
         let begun = PeerSecret::make(&self.run.secret())
-            .map_err(|error| Problem::new("system", error.to_string()))
+            .map_err(Problem::system)
             .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));
         match begun {
             Ok((wire, child)) => Next::Listen(wire, Some(child)),

@@ -315,7 +315,7 @@ impl Hostd {
         }
         capacity::may_be_used(&path, self.config().datastore(&path))?;
         let id = strongroom_datastore::file::identify(&path)?;
-        self.notes.note(&path).map_err(|error| Problem::new("system", error.to_string()))?;
+        self.notes.note(&path).map_err(Problem::system)?;
         let added = DatastoreConfig { path: path.clone(), id };
         let mut config = self.config.lock();
         if config.datastore(&path) != Some(&added) {
@@ -326,7 +326,7 @@ impl Hostd {
                 return Err(Problem::new("too_many_datastores", message));
             }
             changed.datastores.push(added.clone());
-            changed.write(&self.home).map_err(|error| Problem::new("system", error.to_string()))?;
+            changed.write(&self.home).map_err(Problem::system)?;
             *config = changed;
         }
         drop(config);

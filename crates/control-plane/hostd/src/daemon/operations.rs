@@ -137,8 +137,7 @@ async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, from: Option<B
 async fn abandon(hostd: &Arc<Hostd>, spec: VmSpec) {
     let run = hostd.run.clone();
     let removed = blocking(move || {
-        let _lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN)
-            .map_err(|error| Problem::new("system", error.to_string()))?;
+        let _lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
         StagedVm::of(&spec).abandon().map_err(Problem::from)
     });
     if let Err(problem) = removed.await.and_then(|removed| removed) {
@@ -181,8 +180,7 @@ async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
     };
     let run = hostd.run.clone();
     blocking(move || {
-        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN)
-            .map_err(|error| Problem::new("system", error.to_string()))?;
+        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
         places.iter().try_for_each(|place| {
             delete_vm(place.parent().unwrap_or(place), place, vm).map_err(Problem::from)
         })
@@ -363,8 +361,7 @@ async fn move_held(
         return Err(Problem::new("other_directory", message).with_next_step("look through the datastore"));
     }
     blocking(move || {
-        let _lock = VmLock::take(&run, holder, PREDECESSOR_ENDS_WITHIN)
-            .map_err(|error| Problem::new("system", error.to_string()))?;
+        let _lock = VmLock::take(&run, holder, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
         move_volume(&from, &to).map_err(Problem::from)
     })
     .await?
@@ -498,8 +495,7 @@ async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, number: u
     }
     let run = hostd.run.clone();
     let left = blocking(move || {
-        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN)
-            .map_err(|error| Problem::new("system", error.to_string()))?;
+        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN).map_err(Problem::system)?;
         dumps::remove_unfinished(&spec)?;
         dumps::delete(&spec, number)
     })

@@ -236,7 +236,7 @@ impl Starter {
 
     fn swtpm(&self, run: &RunDirectory, identity: QemuIdentity, files: &mut Files) -> Result<Swtpm, Problem> {
         let files = ProcessFiles { pidfd: files.next()?, stderr: files.0.next() };
-        Swtpm::elsewhere(run, identity, files, self.killer()).map_err(|error| system(&error))
+        Swtpm::elsewhere(run, identity, files, self.killer()).map_err(Problem::system)
     }
 
     /// Starts the VM's QEMU.
@@ -262,7 +262,7 @@ impl Starter {
         let (monitor, pidfd) = (files.next()?, files.next()?);
         let files = MachineFiles { process: ProcessFiles { pidfd, stderr: files.0.next() }, monitor };
         let machine = MachineProcess::elsewhere(identity, files, shortfalls, self.killer());
-        machine.map_err(|error| system(&error))
+        machine.map_err(Problem::system)
     }
 
     /// Finds the VM's running QEMU, and its swtpm if that is running.
@@ -402,8 +402,4 @@ impl Files {
 
 fn unexpected(answer: &Answer) -> Problem {
     Problem::new("starter", format!("what starts the VM's processes answered {answer:?}"))
-}
-
-fn system(error: &dyn std::fmt::Display) -> Problem {
-    Problem::new("system", error.to_string())
 }

@@ -245,7 +245,7 @@ impl Server {
         let without = || Problem::new("starter", "it was asked for without a file");
         match ask {
             Ask::InstalledProgram => {
-                let number = self.workers.installed_now().map_err(|error| system(&error))?;
+                let number = self.workers.installed_now().map_err(Problem::system)?;
                 Ok((Answer::Program(number), Vec::new()))
             }
             Ask::Worker { program, frontend, placement } => {
@@ -259,7 +259,7 @@ impl Server {
                     listener: listener.as_fd(),
                     page: page.as_ref().map(AsFd::as_fd),
                 };
-                let born = self.workers.start(program, &worker).map_err(|error| system(&error))?;
+                let born = self.workers.start(program, &worker).map_err(Problem::system)?;
                 Ok((Answer::Worker { pid: born.pid }, vec![born.socket, born.pidfd]))
             }
             Ask::WorkerEnded { pid } => {
@@ -284,8 +284,7 @@ impl Server {
             Ask::Orphan => self.find_orphan(),
             Ask::GiveSocket { number } => {
                 let isolation = self.belongings.isolation(&self.launcher);
-                give_disk_socket(&self.run.disk_socket(number), &isolation)
-                    .map_err(|error| system(&error))?;
+                give_disk_socket(&self.run.disk_socket(number), &isolation).map_err(Problem::system)?;
                 Ok((Answer::Done, Vec::new()))
             }
             Ask::Connect { to } => {
@@ -295,16 +294,16 @@ impl Server {
                     QemuSocket::Vnc => run.vnc(),
                 };
                 let identity = self.with_machine(|machine| machine.identity())?;
-                let socket = connect_to(&path, identity).map_err(|error| system(&error))?;
+                let socket = connect_to(&path, identity).map_err(Problem::system)?;
                 Ok((Answer::Done, vec![socket.into()]))
             }
             Ask::TpmState => {
                 self.allow_tpm()?;
-                Ok((Answer::Done, self.tpm_state().map_err(|error| system(&error))?))
+                Ok((Answer::Done, self.tpm_state().map_err(Problem::system)?))
             }
             Ask::WatchTpm => {
                 self.allow_tpm()?;
-                Ok((Answer::Done, vec![self.watch_tpm().map_err(|errno| system(&errno))?]))
+                Ok((Answer::Done, vec![self.watch_tpm().map_err(Problem::system)?]))
             }
         }
     }
@@ -357,7 +356,7 @@ impl Server {
     }
 
     fn qemus_directory(&self) -> Result<RunDirectory, Problem> {
-        RunDirectory::open(self.run.path()).map_err(|error| system(&error))
+        RunDirectory::open(self.run.path()).map_err(Problem::system)
     }
 
     /// As above, but creates the directory, or gives it to QEMU's present user.
@@ -375,7 +374,7 @@ impl Server {
         let started = Swtpm::start(&run, &isolation, &self.task.spec.tpm_state_path(), Some(key));
         let swtpm = started.map_err(|error| Problem::new("swtpm", error.to_string()))?;
         let (identity, shortfalls) = (swtpm.identity(), swtpm.shortfalls().to_vec());
-        let files = swtpm.files().map_err(|error| system(&error))?;
+        let files = swtpm.files().map_err(Problem::system)?;
         self.kept.lock().push(Kept::Swtpm(swtpm));
         let files = std::iter::once(files.pidfd).chain(files.stderr).collect();
         Ok((Answer::Process { identity, networks: Vec::new(), shortfalls }, files))
@@ -399,7 +398,7 @@ impl Server {
         let mut qemu = started.map_err(|error| Problem::new("qemu", error.to_string()))?;
         let (identity, networks) = (qemu.machine.identity(), qemu.networks.clone());
         let shortfalls = qemu.machine.shortfalls().to_vec();
-        let files = qemu.machine.hand_over().map_err(|error| system(&error))?;
+        let files = qemu.machine.hand_over().map_err(Problem::system)?;
         self.kept.lock().push(Kept::Qemu(qemu));
         Ok((Answer::Process { identity, networks, shortfalls }, of_machine(files).collect()))
     }
@@ -443,7 +442,7 @@ impl Server {
             }
         };
         let reaping = thread::Builder::new().name("agent".to_owned()).spawn(reap);
-        reaping.map_err(|error| system(&error))?;
+        reaping.map_err(Problem::system)?;
         Ok((Answer::Done, vec![connection]))
     }
 
@@ -467,7 +466,7 @@ impl Server {
         let swtpm = orphan.swtpm.and_then(|swtpm| Swtpm::adopt(&run, swtpm).ok().flatten());
         let of_swtpm = swtpm.as_ref().and_then(|swtpm| swtpm.files().ok()).map(|files| files.pidfd);
         let answer = Answer::Orphan { swtpm: of_swtpm.is_some() };
-        let files = of_machine(machine.hand_over().map_err(|error| system(&error))?);
+        let files = of_machine(machine.hand_over().map_err(Problem::system)?);
         let files = of_swtpm.into_iter().chain(files).collect();
         let mut kept = self.kept.lock();
         kept.push(Kept::Found(machine));
@@ -507,8 +506,4 @@ impl Server {
 /// The connection comes first, because the standard error is not always known.
 fn of_machine(files: MachineFiles) -> impl Iterator<Item = OwnedFd> {
     [files.monitor, files.process.pidfd].into_iter().chain(files.process.stderr)
-}
-
-fn system(error: &dyn std::fmt::Display) -> Problem {
-    Problem::new("system", error.to_string())
 }

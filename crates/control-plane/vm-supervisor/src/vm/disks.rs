@@ -124,7 +124,7 @@ impl Vm {
                 let changed = work.run(&wanted);
                 let _ = work.events.send(Event::DiskChanged(changed));
             })
-            .map_err(|error| Problem::new("system", error.to_string()))?;
+            .map_err(Problem::system)?;
         self.activity = Activity::DiskChange(Changing { change, asked_by: asked_by.clone(), request, woken });
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Vm {
         change.applied_to(spec)?;
         match change {
             DiskChange::Remove { disk } | DiskChange::Unbind { disk, .. }
-                if self.power == PowerState::Paused && self.state.layout.place(disk).is_some() =>
+                if self.standing.power == PowerState::Paused && self.state.layout.place(disk).is_some() =>
             {
                 let message = format!("VM {} stands still, and cannot let go of {disk}", spec.name);
                 Err(Problem::new("paused", message).with_next_step("resume it, or stop it"))
@@ -317,8 +317,7 @@ impl Work {
         let supervisor = host.serve(&self.task.spec, disk, place.socket).map_err(|error| error.problem())?;
         let (events, socket) = (self.events.clone(), place.socket);
         let tell = move |news: VolumeNews| drop(events.send(Event::Volume(socket, news)));
-        ServedVolume::run(supervisor, disk.name.as_str(), tell)
-            .map_err(|error| Problem::new("system", error.to_string()))
+        ServedVolume::run(supervisor, disk.name.as_str(), tell).map_err(Problem::system)
     }
 
     fn plug(&self, disk: &Disk, place: &Place) -> Result<(), HotPlugError> {

@@ -75,7 +75,7 @@ impl Vm {
         }
         let machine = self.machine()?;
         self.activity.allow_another()?;
-        if !matches!(self.power, PowerState::Running | PowerState::Paused) {
+        if !matches!(self.standing.power, PowerState::Running | PowerState::Paused) {
             return Err(self.not_running());
         }
         let abandoned = Arc::new(AtomicBool::new(false));
@@ -88,7 +88,7 @@ impl Vm {
             abandoned: Arc::clone(&abandoned),
         };
         let events = self.events.clone();
-        let tidying = self.tidying.take();
+        let tidying = self.removals.dumps.take();
         let work = move || {
             // The thread logs its own errors.
             let _ = tidying.map(JoinHandle::join);
@@ -98,12 +98,12 @@ impl Vm {
             let _ = events.send(Event::Dumped(dumped));
         };
         let work = thread::Builder::new().name("dump".to_owned()).spawn(work);
-        let work = work.map_err(|error| Problem::new("system", error.to_string()))?;
-        let before = (self.power, self.reason.clone());
+        let work = work.map_err(Problem::system)?;
+        let before = (self.standing.power, self.standing.reason.clone());
         let (nobody_since, qemu_said) = (None, None);
         let dump = DumpUnderWay { operation, asked_by, nobody_since, abandoned, before, qemu_said, work };
         self.activity = Activity::Dump(dump);
-        self.is(PowerState::Paused, Some(observe::dumping()));
+        self.standing.becomes(PowerState::Paused, Some(observe::dumping()));
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl Vm {
         if power == PowerState::Paused && self.halted.reason().is_none() && !is_halted_by_us(reason.as_ref())
         {
             // It was paused for a reason of its own.
-            return self.is(power, reason);
+            return self.standing.becomes(power, reason);
         }
         if let Err(problem) = self.halt_or_go_on() {
             tracing::error!("VM {}: {problem}", self.task.spec.name);
@@ -213,7 +213,7 @@ impl Vm {
             }
         };
         match thread::Builder::new().name("dumps".to_owned()).spawn(work) {
-            Ok(tidying) => self.tidying = Some(tidying),
+            Ok(tidying) => self.removals.dumps = Some(tidying),
             Err(error) => tracing::warn!("VM {}: what is left of a dump: {error}", self.task.spec.name),
         }
     }
@@ -234,7 +234,7 @@ impl Vm {
             let _ = events.send(Event::DumpGone { number, gone, asked_by });
         };
         let begun = thread::Builder::new().name("delete dump".to_owned()).spawn(work);
-        begun.map(drop).map_err(|error| Problem::new("system", error.to_string()))
+        begun.map(drop).map_err(Problem::system)
     }
 
     pub(super) fn dump_is_gone(
@@ -258,7 +258,7 @@ impl Vm {
             give(UnixStream::from(client), opened);
         };
         let begun = thread::Builder::new().name("open dump".to_owned()).spawn(work);
-        begun.map(drop).map_err(|error| Problem::new("system", error.to_string()))
+        begun.map(drop).map_err(Problem::system)
     }
 
     /// Abandons a dump in progress before the process ends, and answers its request.

@@ -27,7 +27,9 @@ impl Vm {
     }
 
     fn machine_event(&mut self, event: PowerEvent) {
-        if matches!(self.power, PowerState::Stopping) && !matches!(event, PowerEvent::Shutdown { .. }) {
+        if matches!(self.standing.power, PowerState::Stopping)
+            && !matches!(event, PowerEvent::Shutdown { .. })
+        {
             return;
         }
         if let PowerEvent::Dumped { error } = event {
@@ -42,22 +44,24 @@ impl Vm {
                     guest_ended: true,
                 });
                 stop.guest_ended = true;
-                self.is(PowerState::Stopping, None);
+                self.standing.becomes(PowerState::Stopping, None);
             }
             PowerEvent::Panicked => {
                 tracing::error!("VM {}: its guest's system has given up", self.task.spec.name);
-                self.is(PowerState::Paused, Some(observe::panicked()));
+                self.standing.becomes(PowerState::Paused, Some(observe::panicked()));
             }
             PowerEvent::IoError { device, stopped: true } => {
-                self.is(PowerState::Paused, Some(observe::io_error(&device)));
+                self.standing.becomes(PowerState::Paused, Some(observe::io_error(&device)));
             }
-            PowerEvent::Resumed if self.power == PowerState::Paused && self.halted.reason().is_none() => {
-                self.is(PowerState::Running, None);
+            PowerEvent::Resumed
+                if self.standing.power == PowerState::Paused && self.halted.reason().is_none() =>
+            {
+                self.standing.becomes(PowerState::Running, None);
             }
-            PowerEvent::Stopped if self.power == PowerState::Running => {
-                self.is(PowerState::Paused, None);
+            PowerEvent::Stopped if self.standing.power == PowerState::Running => {
+                self.standing.becomes(PowerState::Paused, None);
             }
-            PowerEvent::Reset { .. } if self.thaw_is_late => self.agent.guest_was_reset(),
+            PowerEvent::Reset { .. } if self.losses.thaw_is_late => self.agent.guest_was_reset(),
             PowerEvent::NetworkLost { network } => self.network_lost(&network),
             PowerEvent::DeviceDeleted { .. } => self.wake_change(),
             _ => {}
@@ -69,7 +73,7 @@ impl Vm {
         if self.stop.is_none() {
             let said = said.lines().last().unwrap_or_default();
             tracing::error!("VM {}: its TPM has ended: {said}", self.task.spec.name);
-            self.tpm_lost = true;
+            self.losses.tpm = true;
         }
     }
 
@@ -80,14 +84,14 @@ impl Vm {
                 "VM {}: passt, or the filter before it, of {network} has ended",
                 self.task.spec.name
             );
-            self.network_lost = true;
+            self.losses.network = true;
         }
     }
 
     /// Handles the state after missed events or the replacement of a monitor: a command may have
     /// been lost meanwhile.
     fn machine_is(&mut self, status: Result<RunStatus, QmpError>) {
-        if self.power == PowerState::Stopping {
+        if self.standing.power == PowerState::Stopping {
             return;
         }
         self.wake_change();
@@ -105,8 +109,8 @@ impl Vm {
                     tracing::error!("VM {}: {problem}", self.task.spec.name);
                 }
             }
-            Ok(status) if status.running => self.is(PowerState::Running, None),
-            Ok(_) => self.is(PowerState::Paused, halted),
+            Ok(status) if status.running => self.standing.becomes(PowerState::Running, None),
+            Ok(_) => self.standing.becomes(PowerState::Paused, halted),
             Err(error) => tracing::warn!("VM {}: {error}", self.task.spec.name),
         }
     }
@@ -150,7 +154,7 @@ impl Vm {
         let found = self.task.spec.disks.iter().filter_map(|disk| disk.key.provider_key());
         let key =
             found.into_iter().find(|found| found.key == key.key && found.provider == key.provider).cloned();
-        self.missing = key.and_then(|key| self.keys.missing(&key));
+        self.standing.missing = key.and_then(|key| self.keys.missing(&key));
     }
 
     /// A guest whose disk waits for space is paused, so that its own timeouts do not expire

@@ -11,7 +11,6 @@ use strongroom_keys::ProviderKey;
 
 use super::activity::Activity;
 use super::{Event, Vm};
-use crate::console_log::ConsoleLog;
 use crate::door::Connection;
 use crate::rekey::{Manner, rekey};
 
@@ -46,7 +45,7 @@ impl Vm {
         spec.move_to(to);
         self.configure(&spec)?;
         let (keys, events) = (Arc::clone(&self.keys), self.events.clone());
-        let log = self.console_log.as_ref().map(ConsoleLog::sender);
+        let log = self.serial.log_sender();
         let work = move || {
             let manner = Manner::Rewrap { log: log.as_ref() };
             let moved = rekey(&spec, &keys, manner, |progress| {
@@ -55,10 +54,7 @@ impl Vm {
             });
             let _ = events.send(Event::Rekeyed(moved.map(Box::new)));
         };
-        thread::Builder::new()
-            .name("rekey".to_owned())
-            .spawn(work)
-            .map_err(|error| Problem::new("system", error.to_string()))?;
+        thread::Builder::new().name("rekey".to_owned()).spawn(work).map_err(Problem::system)?;
         self.activity = Activity::Rekey(Rekeying { asked_by: asked_by.clone(), request });
         Ok(())
     }

@@ -7,11 +7,11 @@ use strongroom_host::orders::{Report, Request, RequestKind};
 use strongroom_host::protocol::{OffReason, PowerState, Problem};
 
 use super::{Stop, Vm};
-use crate::console::{Console, relay};
+use crate::console::relay;
 use crate::door::Connection;
 use crate::machine::Machine;
 use crate::starter::QemuSocket;
-use crate::transfer::qmp_problem;
+use crate::transfer::{only_socket, qmp_problem};
 
 impl Vm {
     pub(super) fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
@@ -63,14 +63,10 @@ impl Vm {
                 self.abandon_quiesced_snapshot();
                 Ok(())
             }
-            RequestKind::OpenDump { number } => {
-                let client =
-                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-                self.open_dump(number, client)
-            }
+            RequestKind::OpenDump { number } => self.open_dump(number, only_socket(files)?),
             RequestKind::Grants(grants) => {
                 self.keys.add_grants(grants);
-                let _ = self.nudge.try_send(());
+                self.start.nudge();
                 Ok(())
             }
             RequestKind::Pause => self.halt_by_request(true),
@@ -82,28 +78,16 @@ impl Vm {
                 self.halt_or_go_on()
             }
             RequestKind::Console { read_only } => {
-                let client =
-                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-                self.console()?.attach(client, read_only);
+                self.serial.console()?.attach(only_socket(files)?, read_only);
                 Ok(())
             }
-            RequestKind::ConsoleLog => {
-                let client =
-                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-                let log = self.console_log.as_ref();
-                let none = || Problem::new("not_running", "the VM has no console now");
-                log.ok_or_else(none)?.read(client.into())
-            }
-            RequestKind::Vnc => {
-                let client =
-                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-                self.vnc(client)
-            }
+            RequestKind::ConsoleLog => self.serial.log()?.read(only_socket(files)?.into()),
+            RequestKind::Vnc => self.vnc(only_socket(files)?),
         }
     }
 
     pub(super) fn machine(&self) -> Result<Machine, Problem> {
-        if self.power == PowerState::Stopping {
+        if self.standing.power == PowerState::Stopping {
             return Err(Problem::new("stopping", "the VM is stopping"));
         }
         self.activity.allow_use_of_guest()?;
@@ -118,10 +102,6 @@ impl Vm {
                 .with_next_step("try again in a moment"),
             None => Problem::new("not_running", "the VM does not run yet"),
         }
-    }
-
-    fn console(&mut self) -> Result<&Console, Problem> {
-        self.console.as_ref().ok_or_else(|| Problem::new("not_running", "the VM has no console now"))
     }
 
     fn vnc(&self, client: OwnedFd) -> Result<(), Problem> {
@@ -166,8 +146,8 @@ impl Vm {
             false => (OffReason::Stopped, "it was stopped, as was asked for"),
         };
         self.stop = Some(Stop { reason, message: message.to_owned(), deadline, guest_ended: false });
-        let is_awake = self.power != PowerState::Paused;
-        self.is(PowerState::Stopping, None);
+        let is_awake = self.standing.power != PowerState::Paused;
+        self.standing.becomes(PowerState::Stopping, None);
         match force || self.activity.suspension().is_some() {
             true => self.cut_off(),
             // The guest is asked as soon as its memory is no longer needed.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strongroom_host::protocol::{KnownVolume, PowerState, Problem, SnapshotChange, VmSnapshots, VmSpec};
 
@@ -75,7 +75,7 @@ impl Vm {
         let changing = ChangingSnapshots { change: change.clone(), asked_by, request, abandoned };
         if changing.is_saving_memory() {
             self.check_memory_can_be_saved()?;
-            if self.power == PowerState::Paused && self.halted.reason().is_none() {
+            if self.standing.power == PowerState::Paused && self.halted.reason().is_none() {
                 let message = format!("the guest of VM {} is paused by an error", self.task.spec.name);
                 return Err(Problem::new("paused", message).with_next_step("mend that, or reset the VM"));
             }
@@ -95,7 +95,7 @@ impl Vm {
             let _ = events.send(Event::SnapshotsChanged(changed.map(Box::new)));
         };
         let begun = thread::Builder::new().name("snapshots".to_owned()).spawn(work);
-        begun.map_err(|error| Problem::new("system", error.to_string()))?;
+        begun.map_err(Problem::system)?;
         self.activity = Activity::SnapshotChange(changing);
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Vm {
             let message = format!("VM {name} has no channel to a guest agent");
             return Err(Problem::new("guest_agent", message).with_next_step("leave out --quiesce"));
         }
-        match self.power {
+        match self.standing.power {
             PowerState::Running => Ok(()),
             PowerState::Paused => {
                 let message = format!("the guest of VM {name} is paused, and cannot freeze its file systems");
@@ -123,12 +123,16 @@ impl Vm {
     /// Has the guest's file systems thawed, if they may be frozen: again and again until its agent
     /// confirms it, on a thread of its own.
     pub(super) fn pay_thaw(&mut self) {
-        if !self.agent.owes_thaw() || self.thaw_is_late {
+        let is_asked = self.losses.thaw_is_late && self.losses.thaw_again_at.take().is_none();
+        if is_asked {
             return;
         }
-        self.thaw_is_late = true;
+        self.losses.thaw_is_late = self.agent.owes_thaw();
+        if !self.losses.thaw_is_late {
+            return;
+        }
         let (agent, events, abandoned) =
-            (Arc::clone(&self.agent), self.events.clone(), Arc::clone(&self.abandoned));
+            (Arc::clone(&self.agent), self.events.clone(), self.start.abandoned());
         let work = move || {
             let mut pause = THAW_AGAIN;
             while let Err(problem) = agent.thaw_owed() {
@@ -143,6 +147,7 @@ impl Vm {
         };
         if let Err(error) = thread::Builder::new().name("thaw".to_owned()).spawn(work) {
             tracing::error!("VM {}: its guest may be frozen: {error}", self.task.spec.name);
+            self.losses.thaw_again_at = Some(Instant::now() + THAW_AGAIN);
         }
     }
 
@@ -172,7 +177,7 @@ impl Vm {
         self.snapshots = found(&self.task.spec);
         self.pay_thaw();
         if changing.is_saving_memory() {
-            self.go_on_after_saving(self.power, self.reason.clone());
+            self.go_on_after_saving(self.standing.power, self.standing.reason.clone());
         }
         self.tell();
         let answer = self.answer_of_volumes(changing.request, changed.err());

@@ -45,7 +45,7 @@ impl Vm {
             abandoned: Arc::clone(&abandoned),
         };
         let events = self.events.clone();
-        let removal = self.removal.take();
+        let removal = self.removals.memory.take();
         let work = move || {
             // The volume's name is then free. The thread logs its own errors.
             let _ = removal.map(thread::JoinHandle::join);
@@ -54,12 +54,9 @@ impl Vm {
             }));
             let _ = events.send(Event::Suspended(saved));
         };
-        thread::Builder::new()
-            .name("suspend".to_owned())
-            .spawn(work)
-            .map_err(|error| Problem::new("system", error.to_string()))?;
+        thread::Builder::new().name("suspend".to_owned()).spawn(work).map_err(Problem::system)?;
         self.activity = Activity::Suspension(Suspension { asked_by: asked_by.clone(), request, abandoned });
-        self.is(PowerState::Paused, Some(observe::suspending()));
+        self.standing.becomes(PowerState::Paused, Some(observe::suspending()));
         Ok(())
     }
 
@@ -73,16 +70,14 @@ impl Vm {
             let next = "shut it down and start it once, then save its memory";
             return Err(Problem::new("disks_changed", message).with_next_step(next));
         }
-        if !matches!(self.power, PowerState::Running | PowerState::Paused) {
+        if !matches!(self.standing.power, PowerState::Running | PowerState::Paused) {
             return Err(self.not_running());
         }
         Ok(())
     }
 
     pub(super) fn tell_progress(&self, progress: Progress) {
-        for host in &self.hosts {
-            host.send(&Report::Progress(progress));
-        }
+        self.hosts.send(&Report::Progress(progress));
     }
 
     /// Abandons the suspension and resumes the guest, unless it is too late.
@@ -105,7 +100,7 @@ impl Vm {
                 );
                 let reason = OffReason::Suspended;
                 self.stop = Some(Stop { reason, message, deadline: None, guest_ended: false });
-                self.is(PowerState::Stopping, None);
+                self.standing.becomes(PowerState::Stopping, None);
                 self.cut_off();
                 None
             }
@@ -153,7 +148,7 @@ impl Vm {
             }
         };
         match thread::Builder::new().name("memory".to_owned()).spawn(work) {
-            Ok(removal) => self.removal = Some(removal),
+            Ok(removal) => self.removals.memory = Some(removal),
             Err(error) => {
                 tracing::warn!("VM {}: what it was suspended with is left: {error}", self.task.spec.name);
             }

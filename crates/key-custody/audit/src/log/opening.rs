@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::error::AuditError;
-use crate::line::{Chain, Content, Hash, Line, NO_HASH, hash};
+use crate::line::{Chain, Content, Hash, Line, hash};
 use crate::read::{file_name, files, lines, whole};
 use crate::storage::{Directory, LogFile};
 use strongroom_types::hex;
@@ -167,8 +167,7 @@ fn check_link(
 ) -> Result<(), AuditError> {
     let last = match before {
         Some(first) => last_line(directory, first)?.map(|(_, hash)| hash),
-        None if expected == NO_HASH => Some(NO_HASH),
-        // Retention has removed the files before it.
+        // It is the log's first file, or retention has removed the files before it.
         None => return Ok(()),
     };
     if last == Some(expected) {
