@@ -1117,6 +1117,25 @@ mod tests {
         );
     }
 
+    /// What the random trees below do not meet in every run.
+    #[test]
+    fn maps_have_discards_and_tell_shared_layers_from_own_ones() {
+        for encrypted in [true, false] {
+            let mut life = Life::new(encrypted, Provisioning::Thin);
+            life.act(&Act::Write { block: 0, blocks: 20, fill: 1 });
+            life.act(&Act::Snapshot);
+            life.act(&Act::Zero { block: 3, blocks: 4 });
+            life.act(&Act::Clone { which: 0 });
+            life.act(&Act::Write { block: 10, blocks: 2, fill: 2 });
+            life.act(&Act::Snapshot);
+            life.act(&Act::Zero { block: 10, blocks: 1 });
+            let mut family = Vec::new();
+            life.family(&mut family);
+            assert_eq!(family.len(), 4, "three contents, and that of the clone");
+            life.check_maps(&family);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 200, ..ProptestConfig::default() })]
         #[test]
