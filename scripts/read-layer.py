@@ -153,7 +153,7 @@ class Layer:
         """Takes in which blocks hide what is below; a sector that no key of the volume vouches for is refused."""
         if not self.record["parent"]:
             return
-        keys = [hkdf(dek, b"strongroom discards key v1", 32) for dek in deks]
+        taggers = [HmacSha256(hkdf(dek, b"strongroom discards key v1", 32)) for dek in deks]
         path = os.path.join(self.volume, f"discards-{self.record['id']}")
         with open(path, "rb") as file:
             sectors = iter(lambda: file.read(SECTOR_BYTES), b"")
@@ -170,7 +170,7 @@ class Layer:
                     0,
                     number,
                 )
-                if tag not in [tag_of(key, header + bits) for key in keys]:
+                if tag not in [tagger.tag(header, bits) for tagger in taggers]:
                     sys.exit(f"{path}: sector {number} was damaged or changed")
                 first = number * len(bits) * 8
                 self.discards.update(first + n for n in range(len(bits) * 8) if bits[n // 8] >> n % 8 & 1)
@@ -188,9 +188,11 @@ class Tags:
         ids = maker_of(descriptor, layer.record) + uuid.UUID(layer.record["id"]).bytes
         self.header = lambda purpose, epoch, place: struct.pack("<16s32sIIQ", purpose, ids, epoch, 0, place)
         self.epoch = epoch["epoch"]
-        self.key = hkdf(layer.dek, b"strongroom block tag key v1", 32)
-        self.keys = [hkdf(dek, b"strongroom block tag key v1", 32) for dek in deks]
-        vouches_for_absence = layer.record["integrity"] == "hmac-sha256-128-absence"
+        by_polyval = layer.record["integrity"] == "polyval-aes-256-absence"
+        tagger_of = polyval_aes_of if by_polyval else hmac_of
+        self.tagger = tagger_of(layer.dek)
+        self.taggers = [tagger_of(dek) for dek in deks]
+        vouches_for_absence = by_polyval or layer.record["integrity"] == "hmac-sha256-128-absence"
         name = ("tags2-" if vouches_for_absence else "tags-") + layer.record["id"]
         self.path = os.path.join(volume, name)
         self.file = open(self.path, "rb")
@@ -209,7 +211,7 @@ class Tags:
             if not any(sector):
                 yield number, None
                 continue
-            vouched_for = tag in [tag_of(key, self.header(purpose, 0, number) + bits) for key in self.keys]
+            vouched_for = tag in [tagger.tag(self.header(purpose, 0, number), bits) for tagger in self.taggers]
             yield number, bits if vouched_for else None
 
     def read_presence(self, blocks):
@@ -228,11 +230,11 @@ class Tags:
         self.file.seek(self.first + 16 * number)
         found = self.file.read(16)
         if any(block):
-            should = tag_of(self.key, self.header(b"strongroom block", self.epoch, number) + block)
+            should = self.tagger.tag(self.header(b"strongroom block", self.epoch, number), block)
         elif self.pages is None:
             should = bytes(16)
         else:
-            should = tag_of(self.key, self.header(b"strongroom empty", self.epoch, number))
+            should = self.tagger.tag(self.header(b"strongroom empty", self.epoch, number), b"")
         if self.pages is not None and number // self.PAGE_TAGS not in self.pages:
             fits = not any(block)
         else:
@@ -241,10 +243,61 @@ class Tags:
             sys.exit(f"{self.path}: block {number} is damaged, or was put back to an earlier content")
 
 
-def tag_of(key, content):
-    tagger = hmac.HMAC(key, hashes.SHA256())
-    tagger.update(content)
-    tag = tagger.finalize()[:16]
+class HmacSha256:
+    """Tags by HMAC-SHA256, truncated."""
+
+    def __init__(self, key):
+        self.key = key
+
+    def tag(self, header, message):
+        tagger = hmac.HMAC(self.key, hashes.SHA256())
+        tagger.update(header + message)
+        return of_something(tagger.finalize()[:16])
+
+
+class PolyvalAes:
+    """Tags by AES-256 of POLYVAL (RFC 8452, 3): elements of GF(2^128) are numbers whose bit n is the term x^n."""
+
+    # x^127 + x^126 + x^121 + 1, which is x^128 in the field.
+    POLYNOMIAL = 1 << 127 | 1 << 126 | 1 << 121 | 1
+
+    def __init__(self, key):
+        self.cipher = Cipher(algorithms.AES(key[16:]), modes.ECB())
+        # The product with the key, divided by x^128, of each value of each byte.
+        term = int.from_bytes(key[:16], "little")
+        for _ in range(128):
+            term = (term >> 1) ^ (term & 1) * (1 << 127 | self.POLYNOMIAL >> 1)
+        self.products = []
+        for _ in range(16):
+            table = [0]
+            for _ in range(8):
+                table += [term ^ product for product in table]
+                term = (term << 1) % (1 << 128) ^ (term >> 127) * self.POLYNOMIAL
+            self.products.append(table)
+
+    def tag(self, header, message):
+        filled = [part + bytes(-len(part) % 16) for part in (header, message)]
+        content = struct.pack("<QQ", len(header), len(message)) + b"".join(filled)
+        total = 0
+        for at in range(0, len(content), 16):
+            total ^= int.from_bytes(content[at : at + 16], "little")
+            each = zip(self.products, total.to_bytes(16, "little"), strict=True)
+            total = 0
+            for table, byte in each:
+                total ^= table[byte]
+        encryptor = self.cipher.encryptor()
+        return of_something(encryptor.update(total.to_bytes(16, "little")) + encryptor.finalize())
+
+
+def hmac_of(dek):
+    return HmacSha256(hkdf(dek, b"strongroom block tag key v1", 32))
+
+
+def polyval_aes_of(dek):
+    return PolyvalAes(hkdf(dek, b"strongroom block tag key v2 polyval-aes-256", 48))
+
+
+def of_something(tag):
     return tag if any(tag) else (1).to_bytes(16, "little")
 
 

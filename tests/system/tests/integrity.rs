@@ -101,7 +101,7 @@ fn what_is_erased_is_not_taken_for_what_was_never_there() {
     let import = ["volume", "import", &text(&content), &text(&place), "--key-file", &key, "--integrity"];
     strongroom.json(&import);
     let info = strongroom.json(&["volume", "info", &text(&place)]);
-    assert_eq!(info["integrity"], "hmac-sha256-128-absence", "{info}");
+    assert_eq!(info["integrity"], "polyval-aes-256-absence", "{info}");
     let wrong_blocks = || {
         let check = ["volume", "check", &text(&place), "--data", "--json", "--key-file", &key];
         let finished = strongroom.run(&check);

@@ -18,6 +18,8 @@ pub enum Algorithm {
     Aes256Kwp,
     /// HMAC-SHA256 (RFC 2104).
     HmacSha256,
+    /// AES-256 of POLYVAL (RFC 8452), for tags of blocks.
+    PolyvalAes,
     /// HKDF-SHA256 (RFC 5869).
     HkdfSha256,
     /// Argon2id version 0x13 (RFC 9106).
@@ -37,6 +39,7 @@ impl fmt::Display for Algorithm {
             Self::Aes256Kw => "AES-256-KW",
             Self::Aes256Kwp => "AES-256-KWP",
             Self::HmacSha256 => "HMAC-SHA256",
+            Self::PolyvalAes => "POLYVAL-AES-256",
             Self::HkdfSha256 => "HKDF-SHA256",
             Self::Argon2id => "Argon2id",
             Self::Sha256 => "SHA-256",

@@ -11,7 +11,7 @@
 //! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
 //! | [`mac`] | HMAC-SHA256, SHA-256 | RFC 2104, FIPS 180-4 |
-//! | [`block_tag`] | HMAC-SHA256 of every block of a disk | FIPS 198-1, NIST SP 800-107 |
+//! | [`block_tag`] | HMAC-SHA256, or AES-256 of POLYVAL, of every block of a disk | FIPS 198-1, NIST SP 800-107; RFC 8452 |
 //! | [`random`] | new keys | NIST SP 800-90A to C |
 //! | [`module`] | the implementation: the validated module with the feature `fips` | FIPS 140-3 |
 //! | [`self_test`] | known-answer tests of all of them, at start-up | |
@@ -25,9 +25,10 @@
 //!   [`self_test::self_test`] at start-up.
 //!
 //! Out of scope: ciphers of our own design; our own implementations, except the XTS kernels of
-//! `xts::vaes`, which are compared with the library's at each start; the origins and formats of
+//! `xts::vaes`, which are compared with the library's at each start, and the kernels of POLYVAL,
+//! which the library has only within AES-GCM-SIV; the origins and formats of
 //! keys (crate `keys`); I/O; volumes; and algorithms that no other crate needs. `unsafe` is
-//! confined to the kernels in `xts`; to thin bindings to aws-lc in `xts`, `gcm` and `block_tag`,
+//! confined to the kernels in `xts` and `block_tag`; to thin bindings to aws-lc in `xts`, `gcm` and `block_tag`,
 //! because aws-lc-rs has no XTS, accepts nonces of one length, and keeps the state precomputed from
 //! a MAC key on the heap; to the library's error queue in `module`; and to `guest`.
 

@@ -8,7 +8,7 @@ use strongroom_memory::secret::SecretBytes;
 use crate::aead::{self, Sealed};
 use crate::error::{Algorithm, CryptoError};
 use crate::xts::{UnitSize, Xts, kernel};
-use crate::{gcm, kdf, key_wrap, mac, module};
+use crate::{block_tag, gcm, kdf, key_wrap, mac, module};
 
 /// Computes a known answer with every algorithm of the crate, and XTS with every kernel of this
 /// machine, and compares our own kernels with the library's.
@@ -35,8 +35,26 @@ fn run(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
             agreement(comparison, kernel)?;
         }
     }
+    block_tags(comparison)?;
     gcm(comparison)?;
     wrapping(comparison)
+}
+
+/// Of a key, a header and a message that count up; computed by scripts/read-layer.py.
+#[cfg(not(feature = "fips"))]
+fn block_tags(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
+    let numbers: [u8; 255] = std::array::from_fn(|at| at as u8);
+    let known: [u8; 16] = hex("6547caac656f16796abe9cf018146be2");
+    for tag in block_tag::tags_by_every_kernel(&secret(&numbers[..48])?, &numbers[..64], &numbers)? {
+        expect(comparison, Algorithm::PolyvalAes, "tag", &tag, &known)?;
+    }
+    Ok(())
+}
+
+/// The module has only HMAC, which is compared above.
+#[cfg(feature = "fips")]
+fn block_tags(_: &mut dyn Comparison) -> Result<(), CryptoError> {
+    Ok(())
 }
 
 /// Compares answers with known answers. It is an interface so that a test can corrupt one answer at
@@ -285,7 +303,8 @@ mod tests {
         let mut all = Spoiling { compared: Vec::new(), spoil: usize::MAX };
         run(&mut all).unwrap();
         let kernels = kernel::available().count();
-        assert_eq!(all.compared.len(), 16 + 4 * kernels + 4 * (kernels - 1));
+        let of_polyval = if module::IS_FIPS_BUILD { 0 } else { block_tag::polyval_kernels().count() };
+        assert_eq!(all.compared.len(), 16 + 4 * kernels + 4 * (kernels - 1) + of_polyval);
 
         for (spoil, &expected) in all.compared.iter().enumerate() {
             let error = run(&mut Spoiling { compared: Vec::new(), spoil }).unwrap_err();

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use argon2::{Argon2, Block, Params, Version};
+use strongroom_crypto::block_tag::{BlockTagAlgorithm, BlockTagKey};
 use strongroom_crypto::kdf::{Argon2idParams, argon2id};
 use strongroom_crypto::module;
 use strongroom_crypto::xts::kernel::{self, DataUnits};
@@ -50,6 +51,35 @@ fn round_keys_live_in_undumpable_memory_only_and_go_with_the_session() {
         drop((session, other_lengths));
         assert_eq!(round_keys.occurrences_in_own_memory(), without_session, "{name}");
     }
+}
+
+/// The key of POLYVAL, with which tags can be forged, and the round keys of the cipher.
+#[test]
+fn keys_of_tags_live_in_undumpable_memory_only() {
+    if module::IS_FIPS_BUILD {
+        return;
+    }
+    let algorithm = BlockTagAlgorithm::PolyvalAes;
+    let key = SecretBytes::random(algorithm.key_bytes()).unwrap();
+    let (hash_key, cipher_key) = key.expose().split_at(16);
+    let mut twice = SecretBytes::zeroed(KEY_BYTES).unwrap();
+    twice.expose_mut().chunks_mut(32).for_each(|half| half.copy_from_slice(cipher_key));
+    let round_keys = RoundKeys::of(&twice);
+    let occurrences = || occurrences_in_own_memory(|window| window == hash_key || round_keys.has(window));
+    let before = occurrences();
+    assert_eq!(before.dumpable, 0);
+    let tags = BlockTagKey::new(algorithm, &key).unwrap();
+    for length in [0, 496, 4096] {
+        tags.tag(&[1; 64], &[2; 4096][..length]).unwrap();
+    }
+    let found = occurrences();
+    assert_eq!(found.dumpable, 0, "in memory that dumps take");
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("aes") {
+        assert!(found.undumpable > before.undumpable + ROUND_KEYS / 2, "{found:?}");
+    }
+    drop(tags);
+    assert_eq!(occurrences(), before);
 }
 
 /// The count of round keys of both halves of a key, 15 each.

@@ -143,6 +143,12 @@ impl fmt::Display for Info {
             Some(Integrity::HmacSha256Absence) => {
                 writeln!(f, "  integrity     a tag of each block, erased ones too (HMAC-SHA256, 128 bits)")?;
             }
+            Some(Integrity::PolyvalAesAbsence) => {
+                writeln!(
+                    f,
+                    "  integrity     a tag of each block, erased ones too (POLYVAL-AES-256, 128 bits)"
+                )?;
+            }
             None => writeln!(f, "  integrity     none: reads notice no damage")?,
         }
         if let Some(ReencryptionFacts { left_layers, layers, .. }) = &volume.reencrypting {

@@ -214,7 +214,7 @@ pub(super) fn with_a_layer(
         Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, size) }),
         Provisioning::Thick => None,
     };
-    let integrity = parent.integrity.map(|_| Integrity::HmacSha256Absence);
+    let integrity = parent.integrity.map(Integrity::renewed);
     if let Some(old) = layered.layers.iter_mut().find(|layer| layer.id == descriptor.top) {
         old.size_bytes = Some(descriptor.size_bytes);
         old.closing = old_top == OldTop::Closing;

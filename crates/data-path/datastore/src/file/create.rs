@@ -132,7 +132,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
     };
     let integrity = match (options.integrity, options.protection.kek()) {
         (true, None) => return Err(DatastoreError::NothingToTagWith { path: path.to_owned() }),
-        (wanted, _) => wanted.then_some(Integrity::HmacSha256Absence),
+        (wanted, _) => wanted.then_some(Integrity::NEW),
     };
     let (volume, layer) = (VolumeId::random(), LayerId::random());
     let mut descriptor = Descriptor {

@@ -14,6 +14,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use strongroom_crypto::block_tag::BlockTagAlgorithm;
 use strongroom_keys::{Cipher, DESCRIPTOR_TAG_BYTES, DescriptorKey, Envelope, Kek, KekSource, KeyError};
 use strongroom_types::{
     KekId, KeyEpoch, LayerId, STORED_COUNT_MAX, SnapshotId, SnapshotName, VolumeId, VolumeSize,
@@ -25,7 +26,10 @@ use super::reencrypt::Reencrypting;
 use super::shared::SharedLayers;
 
 /// The newest format that this program writes and reads.
-pub const FORMAT_VERSION: u32 = 7;
+pub const FORMAT_VERSION: u32 = 8;
+
+/// The format of a volume whose blocks are tagged by HMAC, or not at all.
+const FORMAT_VERSION_WITHOUT_POLYVAL: u32 = 7;
 
 /// The format of a volume that is not being re-encrypted.
 const FORMAT_VERSION_WITHOUT_REENCRYPTION: u32 = 6;
@@ -197,6 +201,35 @@ pub enum Integrity {
     /// The same, and a tag of each absent block too, in `tags2-<id>`.
     #[serde(rename = "hmac-sha256-128-absence")]
     HmacSha256Absence,
+    /// AES-256 of POLYVAL of each block, and of each absent block, in `tags2-<id>`. Format versions
+    /// 1 to 7 did not have it.
+    #[serde(rename = "polyval-aes-256-absence")]
+    PolyvalAesAbsence,
+}
+
+impl Integrity {
+    /// That of new volumes.
+    pub const NEW: Self = match BlockTagAlgorithm::FASTEST {
+        BlockTagAlgorithm::HmacSha256 => Self::HmacSha256Absence,
+        BlockTagAlgorithm::PolyvalAes => Self::PolyvalAesAbsence,
+    };
+
+    /// The algorithm of its tags.
+    pub fn algorithm(self) -> BlockTagAlgorithm {
+        match self {
+            Self::HmacSha256 | Self::HmacSha256Absence => BlockTagAlgorithm::HmacSha256,
+            Self::PolyvalAesAbsence => BlockTagAlgorithm::PolyvalAes,
+        }
+    }
+
+    /// The same algorithm in the present format.
+    #[must_use]
+    pub fn renewed(self) -> Self {
+        match self {
+            Self::HmacSha256 | Self::HmacSha256Absence => Self::HmacSha256Absence,
+            Self::PolyvalAesAbsence => Self::PolyvalAesAbsence,
+        }
+    }
 }
 
 /// The first-write log of a layer. The descriptor says that there is one, because a layer whose log
@@ -391,8 +424,16 @@ impl Descriptor {
 
     /// The lowest format version that can describe it.
     fn format_version(&self) -> u32 {
-        if self.reencrypting.is_some() {
+        let has_polyval = |integrity: Option<Integrity>| integrity == Some(Integrity::PolyvalAesAbsence);
+        if self.layers.iter().any(|layer| has_polyval(layer.integrity)) {
             return FORMAT_VERSION;
+        }
+        match self.reencrypting {
+            Some(Reencrypting::Encrypted { integrity, .. }) if has_polyval(integrity) => {
+                return FORMAT_VERSION;
+            }
+            Some(_) => return FORMAT_VERSION_WITHOUT_POLYVAL,
+            None => {}
         }
         if self.layers.iter().any(|layer| layer.volume.is_some()) {
             return FORMAT_VERSION_WITHOUT_REENCRYPTION;
@@ -409,7 +450,9 @@ impl Descriptor {
     pub(super) fn absence_of(layer: &LayerRecord) -> Option<KeyEpoch> {
         match layer.integrity? {
             Integrity::HmacSha256 => None,
-            Integrity::HmacSha256Absence => layer.epochs.last().map(|record| record.epoch),
+            Integrity::HmacSha256Absence | Integrity::PolyvalAesAbsence => {
+                layer.epochs.last().map(|record| record.epoch)
+            }
         }
     }
 

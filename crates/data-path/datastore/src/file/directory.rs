@@ -52,7 +52,7 @@ pub(super) fn log_name(layer: LayerId) -> String {
 pub(super) fn tags_name(layer: LayerId, integrity: Integrity) -> String {
     match integrity {
         Integrity::HmacSha256 => format!("{FORMER_TAGS_PREFIX}{layer}"),
-        Integrity::HmacSha256Absence => format!("{TAGS_PREFIX}{layer}"),
+        Integrity::HmacSha256Absence | Integrity::PolyvalAesAbsence => format!("{TAGS_PREFIX}{layer}"),
     }
 }
 

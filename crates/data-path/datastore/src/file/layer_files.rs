@@ -170,7 +170,7 @@ fn say_nothing_is_there(
 ) -> Result<(), DatastoreError> {
     let (Some(_), Some(kek)) = (Descriptor::absence_of(layer), protection.kek()) else { return Ok(()) };
     let deks = open_envelopes(path, descriptor, layer, kek)?;
-    let Some(keys) = tag_keys(&deks, path)? else { return Ok(()) };
+    let Some(keys) = tag_keys(&deks, layer, path)? else { return Ok(()) };
     let new = from_bytes..descriptor.layer_size(layer).block_aligned_bytes();
     let binding = Binding { volume: descriptor.maker_of(layer), layer: layer.id };
     let said = tags::say_nothing_is_there(tags, &binding, &keys, new);
@@ -178,9 +178,15 @@ fn say_nothing_is_there(
 }
 
 /// The keys of a layer's tags.
-pub(super) fn tag_keys(deks: &Deks, path: &Path) -> Result<Option<tags::TagKeys>, DatastoreError> {
+pub(super) fn tag_keys(
+    deks: &Deks,
+    layer: &LayerRecord,
+    path: &Path,
+) -> Result<Option<tags::TagKeys>, DatastoreError> {
     let key_error = |error: CryptoError| DatastoreError::Key { path: path.to_owned(), error: error.into() };
-    tags::TagKeys::derive(deks).map_err(key_error)
+    let Some(integrity) = layer.integrity else { return Ok(None) };
+    let keys = tags::TagKeys::derive(deks).map_err(key_error)?;
+    Ok(keys.map(|keys| keys.by(integrity.algorithm())))
 }
 
 /// The error for tags that could not be written.

@@ -205,6 +205,7 @@ impl Opening<'_> {
             locked.facts.tags = Some(TagsFacts {
                 volume: descriptor.maker_of(layer),
                 layer: id,
+                integrity,
                 absence: Descriptor::absence_of(layer),
                 handed_over: false,
                 syncs_in_turn: file_system.syncs_in_turn,

@@ -34,7 +34,7 @@ pub(super) fn renew_tags(
     let mut renewed = descriptor.clone();
     renewed.generation += 1;
     for layer in &mut renewed.layers {
-        layer.integrity = layer.integrity.map(|_| Integrity::HmacSha256Absence);
+        layer.integrity = layer.integrity.map(Integrity::renewed);
     }
     let made = match renewed.encode(path, protection.keks()) {
         Ok(encoded) => put_in_place(directory, descriptor, &renewed, &former, protection, &encoded),
@@ -101,7 +101,7 @@ fn renew_layer(
     layer_files::size_tags(&*to, renewed, record, path)?;
     let (Some(kek), Some(epoch)) = (protection.kek(), Descriptor::absence_of(record)) else { return Ok(()) };
     let deks: Deks = open_envelopes(path, descriptor, layer, kek)?;
-    let Some(keys) = layer_files::tag_keys(&deks, path)? else { return Ok(()) };
+    let Some(keys) = layer_files::tag_keys(&deks, record, path)? else { return Ok(()) };
     let layer_bytes = descriptor.layer_size(layer).block_aligned_bytes();
     let binding = Binding { volume: descriptor.maker_of(layer), layer: layer.id };
     tags::renew(&*from, &*to, &binding, &keys, epoch, layer_bytes)

@@ -10,8 +10,7 @@
 //! ```
 
 use strongroom_crypto::CryptoError;
-use strongroom_crypto::block_tag::{BLOCK_TAG_BYTES, BLOCK_TAG_KEY_BYTES, BlockTagKey};
-use strongroom_crypto::kdf::hkdf_sha256;
+use strongroom_crypto::block_tag::{BLOCK_TAG_BYTES, BlockTagAlgorithm, BlockTagKey};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{BLOCK_BYTES, KeyEpoch, LayerId, SECTOR_BYTES, VolumeId};
 
@@ -97,20 +96,23 @@ pub(super) struct Tagger {
 }
 
 impl Tagger {
-    /// Derives the keys; `None` if there is no DEK to derive from. `info` names the purpose, and no
-    /// other purpose gets these keys.
-    pub fn derive(deks: &Deks, info: &[u8]) -> Result<Option<Self>, CryptoError> {
-        let keys = deks.iter().map(|(epoch, dek)| {
-            let key = hkdf_sha256(dek, &[], info, BLOCK_TAG_KEY_BYTES)?;
-            Ok((*epoch, BlockTagKey::new(&key)?))
-        });
+    /// Derives the keys; `None` if there is no DEK to derive from. `info` names purpose and
+    /// algorithm: nothing else gets these keys.
+    pub fn derive(
+        deks: &Deks,
+        algorithm: BlockTagAlgorithm,
+        info: &[u8],
+    ) -> Result<Option<Self>, CryptoError> {
+        let derived = |dek| BlockTagKey::derive(algorithm, dek, info);
+        let keys = deks.iter().map(|(epoch, dek)| Ok((*epoch, derived(dek)?)));
         let keys = keys.collect::<Result<Vec<_>, CryptoError>>()?;
         Ok((!keys.is_empty()).then_some(Self { keys }))
     }
 
     /// A publicly known key, for a clear volume: its tags show accidental damage, not tampering.
     pub fn without_a_key() -> Result<Self, CryptoError> {
-        let key = BlockTagKey::new(&SecretBytes::zeroed(BLOCK_TAG_KEY_BYTES)?)?;
+        let algorithm = BlockTagAlgorithm::HmacSha256;
+        let key = BlockTagKey::new(algorithm, &SecretBytes::zeroed(algorithm.key_bytes())?)?;
         Ok(Self { keys: vec![(KeyEpoch::FIRST, key)] })
     }
 

@@ -32,6 +32,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::CryptoError;
+use strongroom_crypto::block_tag::BlockTagAlgorithm;
 use strongroom_io::{IoError, Waker};
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, LayerId, VolumeId};
 
@@ -84,7 +85,7 @@ impl DiscardKeys {
     /// # Errors
     /// If the cipher library has no memory.
     pub fn derive(deks: &Deks) -> Result<Self, CryptoError> {
-        let tagger = match Tagger::derive(deks, INFO)? {
+        let tagger = match Tagger::derive(deks, BlockTagAlgorithm::HmacSha256, INFO)? {
             Some(tagger) => tagger,
             None => Tagger::without_a_key()?,
         };

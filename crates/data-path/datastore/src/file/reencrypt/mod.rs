@@ -285,8 +285,10 @@ fn marked(
             let after = first_epoch.number().checked_add(marked.layers.len() as u32);
             encryption.next_epoch = after.and_then(KeyEpoch::new).ok_or_else(|| no_epoch_left(path))?;
             let is_clear = descriptor.layers.iter().all(|layer| layer.epochs.is_empty());
-            let has_tags = descriptor.layers.iter().any(|layer| layer.integrity.is_some());
-            let integrity = (has_tags || is_clear && integrity).then_some(Integrity::HmacSha256Absence);
+            // That of the newest layer which has tags: some layers may be older than their volume's.
+            let present = descriptor.layers.iter().rev().find_map(|layer| layer.integrity);
+            let new = (is_clear && integrity).then_some(Integrity::NEW);
+            let integrity = present.map(Integrity::renewed).or(new);
             marked.reencrypting = Some(Reencrypting::Encrypted { first_epoch, integrity });
         }
     }

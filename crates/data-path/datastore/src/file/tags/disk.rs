@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use strongroom_crypto::block_tag::BlockTagAlgorithm;
 use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, RangeLocks, Sealed, Thread, Waker};
 use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
 use strongroom_types::{Extent, KeyEpoch, LayerId, VolumeId};
@@ -23,6 +24,7 @@ use super::passes::Passes;
 use super::presence::{Presence, PresencePage, pages_of_sector};
 use super::regions::Regions;
 use crate::file::bits::Bits;
+use crate::file::descriptor::Integrity;
 use crate::file::host::HostFile;
 use crate::file::sidecar_pages::{self, Found};
 use crate::file::storage::StoredFile;
@@ -37,6 +39,14 @@ const PAGES_MAX: usize = 4096;
 /// a mark again.
 const QUIET: Duration = Duration::from_secs(5);
 
+fn by_hmac() -> Integrity {
+    Integrity::HmacSha256Absence
+}
+
+fn is_by_hmac(integrity: &Integrity) -> bool {
+    integrity.algorithm() == BlockTagAlgorithm::HmacSha256
+}
+
 /// What a process must know of a sidecar to use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,6 +55,9 @@ pub struct TagsFacts {
     pub volume: VolumeId,
     /// The layer that its tags are bound to.
     pub layer: LayerId,
+    /// How its blocks are tagged. Former programs, which leave it out, know HMAC only.
+    #[serde(default = "by_hmac", skip_serializing_if = "is_by_hmac")]
+    pub integrity: Integrity,
     /// The epoch whose key authenticates absent blocks; `None` in the former format, in which they
     /// are not authenticated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -187,7 +200,8 @@ impl TagsDisk {
         tuning: TagsTuning,
     ) -> Result<Self, IoError> {
         let Limits { read_only, size_bytes, .. } = inner.limits();
-        let TagsFacts { volume, layer, absence, handed_over, syncs_in_turn } = facts;
+        let TagsFacts { volume, layer, integrity, absence, handed_over, syncs_in_turn } = facts;
+        let keys = keys.by(integrity.algorithm());
         let binding = Binding { volume, layer };
         let mut regions = Regions::default();
         let found = if read_only || handed_over { Found::Durable } else { Found::NotYet };
@@ -459,7 +473,8 @@ pub(in crate::file) fn marks_nothing(
 ) -> Result<bool, IoError> {
     let binding = Binding { volume: facts.volume, layer: facts.layer };
     let mut is_marked = false;
-    read_marks(file, &binding, keys, layer_bytes, Found::Durable, |_| is_marked = true)?;
+    let keys = keys.by(facts.integrity.algorithm());
+    read_marks(file, &binding, &keys, layer_bytes, Found::Durable, |_| is_marked = true)?;
     Ok(!is_marked)
 }
 

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use strongroom_crypto::CryptoError;
+use strongroom_crypto::block_tag::BlockTagAlgorithm;
+use strongroom_crypto::{Algorithm, CryptoError};
 use strongroom_types::{BLOCK_BYTES, KeyEpoch};
 
 use crate::file::Deks;
 use crate::file::tagging::{Binding, EmptySector, NOTHING, Tag, Tagger, of_something};
 
-/// HKDF's info, which makes the key unique to this purpose.
-const INFO: &[u8] = b"strongroom block tag key v1";
+/// HKDF's info, which makes the key unique to this purpose and algorithm.
+const INFO_OF_HMAC: &[u8] = b"strongroom block tag key v1";
+const INFO_OF_POLYVAL: &[u8] = b"strongroom block tag key v2 polyval-aes-256";
 
 /// The beginning of the header of a sector of marks.
 const MARKS: &[u8; 16] = b"strongroom marks";
@@ -47,7 +49,10 @@ impl Sectors {
 /// The keys that tag a layer's blocks. Clones share them.
 #[derive(Clone, Debug)]
 pub struct TagKeys {
-    tagger: Arc<Tagger>,
+    by_hmac: Arc<Tagger>,
+    /// `None` in a FIPS build.
+    by_polyval: Option<Arc<Tagger>>,
+    algorithm: BlockTagAlgorithm,
     /// The epoch whose key tags marks and presence; the newest if there is none.
     newest: Option<KeyEpoch>,
 }
@@ -68,19 +73,43 @@ impl From<CryptoError> for TagError {
 }
 
 impl TagKeys {
-    /// Derives the keys; `None` if there is no DEK to derive from: a clear volume has no tags.
+    /// Derives the keys of every algorithm; `None` if there is no DEK to derive from: a clear volume
+    /// has no tags.
     ///
     /// # Errors
     /// If the cipher library has no memory.
     pub fn derive(deks: &Deks) -> Result<Option<Self>, CryptoError> {
-        Ok(Tagger::derive(deks, INFO)?.map(|tagger| Self { tagger: Arc::new(tagger), newest: None }))
+        let of = |algorithm, info| Ok(Tagger::derive(deks, algorithm, info)?.map(Arc::new));
+        let by_polyval = match of(BlockTagAlgorithm::PolyvalAes, INFO_OF_POLYVAL) {
+            Err(CryptoError::OutsideModule { .. }) => None,
+            derived => derived?,
+        };
+        let algorithm = BlockTagAlgorithm::HmacSha256;
+        let by_hmac = of(algorithm, INFO_OF_HMAC)?;
+        Ok(by_hmac.map(|by_hmac| Self { by_hmac, by_polyval, algorithm, newest: None }))
+    }
+
+    /// The keys of this algorithm.
+    #[must_use]
+    pub fn by(&self, algorithm: BlockTagAlgorithm) -> Self {
+        Self { algorithm, ..self.clone() }
+    }
+
+    fn tagger(&self) -> Result<&Tagger, CryptoError> {
+        match self.algorithm {
+            BlockTagAlgorithm::HmacSha256 => Ok(&self.by_hmac),
+            BlockTagAlgorithm::PolyvalAes => {
+                let algorithm = Algorithm::PolyvalAes;
+                self.by_polyval.as_deref().ok_or(CryptoError::OutsideModule { algorithm })
+            }
+        }
     }
 
     /// The keys of a layer whose newest epoch this is, of the keys of several. What only this layer
     /// relies on is then tagged under a key that is there as long as the layer is.
     #[must_use]
     pub fn of_layer(&self, newest: KeyEpoch) -> Self {
-        Self { tagger: Arc::clone(&self.tagger), newest: Some(newest) }
+        Self { newest: Some(newest), ..self.clone() }
     }
 
     /// Computes the tag that each block of `bytes` must have, [`NOTHING`] for an absent one. The
@@ -94,13 +123,14 @@ impl TagKeys {
         tags: &mut Vec<Tag>,
     ) -> Result<(), TagError> {
         tags.clear();
+        let tagger = self.tagger()?;
         for ((block, seal), number) in bytes.chunks(BLOCK_BYTES as usize).zip(seals).zip(first..) {
             tags.push(match seal {
                 None => NOTHING,
                 // A block written as zeroes is absent, whatever its seal. Ciphertext differs in its
                 // first bytes.
                 Some(_) if block.iter().all(|byte| *byte == 0) => NOTHING,
-                Some(epoch) => match self.tagger.of(*epoch) {
+                Some(epoch) => match tagger.of(*epoch) {
                     Some(key) => of_something(key.tag(&binding.of_block(epoch.number(), number), block)?),
                     None => return Err(TagError::UnknownEpoch(*epoch)),
                 },
@@ -117,7 +147,7 @@ impl TagKeys {
         epoch: KeyEpoch,
         block: u64,
     ) -> Result<Option<Tag>, CryptoError> {
-        let Some(key) = self.tagger.of(epoch) else { return Ok(None) };
+        let Some(key) = self.tagger()?.of(epoch) else { return Ok(None) };
         let tag = key.tag(&binding.of_nothing(epoch.number(), block), &[])?;
         Ok(Some(of_something(tag)))
     }
@@ -131,7 +161,7 @@ impl TagKeys {
         page: &mut [u8],
     ) -> Result<(), CryptoError> {
         let header = |sector| binding.of_sector(sectors.purpose(), sector);
-        self.tagger.tag_page(self.newest, header, page_number, page, sectors.empty())
+        self.tagger()?.tag_page(self.newest, header, page_number, page, sectors.empty())
     }
 
     /// Reports the bits of each sector of a page, or that it failed verification.
@@ -144,6 +174,6 @@ impl TagKeys {
         report: impl FnMut(u64, Option<&[u8]>),
     ) -> Result<(), CryptoError> {
         let header = |sector| binding.of_sector(sectors.purpose(), sector);
-        self.tagger.verify_page(header, page_number, page, sectors.empty(), report)
+        self.tagger()?.verify_page(header, page_number, page, sectors.empty(), report)
     }
 }

@@ -1,42 +1,34 @@
-//! Tags of blocks: HMAC-SHA256 (FIPS 198-1), truncated to 128 bits (NIST SP 800-107, 5.1), for many
-//! short messages under one key.
-//!
-//! The values precomputed from the key are kept only in secret memory. During a call, values
-//! equivalent to the key are on the stack, and aws-lc wipes them there. [`mac`](crate::mac) instead
-//! sets up its key for every message and leaves it on the library's heap, which suits a descriptor
-//! but not every block of a disk.
+//! HMAC-SHA256 for many messages under one key: aws-lc precomputes a part of it.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 use strongroom_memory::secret::SecretBytes;
 
+use super::BLOCK_TAG_BYTES;
 use crate::error::{Algorithm, CryptoError, check_key};
 use crate::module::lc;
 
-/// Length of a tag.
-pub const BLOCK_TAG_BYTES: usize = 16;
-
 /// Length of a key: that of the digest; longer keys are no stronger (RFC 2104, section 3).
-pub const BLOCK_TAG_KEY_BYTES: usize = 32;
+pub(super) const KEY_BYTES: usize = 32;
 
 /// Both halves of the state that aws-lc precomputes from a key for SHA-256
 /// (`HMAC_SHA256_PRECOMPUTED_KEY_SIZE`).
 const SCHEDULE_BYTES: usize = lc::HMAC_SHA256_PRECOMPUTED_KEY_SIZE as usize;
 
-/// A key for tags, shared by threads.
+/// A key, shared by threads.
 #[derive(Debug)]
-pub struct BlockTagKey {
+pub(super) struct HmacKey {
     schedule: SecretBytes,
 }
 
-impl BlockTagKey {
-    /// Takes a key of [`BLOCK_TAG_KEY_BYTES`].
+impl HmacKey {
+    /// Takes a key of [`KEY_BYTES`].
     ///
     /// # Errors
     /// [`CryptoError::KeyLength`], [`CryptoError::Secret`], [`CryptoError::Library`].
-    pub fn new(key: &SecretBytes) -> Result<Self, CryptoError> {
-        check_key(Algorithm::HmacSha256, key, BLOCK_TAG_KEY_BYTES)?;
+    pub(super) fn new(key: &SecretBytes) -> Result<Self, CryptoError> {
+        check_key(Algorithm::HmacSha256, key, KEY_BYTES)?;
         let mut schedule = SecretBytes::zeroed(SCHEDULE_BYTES)?;
         let mut context = Context::new();
         context.set_key(key.expose())?;
@@ -44,12 +36,11 @@ impl BlockTagKey {
         Ok(Self { schedule })
     }
 
-    /// The tag of `header` followed by `message`. The lengths are not authenticated: each caller
-    /// must use one header length.
+    /// The tag of `header` followed by `message`.
     ///
     /// # Errors
     /// [`CryptoError::Library`].
-    pub fn tag(&self, header: &[u8], message: &[u8]) -> Result<[u8; BLOCK_TAG_BYTES], CryptoError> {
+    pub(super) fn tag(&self, header: &[u8], message: &[u8]) -> Result<[u8; BLOCK_TAG_BYTES], CryptoError> {
         let mut context = Context::new();
         context.set_schedule(self.schedule.expose())?;
         context.update(header)?;
@@ -152,22 +143,14 @@ mod tests {
     #[test]
     fn a_tag_is_half_of_hmac_sha256() {
         for length in [0, 1, 55, 64, 4096, 4097] {
-            let key = SecretBytes::random(BLOCK_TAG_KEY_BYTES).unwrap();
+            let key = SecretBytes::random(KEY_BYTES).unwrap();
             let message: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
             let whole = hmac_sha256(&key, &[&b"header"[..], &message].concat()).unwrap();
-            let tags = BlockTagKey::new(&key).unwrap();
+            let tags = HmacKey::new(&key).unwrap();
             // Twice, because a key can be reused.
             for _ in 0..2 {
                 assert_eq!(tags.tag(b"header", &message).unwrap(), whole[..BLOCK_TAG_BYTES]);
             }
-        }
-    }
-
-    #[test]
-    fn keys_of_another_length_are_refused() {
-        for length in [0, 16, 31, 33, 64] {
-            let key = SecretBytes::random(length).unwrap();
-            assert!(matches!(BlockTagKey::new(&key), Err(CryptoError::KeyLength { .. })), "{length}");
         }
     }
 }
