@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{CreateOptions, DatastoreError, Provisioning, create, describe};
+use strongroom_datastore::file::{CreateOptions, DatastoreError, Integrity, Provisioning, create, describe};
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::describe::VolumeFacts;
@@ -89,7 +89,7 @@ impl CreateArguments {
             provisioning: self.provisioning.into(),
             protection: key.protection(),
             log_bytes: None,
-            integrity: self.provisioning.integrity,
+            integrity: self.provisioning.integrity.then_some(Integrity::NEW),
         };
         create(&self.path, &options)?;
         output.answer(&Created(VolumeFacts::from(&describe(&self.path)?)))

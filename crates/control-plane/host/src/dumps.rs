@@ -182,7 +182,7 @@ mod tests {
             provisioning: Provisioning::Thin,
             protection: Protection::Unencrypted,
             log_bytes: Some(0),
-            integrity: false,
+            integrity: None,
         };
         let path = spec.dump_making_path(number);
         create(&path, &options).unwrap();

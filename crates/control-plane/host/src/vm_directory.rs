@@ -529,7 +529,7 @@ mod tests {
             provisioning: Provisioning::Thin,
             protection: Protection::Unencrypted,
             log_bytes: None,
-            integrity: false,
+            integrity: None,
         };
         create(&directory.join("disk0"), &options).unwrap();
     }

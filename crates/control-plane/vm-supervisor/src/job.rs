@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_datastore::file::{
-    Access, CreateOptions, Descriptor, OpenOptions, Protection, Provisioning, create as make_volume, delete,
-    open, rename,
+    Access, CreateOptions, Descriptor, Integrity, OpenOptions, Protection, Provisioning,
+    create as make_volume, delete, open, rename,
 };
 use strongroom_host::attestation::Attested;
 use strongroom_host::orders::{JobRequest, Report, Task, Way};
@@ -450,7 +450,7 @@ impl Makers {
     /// # Errors
     /// Also if the key is unavailable.
     pub fn make(&mut self, path: &Path, disk: &mut Disk) -> Result<(), Problem> {
-        let (size, integrity) = (disk.size_bytes, disk.integrity);
+        let (size, integrity) = (disk.size_bytes, disk.integrity.then_some(Integrity::NEW));
         let provisioning = if disk.thick { Provisioning::Thick } else { Provisioning::Thin };
         let protection = self.protection(disk)?;
         let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity };

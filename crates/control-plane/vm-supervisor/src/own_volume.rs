@@ -109,7 +109,7 @@ pub fn create_with(
         delete(filling, LOCK_WAIT)?;
     }
     let (provisioning, protection) = (Provisioning::Thin, protection(kek));
-    create(filling, &CreateOptions { size, provisioning, protection, log_bytes: Some(0), integrity: false })?;
+    create(filling, &CreateOptions { size, provisioning, protection, log_bytes: Some(0), integrity: None })?;
     if !content.is_empty() {
         let mut volume = OpenOwnVolume::open(filling, kek)?;
         volume.write_at(0, content)?;

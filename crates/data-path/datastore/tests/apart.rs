@@ -33,7 +33,7 @@ fn volume(datastore: &tempfile::TempDir, name: &str, kek: &Kek) -> PathBuf {
             provisioning: Provisioning::Thin,
             protection,
             log_bytes: None,
-            integrity: false,
+            integrity: None,
         },
     )
     .unwrap();

@@ -111,7 +111,7 @@ fn passes(provisioning: Provisioning) {
         let path = datastore.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
         let size = VolumeSize::new((5 << 20) + 512).unwrap();
         let protection = Protection::Unencrypted;
-        create(&path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false })
+        create(&path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: None })
             .unwrap();
         let options = OpenOptions {
             protection,

@@ -45,7 +45,7 @@ fn volume_in(datastore: &Path, provisioning: Provisioning) -> PathBuf {
             provisioning,
             protection: Protection::Unencrypted,
             log_bytes: None,
-            integrity: false,
+            integrity: None,
         },
     )
     .unwrap();

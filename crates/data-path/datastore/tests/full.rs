@@ -56,7 +56,7 @@ fn volume(path: &Path, kek: &Kek, provisioning: Provisioning) -> Result<Descript
         provisioning,
         protection: Protection::Encrypted(kek),
         log_bytes: None,
-        integrity: false,
+        integrity: None,
     };
     create(path, &options)
 }

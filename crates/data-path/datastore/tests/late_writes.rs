@@ -172,7 +172,7 @@ fn volume() -> (tempfile::TempDir, PathBuf) {
         provisioning: Provisioning::Thick,
         protection: Protection::Unencrypted,
         log_bytes: None,
-        integrity: false,
+        integrity: None,
     };
     create(&path, &options).unwrap();
     (directory, path)

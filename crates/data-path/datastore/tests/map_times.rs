@@ -34,7 +34,7 @@ fn made(datastore: &Path, name: &str, write: impl Fn(&File)) -> (PathBuf, Snapsh
         provisioning: Provisioning::Thin,
         protection: Protection::Unencrypted,
         log_bytes: None,
-        integrity: false,
+        integrity: None,
     };
     create(&path, &options).unwrap();
     let fill = || {

@@ -52,7 +52,7 @@ impl Volume {
             provisioning: Provisioning::Thick,
             protection,
             log_bytes: None,
-            integrity: true,
+            integrity: Some(Integrity::NEW),
         };
         create(&path, &made).unwrap();
         add_layer(&path, &Self::added(kek)).unwrap();
@@ -334,7 +334,7 @@ fn a_volume_in_use_and_a_clear_one_are_refused() {
         provisioning: Provisioning::Thin,
         protection: Protection::Unencrypted,
         log_bytes: None,
-        integrity: false,
+        integrity: None,
     };
     create(Path::new(&clear), &made).unwrap();
     assert!(matches!(rewrap(&clear, &from_to(&old, &new)), Err(DatastoreError::NotEncrypted { .. })));

@@ -32,8 +32,11 @@ fn volume(path: &std::path::Path, provisioning: Provisioning, bytes: u64) -> Ope
     let kek = KekSource::KeyFile {}.kek(&secret).unwrap();
     let size = VolumeSize::new(bytes).unwrap();
     let protection = Protection::Encrypted(&kek);
-    create(path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: true })
-        .unwrap();
+    create(
+        path,
+        &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: Some(Integrity::NEW) },
+    )
+    .unwrap();
     let options =
         OpenOptions { protection, access: Access::ReadWrite, lock_wait: Duration::ZERO, least_generation: 0 };
     open(path, &options).unwrap()

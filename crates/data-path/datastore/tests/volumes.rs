@@ -62,7 +62,7 @@ fn size(bytes: u64) -> VolumeSize {
 
 fn encrypted(kek: &Kek, bytes: u64, provisioning: Provisioning) -> CreateOptions<'_> {
     let protection = Protection::Encrypted(kek);
-    CreateOptions { size: size(bytes), provisioning, protection, log_bytes: None, integrity: false }
+    CreateOptions { size: size(bytes), provisioning, protection, log_bytes: None, integrity: None }
 }
 
 fn clear(bytes: u64) -> CreateOptions<'static> {
@@ -72,7 +72,7 @@ fn clear(bytes: u64) -> CreateOptions<'static> {
         provisioning: Provisioning::Thin,
         protection,
         log_bytes: None,
-        integrity: false,
+        integrity: None,
     }
 }
 
@@ -103,7 +103,8 @@ fn edit_descriptor(volume: &Path, from: &str, to: &str) {
 fn the_files_of_an_open_volume_are_direct() {
     let datastore = Datastore::new();
     let (path, key) = (datastore.path("vm1"), kek(1));
-    let options = CreateOptions { integrity: true, ..encrypted(&key, 4 * MIB, Provisioning::Thin) };
+    let options =
+        CreateOptions { integrity: Some(Integrity::NEW), ..encrypted(&key, 4 * MIB, Provisioning::Thin) };
     create(&path, &options).unwrap();
     if describe(&path).unwrap().file_system.kind == FileSystemKind::Tmpfs {
         println!("skipped: old versions of tmpfs know no O_DIRECT");

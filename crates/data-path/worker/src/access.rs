@@ -134,7 +134,7 @@ mod tests {
         let path = directory.path().join("volume");
         let size = VolumeSize::new(SIZE_BYTES).unwrap();
         let (provisioning, protection) = (Provisioning::Thin, Protection::Unencrypted);
-        create(&path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false })
+        create(&path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: None })
             .unwrap();
         // More pieces than are in flight at once, at offsets that are not block-aligned.
         let long: Vec<u8> = (0..20_000_003_u32).map(|at| (at % 251) as u8).collect();

@@ -607,7 +607,7 @@ mod tests {
                 provisioning,
                 protection: life.protection(),
                 log_bytes: Some(LOG_BYTES_MIN),
-                integrity: encrypted,
+                integrity: encrypted.then_some(Integrity::NEW),
             };
             create(&life.path, &options).unwrap();
             life

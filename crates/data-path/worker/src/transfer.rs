@@ -249,7 +249,7 @@ mod tests {
                 provisioning: Provisioning::Thin,
                 protection,
                 log_bytes: None,
-                integrity: false,
+                integrity: None,
             },
         )
         .unwrap();

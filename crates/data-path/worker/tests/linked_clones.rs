@@ -57,7 +57,7 @@ impl Site {
             provisioning: Provisioning::Thin,
             protection: Protection::Encrypted(&kek(key)),
             log_bytes: None,
-            integrity: self.integrity,
+            integrity: self.integrity.then_some(Integrity::NEW),
         };
         create(&volume.path(), &options).unwrap();
         volume

@@ -73,8 +73,11 @@ fn a_volume_of_several_layers() {
     let protection = Protection::Encrypted(&kek);
     let size = VolumeSize::new(SIZE_BYTES).unwrap();
     let provisioning = Provisioning::Thin;
-    create(&path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: true })
-        .unwrap();
+    create(
+        &path,
+        &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: Some(Integrity::NEW) },
+    )
+    .unwrap();
     let add = || {
         let options =
             AddLayerOptions { protection, log_bytes: None, lock_wait: LOCK_WAIT, least_generation: 0 };

@@ -28,7 +28,7 @@ fn suite(fs: &SimFs, provisioning: Provisioning) -> Conformance<Sealed> {
         create_on(
             &volumes,
             &path,
-            &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false },
+            &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: None },
         )
         .unwrap();
         let lock_wait = Duration::ZERO;

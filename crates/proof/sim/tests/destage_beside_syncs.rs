@@ -48,7 +48,7 @@ fn the_log_is_emptied_while_durable_writes_follow_each_other_without_a_pause() {
         let (fs, path, protection) = (SimFs::new(1), Path::new("/ds/vm"), Protection::Unencrypted);
         fs.set_skips_overlapping_syncs(in_turn);
         let (size, provisioning) = (VolumeSize::new(1 << 20).unwrap(), Provisioning::Thin);
-        let (log_bytes, integrity) = (Some(LOG_BYTES_MIN), false);
+        let (log_bytes, integrity) = (Some(LOG_BYTES_MIN), None);
         create_on(&fs, path, &CreateOptions { size, provisioning, protection, log_bytes, integrity })
             .unwrap();
         let (access, lock_wait) = (Access::ReadWrite, Duration::ZERO);

@@ -35,7 +35,7 @@ fn volume(seed: u64, kek: &Kek, provisioning: Provisioning) -> SimFs {
         provisioning,
         protection: Protection::Encrypted(kek),
         log_bytes: Some(LOG_BYTES_MIN),
-        integrity: true,
+        integrity: Some(Integrity::NEW),
     };
     create_on(&fs, path(), &options).unwrap();
     add(&fs, kek).unwrap();

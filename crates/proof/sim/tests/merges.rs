@@ -178,7 +178,7 @@ impl Life<'_> {
             provisioning: Provisioning::Thin,
             protection: life.protection(),
             log_bytes: Some(LOG_BYTES),
-            integrity: kek.is_some(),
+            integrity: kek.is_some().then_some(Integrity::NEW),
         };
         create_on(&life.fs, path(), &options).unwrap();
         let fill = |life: &mut Life<'_>| {

@@ -98,7 +98,7 @@ impl<'a> Life<'a> {
             provisioning: if seed % 5 == 4 { Provisioning::Thick } else { Provisioning::Thin },
             protection: protection(kek),
             log_bytes: Some(LOG_BYTES),
-            integrity: kek.is_some() && seed % 4 != 3,
+            integrity: (kek.is_some() && seed % 4 != 3).then_some(Integrity::NEW),
         };
         create_on(&life.fs, path(), &options).unwrap();
         life.use_it();

@@ -40,7 +40,7 @@ fn volume(seed: u64, kek: &Kek) -> SimFs {
         provisioning: Provisioning::Thin,
         protection,
         log_bytes: Some(LOG_BYTES_MIN),
-        integrity: true,
+        integrity: Some(Integrity::NEW),
     };
     create_on(&fs, path(), &made).unwrap();
     let layer = AddLayerOptions {

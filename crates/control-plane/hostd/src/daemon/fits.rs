@@ -149,7 +149,7 @@ mod tests {
             provisioning: Provisioning::Thick,
             protection: Protection::Unencrypted,
             log_bytes: None,
-            integrity: false,
+            integrity: None,
         };
         strongroom_datastore::file::create(&small.volume_path(&small.disks[0].name), &volume).unwrap();
         check_datastore(&used, &small).unwrap();

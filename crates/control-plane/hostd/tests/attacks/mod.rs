@@ -84,7 +84,7 @@ pub fn clear_configuration() {
         provisioning: Provisioning::Thin,
         protection: Protection::Unencrypted,
         log_bytes: Some(0),
-        integrity: false,
+        integrity: None,
     };
     create(&spec.directory().join("console"), &forged).unwrap();
     let ticket = TicketRequest::ConsoleLog { spec: Box::new(spec.clone()), grants: Vec::new() };

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use strongroom_datastore::file::{
-    Access, AddLayerOptions, CreateOptions, OpenOptions, Protection, Provisioning, add_layer, create,
-    describe, identify, open,
+    Access, AddLayerOptions, CreateOptions, Integrity, OpenOptions, Protection, Provisioning, add_layer,
+    create, describe, identify, open,
 };
 use strongroom_host::protocol::{DiskKey, VmGeneration, VmSpec, VolumeFacts};
 use strongroom_host::vm_directory::{StagedVm, VmRecord};
@@ -174,10 +174,11 @@ impl Site {
         };
         for (number, disk) in spec.disks.iter().enumerate() {
             let provisioning = if number == 1 { Provisioning::Thick } else { Provisioning::Thin };
-            create(disk.name.as_str(), provisioning, number == 2, (DISK_BLOCKS * BLOCK) as u64);
+            let integrity = (number == 2).then_some(Integrity::NEW);
+            create(disk.name.as_str(), provisioning, integrity, (DISK_BLOCKS * BLOCK) as u64);
         }
         for own in ["nvram", "vtpm", "seed", "console", "dump-1"] {
-            create(own, Provisioning::Thin, false, OWN_BYTES);
+            create(own, Provisioning::Thin, None, OWN_BYTES);
         }
         VmRecord::new(spec.clone(), None).write(staged.path()).unwrap();
         staged.take_name().unwrap();
@@ -216,7 +217,7 @@ impl Site {
             provisioning: Provisioning::Thin,
             protection: Protection::Unencrypted,
             log_bytes: Some(0),
-            integrity: false,
+            integrity: None,
         };
         create(&path, &options).unwrap();
         let content: Vec<u8> = CHOSEN.iter().copied().cycle().take(DISK_BLOCKS * BLOCK).collect();
@@ -242,7 +243,7 @@ impl Site {
             provisioning: Provisioning::Thin,
             protection: Protection::Encrypted(&self.kek),
             log_bytes: Some(0),
-            integrity: false,
+            integrity: None,
         };
         create(&self.outside().join("volume"), &options).unwrap();
         copy(&self.datastore().join("two"), &self.outside().join("vm"));

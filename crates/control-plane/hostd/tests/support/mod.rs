@@ -226,7 +226,7 @@ impl Host {
             provisioning: Provisioning::Thin,
             protection: Protection::Encrypted(&kek),
             log_bytes: None,
-            integrity: false,
+            integrity: None,
         };
         create(&staged.path().join("disk0"), &options).unwrap();
         VmRecord::new(spec.clone(), None).write(staged.path()).unwrap();

@@ -34,7 +34,7 @@ pub struct CreateOptions<'a> {
     /// Bytes of the first-write log of a thin volume; `None` chooses them by the volume's size.
     pub log_bytes: Option<u64>,
     /// Whether each block has a tag that detects damage. Only encrypted volumes can have tags.
-    pub integrity: bool,
+    pub integrity: Option<Integrity>,
 }
 
 /// Creates a volume at `path`. Its parent is the datastore's directory, which is created if only it
@@ -131,8 +131,8 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         Provisioning::Thick => None,
     };
     let integrity = match (options.integrity, options.protection.kek()) {
-        (true, None) => return Err(DatastoreError::NothingToTagWith { path: path.to_owned() }),
-        (wanted, _) => wanted.then_some(Integrity::NEW),
+        (Some(_), None) => return Err(DatastoreError::NothingToTagWith { path: path.to_owned() }),
+        (wanted, _) => wanted.map(Integrity::renewed),
     };
     let (volume, layer) = (VolumeId::random(), LayerId::random());
     let mut descriptor = Descriptor {

@@ -142,7 +142,7 @@ mod tests {
     fn make(path: &Path, protection: Protection<'_>) {
         let size = "1M".parse().unwrap();
         let (provisioning, log_bytes) = (Provisioning::Thin, None);
-        let options = CreateOptions { size, provisioning, protection, log_bytes, integrity: false };
+        let options = CreateOptions { size, provisioning, protection, log_bytes, integrity: None };
         create(path, &options).unwrap();
     }
 

@@ -133,7 +133,7 @@ pub fn supervisor(
             provisioning: Provisioning::Thin,
             protection,
             log_bytes: None,
-            integrity: true,
+            integrity: Some(Integrity::NEW),
         },
     )
     .unwrap();

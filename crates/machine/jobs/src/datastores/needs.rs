@@ -93,7 +93,7 @@ mod tests {
             provisioning: Provisioning::Thin,
             protection: Protection::Encrypted(&kek),
             log_bytes: None,
-            integrity: false,
+            integrity: None,
         };
         create(path, &options).unwrap();
     }

@@ -45,7 +45,7 @@ impl Site {
             provisioning: Provisioning::Thin,
             protection,
             log_bytes: Some(LOG_BYTES_MIN),
-            integrity: true,
+            integrity: Some(Integrity::NEW),
         };
         create_on(&fs, &path("origin"), &options).unwrap();
         let add = AddLayerOptions {

@@ -44,7 +44,7 @@ impl Bench {
             provisioning: sort.provisioning,
             protection: sort.protection(&self.kek),
             log_bytes: Some(LOG_BYTES_MIN),
-            integrity: sort.integrity,
+            integrity: sort.integrity.then_some(Integrity::NEW),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use strongroom_datastore::file::storage::StoredFile;
 use strongroom_datastore::file::tags::TagCounts;
-use strongroom_datastore::file::{Access, Provisioning};
+use strongroom_datastore::file::{Access, Integrity, Provisioning};
 use strongroom_io::{Disk, IoError, Request, Sealed};
 use strongroom_sim::SimFs;
 use strongroom_types::{BLOCK_BYTES, Extent};
@@ -39,12 +39,13 @@ impl Damage {
 const PROVISIONING: Provisioning = Provisioning::Thick;
 
 /// A volume with blocks 0 to 15 written, block 8 twice, closed in order.
-fn volume(integrity: bool) -> (SimFs, Damage) {
+fn volume(integrity: Option<Integrity>) -> (SimFs, Damage) {
     let (fs, kek) = (SimFs::new(1), kek());
     create_volume(&fs, &kek, SIZE, PROVISIONING, integrity);
     let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
     let below = Arc::clone(&volume.disk);
-    let disk: Arc<dyn Disk<Sealed>> = if integrity { Arc::new(tags_over(below, &mut volume)) } else { below };
+    let disk: Arc<dyn Disk<Sealed>> =
+        if integrity.is_some() { Arc::new(tags_over(below, &mut volume)) } else { below };
     let mut queue = Queue::on(&fs, &*disk);
     queue.write(1, blocks(0, 16));
     queue.flush();
@@ -54,13 +55,14 @@ fn volume(integrity: bool) -> (SimFs, Damage) {
     file_of(&fs, "layer-").read_at(8 * BLOCK_BYTES, &mut earlier).unwrap();
     let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
     let below = Arc::clone(&volume.disk);
-    let disk: Arc<dyn Disk<Sealed>> = if integrity { Arc::new(tags_over(below, &mut volume)) } else { below };
+    let disk: Arc<dyn Disk<Sealed>> =
+        if integrity.is_some() { Arc::new(tags_over(below, &mut volume)) } else { below };
     let mut queue = Queue::on(&fs, &*disk);
     queue.write(2, blocks(8, 1));
     queue.flush();
     drop(queue);
     drop((disk, volume));
-    let tags = integrity.then(|| file_of(&fs, "tags2-"));
+    let tags = integrity.map(|_| file_of(&fs, "tags2-"));
     let damage = Damage { layer: file_of(&fs, "layer-"), tags, earlier };
     (fs, damage)
 }
@@ -91,15 +93,19 @@ fn failing(fs: &SimFs, integrity: bool, access: Access) -> (Vec<u64>, Option<Tag
 /// With tags, reads of exactly these blocks fail; without, all reads succeed.
 fn detects(what: &str, wrong: impl IntoIterator<Item = u64>, damage: impl Fn(&Damage)) {
     let wrong: Vec<u64> = wrong.into_iter().collect();
-    for access in [Access::ReadWrite, Access::ReadOnly] {
-        let (fs, files) = volume(true);
+    let algorithms = [Integrity::HmacSha256Absence, Integrity::NEW];
+    let all = algorithms
+        .into_iter()
+        .flat_map(|integrity| [Access::ReadWrite, Access::ReadOnly].map(|access| (integrity, access)));
+    for (integrity, access) in all {
+        let (fs, files) = volume(Some(integrity));
         damage(&files);
         let (found, counts) = failing(&fs, true, access);
-        assert_eq!(found, wrong, "{what}, with tags");
+        assert_eq!(found, wrong, "{what}, with {integrity:?}");
         let counts = counts.unwrap();
         assert_eq!((counts.mismatched, counts.adopted), (wrong.len() as u64, 0), "{what}");
     }
-    let (fs, files) = volume(false);
+    let (fs, files) = volume(None);
     damage(&files);
     assert_eq!(failing(&fs, false, Access::ReadWrite).0, [0_u64; 0], "{what}, without tags");
 }
@@ -240,7 +246,7 @@ fn changed_presence_is_detected() {
 /// A rewritten block is intact again, and the others stay damaged: no damage is adopted over time.
 #[test]
 fn what_was_erased_stays_damaged_until_it_is_written_anew() {
-    let (fs, files) = volume(true);
+    let (fs, files) = volume(Some(Integrity::NEW));
     (0..16).for_each(|block| files.write(block, &[0; BLOCK]));
     files.write_tags(TAGS, &[0; 3 * 4096]);
     files.write_tags(PRESENCE, &[0; 4096]);
@@ -269,7 +275,7 @@ fn absence_put_back_is_detected_unless_all_of_it_is() {
     let kek = kek();
     let written = || {
         let fs = SimFs::new(1);
-        create_volume(&fs, &kek, SIZE, PROVISIONING, true);
+        create_volume(&fs, &kek, SIZE, PROVISIONING, Some(Integrity::NEW));
         let (tags, mut before) = (file_of(&fs, "tags2-"), [0; 4096]);
         tags.read_at(PRESENCE, &mut before).unwrap();
         let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
@@ -297,7 +303,7 @@ fn absence_put_back_is_detected_unless_all_of_it_is() {
 #[test]
 fn a_block_and_its_tag_put_back_together_are_not_detected() {
     let (fs, kek) = (SimFs::new(1), kek());
-    create_volume(&fs, &kek, SIZE, PROVISIONING, true);
+    create_volume(&fs, &kek, SIZE, PROVISIONING, Some(Integrity::NEW));
     let write = |version| {
         let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
         let below = Arc::clone(&volume.disk);
@@ -320,7 +326,7 @@ fn a_block_and_its_tag_put_back_together_are_not_detected() {
 /// close.
 fn lie(what: Lie, integrity: bool) -> (Vec<u64>, Vec<bool>) {
     let (fs, kek) = (SimFs::new(1), kek());
-    create_volume(&fs, &kek, SIZE, PROVISIONING, integrity);
+    create_volume(&fs, &kek, SIZE, PROVISIONING, integrity.then_some(Integrity::NEW));
     let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
     let (below, tell) = FaultyDisk::lying(Arc::clone(&volume.disk) as _);
     let disk: Arc<dyn Disk<Sealed>> = if integrity { Arc::new(tags_over(below, &mut volume)) } else { below };
@@ -360,7 +366,7 @@ fn a_write_that_landed_elsewhere_is_detected_in_both_places() {
 
 #[test]
 fn a_wrong_block_is_whole_again_when_it_is_written_or_zeroed() {
-    let (fs, files) = volume(true);
+    let (fs, files) = volume(Some(Integrity::NEW));
     for block in [1, 2, 3] {
         files.write(block, &files.earlier);
     }
@@ -380,8 +386,8 @@ fn a_wrong_block_is_whole_again_when_it_is_written_or_zeroed() {
 
 #[test]
 fn no_tag_fits_another_volume() {
-    let (one, files) = volume(true);
-    let (other, other_files) = volume(true);
+    let (one, files) = volume(Some(Integrity::NEW));
+    let (other, other_files) = volume(Some(Integrity::NEW));
     let mut tags = [0; 4096];
     files.tags.as_ref().unwrap().read_at(TAGS, &mut tags).unwrap();
     other_files.tags.as_ref().unwrap().write_at(TAGS, &tags).unwrap();

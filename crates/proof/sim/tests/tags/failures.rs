@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use strongroom_datastore::file::tags::TagsDisk;
-use strongroom_datastore::file::{Access, OpenVolume, Provisioning};
+use strongroom_datastore::file::{Access, Integrity, OpenVolume, Provisioning};
 use strongroom_io::{Disk, Io, IoError, Request, Sealed};
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::BLOCK_BYTES;
@@ -39,7 +39,7 @@ impl Subject {
     /// Blocks 0 to 15 are written, and flushed.
     fn new(provisioning: Provisioning) -> Self {
         let fs = SimFs::new(1);
-        create_volume(&fs, &kek(), SIZE, provisioning, true);
+        create_volume(&fs, &kek(), SIZE, provisioning, Some(Integrity::NEW));
         let mut subject = Self::open(fs);
         subject.queue.write(1, blocks(0, 16));
         subject.queue.flush();
@@ -269,7 +269,7 @@ fn a_write_whose_tags_find_no_room_is_not_begun() {
 fn a_client_that_goes_away_leaves_no_page_unwritten_and_no_flush_failing() {
     for seed in 0..40 {
         let (fs, kek) = (SimFs::new(seed), kek());
-        create_volume(&fs, &kek, 64 << 20, Provisioning::Thick, true);
+        create_volume(&fs, &kek, 64 << 20, Provisioning::Thick, Some(Integrity::NEW));
         let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
         let disk = tags_over(Arc::clone(&volume.disk) as Arc<dyn Disk<Sealed>>, &mut volume);
         let mut queue = Queue::on(&fs, &disk);
@@ -304,7 +304,7 @@ fn a_failed_write_does_not_come_back_when_the_volume_is_opened_again() {
     let mut failed = 0;
     for seed in 0..200 {
         let (fs, kek) = (SimFs::new(seed), kek());
-        create_volume(&fs, &kek, SIZE, Provisioning::Thin, false);
+        create_volume(&fs, &kek, SIZE, Provisioning::Thin, None);
         let volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
         let mut queue = Queue::on(&fs, &*volume.disk);
         if seed % 2 == 0 {

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rustix::fs::OFlags;
 use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::tags::{Layout, TagsFacts};
-use strongroom_datastore::file::{Access, Provisioning};
+use strongroom_datastore::file::{Access, Integrity, Provisioning};
 use strongroom_io::{IoError, Request};
 use strongroom_keys::{DescriptorKey, Kek};
 use strongroom_sim::SimFs;
@@ -26,7 +26,7 @@ const NONE: [u64; 0] = [];
 /// discarded.
 fn former(kek: &Kek, provisioning: Provisioning) -> SimFs {
     let fs = SimFs::new(1);
-    create_volume(&fs, kek, SIZE, provisioning, true);
+    create_volume(&fs, kek, SIZE, provisioning, Some(Integrity::HmacSha256Absence));
     let directory = Storage::open_directory(&fs, Path::new(PATH)).unwrap();
     let mut volume = open_volume(&fs, kek, Access::ReadWrite).unwrap();
     let (_, facts) = volume.tags.take().unwrap();

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::tags::TagsDisk;
-use strongroom_datastore::file::{Access, OpenVolume, Provisioning};
+use strongroom_datastore::file::{Access, Integrity, OpenVolume, Provisioning};
 use strongroom_io::{Disk, Done, Io, IoError, Reactor, Request, Sealed};
 use strongroom_keys::Kek;
 use strongroom_memory::BufferPool;
@@ -110,7 +110,7 @@ impl History {
     pub fn in_room_of(kek: &Kek, seed: u64, steps: usize, room_bytes: u64) -> Self {
         let random = StdRng::seed_from_u64(seed);
         let fs = SimFs::new(seed);
-        create_volume(&fs, kek, 520 * BLOCK_BYTES, Provisioning::Thin, true);
+        create_volume(&fs, kek, 520 * BLOCK_BYTES, Provisioning::Thin, Some(Integrity::NEW));
         let directory = Storage::open_directory(&fs, Path::new(PATH)).unwrap();
         let names = directory.names().unwrap();
         let taken: u64 = names.iter().map(|name| directory.allocated_bytes(name).unwrap()).sum();
@@ -127,7 +127,8 @@ impl History {
         let blocks = if seed.is_multiple_of(LARGE_EVERY) { 4100 } else { random.random_range(260..520) };
         let thin = random.random_ratio(3, 4);
         let provisioning = if thin { Provisioning::Thin } else { Provisioning::Thick };
-        create_volume(&fs, kek, blocks * BLOCK_BYTES, provisioning, integrity);
+        let algorithm = if seed.is_multiple_of(2) { Integrity::HmacSha256Absence } else { Integrity::NEW };
+        create_volume(&fs, kek, blocks * BLOCK_BYTES, provisioning, integrity.then_some(algorithm));
         // The other rules need the stage's queue to be the leaf's own.
         let skips = rule.map_or_else(|| random.random_ratio(1, 3), |rule| rule == Rule::SyncsSideBySide);
         fs.set_skips_overlapping_syncs(skips);

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use strongroom_datastore::file::{Access, Provisioning};
+use strongroom_datastore::file::{Access, Integrity, Provisioning};
 use strongroom_io::{Disk, Io, Sealed};
 use strongroom_memory::BufferPool;
 use strongroom_sim::SimFs;
@@ -19,7 +19,7 @@ const BYTES: u64 = 96 * BLOCK as u64;
 fn a_read_that_began_before_its_region_was_settled_is_no_false_alarm() {
     for seed in 0..300 {
         let (before, kek) = (SimFs::new(seed), kek());
-        create_volume(&before, &kek, BYTES, Provisioning::Thick, true);
+        create_volume(&before, &kek, BYTES, Provisioning::Thick, Some(Integrity::NEW));
         let mut volume = open_volume(&before, &kek, Access::ReadWrite).unwrap();
         let disk = tags_over(Arc::clone(&volume.disk) as Arc<dyn Disk<Sealed>>, &mut volume);
         let mut queue = Queue::on(&before, &disk);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use strongroom_datastore::file::Integrity;
 use strongroom_datastore::file::storage::{Storage, StoredFile};
 use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsTuning};
 use strongroom_datastore::file::*;
@@ -31,7 +32,13 @@ pub fn kek() -> Kek {
     KekSource::KeyFile {}.kek(&secret).unwrap()
 }
 
-pub fn create_volume(fs: &SimFs, kek: &Kek, bytes: u64, provisioning: Provisioning, integrity: bool) {
+pub fn create_volume(
+    fs: &SimFs,
+    kek: &Kek,
+    bytes: u64,
+    provisioning: Provisioning,
+    integrity: Option<Integrity>,
+) {
     let options = CreateOptions {
         size: VolumeSize::new(bytes).unwrap(),
         provisioning,

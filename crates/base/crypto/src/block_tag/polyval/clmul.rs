@@ -59,7 +59,7 @@ impl PolyvalKernel for Clmul {
 static POLYNOMIAL: Polynomial = Polynomial([1, 0xc200_0000_0000_0000]);
 
 #[repr(align(16))]
-struct Polynomial([u64; 2]);
+struct Polynomial(#[allow(dead_code, reason = "only the assembly reads it")] [u64; 2]);
 
 /// The offset of the power that the first block of a stride of `blocks` is multiplied by.
 const fn power(blocks: usize) -> usize {
