@@ -41,6 +41,17 @@ impl BlockTagAlgorithm {
     /// The fastest of this build.
     pub const FASTEST: Self = if crate::module::IS_FIPS_BUILD { Self::HmacSha256 } else { Self::PolyvalAes };
 
+    /// Refuses what this build does not compute.
+    ///
+    /// # Errors
+    /// [`CryptoError::OutsideModule`].
+    pub fn check_available(self) -> Result<(), CryptoError> {
+        match self {
+            Self::HmacSha256 => Ok(()),
+            Self::PolyvalAes => refuse_in_fips(polyval_aes::ALGORITHM),
+        }
+    }
+
     /// Length of a key.
     pub fn key_bytes(self) -> usize {
         match self {
@@ -67,10 +78,10 @@ impl BlockTagKey {
     /// [`CryptoError::KeyLength`], [`CryptoError::Secret`], [`CryptoError::Library`],
     /// [`CryptoError::OutsideModule`].
     pub fn new(algorithm: BlockTagAlgorithm, key: &SecretBytes) -> Result<Self, CryptoError> {
+        algorithm.check_available()?;
         Ok(Self(match algorithm {
             BlockTagAlgorithm::HmacSha256 => Keyed::HmacSha256(HmacKey::new(key)?),
             BlockTagAlgorithm::PolyvalAes => {
-                refuse_in_fips(polyval_aes::ALGORITHM)?;
                 Keyed::PolyvalAes(PolyvalAesKey::new(key, polyval::fastest())?)
             }
         }))

@@ -198,6 +198,8 @@ impl Opening<'_> {
                 Some(LogFacts { bytes, fill_bytes_min: file_system.fill_bytes_min, handed_over: false });
         }
         if let Some(integrity) = layer.integrity {
+            let available = integrity.algorithm().check_available();
+            available.map_err(|error| DatastoreError::Key { path: path.clone(), error: error.into() })?;
             let missing = DatastoreError::MissingTags { path: path.clone(), layer: id };
             let tags = self.lock(id, &tags_name(id, integrity), missing, "open the tags of")?;
             check_tags_length(path, layer, &*tags, descriptor)?;
