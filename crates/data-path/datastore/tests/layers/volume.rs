@@ -34,7 +34,7 @@ impl Volume {
             provisioning,
             protection: volume.protection(),
             log_bytes: Some(LOG_BYTES_MIN),
-            integrity: volume.kek.is_some().then_some(Integrity::NEW),
+            integrity: volume.kek.is_some().then_some(Integrity::HmacSha256Absence),
         };
         create(&volume.path, &options).unwrap();
         volume
