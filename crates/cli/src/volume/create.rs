@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use strongroom_datastore::file::{CreateOptions, DatastoreError, Integrity, Provisioning, create, describe};
 use strongroom_types::{VolumeSize, display_bytes};
@@ -43,6 +43,39 @@ pub struct CreateArguments {
     key: NewKeyArguments,
 }
 
+/// How the blocks of a volume are tagged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TagAlgorithm {
+    /// AES-256 of POLYVAL: the fastest
+    #[value(name = "polyval-aes-256")]
+    PolyvalAes,
+    /// Approved by FIPS, and the only one of a FIPS build
+    #[value(name = "hmac-sha256")]
+    HmacSha256,
+}
+
+/// Tags of blocks.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TagArguments {
+    /// Store a keyed tag for every block, so that reads detect a block that is damaged, misplaced
+    /// or replaced by an old one; takes 1/256 of the space, and time. Only for encrypted volumes
+    /// [default algorithm: the fastest]
+    #[arg(long, value_name = "ALGORITHM", num_args = 0..=1, require_equals = true)]
+    #[allow(clippy::option_option, reason = "clap: the option, and its value")]
+    integrity: Option<Option<TagAlgorithm>>,
+}
+
+impl TagArguments {
+    /// How blocks are to be tagged, if they are.
+    pub fn integrity(self) -> Option<Integrity> {
+        self.integrity.map(|algorithm| match algorithm {
+            None => Integrity::NEW,
+            Some(TagAlgorithm::PolyvalAes) => Integrity::PolyvalAesAbsence,
+            Some(TagAlgorithm::HmacSha256) => Integrity::HmacSha256Absence,
+        })
+    }
+}
+
 /// Provisioning, and integrity tags.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ProvisioningArguments {
@@ -51,10 +84,8 @@ pub struct ProvisioningArguments {
     #[arg(long)]
     thick: bool,
 
-    /// Store a keyed tag for every block, so that reads detect a block that is damaged, misplaced
-    /// or replaced by an old one; takes 1/256 of the space, and time. Only for encrypted volumes
-    #[arg(long)]
-    pub integrity: bool,
+    #[command(flatten)]
+    pub tags: TagArguments,
 }
 
 impl From<ProvisioningArguments> for Provisioning {
@@ -89,7 +120,7 @@ impl CreateArguments {
             provisioning: self.provisioning.into(),
             protection: key.protection(),
             log_bytes: None,
-            integrity: self.provisioning.integrity.then_some(Integrity::NEW),
+            integrity: self.provisioning.tags.integrity(),
         };
         create(&self.path, &options)?;
         output.answer(&Created(VolumeFacts::from(&describe(&self.path)?)))

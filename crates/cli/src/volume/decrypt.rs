@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use strongroom_datastore::file::NewTags;
 use strongroom_jobs::reencrypt::NewSeal;
 use strongroom_worker::Throttle;
 
@@ -43,7 +44,7 @@ impl DecryptArguments {
         let command = Reencryption {
             path: &self.path,
             to: NewSeal::Clear,
-            integrity: false,
+            tags: NewTags::None,
             throttle: Throttle::default(),
             key: &self.key,
             freshness: self.freshness,

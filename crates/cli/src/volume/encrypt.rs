@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use strongroom_datastore::file::NewTags;
 use strongroom_jobs::reencrypt::NewSeal;
 use strongroom_worker::Throttle;
 
+use super::create::TagArguments;
 use super::open::{FreshnessArguments, LockArguments};
 use super::reencrypt::Reencryption;
 use super::rekey::TargetArguments;
@@ -29,9 +31,8 @@ pub struct EncryptArguments {
     /// Path of the volume
     path: PathBuf,
 
-    /// Store a keyed tag for every block, as `volume create --integrity` does
-    #[arg(long)]
-    integrity: bool,
+    #[command(flatten)]
+    tags: TagArguments,
 
     #[command(flatten)]
     target: TargetArguments,
@@ -54,7 +55,7 @@ impl EncryptArguments {
         let command = Reencryption {
             path: &self.path,
             to: NewSeal::FirstKek(&source),
-            integrity: self.integrity,
+            tags: self.tags.integrity().map_or(NewTags::Kept, NewTags::By),
             throttle: Throttle::default(),
             key: &self.key,
             freshness: self.freshness,

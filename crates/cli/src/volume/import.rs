@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{
-    Access, CreateOptions, DatastoreError, Integrity, OpenOptions, describe, open,
-};
+use strongroom_datastore::file::{Access, CreateOptions, DatastoreError, OpenOptions, describe, open};
 use strongroom_files::FileError;
 use strongroom_images::{ImageError, ImageSource};
 use strongroom_processes::Signals;
@@ -88,7 +86,7 @@ impl ImportArguments {
             provisioning: self.provisioning.into(),
             protection: key.protection(),
             log_bytes: None,
-            integrity: self.provisioning.integrity.then_some(Integrity::NEW),
+            integrity: self.provisioning.tags.integrity(),
         };
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let staged = StagedVolume::create(&self.path, &options)?;

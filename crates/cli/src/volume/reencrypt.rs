@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
+use strongroom_datastore::file::NewTags;
 use strongroom_jobs::JobError;
 use strongroom_jobs::reencrypt::{NewSeal, Reencrypt, ReencryptedVolume};
 use strongroom_processes::Signals;
@@ -21,8 +22,8 @@ use crate::progress::Meter;
 pub struct Reencryption<'a> {
     pub path: &'a Path,
     pub to: NewSeal<'a>,
-    /// Whether a clear volume that is encrypted gets tags.
-    pub integrity: bool,
+    /// How the rewritten layers are tagged.
+    pub tags: NewTags,
     /// How the job shares the machine with the clients of an exposed volume.
     pub throttle: Throttle,
     pub key: &'a KeyArguments,
@@ -95,7 +96,7 @@ impl Reencryption<'_> {
             home: &home,
             path: self.path,
             to: self.to,
-            integrity: self.integrity,
+            tags: self.tags,
             keyring: &*keyring,
             present: self.key,
             freshness: self.freshness.into(),

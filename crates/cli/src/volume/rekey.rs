@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_datastore::file::NewTags;
 use strongroom_jobs::reencrypt::NewSeal;
 use strongroom_jobs::rekey::{Rekey, Rekeyed, RekeyedVolume, ReplacedKek, Volumes};
 use strongroom_jobs::{FailedVolume, KeyRefusal, NewKeySource};
@@ -16,6 +17,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_processes::Signals;
 use strongroom_worker::Throttle;
 
+use super::create::TagArguments;
 use super::open::{FreshnessArguments, LockArguments};
 use super::reencrypt::Reencryption;
 use super::snapshot::parse_rate;
@@ -40,7 +42,8 @@ the datastore needs room for the largest layer once more. If the command is inte
 again to continue; --cancel leaves a volume that is not exposed under the key that it had. Without a new key \
 (--to-...) the new data keys are under the present one, which still opens old data keys in old copies of \
 the descriptor. With one, no data key is ever under both, and until the volume is done it does not open. \
-An exposed volume gets its new key first, and is used meanwhile: the job works half of the time.
+An exposed volume gets its new key first, and is used meanwhile: the job works half of the time. \
+With --integrity the rewritten volume has tags of that algorithm, without them with --no-integrity.
 
 Examples:
   strongroom volume rekey --kek ./ds/vm1 --to-key-provider corp
@@ -68,6 +71,13 @@ pub struct RekeyArguments {
     /// The most bytes per second that --data writes while the volume is exposed, as in 50M
     #[arg(long, value_name = "SIZE", value_parser = parse_rate, requires = "data")]
     rate: Option<u64>,
+
+    #[command(flatten)]
+    tags: TagArguments,
+
+    /// Rewrite the volume without tags
+    #[arg(long, requires = "data", conflicts_with = "integrity")]
+    no_integrity: bool,
 
     /// End a --data that was interrupted, and leave the volume under the key that it had
     #[arg(long, requires = "data")]
@@ -147,6 +157,11 @@ impl RekeyArguments {
         if !volumes.is_one() && self.freshness.are_given() {
             return Err(CliError::Usage("--least-generation and --expect-kek are of one volume".to_owned()));
         }
+        if self.tags.integrity().is_some() {
+            return Err(CliError::Usage(
+                "--integrity goes with --data, which rewrites the volume".to_owned(),
+            ));
+        }
         let ask = || Ok(self.target.passphrase()?);
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let job = Rekey {
@@ -173,6 +188,14 @@ impl RekeyArguments {
         Ok(if finished { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
+    fn new_tags(&self) -> NewTags {
+        match self.tags.integrity() {
+            _ if self.no_integrity => NewTags::None,
+            Some(integrity) => NewTags::By(integrity),
+            None => NewTags::Kept,
+        }
+    }
+
     /// Gives one volume other data keys.
     fn reencrypt(&self, output: &Output) -> Result<(), CliError> {
         let [path] = self.paths.as_slice() else {
@@ -183,7 +206,7 @@ impl RekeyArguments {
         let command = Reencryption {
             path,
             to: if self.target.are_given() { NewSeal::NewKek(&source) } else { NewSeal::SameKek },
-            integrity: false,
+            tags: self.new_tags(),
             throttle: Throttle { bytes_per_second: self.rate, ..Throttle::default() },
             key: &self.key,
             freshness: self.freshness,

@@ -738,7 +738,7 @@ mod tests {
             let options = ReencryptOptions {
                 from: old.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted),
                 to: new.as_ref().map_or(Protection::Unencrypted, Protection::Encrypted),
-                integrity: self.names.is_multiple_of(2),
+                tags: if self.names.is_multiple_of(2) { NewTags::By(Integrity::NEW) } else { NewTags::Kept },
                 lock_wait: LOCK_WAIT,
                 least_generation: 0,
             };
@@ -1098,7 +1098,7 @@ mod tests {
         let options = ReencryptOptions {
             from: life.protection(),
             to: life.protection(),
-            integrity: false,
+            tags: NewTags::Kept,
             lock_wait: LOCK_WAIT,
             least_generation: 0,
         };

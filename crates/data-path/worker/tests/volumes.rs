@@ -47,7 +47,13 @@ impl Volume {
         let volume = Self { path, kek };
         let size = VolumeSize::new(bytes).unwrap();
         let protection = volume.protection();
-        let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity: integrity.then_some(Integrity::NEW) };
+        let options = CreateOptions {
+            size,
+            provisioning,
+            protection,
+            log_bytes: None,
+            integrity: integrity.then_some(Integrity::NEW),
+        };
         create(&volume.path, &options).unwrap();
         volume
     }

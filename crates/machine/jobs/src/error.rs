@@ -141,7 +141,7 @@ pub enum JobError {
     },
     /// A volume that must not be exposed.
     #[error(
-        "{path} is exposed, and its encryption is neither made nor removed meanwhile; stop that first, and call again"
+        "{path} is exposed, and neither encryption nor tags are made or removed meanwhile; stop that first, and call again"
     )]
     Exposed {
         /// The volume.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use strongroom_datastore::file::{
-    DatastoreError, Descriptor, KekRecord, Protection, ReencryptOptions, cancel_reencryption, describe,
+    DatastoreError, Descriptor, KekRecord, NewTags, Protection, ReencryptOptions, cancel_reencryption,
+    describe,
 };
 use strongroom_keys::{Kek, KekSource, Keyring};
 use strongroom_types::KekId;
@@ -67,8 +68,8 @@ pub struct Reencrypt<'a> {
     pub path: &'a Path,
     /// What it will be under.
     pub to: NewSeal<'a>,
-    /// Whether a clear volume that is encrypted gets tags.
-    pub integrity: bool,
+    /// How the rewritten layers are tagged.
+    pub tags: NewTags,
     /// Whatever reaches the key providers.
     pub keyring: &'a dyn Keyring,
     /// Where its present key comes from.
@@ -126,6 +127,10 @@ impl Reencrypt<'_> {
         report: &mut dyn FnMut(ReencryptProgress),
     ) -> Result<ReencryptedVolume, JobError> {
         let descriptor = self.described()?;
+        // A served volume's new top is tagged as the layer below it.
+        if self.tags != NewTags::Kept && Client::connect(self.path)?.is_some() {
+            return Err(JobError::Exposed { path: self.path.to_owned() });
+        }
         match (self.to, State::of(&descriptor)) {
             (NewSeal::SameKek | NewSeal::NewKek(_), State::Clear) => {
                 Err(DatastoreError::NotEncrypted { path: self.path.to_owned() }.into())
@@ -266,7 +271,7 @@ impl Reencrypt<'_> {
         ReencryptOptions {
             from: protection(ends.from),
             to: protection(ends.to),
-            integrity: self.integrity,
+            tags: self.tags,
             lock_wait: self.lock_wait,
             least_generation: self.freshness.least_generation,
         }

@@ -14,6 +14,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::OFlags;
 use strongroom_crypto::xts::{UnitSize, Xts, XtsSession};
+use strongroom_datastore::file::NewTags;
 use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::*;
 use strongroom_io::EventLoop;
@@ -58,7 +59,7 @@ impl Change<'_> {
         ReencryptOptions {
             from: protection(self.from),
             to: protection(self.to),
-            integrity: true,
+            tags: NewTags::By(Integrity::NEW),
             lock_wait: Duration::ZERO,
             least_generation: 0,
         }

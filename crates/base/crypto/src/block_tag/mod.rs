@@ -81,9 +81,7 @@ impl BlockTagKey {
         algorithm.check_available()?;
         Ok(Self(match algorithm {
             BlockTagAlgorithm::HmacSha256 => Keyed::HmacSha256(HmacKey::new(key)?),
-            BlockTagAlgorithm::PolyvalAes => {
-                Keyed::PolyvalAes(PolyvalAesKey::new(key, polyval::fastest())?)
-            }
+            BlockTagAlgorithm::PolyvalAes => Keyed::PolyvalAes(PolyvalAesKey::new(key, polyval::fastest())?),
         }))
     }
 

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
-    DatastoreError, DescribedVolume, Descriptor, Protection, ReencryptOptions, authenticated_between_keks,
-    cancel_reencryption, describe, whole_to_reencrypt,
+    DatastoreError, DescribedVolume, Descriptor, NewTags, Protection, ReencryptOptions,
+    authenticated_between_keks, cancel_reencryption, describe, whole_to_reencrypt,
 };
 use strongroom_host::protocol::{Problem, Progress, ProgressUnit};
 use strongroom_keys::Kek;
@@ -134,7 +134,7 @@ impl Rewriting<'_> {
     fn options(&self) -> ReencryptOptions<'_> {
         let Self { from, to, lock_wait, least_generation, .. } = *self;
         let (from, to) = (Protection::Encrypted(from), Protection::Encrypted(to));
-        ReencryptOptions { from, to, integrity: false, lock_wait, least_generation }
+        ReencryptOptions { from, to, tags: NewTags::Kept, lock_wait, least_generation }
     }
 
     fn problem_of(&self, error: MergeError) -> Problem {

@@ -21,6 +21,7 @@ use super::directory::{VolumeDirectory, layer_of_name, log_name, system};
 use super::disk::LockedLayer;
 use super::error::DatastoreError;
 use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
+use super::reencrypt::Reencrypting;
 use super::sidecar_pages::{self, Found};
 use super::storage::{HOST, Storage};
 use super::tags::TagKeys;
@@ -214,7 +215,10 @@ pub(super) fn with_a_layer(
         Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, size) }),
         Provisioning::Thick => None,
     };
-    let integrity = parent.integrity.map(Integrity::renewed);
+    let integrity = match descriptor.reencrypting {
+        Some(Reencrypting::Encrypted { integrity, .. }) => integrity,
+        _ => parent.integrity.map(Integrity::renewed),
+    };
     if let Some(old) = layered.layers.iter_mut().find(|layer| layer.id == descriptor.top) {
         old.size_bytes = Some(descriptor.size_bytes);
         old.closing = old_top == OldTop::Closing;

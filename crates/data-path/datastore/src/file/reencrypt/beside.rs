@@ -19,7 +19,9 @@ use strongroom_keys::Kek;
 use strongroom_types::LayerId;
 
 use super::rewriter::{Rewriter, epoch_in_place_of};
-use super::{OpenRewrite, ReencryptOptions, Reencrypting, finished, marked, refuse_without_room, replaced};
+use super::{
+    NewTags, OpenRewrite, ReencryptOptions, Reencrypting, finished, marked, refuse_without_room, replaced,
+};
 use crate::file::add_layer::{remove_layers, remove_leftovers};
 use crate::file::descriptor::{Descriptor, LayerRecord};
 use crate::file::directory::VolumeDirectory;
@@ -79,7 +81,7 @@ impl VolumeHead {
         if has_next || matches!(self.descriptor.reencrypting, Some(Reencrypting::Clear {})) {
             return Err(DatastoreError::Reencrypting { path: path.clone() });
         }
-        let marked = marked(path, &self.descriptor, protection, false)?;
+        let marked = marked(path, &self.descriptor, protection, NewTags::Kept)?;
         if marked == self.descriptor {
             return Ok(());
         }
@@ -202,7 +204,7 @@ impl VolumeHead {
         ReencryptOptions {
             from: Protection::Encrypted(kek),
             to: Protection::Encrypted(kek),
-            integrity: false,
+            tags: NewTags::Kept,
             lock_wait: Duration::ZERO,
             least_generation: self.descriptor.generation,
         }

@@ -54,7 +54,7 @@ pub fn begin_reencryption_on<'a>(
     }
     refuse_unclosed(path, &job.head.descriptor)?;
     job.complete_top()?;
-    let marked = marked(path, &job.head.descriptor, options.to, options.integrity)?;
+    let marked = marked(path, &job.head.descriptor, options.to, options.tags)?;
     refuse_without_room(&job.head.directory, &marked)?;
     if marked != job.head.descriptor {
         job.head.replace_descriptor(marked, &options.keks())?;

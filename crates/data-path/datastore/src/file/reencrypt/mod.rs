@@ -97,6 +97,18 @@ impl Descriptor {
     }
 }
 
+/// How rewritten layers are tagged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NewTags {
+    /// As before: a clear volume that is encrypted gets no tags.
+    #[default]
+    Kept,
+    /// So.
+    By(Integrity),
+    /// Not at all.
+    None,
+}
+
 /// Options of [`begin_reencryption`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReencryptOptions<'a> {
@@ -105,8 +117,8 @@ pub struct ReencryptOptions<'a> {
     /// What it will be under, freshly fetched from its source, so that nothing is sealed under a
     /// key that cannot be fetched again. The same KEK means new DEKs under it.
     pub to: Protection<'a>,
-    /// Whether a clear volume that is encrypted gets tags. Another volume keeps what it has.
-    pub integrity: bool,
+    /// How the rewritten layers are tagged.
+    pub tags: NewTags,
     /// How long to wait for the process that holds the volume.
     pub lock_wait: Duration,
     /// The least descriptor generation that the caller knows to exist; 0 accepts any.
@@ -250,13 +262,12 @@ impl Drop for RewrittenLayer {
     }
 }
 
-/// The descriptor with the mark of a job. One that has it already does not change. `integrity` says
-/// whether a clear volume gets tags.
+/// The descriptor with the mark of a job. One that has it already does not change.
 fn marked(
     path: &Path,
     descriptor: &Descriptor,
     to: Protection<'_>,
-    integrity: bool,
+    tags: NewTags,
 ) -> Result<Descriptor, DatastoreError> {
     let mut marked = descriptor.clone();
     match to {
@@ -284,11 +295,14 @@ fn marked(
             let first_epoch = encryption.next_epoch;
             let after = first_epoch.number().checked_add(marked.layers.len() as u32);
             encryption.next_epoch = after.and_then(KeyEpoch::new).ok_or_else(|| no_epoch_left(path))?;
-            let is_clear = descriptor.layers.iter().all(|layer| layer.epochs.is_empty());
-            // That of the newest layer which has tags: some layers may be older than their volume's.
-            let present = descriptor.layers.iter().rev().find_map(|layer| layer.integrity);
-            let new = (is_clear && integrity).then_some(Integrity::NEW);
-            let integrity = present.map(Integrity::renewed).or(new);
+            let integrity = match tags {
+                NewTags::Kept => {
+                    let newest = descriptor.layers.iter().rev().find_map(|layer| layer.integrity);
+                    newest.map(Integrity::renewed)
+                }
+                NewTags::By(integrity) => Some(integrity.renewed()),
+                NewTags::None => None,
+            };
             marked.reencrypting = Some(Reencrypting::Encrypted { first_epoch, integrity });
         }
     }
