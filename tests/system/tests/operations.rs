@@ -73,6 +73,7 @@ const DEEDS: &[Deed] = &[
     deed("vm disk import web1 disk1 image.raw --format raw", &[]),
     deed("disk bind data1 web1", &["disk unbind web1/disk2"]),
     deed("disk unbind web1/disk1 --name data2", &["disk bind data2 web1"]),
+    deed("disk clone web1/disk1 data3", &["disk delete data3 --yes"]),
     deed(
         "disk clone web1/disk1 data3 --linked",
         &["disk delete data3 --yes", "vm snapshot delete web1 clone-data3 --yes"],

@@ -200,3 +200,63 @@ fn a_linked_clone_is_made_or_not_whoever_is_killed() {
     drop(console);
     serving.runs("vm stop web3 --force");
 }
+
+/// The names of a VM's snapshots.
+fn snapshots(serving: &Serving<'_>, vm: &str) -> Vec<Value> {
+    let listed = serving.json(&format!("vm snapshot list {vm}"));
+    listed["items"].as_array().unwrap().iter().map(|one| one["name"].clone()).collect()
+}
+
+/// Whether a task is not over, or nobody says so.
+fn tasks_are_open(serving: &Serving<'_>) -> bool {
+    let Ok(listed) = serving.answer("task list") else { return true };
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    listed["items"].as_array().unwrap().iter().any(|task| task["state"] == "running")
+}
+
+#[test]
+fn a_copy_of_a_vm_that_runs_leaves_no_snapshot_whoever_is_killed() {
+    let scratch = Scratch::new();
+    let serving = with_vm(&scratch, "web1", "--machine pc");
+    let _place = serving.take_place();
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write("vdb", "first"));
+    serving.runs("vm clone web1 web2");
+    assert_eq!(snapshots(&serving, "web1"), Vec::<Value>::new());
+    console.session.run(&write("vdb", "second"));
+    drop(console);
+
+    let supervisor = || serving.processes_of(&id)[0];
+    let host = || serving.process(&["serve", "--role host"]);
+    let control = || serving.process(&["serve", "--role control"]);
+    let everybody: [&dyn Fn() -> rustix::process::Pid; 3] = [&supervisor, &host, &control];
+    for (round, victim) in everybody.iter().enumerate() {
+        serving.runs("vm clone web1 web3 --no-wait");
+        kill_process(victim(), Signal::KILL).unwrap();
+        let until = Instant::now() + ENDS_WITHIN;
+        while tasks_are_open(&serving) {
+            assert!(Instant::now() < until, "round {round}: the task goes on");
+        }
+        drop(serving.console_when_taken_over("web1", &id));
+        assert_eq!(snapshots(&serving, "web1"), Vec::<Value>::new(), "round {round}");
+        let listed = serving.json("vm list");
+        if listed["items"].as_array().unwrap().iter().any(|vm| vm["name"] == "web3") {
+            serving.runs("vm delete web3 --yes");
+        }
+    }
+    // The layer of the snapshot is merged while the guest runs, and loses nothing.
+    let mut console = serving.console_when_taken_over("web1", &id);
+    assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-second")));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    serving.runs("vm check web2 --data");
+    serving.runs("vm start web2");
+    let mut console = serving.console("web2");
+    console.wait_until_ready();
+    assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-first")));
+    drop(console);
+    serving.runs("vm stop web2 --force");
+}

@@ -359,8 +359,6 @@ fn a_clone_has_what_its_origin_had_under_a_key_of_its_own() {
     let mut console = serving.console("web1");
     console.wait_until_ready();
     console.session.run(&write("vdb", "first"));
-    let refused = serving.is_refused("vm clone web1 web2");
-    assert!(refused.contains("vm snapshot create web1"), "{refused}");
     serving.runs("vm snapshot create web1 first");
     console.session.run(&write("vdb", "second"));
     // Its origin runs and goes on writing.

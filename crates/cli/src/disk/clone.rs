@@ -14,7 +14,8 @@ use crate::vm::SealingArguments;
 #[derive(Debug, Args)]
 #[command(
     after_help = "The new disk has a key of its own. The content is copied, or with --linked shared: the new disk then begins with the \
-files of a snapshot, and takes no space and no time at first. A disk of a VM that runs is cloned from a snapshot, or linked.
+files of a snapshot, and takes no space and no time at first. Of a disk of a VM that runs, a snapshot is copied, which is made for that \
+and deleted afterwards.
 
 Examples:
   strongroom disk clone data1 data2
@@ -29,8 +30,7 @@ pub struct CloneArguments {
     /// Name of the new disk
     name: Name,
 
-    /// Name or id of the snapshot to clone [default: the present content of a disk that is not in
-    /// use; with --linked, a snapshot that is made for the clone]
+    /// Name or id of the snapshot to clone [default: the present content]
     #[arg(long, value_name = "SNAPSHOT", value_parser = parse_reference)]
     snapshot: Option<Reference>,
 

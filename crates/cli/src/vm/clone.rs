@@ -15,11 +15,13 @@ use crate::output::Output;
 #[command(
     after_help = "The clone has the hardware of the VM and everything on its disks, copied and encrypted under a key of its own. Its network \
 addresses, its id and its TPM are its own; its seed for cloud-init is empty (`strongroom vm seed`). The consoles' records and dumps are \
-not copied. A VM that runs is cloned from a snapshot. If the copy fails or is cancelled, nothing of the clone is left.
+not copied, nor is the memory of a suspended VM. Of a VM that runs, a snapshot is copied, which is made for that and deleted \
+afterwards; it goes on writing meanwhile. With --quiesce, the guest agent freezes the guest's file systems while that snapshot is made. \
+If the copy fails or is cancelled, nothing is left of the clone and of that snapshot.
 
 A linked clone copies nothing: its disks begin with the files of a snapshot, which the VM and all its clones share, each under its own \
-key. Writes go to the clone alone. It takes no space and no time at first, and the VM is not deleted before it. With --quiesce, the guest \
-agent of a VM that runs freezes the guest's file systems while the snapshot for the clone is made.
+key. Writes go to the clone alone. It takes no space and no time at first, and the VM is not deleted before it. The snapshot that is \
+made for it stays.
 
 A copy can be stored otherwise than its origin: --encrypt makes an encrypted VM of one that is not, and --unencrypted the reverse, \
 which the event log has. Nothing of the origin changes.
@@ -37,8 +39,8 @@ pub struct CloneArguments {
     /// Name of the new VM
     name: Name,
 
-    /// Name or id of the snapshot to clone [default: the present content of the VM, which must be
-    /// off; with --linked, a snapshot that is made for the clone; of a template, its snapshot]
+    /// Name or id of the snapshot to clone [default: the present content of the VM; of a template,
+    /// its snapshot]
     #[arg(long, value_name = "SNAPSHOT")]
     snapshot: Option<String>,
 

@@ -437,7 +437,8 @@ pub struct CloneVolume {
     pub volume: Reference,
     /// The name of the new volume.
     pub name: Name,
-    /// The snapshot whose content it gets, by name or id.
+    /// The snapshot whose content it gets, by name or id. Without one, it gets the present content:
+    /// of a VM that runs, the task makes a snapshot, which it deletes when everything is copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Reference>,
     /// A datastore of the same host, by name or id; the default is that of the origin.

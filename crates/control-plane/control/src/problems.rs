@@ -134,7 +134,7 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "kernel_too_large" => ErrorCode::Invalid,
         "no_such_vm" | "no_such_disk" | "no_such_dump" | "no_such_snapshot" | "not_a_volume"
         | "no_snapshot" => ErrorCode::NotFound,
-        "busy" | "too_late" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
+        "busy" | "merging" | "too_late" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
         "not_running"
         | "not_ready"
         | "already_running"

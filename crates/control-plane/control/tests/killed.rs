@@ -24,6 +24,8 @@ enum Act {
     Create(usize, bool),
     /// A linked clone of the first one, with the name of the second one.
     Link(usize, usize),
+    /// A copy of the first one, likewise.
+    Copy(usize, usize),
     Start(usize),
     Stop(usize),
     Restart(usize),
@@ -42,6 +44,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => (vm.clone(), any::<bool>()).prop_map(|(vm, sealed)| Act::Create(vm, sealed)),
         3 => (vm.clone(), vm.clone()).prop_map(|(of, vm)| Act::Link(of, vm)),
+        2 => (vm.clone(), vm.clone()).prop_map(|(of, vm)| Act::Copy(of, vm)),
         4 => vm.clone().prop_map(Act::Start),
         2 => vm.clone().prop_map(Act::Stop),
         1 => vm.clone().prop_map(Act::Restart),
@@ -60,8 +63,8 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
     let stop = StopVm { force: false, timeout_s: Some(5) };
     Some(match act {
         Act::Create(vm, sealed) => control.create_vm(by, &create(NAMES[vm], sealed)),
-        Act::Link(of, vm) => {
-            let (name, linked) = (Name::new(NAMES[vm]).unwrap(), true);
+        Act::Link(of, vm) | Act::Copy(of, vm) => {
+            let (name, linked) = (Name::new(NAMES[vm]).unwrap(), matches!(act, Act::Link(..)));
             control.clone_vm(
                 by,
                 NAMES[of],
@@ -126,7 +129,7 @@ fn expected(model: &mut BTreeMap<usize, Vm>, act: Act) -> Option<Result<(), Erro
             Some(Unregistered) => Ok(()),
             Some(_) => Err(ErrorCode::NameTaken),
         },
-        Act::Link(of, vm) => match model.get(&vm) {
+        Act::Link(of, vm) | Act::Copy(of, vm) => match model.get(&vm) {
             Some(Off | On | Paused) => Err(ErrorCode::NameTaken),
             // If its directory still exists, the task fails.
             None | Some(Unregistered) => registered(model, of).map(|_| {
@@ -258,6 +261,11 @@ fn check(site: &Site, control: &Control) {
     assert_eq!(owners.len(), made, "two keys for one VM");
 }
 
+/// The number of the snapshots of all VMs, at their host.
+fn snapshots_of(site: &Site) -> usize {
+    site.host.lock().vms.values().map(|vm| vm.snapshots.list.len()).sum()
+}
+
 fn state_of(site: &Site, control: &Control) -> BTreeMap<usize, Vm> {
     let index = control.inventory.read();
     let inside = site.host.lock();
@@ -295,13 +303,14 @@ fn run(acts: &[Act], kills: Vec<u16>) -> usize {
         // The limit of automatic restarts is not tested here.
         site.pass(std::time::Duration::from_secs(1200));
         let expected = expected(&mut model, *act);
+        let snapshots = snapshots_of(&site);
         let answer = killer.ask(&caller(number as u64), *act);
         match (expected, answer) {
             (Some(Ok(())), Some(Ok(task))) => {
                 killer.rest();
                 let task = killer.control.show_task(task.id).unwrap();
-                let in_the_way =
-                    matches!(act, Act::Create(vm, _) | Act::Link(_, vm) if model[vm] == Vm::Unregistered);
+                let in_the_way = matches!(act, Act::Create(vm, _) | Act::Link(_, vm) | Act::Copy(_, vm)
+                    if model[vm] == Vm::Unregistered);
                 let state = if in_the_way { TaskState::Failed } else { TaskState::Done };
                 assert_eq!(task.state, state, "{act:?}: {task:?}");
             }
@@ -311,6 +320,9 @@ fn run(acts: &[Act], kills: Vec<u16>) -> usize {
         }
         killer.rest();
         check(&site, &killer.control);
+        if matches!(act, Act::Copy(..)) {
+            assert_eq!(snapshots_of(&site), snapshots, "a copy leaves no snapshot");
+        }
         assert_eq!(state_of(&site, &killer.control), model, "after {act:?}");
     }
     killer.killed
@@ -342,6 +354,7 @@ fn there_is_no_moment_at_which_a_kill_does_harm() {
         Act::Create(0, true),
         Act::Start(0),
         Act::Link(0, 1),
+        Act::Copy(0, 2),
         Act::Restart(0),
         Act::PowerFails,
         Act::Stop(0),

@@ -76,8 +76,8 @@ pub struct CreateVm {
 pub struct CloneVm {
     /// The name of the new VM.
     pub name: Name,
-    /// The snapshot whose content it gets, by name or id. Without one, the VM must be off, unless
-    /// the clone is linked.
+    /// The snapshot whose content it gets, by name or id. Without one, it gets the present content:
+    /// of a VM that runs, the task makes a snapshot, which it deletes when everything is copied.
     #[schema(max_length = 63)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
@@ -90,7 +90,7 @@ pub struct CloneVm {
     #[serde(default, skip_serializing_if = "is_not")]
     pub linked: bool,
     /// Has the agent in a guest that runs freeze the guest's file systems while that snapshot is
-    /// made, for which it has so many seconds; only if one is made.
+    /// made, for which it has so many seconds; not with `snapshot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiesce_within_s: Option<QuiesceWithin>,
     /// Whether it is encrypted; as its origin without. Only for a copy.

@@ -25,6 +25,7 @@ use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::keys::KeyProblem;
 use crate::problems;
+pub(super) use crate::records::TaskEnd as End;
 use crate::records::{
     CloneOf, DiskSealing, ObservedRecord, ScheduleRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work,
 };
@@ -47,13 +48,6 @@ pub(super) struct Step<'a> {
     pub(super) seat: &'a HostSeat,
 }
 
-/// How a task ends.
-pub(super) enum End {
-    Done,
-    Failed(Problem),
-    Cancelled,
-}
-
 impl Control {
     /// Advances a task by one step.
     ///
@@ -70,6 +64,9 @@ impl Control {
             self.set_progress(id, None);
             return Ok(Next::Over);
         }
+        if let Work::DropSnapshot { end, failures } = &task.work {
+            return self.drop_temporary(&task, end, *failures);
+        }
         let Some(vm) = vm.filter(|vm| vm.task == Some(id)) else {
             // Its VM is gone, or another task has taken it over. Neither happens while a task works
             // on a VM, but a restored store may be in such a state.
@@ -85,6 +82,7 @@ impl Control {
         };
         let step = Step { task, vm, seat };
         match &step.task.work {
+            Work::DropSnapshot { end, failures } => self.drop_temporary(&step.task, end, *failures),
             Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
             Work::Create { fill, from } => self.create(&step, fill, from.as_ref()),
             Work::AwaitImage { fill, until_unix_ms, whole } => {
@@ -171,7 +169,15 @@ impl Control {
         match operated {
             Operated::Pending(next) => Ok(next),
             Operated::Done(outcome) => self.created(step, outcome, fill),
-            Operated::Failed(problem) => self.drop_unmade(step, Some(problem)),
+            Operated::Failed(problem) => match from.and_then(|from| from.after(&problem)) {
+                // Layers of its origin are being merged, for example.
+                Some(from) if !step.task.task.cancelling => {
+                    let work = Work::Create { fill: fill.to_vec(), from: Some(from) };
+                    self.turn(step, work, VmRecord::clone(&step.vm.record))?;
+                    Ok(Next::Wait(RETRY_PAUSE))
+                }
+                _ => self.drop_unmade(step, Some(problem)),
+            },
             Operated::Cancelled => self.drop_unmade(step, None),
             Operated::Forgotten if step.task.operation.is_none() => self.drop_unmade(step, None),
             // The host may have made it before it forgot the operation.
@@ -589,8 +595,15 @@ impl Control {
         self.end_task(&step.task, draft.replace(&step.vm, &free), end)
     }
 
-    fn end_task(&self, task: &Row<TaskRecord>, draft: Draft, end: End) -> Result<Next, Failure> {
-        let draft = self.release_origin(task, draft);
+    pub(super) fn end_task(&self, task: &Row<TaskRecord>, draft: Draft, end: End) -> Result<Next, Failure> {
+        if task.temporary_made().is_some() {
+            return self.owe_temporary(task, draft, end);
+        }
+        self.end_now(task, self.release_origin(task, draft), end)
+    }
+
+    /// Ends the task, whose temporary snapshot is gone or was never made.
+    pub(super) fn end_now(&self, task: &Row<TaskRecord>, draft: Draft, end: End) -> Result<Next, Failure> {
         let mut record = TaskRecord::clone(&task.record);
         let (kind, object) = (record.task.kind, record.task.object.clone());
         let (state, word, message) = match end {
@@ -613,7 +626,7 @@ impl Control {
         let id = record.task.id;
         self.inventory.commit(draft.replace(task, &record).event(word, &object, message, Some(id)))?;
         self.set_progress(id, None);
-        if let Some(vm) = task.vm {
+        for vm in task.vm.into_iter().chain(task.temporary.as_ref().map(|temporary| temporary.vm)) {
             self.hasten_schedule(vm);
         }
         Ok(Next::Over)

@@ -5,10 +5,15 @@
 //! has its name. The volumes of a linked clone share the layers of a snapshot instead:
 //!
 //! ```text
-//! the clone's key -> the origin's new snapshot, unless one was named -> the clone's volumes
+//! linked      the clone's key -> the origin's new snapshot, unless one was named -> the clone's volumes
+//! of a VM     the clone's key -> the origin's temporary snapshot -> the clone's volumes, copied -> the clone is there
+//!   that runs                        `-> what fails is taken back --------------------------------> or is not
+//!                                                                             -> the temporary snapshot is deleted
 //! ```
 //!
-//! The task works on the origin, too, until it has the snapshot.
+//! The task works on the origin, too, until it has the snapshot, and again while it deletes it.
+//! Between the two, other tasks may. Whoever is killed, the task has the snapshot's id from the
+//! beginning, and does not end while its host reports it: [`super::temporary`].
 
 use std::path::Path;
 
@@ -29,11 +34,11 @@ use super::operate::Operated;
 use super::place::provider_of;
 use super::snapshots::{check_quiesce, free_name, snapshot_in, snapshots_of, told_problem};
 use super::volume_changes::name_is_free;
-use super::wishes::{Caller, idle_vm, state, volumes_settled};
+use super::wishes::{Caller, idle_vm, volumes_settled};
 use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::problems;
-use crate::records::{CloneOf, DiskRecord, DiskSealing, TaskRecord, VmRecord, Work};
+use crate::records::{CloneOf, DiskRecord, DiskSealing, TaskRecord, TemporarySnapshot, VmRecord, Work};
 
 /// What a clone begins with.
 pub(super) struct CloneWish<'a> {
@@ -137,11 +142,27 @@ impl CloneWish<'_> {
 pub(super) struct CloneContent {
     pub(super) snapshot: Option<SnapshotId>,
     pub(super) new_snapshot: Option<NewVmSnapshot>,
+    linked: bool,
+}
+
+impl CloneContent {
+    /// The work of a task that makes the clone of this VM, with the snapshot that it deletes when
+    /// everything is copied.
+    pub(super) fn work(self, of: &VmRecord) -> (Work, Option<TemporarySnapshot>) {
+        let Self { snapshot, new_snapshot, linked } = self;
+        let temporary = new_snapshot.as_ref().filter(|_| !linked).map(|made| TemporarySnapshot {
+            vm: of.id,
+            snapshot: made.id,
+            name: made.name.clone(),
+        });
+        let from = CloneOf { vm: of.id, snapshot, new_snapshot, linked, failures: 0 };
+        (Work::Create { fill: Vec::new(), from: Some(from) }, temporary)
+    }
 }
 
 impl Control {
-    /// Requests a clone of a VM that is off, or of a snapshot of it. A linked clone needs no
-    /// snapshot of a VM that runs: one is made for it.
+    /// Requests a clone of a VM, or of a snapshot of it. For a linked clone, and for one of a VM
+    /// that runs, a snapshot is made unless one is named.
     ///
     /// # Errors
     /// [`Problem`].
@@ -171,15 +192,12 @@ impl Control {
             let task = self.task(id, TaskKind::VmClone, vm.object(), caller);
             let mut draft = self.draft().create_named(&vm);
             draft = wanted.told_clear(draft, &origin.hardware.disks, &vm, caller, id);
-            let CloneContent { snapshot, new_snapshot } = content;
-            if new_snapshot.is_some() {
+            if content.new_snapshot.is_some() {
                 draft =
                     draft.replace(origin, &VmRecord { task: Some(id), ..VmRecord::clone(&origin.record) });
             }
-            let (origin, linked) = (origin.id, wish.linked);
-            let from = CloneOf { vm: origin, snapshot, new_snapshot, linked, failures: 0 };
-            let work = Work::Create { fill: Vec::new(), from: Some(from) };
-            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, draft))
+            let (work, temporary) = content.work(origin);
+            Ok((TaskRecord { vm: Some(vm.id), work, temporary, ..task }, draft))
         })
     }
 
@@ -198,29 +216,24 @@ impl Control {
     ) -> Result<CloneContent, Problem> {
         let power = self.power_of(index, origin);
         let all = snapshots_of(index, origin);
-        let mut content = CloneContent { snapshot: None, new_snapshot: None };
+        let mut content = CloneContent { snapshot: None, new_snapshot: None, linked: wish.linked };
         match wish.snapshot {
             Some(named) => content.snapshot = Some(snapshot_in(&all, origin, named)?.id),
             None if origin.template.is_some() => content.snapshot = origin.template,
-            None if wish.linked => {
+            None => {
                 volumes_settled(origin, power)?;
                 let quiesce_within_s = wish.quiesce_within_s;
                 if quiesce_within_s.is_some() {
                     check_quiesce(origin, power)?;
                 }
-                let snapshot = snapshot_for(&all, wish.name)?;
-                content.new_snapshot = Some(NewVmSnapshot { quiesce_within_s, ..snapshot });
+                // The disks of a VM that is off do not change while they are copied.
+                if wish.linked || power.is_on() {
+                    let snapshot = snapshot_for(&all, wish.name)?;
+                    content.new_snapshot = Some(NewVmSnapshot { quiesce_within_s, ..snapshot });
+                }
             }
-            None if power.is_on() => {
-                return Err(state(origin, power, "its disks change while they are copied").next(format!(
-                    "clone a snapshot: `strongroom vm snapshot create {} NAME`, then --snapshot NAME; or make a \
-                     linked clone, with --linked",
-                    origin.name
-                )));
-            }
-            None => {}
         }
-        if wish.quiesce_within_s.is_some() && content.new_snapshot.is_none() {
+        if wish.quiesce_within_s.is_some() && content.snapshot.is_some() {
             let message = "no snapshot is made for this clone, so no guest becomes quiet for it";
             return Err(problems::invalid(message).next(
                 "make a quiesced snapshot first: `strongroom vm snapshot create --quiesce`, and clone it",
@@ -229,7 +242,7 @@ impl Control {
         Ok(content)
     }
 
-    /// Has the host make the snapshot that a linked clone hangs on.
+    /// Has the host make the snapshot that a clone begins with.
     pub(super) fn snapshot_origin(
         &self,
         step: &Step,
@@ -259,7 +272,8 @@ impl Control {
                     Ok(draft) => draft.replace(&origin, &free),
                     Err(problem) => return self.drop_unmade(step, Some(problem)),
                 };
-                let from = CloneOf { snapshot: Some(snapshot.id), new_snapshot: None, ..from.clone() };
+                let from =
+                    CloneOf { snapshot: Some(snapshot.id), new_snapshot: None, failures: 0, ..from.clone() };
                 let work = Work::Create { fill: fill.to_vec(), from: Some(from) };
                 self.turn_with(step, work, vm, draft)
             }
@@ -303,7 +317,16 @@ impl Control {
     }
 }
 
-/// The snapshot that is made for a linked clone, named after it.
+impl CloneOf {
+    /// The origin for another attempt after the host could not read it yet; `None` if it will not be
+    /// able to, or was tried often enough.
+    pub(super) fn after(&self, problem: &Problem) -> Option<Self> {
+        let is_for_now = problem.code == ErrorCode::TooMany && self.failures < failures_max(problem.code);
+        is_for_now.then(|| Self { failures: self.failures + 1, ..self.clone() })
+    }
+}
+
+/// The snapshot that is made for a clone, named after it.
 fn snapshot_for(all: &VmSnapshots, clone: &Name) -> Result<NewVmSnapshot, Problem> {
     let name = free_name(all, &format!("clone-{clone}"))?;
     let snapshot = NewVmSnapshot::of_disks(SnapshotId::random(), name);

@@ -38,6 +38,7 @@ mod snapshots;
 mod standings;
 mod statistics;
 mod templates;
+mod temporary;
 mod tickets;
 pub mod views;
 mod volume_changes;

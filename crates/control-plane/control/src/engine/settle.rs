@@ -166,6 +166,7 @@ impl Control {
             work: Work::Start { discard_memory: false, paused: false },
             operation: None,
             waits_for_key: false,
+            temporary: None,
         };
         let why = seen.reason.as_ref().map_or("it is off", |reason| reason.message.as_str());
         let message = format!("VM {} is started again: {why}", vm.name);

@@ -42,7 +42,7 @@ use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::keys::KeyProblem;
 use crate::problems;
-use crate::records::{CloneOf, DiskRecord, Holding, Lineage, TaskRecord, VmRecord, VolumeRecord, Work};
+use crate::records::{DiskRecord, Holding, Lineage, TaskRecord, VmRecord, VolumeRecord, Work};
 
 /// The name of a volume's files in the directory of its holder, unless it was cloned.
 const DISK: &str = "disk0";
@@ -147,10 +147,8 @@ impl Control {
             if content.new_snapshot.is_some() {
                 draft = draft.replace(owner, &VmRecord { task: Some(id), ..VmRecord::clone(&owner.record) });
             }
-            let (snapshot, new_snapshot) = (content.snapshot, content.new_snapshot);
-            let from = CloneOf { vm: owner.id, snapshot, new_snapshot, linked: wish.linked, failures: 0 };
-            let work = Work::Create { fill: Vec::new(), from: Some(from) };
-            Ok((TaskRecord { vm: Some(made.id), work, ..task }, draft))
+            let (work, temporary) = content.work(owner);
+            Ok((TaskRecord { vm: Some(made.id), work, temporary, ..task }, draft))
         })
     }
 

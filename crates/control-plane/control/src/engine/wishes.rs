@@ -521,6 +521,7 @@ impl Control {
             work: Work::Nothing,
             operation: None,
             waits_for_key: false,
+            temporary: None,
         }
     }
 

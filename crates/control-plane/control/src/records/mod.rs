@@ -35,7 +35,7 @@ use strongroom_api::event::Event;
 use strongroom_api::policy::PolicyRules;
 use strongroom_host::protocol::DiskName;
 use strongroom_types::{DatastoreId, VmId, VolumeId};
-pub use task::{AUTOMATIC, CloneOf, Holding, SCHEDULER, TaskRecord, Whole, Work};
+pub use task::{AUTOMATIC, CloneOf, Holding, SCHEDULER, TaskEnd, TaskRecord, TemporarySnapshot, Whole, Work};
 use uuid::Uuid;
 pub use vm::{KeyWish, Lineage, ObservedRecord, VmRecord};
 

@@ -6,7 +6,7 @@ use strongroom_api::{Name, Problem};
 use strongroom_host::protocol::{
     DiskName, ImageFormat, NewVmSnapshot, OperationId, SnapshotChange, TicketId,
 };
-use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, SnapshotId, VmId, VolumeSize};
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, SnapshotId, SnapshotName, VmId, VolumeSize};
 
 use super::hardware::{DiskRecord, Hardware};
 
@@ -26,6 +26,32 @@ pub struct TaskRecord {
     /// Whether its note is about a missing key.
     #[serde(default)]
     pub waits_for_key: bool,
+    /// A snapshot that the task makes for itself, and deletes before it ends, however it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temporary: Option<TemporarySnapshot>,
+}
+
+/// A snapshot that exists only as long as a task needs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemporarySnapshot {
+    /// The VM that has it.
+    pub vm: VmId,
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// Its name.
+    pub name: SnapshotName,
+}
+
+/// How a task ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "end", rename_all = "snake_case")]
+pub enum TaskEnd {
+    /// Its work is done.
+    Done,
+    /// Its work failed, and was taken back.
+    Failed(Problem),
+    /// It was cancelled.
+    Cancelled,
 }
 
 /// The work of a task, and its stage.
@@ -254,6 +280,15 @@ pub enum Work {
     },
     /// Delete the VM.
     Delete,
+    /// Delete the task's temporary snapshot, and end the task. It works on the VM that has the
+    /// snapshot, and no more on its own.
+    DropSnapshot {
+        /// How the task ends then.
+        end: TaskEnd,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
 }
 
 /// A holder, and the disk whose volume it is for.
@@ -290,7 +325,7 @@ pub struct CloneOf {
     /// Whether the clone shares the layers of the snapshot.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub linked: bool,
-    /// How often the host has failed to make the snapshot.
+    /// How often the host has failed to make the snapshot, or then to read it.
     #[serde(default, skip_serializing_if = "is_never")]
     pub failures: u32,
 }
@@ -311,6 +346,17 @@ pub enum Whole {
 }
 
 impl TaskRecord {
+    /// The temporary snapshot that a host may have made for it.
+    pub fn temporary_made(&self) -> Option<&TemporarySnapshot> {
+        let was_asked_for = match &self.work {
+            Work::Create { from: Some(CloneOf { new_snapshot: Some(_), failures, .. }), .. } => {
+                self.operation.is_some() || *failures > 0
+            }
+            _ => true,
+        };
+        self.temporary.as_ref().filter(|_| was_asked_for)
+    }
+
     /// Whether the control plane itself made the task, rather than a caller.
     pub fn is_automatic(&self) -> bool {
         self.task.by == AUTOMATIC

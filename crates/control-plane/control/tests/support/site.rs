@@ -174,6 +174,8 @@ pub struct HostInside {
     pub disk_changes_that_fail: Vec<&'static str>,
     /// The error codes of failing changes of snapshots; the last comes first.
     pub snapshot_changes_that_fail: Vec<&'static str>,
+    /// The error codes of failing creations; the last comes first.
+    pub creations_that_fail: Vec<&'static str>,
     /// The error code with which it refuses to check a VM.
     pub refuses: Option<&'static str>,
     /// The number of readings of volumes so far.
@@ -282,6 +284,7 @@ impl HostInside {
             rekeys_of_data: Vec::new(),
             disk_changes_that_fail: Vec::new(),
             snapshot_changes_that_fail: Vec::new(),
+            creations_that_fail: Vec::new(),
             refuses: None,
             readings: 0,
             imports_that_fail: Vec::new(),
@@ -378,6 +381,9 @@ impl HostInside {
             OperationKind::Create { spec, from } => {
                 if let Some(from) = from {
                     self.take_grants(&from.grants, &from.spec)?;
+                    if let Some(code) = self.creations_that_fail.pop() {
+                        return Err(Problem::new(code, "it cannot be read now"));
+                    }
                     let has = |snapshot| {
                         self.vms.get(&from.spec.id).is_some_and(|vm| vm.snapshots.get(snapshot).is_some())
                     };
