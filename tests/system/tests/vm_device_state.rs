@@ -214,6 +214,139 @@ fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
     assert!(left.iter().all(|path| !path.to_string_lossy().contains("web1")), "{left:?}");
 }
 
+/// Whoever writes the datastore puts a memory back that has an old state of the TPM.
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_tpm_goes_back_with_a_snapshots_memory_when_it_is_said_and_with_no_other_memory() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest_for_uefi();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    let create = "vm create web1 --memory 256M --net none --disk 64M --restart never --tpm --uefi";
+    serving.runs(&format!("{create} {guest}"));
+    let _place = serving.take_place();
+    let mut console = boot(&serving);
+    let public = format!("000e {NV_INDEX} 000b 02060006 0000 0020");
+    tpm(&mut console, &format!("0000012a {OWNER} {SESSION} 0000 {public}"));
+    let write = |console: &mut Console, last: &str| {
+        let text = TPM_MARKER.replace("0123456789", last);
+        let text: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+        tpm(console, &format!("00000137 {OWNER} {NV_INDEX} {SESSION} 0020 {text} 0000"));
+    };
+    write(&mut console, "1111111111");
+    serving.runs("vm snapshot create web1 first --memory");
+    write(&mut console, "2222222222");
+    drop(console);
+    serving.runs("vm stop web1 --force");
+
+    let refused = serving.is_refused("vm snapshot revert web1 first --discard --yes");
+    assert!(refused.contains("counters and lock-outs go back") && refused.contains("--tpm"), "{refused}");
+    serving.runs("vm snapshot revert web1 first --disks-only --discard --yes");
+    let mut console = boot(&serving);
+    assert!(tpm_marker(&mut console).ends_with("2222222222"), "the disks alone");
+    drop(console);
+    serving.runs("vm suspend web1");
+    copy(&scratch, "ds/web1", "suspended");
+    serving.runs("vm start web1");
+    serving.runs("vm stop web1 --force");
+
+    serving.runs("vm snapshot revert web1 first --tpm --discard --yes");
+    copy(&scratch, "ds/web1", "put-back");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    assert!(tpm_marker(&mut console).ends_with("1111111111"));
+    write(&mut console, "3333333333");
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    let events = serving.runs("event list");
+    assert!(events.contains("with its counters and lock-outs, by "), "{events}");
+
+    // The memory that was put back, and the one of a suspension, each with `vm.json` of its time.
+    for of in ["put-back", "suspended"] {
+        for name in ["memory", "vm.json"] {
+            copy(&scratch, &format!("{of}/{name}"), &format!("ds/web1/{name}"));
+        }
+        let refused = serving.is_refused("vm start web1");
+        assert!(refused.contains("would put an old state of the TPM back"), "{of}: {refused}");
+        assert!(refused.contains("--discard-memory"), "{of}: {refused}");
+    }
+    serving.runs("vm start web1 --discard-memory");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(tpm_marker(&mut console).ends_with("3333333333"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    // Its own state of that time is recognised, too.
+    let state = "vtpm.state/tpm2-00.permall";
+    copy(&scratch, &format!("put-back/{state}"), &format!("ds/web1/{state}"));
+    let refused = serving.is_refused("vm start web1");
+    assert!(refused.contains("an older state was put back"), "{refused}");
+}
+
+/// The TPM's record names a memory before `vm.json` does, and no more before its guest goes on.
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_tpm_goes_on_whoever_is_killed_during_a_suspension_or_a_revert() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest_for_uefi();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M --tpm --uefi {guest}"));
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    let _place = serving.take_place();
+    let mut console = boot(&serving);
+    let public = format!("000e {NV_INDEX} 000b 02060006 0000 0020");
+    tpm(&mut console, &format!("0000012a {OWNER} {SESSION} 0000 {public}"));
+    let text: String = TPM_MARKER.bytes().map(|byte| format!("{byte:02x}")).collect();
+    tpm(&mut console, &format!("00000137 {OWNER} {NV_INDEX} {SESSION} 0020 {text} 0000"));
+    serving.runs("vm snapshot create web1 first --memory");
+    console.session.run("only=in-memory");
+    drop(console);
+    let is_let_be = || serving.wait_until("web1", "is let be", |vm| vm["task"].is_null());
+    // Each is killed a little later than the one before.
+    for round in 0..5 {
+        serving.runs("vm suspend web1 --no-wait");
+        (0..round).for_each(|_| drop(serving.vm("web1")));
+        if let Some(supervisor) = serving.processes_of(&id).first() {
+            // It may have ended by itself.
+            let _ = kill_process(*supervisor, Signal::KILL);
+        }
+        is_let_be();
+        let settled = |vm: &serde_json::Value| matches!(vm["power"].as_str(), Some("running" | "suspended"));
+        if serving.wait_until("web1", "runs or is suspended", settled)["power"] == "suspended" {
+            serving.runs("vm start web1");
+        }
+        let mut console = serving.console_when_taken_over("web1", &id);
+        assert_eq!(console.session.run("echo $only").trim(), "in-memory", "round {round}");
+        assert_eq!(tpm_marker(&mut console), TPM_MARKER, "round {round}");
+    }
+    serving.runs("vm stop web1 --force");
+    for round in 0..3 {
+        serving.runs("vm snapshot revert web1 first --tpm --discard --yes --no-wait");
+        (0..round).for_each(|_| drop(serving.vm("web1")));
+        kill_process(serving.process(&["serve", "--role host"]), Signal::KILL).unwrap();
+        is_let_be();
+        if serving.vm("web1")["power"] != "suspended" {
+            serving.wait_until_told("vm snapshot revert web1 first --tpm --discard --yes", "reverted web1");
+        }
+        serving.runs("vm start web1");
+        let mut console = serving.console("web1");
+        assert_eq!(tpm_marker(&mut console), TPM_MARKER, "round {round}");
+        drop(console);
+        serving.runs("vm stop web1 --force");
+    }
+}
+
+/// Copies files of the datastore, as an attacker who can read and write it.
+fn copy(scratch: &Scratch, from: &str, to: &str) {
+    let to = scratch.path(to);
+    let _ = std::fs::remove_dir_all(&to);
+    let copied = std::process::Command::new("cp").arg("-aT").arg(scratch.path(from)).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
 /// Sends a command to the guest's TPM, without tag and size. Returns the answer after its response
 /// code.
 fn tpm(console: &mut Console, command: &str) -> Vec<u8> {

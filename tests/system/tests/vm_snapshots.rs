@@ -201,6 +201,75 @@ fn a_guest_goes_on_where_it_was_when_a_snapshot_had_its_memory() {
     }
 }
 
+/// Writes a text that ends in `mark` to the last block of the swap disk, as the guest's kernel would
+/// swap out a page.
+fn swap_out(mark: &str) -> String {
+    format!("echo {MARKER}-{mark} > text; dd if=text of=/dev/vdc bs=4096 seek=4095 conv=sync,fsync 2>&1")
+}
+
+const SWAPPED_OUT: &str = "dd if=/dev/vdc bs=4096 skip=4095 count=1 2>/dev/null | tr -d '\\000'";
+
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_snapshot_with_memory_has_what_its_guest_has_swapped_out() {
+    let scratch = Scratch::new();
+    let (serving, id) = with_vm(&scratch, "--machine pc --swap 16M");
+    let _place = serving.take_place();
+    let swap = scratch.path("ds/web1/swap0");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&format!("only={MARKER}-in-memory"));
+    console.session.run(&swap_out("first"));
+    serving.runs("vm snapshot create web1 with --memory");
+    serving.runs("vm snapshot create web1 without");
+    let volumes = |at: usize| snapshots(&serving)[at]["volumes"].clone();
+    assert_eq!(volumes(0), json!(["disk0", "disk1", "swap0"]));
+    assert_eq!(volumes(1), json!(["disk0", "disk1"]));
+    console.session.run(&swap_out("second"));
+    drop(console);
+    kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
+    let mut console = serving.console_when_taken_over("web1", &id);
+    assert!(console.session.run(SWAPPED_OUT).contains("second"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    assert!(swap.exists(), "a snapshot has a part of it");
+    for refused in ["vm disk resize web1 swap0 --size 32M", "vm disk remove web1 swap0 --yes"] {
+        let refused = serving.is_refused(refused);
+        assert!(refused.contains("swap0 is part of snapshot with"), "{refused}");
+    }
+    serving.runs("vm key rotate web1");
+
+    // It boots with an empty swap area, as ever.
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    let label = "dd if=/dev/vdc bs=1 skip=1052 count=5 2>/dev/null";
+    assert_eq!(console.session.run(label), "swap0");
+    console.session.run("swapon /dev/vdc && swapoff /dev/vdc");
+    console.session.run(&swap_out("third"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+
+    for _ in 0..2 {
+        serving.runs("vm snapshot revert web1 with --discard --yes");
+        assert_eq!(serving.vm("web1")["power"], "suspended");
+        serving.runs("vm start web1");
+        let mut console = serving.console("web1");
+        assert!(console.session.run("echo $only").contains(&format!("{MARKER}-in-memory")));
+        assert!(console.session.run(SWAPPED_OUT).contains(&format!("{MARKER}-first")));
+        console.session.run(&swap_out("fourth"));
+        drop(console);
+        serving.runs("vm stop web1 --force");
+    }
+    serving.runs("vm snapshot revert web1 with --disks-only --discard --yes");
+    serving.runs("vm snapshot delete web1 with --yes");
+    assert!(!swap.exists(), "no snapshot has it any more");
+    for place in ["ds", "home", "run"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}
+
 /// A merge puts another top on a disk at any time, and a snapshot does while the VM is suspended.
 #[test]
 #[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]

@@ -37,8 +37,7 @@ pub enum SnapshotCommand {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The snapshot contains what the disks contain at one instant, as after a power cut: everything that the guest has \
-flushed, and some of what it has not. Swap disks, the seed and the TPM are \
-not part of it. A running guest continues after some milliseconds. Nothing is copied: from then on the guest writes to new layers, \
+flushed, and some of what it has not. The seed is not part of it; swap disks and the TPM are with --memory. A running guest continues after some milliseconds. Nothing is copied: from then on the guest writes to new layers, \
 each with a key of its own.
 
 With --quiesce, the guest agent (qemu-guest-agent) first freezes the guest's file systems, so that everything in them is on the disks; \
@@ -107,7 +106,9 @@ pub struct ShowArguments {
 --discard is given. Disks that were added after the snapshot was made stay as they are. If the revert is interrupted, the VM does not \
 start until it is reverted again.
 
-If the snapshot has the guest's memory, the VM is suspended afterwards, and `vm start` continues its guest. With --disks-only it boots.
+If the snapshot has the guest's memory, the VM is suspended afterwards, and `vm start` continues its guest. With --disks-only it boots. \
+The memory of a VM with a TPM has the TPM's state, which is put back only with --tpm: its counters and its lock-out after wrong \
+passwords go back, and keys that the guest has deleted since come back. The event log has it.
 
 Examples:
   strongroom vm snapshot revert web1 before-upgrade --keep-as failed-upgrade
@@ -131,6 +132,10 @@ pub struct RevertArguments {
     /// Leave the snapshot's memory: the VM boots at its next start
     #[arg(long)]
     disks_only: bool,
+
+    /// Put the state of the VM's TPM back with the memory
+    #[arg(long, conflicts_with = "disks_only")]
+    tpm: bool,
 
     /// Do not ask before content is discarded
     #[arg(long)]
@@ -282,12 +287,13 @@ impl ShowArguments {
 
 impl RevertArguments {
     fn run(&self, output: &Output) -> Result<(), CliError> {
-        let Self { vm, snapshot, keep_as, discard, disks_only, .. } = self;
+        let Self { vm, snapshot, keep_as, discard, disks_only, tpm, .. } = self;
         let api = self.api.connect()?;
         if *discard && !self.yes {
             is_meant(&format!("Discard what the disks of VM {vm} contain now?"))?;
         }
-        let wish = RevertVm { keep_as: keep_as.clone(), discard: *discard, disks_only: *disks_only };
+        let (discard, disks_only, tpm) = (*discard, *disks_only, *tpm);
+        let wish = RevertVm { keep_as: keep_as.clone(), discard, disks_only, tpm };
         let task = api.post(&format!("{}/revert", path(vm, Some(snapshot))), &wish)?;
         let said = format!("reverted {vm} to snapshot {snapshot}");
         self.wait.finish(&api, output, "reverting", task, said)

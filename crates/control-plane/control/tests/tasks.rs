@@ -929,3 +929,45 @@ fn a_template_is_cloned_and_not_changed() {
     assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
     assert_eq!(site.host.lock().violations, [""; 0]);
 }
+
+#[test]
+fn a_tpm_goes_back_with_a_memory_only_if_the_request_says_so() {
+    let (site, control) = site(&[]);
+    let wish = serde_json::json!({ "name": "web1", "memory_bytes": 64 << 20, "firmware": "uefi", "tpm": true,
+        "disks": [{ "size_bytes": 1 << 20 }, { "size_bytes": 1 << 20, "kind": "swap" }] });
+    control.create_vm(&caller(1), &serde_json::from_value(wish).unwrap()).unwrap();
+    assert!(settle_down(&site, &control));
+    control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    for (by, name, memory) in [(3, "with", true), (4, "without", false)] {
+        let wish = CreateSnapshot { name: name.parse().unwrap(), memory, quiesce_within_s: None };
+        control.create_snapshot(&caller(by), "web1", &wish).unwrap();
+        assert!(settle_down(&site, &control));
+    }
+    control.stop_vm(&caller(5), "web1", &StopVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+
+    let revert = |by: u64, to: &str, disks_only, tpm| {
+        let wish = RevertVm { keep_as: None, discard: true, disks_only, tpm };
+        control.revert_vm(&caller(by), "web1", to, &wish)
+    };
+    let refused = revert(6, "with", false, false).unwrap_err();
+    assert!(refused.message.contains("counters and lock-outs go back"), "{refused}");
+    assert!(refused.next_step.unwrap().contains("--tpm"));
+    // Nothing of it is put back by these.
+    assert_eq!(code(revert(7, "without", false, true)), ErrorCode::Invalid);
+    assert_eq!(code(revert(8, "with", true, true)), ErrorCode::Invalid);
+    let put_back = || {
+        let index = control.inventory.read();
+        index.events().iter().filter(|event| event.kind == "vm.tpm_put_back").count()
+    };
+    revert(9, "with", true, false).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(put_back(), 0);
+    revert(10, "with", false, true).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(put_back(), 1);
+    let uses = site.keys.lock().uses.clone();
+    assert!(uses.iter().any(|used| used.contains("the return of the TPM of VM web1")), "{uses:?}");
+    assert_eq!(site.host.lock().violations, [""; 0]);
+}

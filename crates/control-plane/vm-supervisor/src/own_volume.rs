@@ -16,7 +16,7 @@ use strongroom_datastore::file::{
 use strongroom_host::protocol::{FILLING, KnownVolume, OwnVolume, Problem, VmSpec};
 use strongroom_keys::{Kek, KeyError, ProviderKey};
 use strongroom_types::VolumeSize;
-use strongroom_worker::{DiskAccess, StackError, TransferError, assemble_destaged};
+use strongroom_worker::{DiskAccess, MergeError, StackError, TransferError, assemble_destaged};
 use thiserror::Error;
 
 use crate::keys::VmKeys;
@@ -36,6 +36,9 @@ pub enum OwnVolumeError {
     /// Its stages cannot be assembled.
     #[error(transparent)]
     Stack(#[from] StackError),
+    /// The layer of its last snapshot cannot be completed.
+    #[error(transparent)]
+    Layers(#[from] MergeError),
     /// A read or write failed.
     #[error("{volume}: {error}")]
     Access {
@@ -63,7 +66,7 @@ impl OwnVolumeError {
         let code = match self {
             Self::Datastore(error) => error.code(),
             Self::Key(error) => error.code(),
-            Self::Stack(_) | Self::Access { .. } => "own_volume",
+            Self::Stack(_) | Self::Layers(_) | Self::Access { .. } => "own_volume",
         };
         Problem::new(code, self.to_string())
     }

@@ -11,6 +11,9 @@
 //! interrupted creation or deletion left is removed by the next change. An interrupted revert is
 //! continued by the next one, and the VM does not start until then.
 //!
+//! Swap disks belong to a snapshot with memory, and only to that. The TPM's state is part of the
+//! memory; a revert has it put back only if its request says so, and records with which memory.
+//!
 //! `vm.json` is not trusted: the descriptors, which the VM's key authenticates, say which volumes
 //! have a snapshot. A revert takes every volume that has it, and is refused if one that `vm.json`
 //! lists has not.
@@ -31,7 +34,7 @@ use strongroom_host::protocol::{
 use strongroom_host::served::served;
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_keys::Kek;
-use strongroom_types::{SnapshotId, VolumeSize};
+use strongroom_types::{SnapshotId, SnapshotName, VolumeSize};
 use strongroom_worker::control::{
     Answer, Client, ControlError, GroupVolume, Peer, Request, SNAPSHOT_WITHIN, SnapshotGroup,
 };
@@ -43,6 +46,7 @@ use crate::keys::VmKeys;
 use crate::memory::{self, Guest, KeptMemory, Saving};
 use crate::own_volume::{hold_key, protection};
 use crate::transfer::qmp_problem;
+use crate::{swap, vtpm};
 
 /// How long the last I/O of a volume's previous holder may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -96,6 +100,19 @@ struct Volume {
     path: PathBuf,
     kek: Option<Arc<Kek>>,
     descriptor: Descriptor,
+    /// Whether its content ends with the guest, unless its memory stays.
+    is_swap: bool,
+}
+
+/// What a revert does beside the content of the disks.
+#[derive(Clone, Copy)]
+struct RevertOptions {
+    /// Deletes the snapshot that keeps the present content.
+    discard: bool,
+    /// Leaves the memory.
+    disks_only: bool,
+    /// Puts the TPM's state back with the memory.
+    tpm: bool,
 }
 
 impl Volume {
@@ -137,8 +154,9 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         self.settle(change)?;
         match change {
             SnapshotChange::Create { snapshot } => self.create(snapshot),
-            SnapshotChange::Revert { to, keep, discard, disks_only } => {
-                self.revert(*to, keep, *discard, *disks_only)
+            SnapshotChange::Revert { to, keep, discard, disks_only, tpm } => {
+                let (discard, disks_only, tpm) = (*discard, *disks_only, *tpm);
+                self.revert(*to, keep, RevertOptions { discard, disks_only, tpm })
             }
             SnapshotChange::Delete { snapshot } => self.delete(*snapshot),
         }
@@ -166,7 +184,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             return Ok(());
         }
         self.begin(&SnapshotChange::Create { snapshot: snapshot.clone() }, |all| all.check_new(snapshot))?;
-        let volumes = self.volumes()?;
+        let volumes = if snapshot.memory { self.volumes_and_swap() } else { self.volumes() }?;
         let made = self.make(snapshot, &volumes);
         let contents = made.inspect_err(|_| {
             // Whatever stays behind is removed by the next change. As long as the guest may be
@@ -271,9 +289,16 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
                 volume.name,
                 made.stall_microseconds
             );
-            self.vm.raise_generation(&volume.name, made.generation);
+            self.learn(volume, made.generation);
         }
         Ok(())
+    }
+
+    /// Notes the generation of a volume that lasts. A swap disk is another volume at each start.
+    fn learn(&mut self, volume: &Volume, generation: u64) {
+        if !volume.is_swap {
+            self.vm.raise_generation(&volume.name, generation);
+        }
     }
 
     fn delete(&mut self, snapshot: SnapshotId) -> Result<(), Problem> {
@@ -288,12 +313,15 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
 
     /// Removes a snapshot from the volumes, and its memory.
     fn remove_parts(&mut self, snapshot: SnapshotId) -> Result<(), Problem> {
-        let volumes = self.volumes()?;
+        let volumes = self.volumes_and_swap()?;
         let serving = self.serving;
         self.each(&volumes, |volume| match serving {
             Serving::Yes(..) => delete_served(volume, snapshot),
             Serving::No => delete_and_merge(volume, snapshot).map(Some),
         })?;
+        if let Serving::No = serving {
+            swap::remove_all(&self.vm, self.keys).map_err(|error| error.problem())?;
+        }
         memory::remove(&self.vm, OwnVolume::SnapshotMemory(snapshot))
     }
 
@@ -301,8 +329,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         &mut self,
         to: SnapshotId,
         keep: &NewVmSnapshot,
-        discard: bool,
-        disks_only: bool,
+        RevertOptions { discard, disks_only, tpm }: RevertOptions,
     ) -> Result<(), Problem> {
         if let Serving::Yes(..) = self.serving {
             let message = format!("VM {} runs, and its disks cannot change under its guest", self.vm.name);
@@ -329,8 +356,14 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         let no_snapshot =
             || Problem::new("no_such_snapshot", format!("VM {} has no snapshot {to}", self.vm.name));
         let listed = all.get(to).ok_or_else(no_snapshot)?;
-        let volumes = self.volumes()?;
-        let lacks = |name: &&DiskName| !volumes.iter().any(|volume| volume.name == **name && volume.has(to));
+        let with_memory = listed.memory.is_some() && !disks_only;
+        if with_memory && self.vm.tpm && !tpm {
+            return Err(keeps_tpm(&self.vm, &listed.name));
+        }
+        let volumes = if with_memory { self.volumes_and_swap() } else { self.volumes() }?;
+        let is_left = |name: &DiskName| !with_memory && is_swap(&self.vm, name);
+        let has = |name: &DiskName| volumes.iter().any(|volume| volume.name == *name && volume.has(to));
+        let lacks = |name: &&DiskName| !has(name) && !is_left(name);
         if let Some(missing) = listed.volumes.iter().find(lacks) {
             let message = format!("{missing} of VM {} has no snapshot {}", self.vm.name, listed.name);
             return Err(Problem::new("incomplete_snapshot", message)
@@ -342,15 +375,16 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         };
         // What the VM had before an interrupted revert is kept already, where that has begun.
         let keep = unfinished.as_ref().unwrap_or(keep);
-        let begun = SnapshotChange::Revert { to, keep: keep.clone(), discard, disks_only };
+        let begun = SnapshotChange::Revert { to, keep: keep.clone(), discard, disks_only, tpm };
         self.begin(&begun, |all| if unfinished.is_some() { Ok(()) } else { all.check_new(keep) })?;
         self.each(&volumes, |volume| {
             if !volume.has(to) {
-                return snapshot_of(volume, keep).map(Some);
+                return if volume.is_swap { Ok(None) } else { snapshot_of(volume, keep).map(Some) };
             }
             complete(&volume.path, &volume.to_open()).map_err(merge_problem)?;
             let new = NewSnapshot { id: keep.id, name: keep.name.clone() };
-            let keep = (!volume.has(keep.id)).then_some(&new);
+            // What is swapped out now is of no use without a memory.
+            let keep = (!volume.is_swap && !volume.has(keep.id)).then_some(&new);
             Ok(Some(revert(&volume.path, to, keep, &volume.to_add_a_layer())?.generation))
         })?;
         let now = self.volumes()?;
@@ -363,7 +397,12 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             Some(memory) => {
                 let key = hold_key(self.keys, &self.vm, OwnVolume::Memory);
                 let key = key.map_err(|error| error.problem())?;
-                Some(memory.put_back(&self.vm, key.as_deref(), &mut self.tell)?)
+                let memory = memory.put_back(&self.vm, key.as_deref(), &mut self.tell)?;
+                if self.vm.tpm {
+                    vtpm::go_on_with(&self.vm, self.keys, Some(memory.volume))
+                        .map_err(|error| error.problem())?;
+                }
+                Some(memory)
             }
             None => None,
         };
@@ -418,9 +457,19 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
 
     /// Returns the volumes that belong to a snapshot: what the guest keeps on its disks.
     fn volumes(&self) -> Result<Vec<Volume>, Problem> {
+        self.volumes_that(|disk| disk.kind == DiskKind::Data)
+    }
+
+    /// As [`volumes`](Self::volumes), with the swap disks that there are.
+    fn volumes_and_swap(&self) -> Result<Vec<Volume>, Problem> {
+        let exists = |disk: &Disk| self.vm.volume_path(&disk.name).symlink_metadata().is_ok();
+        self.volumes_that(|disk| disk.kind == DiskKind::Data || exists(disk))
+    }
+
+    fn volumes_that(&self, belongs: impl Fn(&Disk) -> bool) -> Result<Vec<Volume>, Problem> {
         let seed = OwnVolume::Seed.name();
-        let keeps = |disk: &Disk| disk.kind == DiskKind::Data && disk.name.as_str() != seed;
-        served(&self.vm).into_iter().filter(keeps).map(|disk| self.volume(disk)).collect()
+        let belongs = |disk: &Disk| belongs(disk) && disk.name.as_str() != seed;
+        served(&self.vm).into_iter().filter(belongs).map(|disk| self.volume(disk)).collect()
     }
 
     /// Reads a volume's descriptor, and verifies it with the VM's key. Takes no lock: the process
@@ -431,7 +480,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         let kek = self.keys.hold_for(&disk.key, Some(&described)).map_err(key_problem)?;
         let descriptor = authenticated(&path, protection(kek.as_deref()), disk.least_generation)?;
         descriptor.expect_volume(&path, disk.volume)?;
-        Ok(Volume { name: disk.name, path, kek, descriptor })
+        Ok(Volume { name: disk.name, path, kek, descriptor, is_swap: disk.kind == DiskKind::Swap })
     }
 
     /// Does a part of the change to each volume, which returns the generation of its descriptor if
@@ -445,7 +494,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             let (done, total) = (done as u64, volumes.len() as u64);
             (self.tell)(Progress { done, total, unit: ProgressUnit::Volumes })?;
             if let Some(generation) = work(volume)? {
-                self.vm.raise_generation(&volume.name, generation);
+                self.learn(volume, generation);
             }
         }
         Ok(())
@@ -454,6 +503,21 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
 
 fn names(volumes: &[Volume]) -> Vec<DiskName> {
     volumes.iter().map(|volume| volume.name.clone()).collect()
+}
+
+fn is_swap(vm: &VmSpec, name: &DiskName) -> bool {
+    vm.disks.iter().any(|disk| disk.name == *name && disk.kind == DiskKind::Swap)
+}
+
+/// Refuses a revert that would put a TPM's state back unasked.
+fn keeps_tpm(vm: &VmSpec, snapshot: &SnapshotName) -> Problem {
+    let message = format!(
+        "the memory of snapshot {snapshot} has the state of the TPM of VM {}: with it, the TPM's counters and \
+         lock-outs go back, and keys that its guest has deleted since come back",
+        vm.name
+    );
+    Problem::new("tpm_goes_back", message)
+        .with_next_step("--tpm has it put back; --disks-only leaves memory and TPM as they are")
 }
 
 /// Makes a snapshot of a volume that is not served. Returns the generation of its descriptor.

@@ -190,7 +190,7 @@ impl Starting {
     fn launch(&self, generation_id: Uuid, waiting: bool) -> Result<Launched, Problem> {
         let run = self.qemus_directory()?;
         let mut swtpm = match self.task.spec.tpm {
-            true => Some(self.start_tpm(&run)?),
+            true => Some(self.start_tpm(&run, waiting)?),
             false => None,
         };
         match self.starter.start_qemu(generation_id, waiting) {
@@ -228,10 +228,10 @@ impl Starting {
     }
 
     /// Starts the VM's TPM as soon as its key is available.
-    fn start_tpm(&self, run: &RunDirectory) -> Result<Swtpm, Problem> {
+    fn start_tpm(&self, run: &RunDirectory, resumes: bool) -> Result<Swtpm, Problem> {
         let mut waits = false;
         loop {
-            match self.tpm().start(run) {
+            match self.tpm().start(run, resumes) {
                 Ok(swtpm) => {
                     if waits {
                         let _ = self.events.send(Event::KeyMissing(None));

@@ -4,17 +4,26 @@
 //! off. If a power cut leaves one, the next start deletes it. A supervisor that takes over a
 //! running QEMU keeps it. A suspended VM keeps its swap disks until its guest resumes or its memory
 //! is discarded.
+//!
+//! A snapshot with memory has the swap disks of that instant. Then the volume stays as long as the
+//! snapshot: what the guest has swapped out since is a layer of its own, which is given up with its
+//! data key instead of the volume.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use strongroom_datastore::file::delete;
+use strongroom_datastore::file::{
+    Access, AddLayerOptions, OpenOptions, authenticated, delete, describe, revert,
+};
 use strongroom_host::orders::RunTask;
 use strongroom_host::protocol::{Disk, DiskKind, VmSpec};
 use strongroom_host::vm_directory::VmRecord;
+use strongroom_keys::Kek;
+use strongroom_worker::complete;
 use uuid::Uuid;
 
 use crate::keys::VmKeys;
-use crate::own_volume::{OwnVolumeError, create_with};
+use crate::own_volume::{OpenOwnVolume, OwnVolumeError, create_with, protection};
 use crate::volumes::VolumeError;
 
 /// How long the last I/O of the previous holder may take.
@@ -39,36 +48,70 @@ pub fn renew(task: &RunTask, disk: &Disk, keys: &VmKeys) -> Result<(), VolumeErr
     if is_suspended(spec) && !task.how.discard_memory {
         return Ok(());
     }
-    // The disk is recreated, so no descriptor decides the key.
-    let kek = keys.hold_for(&disk.key, None).map_err(OwnVolumeError::from)?;
-    remove(spec, disk)?;
+    let path = spec.volume_path(&disk.name);
     let area = area(disk.size_bytes.bytes(), disk.name.as_str(), Uuid::new_v4());
-    Ok(create_with(&spec.volume_path(&disk.name), disk.size_bytes, kek.as_deref(), &area)?)
+    match give_up(spec, disk, keys)? {
+        Left::Nothing => {
+            // The disk is recreated, so no descriptor decides the key.
+            let kek = keys.hold_for(&disk.key, None).map_err(OwnVolumeError::from)?;
+            Ok(create_with(&path, disk.size_bytes, kek.as_deref(), &area)?)
+        }
+        Left::OfSnapshots(kek) => {
+            let mut volume = OpenOwnVolume::open(&path, kek.as_deref())?;
+            volume.write_at(0, &area)?;
+            Ok(volume.close()?)
+        }
+    }
 }
 
-/// Deletes the swap disks of a VM that is off.
+/// Deletes the swap disks of a VM that is off, but what its snapshots have of them.
 ///
 /// # Errors
 /// The first error.
-pub fn remove_all(spec: &VmSpec) -> Result<(), OwnVolumeError> {
+pub fn remove_all(spec: &VmSpec, keys: &VmKeys) -> Result<(), OwnVolumeError> {
     if is_suspended(spec) {
         return Ok(());
     }
-    spec.disks.iter().filter(|disk| disk.kind == DiskKind::Swap).try_for_each(|disk| remove(spec, disk))
+    let swaps = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Swap);
+    swaps.map(|disk| give_up(spec, disk, keys)).try_for_each(|left| left.map(drop))
+}
+
+/// What is left of a swap disk without what its guest has swapped out.
+enum Left {
+    /// Nothing.
+    Nothing,
+    /// The volume, with an empty top: snapshots with memory have the other layers. With its key.
+    OfSnapshots(Option<Arc<Kek>>),
+}
+
+/// Gives up what the guest has swapped out.
+fn give_up(spec: &VmSpec, disk: &Disk, keys: &VmKeys) -> Result<Left, OwnVolumeError> {
+    let path = spec.volume_path(&disk.name);
+    if path.symlink_metadata().is_err() {
+        return Ok(Left::Nothing);
+    }
+    let described = describe(&path).ok().filter(|described| !described.descriptor.snapshots.is_empty());
+    let Some(described) = described else {
+        delete(&path, LOCK_WAIT)?;
+        return Ok(Left::Nothing);
+    };
+    let kek = keys.hold_for(&disk.key, Some(&described.descriptor))?;
+    let protection = protection(kek.as_deref());
+    let (access, lock_wait) = (Access::ReadWrite, LOCK_WAIT);
+    complete(&path, &OpenOptions { protection, access, lock_wait, least_generation: 0 })?;
+    let descriptor = authenticated(&path, protection, 0)?;
+    if let Some(snapshot) = descriptor.snapshots.last() {
+        let least_generation = descriptor.generation;
+        let options = AddLayerOptions { protection, log_bytes: None, lock_wait, least_generation };
+        revert(&path, snapshot.id, None, &options)?;
+    }
+    Ok(Left::OfSnapshots(kek))
 }
 
 /// Whether a memory that refers to swapped-out data is kept. `true` if the VM's directory cannot be
 /// read.
 fn is_suspended(spec: &VmSpec) -> bool {
     VmRecord::read_of(&spec.directory(), spec.id).map_or(true, |record| record.suspended.is_some())
-}
-
-fn remove(spec: &VmSpec, disk: &Disk) -> Result<(), OwnVolumeError> {
-    let path = spec.volume_path(&disk.name);
-    match path.symlink_metadata() {
-        Ok(_) => Ok(delete(&path, LOCK_WAIT)?),
-        Err(_) => Ok(()),
-    }
 }
 
 /// The first page of an empty swap area (Linux `include/linux/swap.h`, `union swap_header`), as

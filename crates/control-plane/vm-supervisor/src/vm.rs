@@ -500,7 +500,7 @@ impl Vm {
                 }
             }
         }
-        if let Err(error) = swap::remove_all(&self.task.spec) {
+        if let Err(error) = swap::remove_all(&self.task.spec, &self.keys) {
             tracing::warn!("VM {}: a swap disk is left until its next start: {error}", self.task.spec.name);
         }
         tracing::info!("VM {}: off: {message}", self.task.spec.name);

@@ -69,4 +69,9 @@ pub struct RevertVm {
     /// snapshot with memory leaves the VM suspended, and the next start continues its guest.
     #[serde(default)]
     pub disks_only: bool,
+    /// Puts the state of the VM's TPM back with the memory: counters and lock-outs go back, and
+    /// keys that the guest has deleted since come back. A snapshot with memory of a VM with a TPM
+    /// needs this option or `disks_only`.
+    #[serde(default)]
+    pub tpm: bool,
 }

@@ -17,7 +17,7 @@ use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_host::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VmSpec};
 use strongroom_types::VolumeSize;
-use strongroom_vm::MemorySize;
+use strongroom_vm::{DiskKind, MemorySize};
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
@@ -121,7 +121,14 @@ impl Control {
             Ok((Work::ResizeDisk { disk: found.name.clone(), size: wish.size_bytes, failures: 0 }, with))
         };
         self.has_room(caller, named, wanted)?;
-        self.disk_wish(caller, named, TaskKind::VmResizeDisk, |_, vm| wanted(vm).map(|(work, _)| work))
+        self.disk_wish(caller, named, TaskKind::VmResizeDisk, |index, vm| {
+            let found = disk_of(vm, disk)?;
+            if found.kind == DiskKind::Swap {
+                // The memory of the snapshot needs it as it was.
+                snapshots_of(index, vm).check_unneeded(&found.name).map_err(told_problem)?;
+            }
+            wanted(vm).map(|(work, _)| work)
+        })
     }
 
     /// Asks a VM's host whether its datastore has room for the disks, so that the caller gets the
@@ -363,7 +370,7 @@ pub(super) fn disk_of<'vm>(vm: &'vm VmRecord, disk: &str) -> Result<&'vm DiskRec
 
 #[cfg(test)]
 mod tests {
-    use strongroom_api::vm::DiskKind;
+    use strongroom_vm::DiskKind;
 
     #[test]
     fn a_volume_that_the_former_release_has_noted_is_not_pinned() {

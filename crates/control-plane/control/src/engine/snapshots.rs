@@ -12,12 +12,12 @@ use strongroom_host::protocol::{
     self, NewVmSnapshot, OperationKind, OperationOutcome, SnapshotChange, VmSnapshots,
 };
 use strongroom_types::{NAME_BYTES_MAX, SnapshotId, SnapshotName};
-use strongroom_vm::DiskKind;
 
 use super::Control;
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::templates::no_template_more;
+use super::tickets::MustRecord;
 use super::views::memory_view;
 use super::wishes::{Caller, state, stop_it, suspended, volumes_settled};
 use crate::inventory::{Failure, Index};
@@ -77,6 +77,12 @@ impl Control {
             return Err(problems::invalid(message).next("leave out `keep_as` or `discard`"));
         }
         let id = SnapshotId::random();
+        if wish.tpm {
+            let vm = self.inventory.read().find_vm(named).cloned();
+            let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+            let what = format!("the return of the TPM of VM {} to an earlier state is asked for", vm.name);
+            self.put_on_record(caller, &vm, &what, MustRecord::OfEncrypted)?;
+        }
         self.snapshot_wish(caller, named, TaskKind::VmSnapshotRevert, |all, vm, power| {
             if power.is_on() {
                 return Err(state(vm, power, "its disks cannot change under its guest").next(stop_it(vm)));
@@ -84,13 +90,15 @@ impl Control {
             if power == PowerState::Suspended {
                 return Err(suspended(vm, "its memory fits its disks as they are"));
             }
-            let to = snapshot_in(all, vm, snapshot)?.id;
+            let snapshot = snapshot_in(all, vm, snapshot)?;
+            check_tpm(vm, snapshot, wish)?;
+            let to = snapshot.id;
             let named = wish.keep_as.clone();
             let name = named.map_or_else(|| numbered(all, "before-revert"), Ok)?;
             let keep = NewVmSnapshot::of_disks(id, name);
             all.check_new(&keep).map_err(told_problem)?;
-            let RevertVm { discard, disks_only, .. } = *wish;
-            Ok(SnapshotChange::Revert { to, keep, discard, disks_only })
+            let RevertVm { discard, disks_only, tpm, .. } = *wish;
+            Ok(SnapshotChange::Revert { to, keep, discard, disks_only, tpm })
         })
     }
 
@@ -150,7 +158,15 @@ impl Control {
         {
             vm.template = Some(snapshot.id);
         }
-        let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
+        let mut draft = self.draft();
+        if let SnapshotChange::Revert { tpm: true, .. } = change {
+            let message = format!(
+                "the TPM of VM {} is in the state that a snapshot has, with its counters and lock-outs, by {}",
+                vm.name, step.task.task.by
+            );
+            draft = draft.event("vm.tpm_put_back", &vm.object(), message, Some(step.task.task.id));
+        }
+        let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, draft);
         match kept {
             Ok(draft) => self.end(step, &vm, draft, End::Done),
             Err(problem) => self.end(step, &step.vm, self.draft(), End::Failed(problem)),
@@ -164,15 +180,28 @@ fn check_memory(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
         let problem = state(vm, power, "a snapshot with memory is of a guest that runs");
         return Err(problem.next("make one without memory, or start the VM first"));
     }
-    // A swap disk ends with its guest, and a TPM's counters must not go back.
-    let swap = vm.hardware.disks.iter().find(|disk| disk.kind == DiskKind::Swap);
-    let why = match (swap, vm.hardware.tpm) {
-        (Some(swap), _) => format!("{} is a swap disk, which no snapshot keeps", swap.name),
-        (None, true) => "it has a TPM, whose state cannot be put back".to_owned(),
-        (None, false) => return Ok(()),
-    };
-    let message = format!("no snapshot of VM {} can have its memory: {why}", vm.name);
-    Err(problems::conflict(message).next("make a snapshot without memory"))
+    Ok(())
+}
+
+/// Checks that the state of a VM's TPM is put back by a revert that says so, and by no other.
+fn check_tpm(vm: &VmRecord, snapshot: &protocol::VmSnapshot, wish: &RevertVm) -> Result<(), Problem> {
+    let goes_back = vm.hardware.tpm && snapshot.memory.is_some() && !wish.disks_only;
+    match (goes_back, wish.tpm) {
+        (true, false) => {
+            let message = format!(
+                "the memory of snapshot {} has the state of the TPM of VM {}: with it, the TPM's counters and \
+                 lock-outs go back, and keys that its guest has deleted since come back",
+                snapshot.name, vm.name
+            );
+            let next = "--tpm has it put back; --disks-only leaves memory and TPM as they are";
+            Err(problems::conflict(message).next(next))
+        }
+        (false, true) => {
+            let message = format!("this revert of VM {} puts no TPM's state back", vm.name);
+            Err(problems::invalid(message).next("leave out `tpm`: --tpm"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks that the guest of a VM can freeze its file systems, or that there is none.

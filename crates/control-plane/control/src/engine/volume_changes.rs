@@ -184,7 +184,8 @@ impl Control {
             let keep = NewVmSnapshot::of_disks(id, name);
             all.check_new(&keep).map_err(told_problem)?;
             let discard = wish.discard;
-            Ok(changes_snapshots(SnapshotChange::Revert { to, keep, discard, disks_only: false }))
+            let (disks_only, tpm) = (false, false);
+            Ok(changes_snapshots(SnapshotChange::Revert { to, keep, discard, disks_only, tpm }))
         })
     }
 

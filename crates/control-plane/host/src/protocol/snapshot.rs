@@ -17,7 +17,7 @@ pub struct VmSnapshot {
     pub name: SnapshotName,
     /// When it was made: seconds since 1970-01-01 00:00 UTC.
     pub at_unix_seconds: u64,
-    /// Its volumes: the disks that keep data, and UEFI's variables.
+    /// Its volumes: the disks that keep data, and UEFI's variables; with memory, swap disks, too.
     pub volumes: Vec<DiskName>,
     /// The snapshot on which the VM's content was based then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,6 +85,10 @@ pub enum SnapshotChange {
         /// Leaves the snapshot's memory, if it has one: the VM is off then, and not suspended.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         disks_only: bool,
+        /// Puts the state of the VM's TPM back with the memory. Without it, a snapshot with memory
+        /// of a VM with a TPM is not reverted to, unless `disks_only` is set.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        tpm: bool,
     },
     /// Deletes a snapshot.
     Delete {

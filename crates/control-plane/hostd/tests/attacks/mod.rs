@@ -415,6 +415,7 @@ pub fn forged_snapshots() {
         keep: keep.clone(),
         discard: false,
         disks_only: false,
+        tpm: false,
     };
     // The snapshots of a volume, and the one on which its content is based.
     let of = |spec: &VmSpec, disk: usize| {

@@ -19,6 +19,7 @@ use super::{ASK_AGAIN, Needs, SAYS_WITHIN, open, remove};
 use crate::keys::VmKeys;
 use crate::own_volume::{OpenOwnVolume, hold_key};
 use crate::transfer::{pipe, qmp_problem};
+use crate::vtpm;
 
 /// A verified memory that fits the VM.
 pub struct Resuming {
@@ -75,6 +76,9 @@ impl Resuming {
         };
         let kek = hold_key(keys, spec, OwnVolume::Memory).map_err(|error| error.problem())?;
         let (mut stream, needs) = open(&path, kek.as_deref(), memory).map_err(&refused)?;
+        if spec.tpm {
+            vtpm::check_memory(spec, keys, memory.volume).map_err(|error| refused(error.to_string()))?;
+        }
         let now = Needs::of(spec, program.version().to_string(), program.kvm().is_ok(), Uuid::nil())?;
         needs.fit(&now).map_err(&refused)?;
         stream.verify(|_| still_wanted(abandoned)).map_err(|error| refused(error.to_string()))?;

@@ -12,6 +12,10 @@
 //! suspended. Before and after, the volume belongs to no one, and the next start removes it. The
 //! entry is removed *before* the guest resumes: otherwise a crash in between would let the guest
 //! resume a second time, over disks that are ahead of its memory.
+//!
+//! The memory of a VM with a TPM has the TPM's state. The TPM's record names it before `vm.json`
+//! does, and until the guest goes on: no other memory is taken up, whatever an attacker puts into
+//! `vm.json`.
 
 mod load;
 mod put_back;

@@ -21,6 +21,7 @@ use crate::machine::Machine;
 use crate::own_volume::{create_with, hold_key};
 use crate::room;
 use crate::transfer::{pipe, qmp_problem, system_problem};
+use crate::vtpm;
 
 /// A guest that still runs is paused when so much was saved: all pages, and a quarter of them
 /// again. So it is also the most that is saved before the pause.
@@ -58,7 +59,13 @@ impl Saving {
     /// As [`copy`](Self::copy).
     pub fn suspend(&self, tell: impl FnMut(Progress)) -> Result<SavedMemory, Problem> {
         let copied = self.copy(OwnVolume::Memory, Guest::Paused, tell)?;
-        let saved = copied.finish().and_then(|memory| self.record(memory));
+        let saved = copied.finish().and_then(|memory| {
+            if self.spec.tpm {
+                vtpm::go_on_with(&self.spec, &self.keys, Some(memory.volume))
+                    .map_err(|error| error.problem())?;
+            }
+            self.record(memory)
+        });
         saved.inspect_err(|_| self.give_up(OwnVolume::Memory))
     }
 

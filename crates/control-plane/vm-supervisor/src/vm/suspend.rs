@@ -13,7 +13,7 @@ use super::activity::Activity;
 use super::{Event, Stop, Vm, now_and_then};
 use crate::door::Connection;
 use crate::memory::{self, Saving};
-use crate::observe;
+use crate::{observe, vtpm};
 
 /// A suspension in progress, with the connection that waits for it.
 #[derive(Debug)]
@@ -133,7 +133,12 @@ impl Vm {
         VmRecord::change(spec, |record| {
             record.suspended = None;
             Ok(())
-        })
+        })?;
+        // Whoever writes the datastore could put that memory, and with it the TPM's state, back.
+        if spec.tpm {
+            vtpm::go_on_with(spec, &self.keys, None).map_err(|error| error.problem())?;
+        }
+        Ok(())
     }
 
     /// Once the guest runs, the volume is useless. It is large, so it is removed in the background.

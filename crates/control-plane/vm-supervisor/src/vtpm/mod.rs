@@ -9,6 +9,10 @@
 //! the record; while it runs, each new state is recorded (keeper). A swtpm that dies is not
 //! replaced: the measurements since the guest's start are lost, and a TPM without them would vouch
 //! for a state that it has not seen. The guest sees a failed TPM until its next start.
+//!
+//! QEMU saves the whole state of the TPM with the guest's memory, and gives it to swtpm when the
+//! guest goes on. So the record names the memory with which that may happen: the one with which the
+//! VM was suspended, or one that a revert has put back.
 
 mod keeper;
 mod record;
@@ -25,10 +29,11 @@ use strongroom_host::protocol::{OwnVolume, Problem, VmSpec};
 use strongroom_hypervisor::swtpm::STATE_FILE;
 use strongroom_hypervisor::{RunDirectory, Swtpm};
 use strongroom_keys::ProviderKey;
+use strongroom_types::VolumeId;
 use thiserror::Error;
 
 pub use self::keeper::Keeper;
-use self::record::{RecordError, Refusal, StateDigest, TpmRecord};
+use self::record::{OtherMemory, RecordError, Refusal, StateDigest, TpmRecord};
 pub use self::record::{new_content, volume_size};
 use super::keys::VmKeys;
 use super::own_volume::{OpenOwnVolume, OwnVolumeError, hold_key};
@@ -54,6 +59,9 @@ pub enum TpmError {
         /// The reason.
         refusal: Refusal,
     },
+    /// A memory would put an old state back.
+    #[error(transparent)]
+    Memory(#[from] OtherMemory),
     /// swtpm failed.
     #[error("{0}")]
     Swtpm(Problem),
@@ -86,7 +94,7 @@ impl TpmError {
                 let next = "restore volume vtpm and directory vtpm.state of the VM from the same backup";
                 Problem::new("tpm_state", format!("{self}; {next}"))
             }
-            Self::Record(_) => Problem::new("tpm_state", self.to_string()),
+            Self::Record(_) | Self::Memory(_) => Problem::new("tpm_state", self.to_string()),
             Self::Swtpm(problem) => problem.clone(),
             Self::System { .. } => Problem::new("system", self.to_string()),
         }
@@ -108,11 +116,12 @@ impl TpmPlace {
         Self { spec: spec.clone(), keys: Arc::clone(keys), starter: starter.clone() }
     }
 
-    /// Starts a swtpm with the present state, if that is the right one.
+    /// Starts a swtpm with the present state, if that is the right one. `resumes` says that the
+    /// guest goes on with its memory, which brings a state along.
     ///
     /// # Errors
     /// Also if the VM's key is unavailable ([`TpmError::missing_key`]).
-    pub fn start(&self, run: &RunDirectory) -> Result<Swtpm, TpmError> {
+    pub fn start(&self, run: &RunDirectory, resumes: bool) -> Result<Swtpm, TpmError> {
         let state = self.state_directory();
         let system = |action| {
             let path = state.clone();
@@ -130,6 +139,9 @@ impl TpmPlace {
             }
             _ => {}
         }
+        if !resumes {
+            record.go_on_with(&mut volume, None)?;
+        }
         record.set_in_use(&mut volume, true)?;
         let key = pipe_of(record.key().expose()).map_err(system("hand over the key of"))?;
         volume.close()?;
@@ -141,8 +153,7 @@ impl TpmPlace {
     }
 
     fn open(&self) -> Result<OpenOwnVolume, OwnVolumeError> {
-        let kek = hold_key(&self.keys, &self.spec, OwnVolume::Vtpm)?;
-        OpenOwnVolume::open_known(&self.spec, OwnVolume::Vtpm, kek.as_deref())
+        open_record(&self.spec, &self.keys)
     }
 
     /// Records the present state, if it is new.
@@ -199,6 +210,33 @@ impl TpmPlace {
         (&opened[0]).take(STATE_BYTES_MAX).read_to_end(&mut content).map_err(system)?;
         Ok(Some((sha256(&content), opened)))
     }
+}
+
+/// Checks that a VM's guest may go on with the memory in this volume, which brings a state of its
+/// TPM along.
+///
+/// # Errors
+/// If the TPM's record names another memory, or none.
+pub fn check_memory(spec: &VmSpec, keys: &VmKeys, memory: VolumeId) -> Result<(), TpmError> {
+    let mut volume = open_record(spec, keys)?;
+    let record = TpmRecord::read(&mut volume)?;
+    volume.close()?;
+    Ok(record.judge_memory(memory)?)
+}
+
+/// Records with which memory a VM's TPM goes on: that in this volume, or none.
+///
+/// # Errors
+/// If it cannot be made durable.
+pub fn go_on_with(spec: &VmSpec, keys: &VmKeys, memory: Option<VolumeId>) -> Result<(), TpmError> {
+    let mut volume = open_record(spec, keys)?;
+    TpmRecord::read(&mut volume)?.go_on_with(&mut volume, memory)?;
+    Ok(volume.close()?)
+}
+
+fn open_record(spec: &VmSpec, keys: &VmKeys) -> Result<OpenOwnVolume, OwnVolumeError> {
+    let kek = hold_key(keys, spec, OwnVolume::Vtpm)?;
+    OpenOwnVolume::open_known(spec, OwnVolume::Vtpm, kek.as_deref())
 }
 
 /// Returns a pipe with these bytes, and then its end.

@@ -4,10 +4,14 @@
 //! swtpm encrypts its state, but would also open an old one. So each state gets a generation here,
 //! and a recorded state is recognised if an attacker puts it back. Two slots are written in turn,
 //! so that a power cut leaves one intact.
+//!
+//! A guest's memory brings a state of the TPM along, which swtpm writes into its file under a new
+//! IV: a new generation. So the record also names the one memory that may do so, from the moment at
+//! which it was saved or put back until the guest goes on.
 
 use strongroom_crypto::mac::sha256;
 use strongroom_memory::secret::{SecretBytes, SecretError};
-use strongroom_types::{STORED_COUNT_MAX, VolumeSize};
+use strongroom_types::{STORED_COUNT_MAX, VolumeId, VolumeSize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -22,12 +26,17 @@ const VERSION: u32 = 1;
 /// Set while a swtpm runs. If it is set at a start, the host lost power, and there may be an
 /// unrecorded state.
 const IN_USE: u32 = 1;
+/// Set if the slot says with which memory the TPM goes on. Earlier releases did not record it.
+const KNOWS_MEMORY: u32 = 2;
 /// The distance of the slots: a block, so that writing one leaves the other alone.
 const SLOT_BYTES: usize = 4096;
 /// The bytes of a slot that are used.
 const SLOT_USED: usize = 128;
 /// The bytes that its checksum covers.
 const SLOT_CHECKED: usize = 96;
+/// The bytes of a slot with the id of the memory's volume, zeros for none; a checksum of all bytes
+/// before it follows.
+const SLOT_MEMORY: std::ops::Range<usize> = 128..144;
 /// The offset of the former states.
 const FORMER_AT: u64 = 2 * SLOT_BYTES as u64;
 /// The number of states that are remembered: several years, at about twenty for each boot of a
@@ -92,6 +101,33 @@ pub enum Refusal {
     },
 }
 
+/// Why a guest does not go on with a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("it would put an old state of the TPM back: the TPM's record names {named}, and not this memory")]
+pub struct OtherMemory {
+    named: NamedMemory,
+}
+
+/// What the record says about the memory with which the TPM goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedMemory {
+    /// Nothing: it is of an earlier release.
+    Unsaid,
+    /// None: the TPM begins with its file.
+    None,
+    /// The memory in this volume.
+    In(VolumeId),
+}
+
+impl std::fmt::Display for NamedMemory {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unsaid | Self::None => to.write_str("none"),
+            Self::In(volume) => write!(to, "that in volume {volume}"),
+        }
+    }
+}
+
 /// The status of a state that is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -111,6 +147,7 @@ pub struct TpmRecord {
     sequence: u64,
     generation: u64,
     digest: StateDigest,
+    memory: NamedMemory,
     former: Vec<[u8; FORMER_BYTES]>,
 }
 
@@ -121,7 +158,8 @@ pub struct TpmRecord {
 pub fn new_content() -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let key = SecretBytes::random(KEY_BYTES)?;
     let former = vec![[0; FORMER_BYTES]; FORMER_MAX as usize];
-    let new = TpmRecord { key, in_use: false, sequence: 1, generation: 0, digest: [0; 32], former };
+    let (digest, memory) = ([0; 32], NamedMemory::None);
+    let new = TpmRecord { key, in_use: false, sequence: 1, generation: 0, digest, memory, former };
     Ok(new.slot())
 }
 
@@ -163,8 +201,8 @@ impl TpmRecord {
         if sequence.max(generation) > STORED_COUNT_MAX {
             return Err(RecordError::Damaged("it counts more states than a TPM ever has"));
         }
-        let record =
-            Self { key, in_use: flags & u64::from(IN_USE) != 0, sequence, generation, digest, former };
+        let (in_use, memory) = (flags & u64::from(IN_USE) != 0, memory_of(last));
+        let record = Self { key, in_use, sequence, generation, digest, memory, former };
         match record.remembered().all(|generation| number(record.entry(generation), 0) == generation) {
             true => Ok(record),
             false => Err(RecordError::Damaged("a former state is not what it should be")),
@@ -197,6 +235,35 @@ impl TpmRecord {
                 None => Err(Refusal::Other { last }),
             },
         }
+    }
+
+    /// Checks that a guest may go on with the memory in this volume.
+    ///
+    /// # Errors
+    /// If the record names another one, or none.
+    pub fn judge_memory(&self, memory: VolumeId) -> Result<(), OtherMemory> {
+        match self.memory {
+            NamedMemory::Unsaid => Ok(()),
+            NamedMemory::In(named) if named == memory => Ok(()),
+            named => Err(OtherMemory { named }),
+        }
+    }
+
+    /// Names the memory with which the TPM goes on, durably; `None`: with no memory.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub fn go_on_with(
+        &mut self,
+        volume: &mut OpenOwnVolume,
+        memory: Option<VolumeId>,
+    ) -> Result<(), RecordError> {
+        let memory = memory.map_or(NamedMemory::None, NamedMemory::In);
+        if self.memory != memory {
+            self.memory = memory;
+            self.write(volume)?;
+        }
+        Ok(())
     }
 
     /// Records that a swtpm runs from now on, or that it has ended in order.
@@ -246,13 +313,22 @@ impl TpmRecord {
         let mut slot = Zeroizing::new(vec![0; SLOT_BYTES]);
         slot[..8].copy_from_slice(MAGIC);
         slot[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        slot[12..16].copy_from_slice(&u32::from(self.in_use).to_le_bytes());
+        let in_use = if self.in_use { IN_USE } else { 0 };
+        let knows_memory = if self.memory == NamedMemory::Unsaid { 0 } else { KNOWS_MEMORY };
+        slot[12..16].copy_from_slice(&(in_use | knows_memory).to_le_bytes());
         slot[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         slot[24..32].copy_from_slice(&self.generation.to_le_bytes());
         slot[32..64].copy_from_slice(self.key.expose());
         slot[64..96].copy_from_slice(&self.digest);
         let checksum = sha256(&slot[..SLOT_CHECKED]);
         slot[SLOT_CHECKED..SLOT_USED].copy_from_slice(&checksum);
+        if let NamedMemory::In(memory) = self.memory {
+            slot[SLOT_MEMORY].copy_from_slice(memory.as_bytes());
+        }
+        if self.memory != NamedMemory::Unsaid {
+            let checksum = sha256(&slot[..SLOT_MEMORY.end]);
+            slot[SLOT_MEMORY.end..][..checksum.len()].copy_from_slice(&checksum);
+        }
         slot
     }
 
@@ -274,7 +350,27 @@ impl TpmRecord {
 }
 
 fn is_whole(slot: &[u8]) -> bool {
-    slot.starts_with(MAGIC) && sha256(&slot[..SLOT_CHECKED]) == slot[SLOT_CHECKED..SLOT_USED]
+    let is_whole = slot.starts_with(MAGIC) && sha256(&slot[..SLOT_CHECKED]) == slot[SLOT_CHECKED..SLOT_USED];
+    // A later version may use the rest in another way.
+    let is_of_this_version = number(slot, 8) & u64::from(u32::MAX) == u64::from(VERSION);
+    let checksum = sha256(&slot[..SLOT_MEMORY.end]);
+    let has_memory = is_of_this_version && knows_memory(slot);
+    is_whole && (!has_memory || checksum == slot[SLOT_MEMORY.end..][..checksum.len()])
+}
+
+fn knows_memory(slot: &[u8]) -> bool {
+    (number(slot, 8) >> 32) & u64::from(KNOWS_MEMORY) != 0
+}
+
+/// What a whole slot says about a memory.
+fn memory_of(slot: &[u8]) -> NamedMemory {
+    let mut id = [0; 16];
+    id.copy_from_slice(&slot[SLOT_MEMORY]);
+    match knows_memory(slot) {
+        false => NamedMemory::Unsaid,
+        true if id == [0; 16] => NamedMemory::None,
+        true => NamedMemory::In(VolumeId::from_bytes(id)),
+    }
 }
 
 /// Reads the 64-bit number at an offset.
@@ -341,6 +437,46 @@ mod tests {
     }
 
     #[test]
+    fn a_tpm_goes_on_with_the_memory_that_its_record_names_and_with_it_once() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = make(scratch.path());
+        let (first, second) = (VolumeId::random(), VolumeId::random());
+        let none = Err(OtherMemory { named: NamedMemory::None });
+        let (mut volume, mut record) = open(&path);
+        assert_eq!(record.judge_memory(first), none, "a new TPM has none");
+        record.go_on_with(&mut volume, Some(first)).unwrap();
+        volume.close().unwrap();
+        let (mut volume, mut record) = open(&path);
+        assert_eq!(record.judge_memory(first), Ok(()));
+        assert_eq!(record.judge_memory(second), Err(OtherMemory { named: NamedMemory::In(first) }));
+        // New states, and the end of swtpm, leave it.
+        record.record(&mut volume, &state(1)).unwrap();
+        record.set_in_use(&mut volume, true).unwrap();
+        assert_eq!(TpmRecord::read(&mut volume).unwrap().judge_memory(first), Ok(()));
+        // The guest goes on, and its memory is put back.
+        record.go_on_with(&mut volume, None).unwrap();
+        let (volume, record) = (volume.close(), open(&path).1);
+        volume.unwrap();
+        assert_eq!(record.judge_memory(first), none);
+        assert_eq!(record.judge(Some(&state(1))), Ok(Verdict::Recorded));
+    }
+
+    #[test]
+    fn a_slot_of_an_earlier_release_says_nothing_about_a_memory_and_a_torn_one_is_not_read() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = make(scratch.path());
+        let (mut volume, mut record) = open(&path);
+        record.memory = NamedMemory::Unsaid;
+        record.write(&mut volume).unwrap();
+        let mut record = TpmRecord::read(&mut volume).unwrap();
+        assert_eq!((record.memory, record.judge_memory(VolumeId::random())), (NamedMemory::Unsaid, Ok(())));
+        record.go_on_with(&mut volume, Some(VolumeId::random())).unwrap();
+        let last = (record.sequence % 2) * SLOT_BYTES as u64;
+        volume.write_at(last + SLOT_MEMORY.start as u64, &[0; 16]).unwrap();
+        assert_eq!(TpmRecord::read(&mut volume).unwrap().memory, NamedMemory::Unsaid, "the other slot");
+    }
+
+    #[test]
     fn one_torn_slot_is_survived_and_two_are_told() {
         let scratch = tempfile::tempdir().unwrap();
         let path = make(scratch.path());
@@ -379,7 +515,8 @@ mod tests {
     fn only_so_many_states_are_remembered() {
         let key = SecretBytes::random(KEY_BYTES).unwrap();
         let former = vec![[0; FORMER_BYTES]; FORMER_MAX as usize];
-        let mut record = TpmRecord { key, in_use: true, sequence: 1, generation: 0, digest: [0; 32], former };
+        let (digest, memory) = ([0; 32], NamedMemory::None);
+        let mut record = TpmRecord { key, in_use: true, sequence: 1, generation: 0, digest, memory, former };
         assert_eq!(record.remembered().count(), 0);
         record.generation = FORMER_MAX - 1;
         assert_eq!(record.remembered(), 1..=FORMER_MAX - 1);
