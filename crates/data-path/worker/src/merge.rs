@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use strongroom_datastore::file::{
-    DatastoreError, Deks, Descriptor, MergeKeys, OpenMerge, OpenOptions, open_merge,
+    DatastoreError, Deks, Descriptor, MergeKeys, MergeLayers, OpenMerge, OpenOptions, open_merge,
 };
 use strongroom_io::{Allocation, Channel, Disk, Done, EventLoop, Io, IoError, Limits, Sealed, Thread};
 use strongroom_memory::Buffer;
@@ -69,7 +69,7 @@ pub fn merge_next(
 ) -> Result<Option<Merged>, MergeError> {
     let Some(opened) = open_merge(path, options)? else { return Ok(None) };
     let OpenMerge { size_bytes, layers, keys, finish } = opened;
-    let stages = MergeStages::of(layers, ciphers(keys)?)?;
+    let stages = MergeStages::merging(layers, keys)?;
     let moved_bytes = copy_all(&stages, size_bytes, &mut |copying| progress.at(copying.copied_bytes()))?;
     progress.at(size_bytes)?;
     drop(stages);
@@ -95,6 +95,16 @@ pub(crate) fn copy_all(
     let moved_bytes = copying.moved_bytes;
     copying.finish()?;
     Ok(moved_bytes)
+}
+
+impl MergeStages {
+    /// The stages of a merge that [`open_merge`] has opened.
+    ///
+    /// # Errors
+    /// If they cannot be assembled.
+    pub fn merging(layers: MergeLayers, keys: MergeKeys) -> Result<Self, StackError> {
+        Self::of(layers, ciphers(keys)?)
+    }
 }
 
 /// The ciphers of all layers; writes are sealed by the lower layer's newest key.

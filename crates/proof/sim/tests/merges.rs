@@ -4,23 +4,24 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
+#[path = "support/blocks.rs"]
+mod blocks;
+
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use blocks::{BLOCK, Oracle, event_loop, kek, protection, to_open, with_disk};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use strongroom_datastore::file::*;
 use strongroom_io::EventLoop;
-use strongroom_keys::{Kek, KekSource};
-use strongroom_memory::secret::SecretBytes;
+use strongroom_keys::Kek;
 use strongroom_sim::SimFs;
 use strongroom_types::{BLOCK_BYTES, SnapshotId, VolumeSize};
 use strongroom_worker::layers::{PlainBlocks, plain_blocks_over};
 use strongroom_worker::{Copying, DiskAccess, Step, Stride};
 
-const BLOCK: usize = BLOCK_BYTES as usize;
-const SECTOR: usize = 512;
 const BLOCKS: u64 = 48;
 /// Large enough not to fill, because nothing empties it while clients write.
 const LOG_BYTES: u64 = 1 << 20;
@@ -34,47 +35,6 @@ fn path() -> &'static Path {
     Path::new("/ds/vm1")
 }
 
-fn kek() -> Kek {
-    KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [1; 32]).unwrap()).unwrap()
-}
-
-/// What every block may hold.
-#[derive(Clone)]
-struct Oracle {
-    /// The values that a block may have: the last one that was flushed, and all since. 0 is zeroes.
-    possible: Vec<Vec<u8>>,
-}
-
-impl Oracle {
-    fn new() -> Self {
-        Self { possible: vec![vec![0]; BLOCKS as usize] }
-    }
-
-    fn write(&mut self, block: u64, fill: u8) {
-        self.possible[block as usize].push(fill);
-    }
-
-    fn flushed(&mut self) {
-        for possible in &mut self.possible {
-            let last = *possible.last().unwrap();
-            *possible = vec![last];
-        }
-    }
-
-    /// Each sector is old or new.
-    fn check(&self, content: &[u8]) -> Result<(), String> {
-        for (block, bytes) in content.chunks(BLOCK).enumerate() {
-            for sector in bytes.chunks(SECTOR) {
-                let possible = &self.possible[block];
-                if sector.iter().any(|byte| *byte != sector[0]) || !possible.contains(&sector[0]) {
-                    return Err(format!("block {block} has {:?} instead of {possible:?}", &sector[..4]));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 struct Life<'a> {
     fs: SimFs,
     kek: Option<&'a Kek>,
@@ -86,17 +46,12 @@ struct Life<'a> {
 }
 
 impl Life<'_> {
-    fn protection(&self) -> Protection<'_> {
-        self.kek.map_or(Protection::Unencrypted, Protection::Encrypted)
-    }
-
     fn options(&self) -> OpenOptions<'_> {
-        let (access, lock_wait) = (Access::ReadWrite, Duration::ZERO);
-        OpenOptions { protection: self.protection(), access, lock_wait, least_generation: 0 }
+        to_open(self.kek)
     }
 
     fn event_loop(&mut self) -> Rc<dyn EventLoop> {
-        Rc::new(self.fs.reactor(self.random.random()).unwrap())
+        event_loop(&self.fs, &mut self.random)
     }
 
     /// Notes that the blocks may hold something else from now on.
@@ -125,36 +80,21 @@ impl Life<'_> {
         self.note();
     }
 
-    /// Opens the volume, and does something with its disk.
-    fn with_disk(&mut self, act: impl FnOnce(&mut Self, &mut DiskAccess)) {
-        let mut volume = open_on(&self.fs, path(), &self.options()).unwrap();
-        let blocks = std::sync::Arc::clone(&volume.disk);
-        let PlainBlocks { disk, .. } = plain_blocks_over(blocks, &mut volume).unwrap();
-        let mut access = DiskAccess::on(self.event_loop(), &*disk).unwrap();
-        act(self, &mut access);
-        self.flush(&mut access);
-        drop((access, disk));
-        let event_loop = self.event_loop();
-        let thread = strongroom_io::Thread {
-            pool: strongroom_memory::BufferPool::new(8 << 20).unwrap(),
-            reactor: event_loop.reactor(),
-        };
-        volume.disk.expect_destager(true);
-        volume.disk.end_destaging(End::Empty);
-        let Some(mut destager) = volume.disk.destager(&thread).unwrap() else { return };
-        loop {
-            destager.poll();
-            match destager.ended() {
-                Some(ended) => return ended.unwrap(),
-                None => event_loop.sleep(Duration::from_secs(1)).unwrap(),
-            }
-        }
+    /// Opens the volume, writes to its disk, and closes it.
+    fn fill(&mut self) {
+        let (fs, kek, mut random) = (self.fs.clone(), self.kek, self.random.clone());
+        let filled = with_disk(&fs, path(), kek, &mut random, |disk, _| {
+            (0..10).for_each(|_| self.write(disk));
+            self.flush(disk);
+            Ok(())
+        });
+        filled.unwrap();
     }
 
     fn snapshot(&mut self, name: &str) -> SnapshotId {
         let snapshot = NewSnapshot { id: SnapshotId::random(), name: name.parse().unwrap() };
         let options = AddLayerOptions {
-            protection: self.protection(),
+            protection: protection(self.kek),
             log_bytes: Some(LOG_BYTES),
             lock_wait: Duration::ZERO,
             least_generation: 0,
@@ -169,30 +109,27 @@ impl Life<'_> {
             fs: SimFs::new(seed),
             kek,
             random: StdRng::seed_from_u64(seed),
-            oracle: Oracle::new(),
+            oracle: Oracle::new(BLOCKS),
             history: Vec::new(),
             next_fill: 0,
         };
         let options = CreateOptions {
             size: VolumeSize::new(BLOCKS * BLOCK_BYTES).unwrap(),
             provisioning: Provisioning::Thin,
-            protection: life.protection(),
+            protection: protection(kek),
             log_bytes: Some(LOG_BYTES),
             integrity: kek.is_some().then_some(Integrity::NEW),
         };
         create_on(&life.fs, path(), &options).unwrap();
-        let fill = |life: &mut Life<'_>| {
-            life.with_disk(|life, disk| (0..10).for_each(|_| life.write(disk)));
-        };
-        fill(&mut life);
+        life.fill();
         if has_lower {
             life.snapshot("lower");
-            fill(&mut life);
+            life.fill();
         }
         let deleted = life.snapshot("deleted");
-        fill(&mut life);
+        life.fill();
         life.snapshot("kept");
-        fill(&mut life);
+        life.fill();
         delete_snapshot_on(&life.fs, path(), deleted, &life.options()).unwrap();
         life.history.clear();
         life
@@ -220,8 +157,7 @@ impl Life<'_> {
         self.write(&mut client);
         self.flush(&mut client);
         drop((client, disk, stages));
-        let protection = self.kek.map_or(Protection::Unencrypted, Protection::Encrypted);
-        volume.head.finish_merge(protection).unwrap();
+        volume.head.finish_merge(protection(self.kek)).unwrap();
         assert!(volume.head.descriptor().merging.is_none());
     }
 
@@ -255,8 +191,7 @@ fn outlives(fs: SimFs, kek: Option<&Kek>, seed: u64, oracle: &Oracle) -> Result<
         copying.finish().map_err(|error| format!("the end of the second merge: {error}"))?;
     }
     drop((client, stages));
-    let protection = kek.map_or(Protection::Unencrypted, Protection::Encrypted);
-    volume.head.finish_merge(protection).map_err(|error| error.to_string())?;
+    volume.head.finish_merge(protection(kek)).map_err(|error| error.to_string())?;
     drop(volume);
     // What the second one has reported is durable too.
     let mut again = vec![0; content.len()];
@@ -280,7 +215,7 @@ fn outlives(fs: SimFs, kek: Option<&Kek>, seed: u64, oracle: &Oracle) -> Result<
 
 #[test]
 fn power_cuts_during_a_merge_beside_a_client_lose_nothing() {
-    let key = kek();
+    let key = kek(1);
     let (mut unfinished, mut finished, mut killed) = (0, 0, 0);
     for seed in 0..LIVES {
         let kek = (seed % 3 != 0).then_some(&key);
