@@ -201,6 +201,37 @@ fn a_linked_clone_is_made_or_not_whoever_is_killed() {
     serving.runs("vm stop web3 --force");
 }
 
+/// The inventory is lost, and every VM is registered from what the datastore has of it.
+#[test]
+fn the_lineage_of_clones_is_found_again() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs("vm create web1 --memory 64M --net none --disk 8M --disk 8M");
+    serving.runs("vm clone web1 web2 --linked");
+    serving.runs("vm clone web2 web3 --linked");
+    serving.runs("vm clone web1 full");
+    serving.runs("disk clone web1/disk1 data1 --linked");
+    let lineages = || {
+        let of = |vm: &str| (serving.vm(vm)["origin"].clone(), serving.vm(vm)["linked_clones"].clone());
+        ["web1", "web2", "web3", "full"].map(of)
+    };
+    let before = lineages();
+    assert_eq!(before[0].1, serde_json::json!(["data1", "web2", "web3"]));
+    assert_eq!(before[2].0["name"], "web2");
+    for vm in ["web1", "web2", "web3", "full"] {
+        serving.runs(&format!("vm unregister {vm}"));
+    }
+    serving.runs("datastore rebuild ds");
+    assert_eq!(lineages(), before);
+    let refused = serving.is_refused("vm delete web1 --yes");
+    assert!(refused.contains("data1, web2, web3") && refused.contains("--leave-to-clones"), "{refused}");
+    // It goes on: a clone of what was registered shares with them, too.
+    serving.runs("vm clone web3 web4 --linked");
+    assert_eq!(serving.vm("web1")["linked_clones"], serde_json::json!(["data1", "web2", "web3", "web4"]));
+}
+
 /// The names of a VM's snapshots.
 fn snapshots(serving: &Serving<'_>, vm: &str) -> Vec<Value> {
     let listed = serving.json(&format!("vm snapshot list {vm}"));

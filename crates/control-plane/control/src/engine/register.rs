@@ -252,6 +252,7 @@ impl Control {
                 template: None,
                 holds_volume: spec.holds_volume,
             };
+            vm.take_lineage(&spec.lineage);
             let kept = keep_volumes(index, &mut vm, &volumes, self.draft())?;
             let mut draft = kept.create_named(&vm);
             let sealed = match vm.hardware.clear_disks().count() {

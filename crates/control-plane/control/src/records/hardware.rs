@@ -320,6 +320,7 @@ impl Hardware {
             policy: None,
             own_volumes: self.own_volumes.clone(),
             holds_volume: false,
+            lineage: protocol::Lineage::default(),
         })
     }
 

@@ -1,13 +1,13 @@
 //! A VM: its desired state, and its host's last report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
 use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_host::protocol::{
-    Dump, ObservedVm, SavedMemory, VmGeneration, VmReason, VmSnapshots, VmSpec, WaitingFor,
+    self, Dump, ObservedVm, SavedMemory, VmGeneration, VmReason, VmSnapshots, VmSpec, WaitingFor,
 };
 use strongroom_types::{DatastoreId, KeyRequestId, ProviderName, SnapshotId, VmId};
 use uuid::Uuid;
@@ -126,7 +126,34 @@ impl VmRecord {
         // A name of the API is valid in the protocol: the same characters, the same length.
         let name = self.name.as_str().parse().ok()?;
         let spec = self.hardware.told(self.id, name, PathBuf::from(datastore))?;
-        Some(VmSpec { policy: self.policy, holds_volume: self.holds_volume, ..spec })
+        let (policy, holds_volume, lineage) = (self.policy, self.holds_volume, self.lineage());
+        Some(VmSpec { policy, holds_volume, lineage, ..spec })
+    }
+
+    /// Its lineage, for its host, which keeps it with the configuration.
+    fn lineage(&self) -> protocol::Lineage {
+        let of_disks = self.hardware.disks.iter().flat_map(|disk| &disk.shares_with);
+        let shared: BTreeSet<VmId> =
+            self.origin.iter().flat_map(|origin| &origin.shares_with).chain(of_disks).copied().collect();
+        let origin = self.origin.as_ref().and_then(|origin| {
+            Some(protocol::Origin { vm: origin.vm, name: origin.name.as_str().parse().ok()? })
+        });
+        protocol::Lineage { origin, shares_with: shared.into_iter().collect() }
+    }
+
+    /// Takes over the lineage that its host has kept with the configuration.
+    pub fn take_lineage(&mut self, found: &protocol::Lineage) {
+        let shares_with = found.shares_with.clone();
+        let origin = found.origin.as_ref();
+        match origin.and_then(|origin| Some((origin.vm, Name::new(origin.name.as_str()).ok()?))) {
+            Some((vm, name)) => self.origin = Some(Lineage { vm, name, shares_with }),
+            // Nothing says which of its disks it is.
+            None => {
+                for disk in &mut self.hardware.disks {
+                    disk.shares_with.clone_from(&shares_with);
+                }
+            }
+        }
     }
 }
 

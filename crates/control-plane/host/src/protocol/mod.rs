@@ -65,7 +65,7 @@ pub use operation::{
 pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
 pub use snapshot::{Contents, NewVmSnapshot, SnapshotChange, VmSnapshot, VmSnapshots};
-pub use spec::{Disk, DiskKey, KnownVolume, SpecError, VmSpec};
+pub use spec::{Disk, DiskKey, KnownVolume, Lineage, Origin, SpecError, VmSpec};
 pub use statistics::{DiskStatistics, VmStatistics};
 /// The parts of a VM, as `strongroom_vm` defines them.
 pub use strongroom_vm::{

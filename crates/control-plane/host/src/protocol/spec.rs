@@ -69,6 +69,38 @@ pub struct VmSpec {
     /// Whether it only holds a volume that no VM has: it cannot be started.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_volume: bool,
+    /// Where its content comes from. It is here so that a registration of the VM finds it again.
+    #[serde(default, skip_serializing_if = "Lineage::is_unknown")]
+    pub lineage: Lineage,
+}
+
+/// The VMs that a clone, or a VM with a disk that is one, has content of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lineage {
+    /// The VM of which it is a clone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// The VMs that have made layers which it shares, or had them before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares_with: Vec<VmId>,
+}
+
+/// The VM that a clone was made of. It may be gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    /// The VM.
+    pub vm: VmId,
+    /// Its name at that time.
+    pub name: VmName,
+}
+
+impl Lineage {
+    /// Whether nothing is known of it.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A disk: a volume in the VM's directory.

@@ -209,6 +209,7 @@ impl Host {
             policy: None,
             own_volumes: Vec::new(),
             holds_volume: false,
+            lineage: Default::default(),
         }
     }
 

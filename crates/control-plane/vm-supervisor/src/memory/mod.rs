@@ -31,7 +31,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac::sha256;
 use strongroom_datastore::file::{delete, describe};
-use strongroom_host::protocol::{DiskKey, DiskName, OwnVolume, Problem, SavedMemory, VmSpec};
+use strongroom_host::protocol::{DiskKey, DiskName, Lineage, OwnVolume, Problem, SavedMemory, VmSpec};
 use strongroom_host::served::served;
 use strongroom_keys::Kek;
 use strongroom_streams::{Medium, SLOT_BYTES_MAX, StreamError, StreamKind, StreamReader, StreamWriter};
@@ -156,6 +156,7 @@ fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
         (disk.key, disk.least_generation, disk.volume) = (DiskKey::Unencrypted, 0, None);
     }
     spec.own_volumes.clear();
+    spec.lineage = Lineage::default();
     let text = serde_json::to_vec(&spec).map_err(|error| Problem::new("internal", error.to_string()))?;
     Ok(hex::encode(&sha256(&text)))
 }
