@@ -116,7 +116,13 @@ fn linked_clones_of_a_template_go_their_own_ways() {
     assert!(info.contains("wait until no other volume has them"), "{info}");
     let refused = serving.is_refused("vm delete golden --yes");
     assert!(refused.contains("web1, web2") && refused.contains("--leave-to-clones"), "{refused}");
-    serving.runs("vm delete golden --yes --leave-to-clones");
+    let of_golden = key("golden");
+    let said = serving.runs("vm delete golden --yes --leave-to-clones");
+    let destroy = format!("key destroy {} --reason 'golden is gone'", of_golden.as_str().unwrap());
+    let refused = serving.is_refused(&destroy);
+    assert!(refused.contains("ds/web1, ") && refused.contains("ds/web2"), "{refused}");
+    assert!(said.contains("--leave-to-clones") && refused.contains("--leave-to-clones"), "{said}\n{refused}");
+    serving.runs(&format!("{destroy} --leave-to-clones"));
     assert_eq!(serving.vm("web2")["origin"]["is_gone"], true);
     serving.runs("vm key rotate web2");
     assert!(console.session.run(&read("vdb")).contains(&format!("{MARKER}-first")));

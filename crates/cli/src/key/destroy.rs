@@ -36,6 +36,9 @@ created a volume with a provider's key, and in those given with --datastore, whi
 such a datastore cannot be read, nothing is destroyed; if it is lost for good, give --forget-datastore. \
 Volumes of other machines, and copies made in other ways, are not found.
 
+Linked clones of a VM have the content that they share with it under their own keys. Their names are listed, and the destruction of \
+the VM's keys is refused until they are deleted, or with --leave-to-clones.
+
 A key in the embedded key server is protected by the server: it searches for volumes itself, at each \
 step and again after the delay, requires another administrator's certificate (--identity) for --confirm, \
 and then destroys the key. Other providers support neither a delay nor a second person. For them this \
@@ -67,6 +70,10 @@ pub struct DestroyArguments {
     /// Cancel a scheduled destruction; the key stays out of use, but still opens what it has sealed
     #[arg(long, conflicts_with = "reason")]
     cancel: bool,
+
+    /// Destroy it although linked clones of its VM keep content that was under it
+    #[arg(long, conflicts_with_all = ["confirm", "cancel"])]
+    leave_to_clones: bool,
 
     #[command(flatten)]
     datastores: DatastoreArguments,
@@ -167,8 +174,9 @@ impl DestroyArguments {
             ("confirmed", administrator.ask(ConfirmDestruction { key: id })?)
         } else {
             let delay_seconds = i64::try_from(self.delay).unwrap_or(i64::MAX);
-            let reason = self.reason.clone().unwrap_or_default();
-            ("scheduled", administrator.ask(ScheduleDestruction { key: id, delay_seconds, reason })?)
+            let (reason, leave_to_clones) = (self.reason.clone().unwrap_or_default(), self.leave_to_clones);
+            let schedule = ScheduleDestruction { key: id, delay_seconds, reason, leave_to_clones };
+            ("scheduled", administrator.ask(schedule)?)
         };
         Ok(Answer { key: key.to_owned(), step, waiting: (&answer).into() })
     }

@@ -97,6 +97,8 @@ struct Deleted {
     remaining_keys: Vec<KeyStanding>,
     #[serde(skip)]
     vm: String,
+    #[serde(skip)]
+    left_to_clones: bool,
 }
 
 impl fmt::Display for Deleted {
@@ -109,9 +111,10 @@ impl fmt::Display for Deleted {
             write!(
                 f,
                 "\nIts key {key} of {provider} remains ({}), and opens backups of its volumes. Where there are none to keep:\n  \
-                 strongroom key destroy {key} --reason 'VM {} was deleted'",
+                 strongroom key destroy {key} --reason 'VM {} was deleted'{}",
                 state_word(*state),
-                self.vm
+                self.vm,
+                if self.left_to_clones { " --leave-to-clones" } else { "" }
             )?;
         }
         Ok(())
@@ -148,7 +151,8 @@ impl DeleteArguments {
             return output.answer(&Begun(task));
         }
         let task = follow(&api, output, "deleting", task)?;
-        output.answer(&Deleted { task, remaining_keys: keys, vm: self.vm.clone() })
+        let (vm, left_to_clones) = (self.vm.clone(), self.leave_to_clones);
+        output.answer(&Deleted { task, remaining_keys: keys, vm, left_to_clones })
     }
 }
 

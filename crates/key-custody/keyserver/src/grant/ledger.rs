@@ -177,6 +177,19 @@ pub fn bind(store: &dyn Store, object: &str, vm: VmId, from: Option<VmId>) -> Re
     Err(RedeemError::Contended)
 }
 
+/// The VM that a key was made for, if it was made for one.
+///
+/// # Errors
+/// [`RedeemError::Store`], [`RedeemError::Damaged`].
+pub fn vm_of(store: &dyn Store, object: &str) -> Result<Option<VmId>, RedeemError> {
+    let key = key_key(object);
+    let Some(entry) = store.snapshot()?.get(&key)? else { return Ok(None) };
+    match entry.value.as_array() {
+        Some(vm) => Ok(Some(VmId::from_bytes(*vm))),
+        None => Err(RedeemError::Damaged { key: key.escape_ascii().to_string() }),
+    }
+}
+
 /// The highest redeemed or fenced generation of a VM, if any.
 ///
 /// # Errors

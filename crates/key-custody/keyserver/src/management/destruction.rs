@@ -3,6 +3,7 @@
 use tokio::runtime::Handle;
 
 use super::protocol::{DestructionAnswer, EventAnswer, HISTORY_MAX, HistoryAnswer};
+use super::questions::ScheduleDestruction;
 use super::{Management, Unanswered, refused, refused_by_server};
 use crate::access::Identity;
 use crate::objects::destruction::{DestructionError, Waiting};
@@ -12,10 +13,12 @@ impl Management {
     pub(super) fn schedule_destruction(
         &self,
         asker: &Identity,
-        key: ObjectId,
-        delay_seconds: i64,
-        reason: &str,
+        wanted: &ScheduleDestruction,
     ) -> Result<DestructionAnswer, Unanswered> {
+        let ScheduleDestruction { key, delay_seconds, ref reason, leave_to_clones } = *wanted;
+        if !leave_to_clones {
+            self.wait(self.destructions.check_clones(key)).map_err(not_done)?;
+        }
         answered(key, self.wait(self.destructions.schedule(asker, key, delay_seconds, reason)))
     }
 

@@ -173,9 +173,9 @@ impl Management {
                 let vms = std::iter::once(wanted.vm).chain(wanted.from).map(|vm| vm.to_string());
                 done::<BindKey>(&(), std::iter::once(wanted.key.to_string()).chain(vms))
             }
-            Question::ScheduleDestruction(ScheduleDestruction { key, delay_seconds, reason }) => {
-                let answer = self.schedule_destruction(asker, key, delay_seconds, &reason)?;
-                done::<ScheduleDestruction>(&answer, [key.to_string()])
+            Question::ScheduleDestruction(wanted) => {
+                let answer = self.schedule_destruction(asker, &wanted)?;
+                done::<ScheduleDestruction>(&answer, [wanted.key.to_string()])
             }
             Question::CancelDestruction(CancelDestruction { key }) => {
                 done::<CancelDestruction>(&self.cancel_destruction(key)?, [key.to_string()])

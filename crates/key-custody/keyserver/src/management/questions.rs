@@ -276,6 +276,9 @@ pub struct ScheduleDestruction {
     pub delay_seconds: i64,
     /// The reason.
     pub reason: String,
+    /// Destroys it although linked clones have content that was under it, under their own keys.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leave_to_clones: bool,
 }
 
 /// Cancels a destruction, which is returned.

@@ -84,7 +84,12 @@ fn every_question() -> Vec<Question> {
         }),
         Question::from(BrokerCreate { provider, request: KeyRequestId::random() }),
         Question::from(BrokeredKeys {}),
-        Question::from(ScheduleDestruction { key, delay_seconds: 1, reason: String::new() }),
+        Question::from(ScheduleDestruction {
+            key,
+            delay_seconds: 1,
+            reason: String::new(),
+            leave_to_clones: false,
+        }),
         Question::from(CancelDestruction { key }),
         Question::from(ConfirmDestruction { key }),
         Question::from(questions::Destructions {}),

@@ -5,9 +5,11 @@
 //! of its own, and waits for a limited time. A disk that never answers costs the server one thread,
 //! and nothing is destroyed.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use strongroom_types::VmId;
 use tokio::sync::Semaphore;
 
 use super::id::ObjectId;
@@ -20,7 +22,15 @@ pub trait Dependents: Send + Sync {
     /// # Errors
     ///
     /// If it cannot be determined. Then nothing is destroyed.
-    fn of(&self, key: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>>;
+    fn of(&self, key: ObjectId) -> Result<Vec<String>, Box<dyn Error + Send + Sync>>;
+
+    /// Names of all known linked clones that share layers with this VM, or did: they have its
+    /// content under their own keys. May block for disks.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be determined.
+    fn clones_of(&self, vm: VmId) -> Result<Vec<String>, Box<dyn Error + Send + Sync>>;
 }
 
 /// No dependents, for a server without volumes.
@@ -28,7 +38,11 @@ pub trait Dependents: Send + Sync {
 pub struct NoDependents;
 
 impl Dependents for NoDependents {
-    fn of(&self, _: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>> {
+    fn of(&self, _: ObjectId) -> Result<Vec<String>, Box<dyn Error + Send + Sync>> {
+        Ok(Vec::new())
+    }
+
+    fn clones_of(&self, _: VmId) -> Result<Vec<String>, Box<dyn Error + Send + Sync>> {
         Ok(Vec::new())
     }
 }
@@ -49,7 +63,7 @@ pub struct Inquiry {
 pub enum Unknown {
     /// The search failed.
     #[error("{0}")]
-    Unreadable(Box<dyn std::error::Error + Send + Sync>),
+    Unreadable(Box<dyn Error + Send + Sync>),
     /// The search is still running.
     #[error("a datastore has not answered within {} seconds; is a disk stuck?", waited.as_secs())]
     Slow {
@@ -70,12 +84,30 @@ impl Inquiry {
     ///
     /// [`Unknown`].
     pub async fn of(&self, key: ObjectId) -> Result<Vec<String>, Unknown> {
+        self.ask(move |dependents| dependents.of(key)).await
+    }
+
+    /// Names of all known linked clones that have content of this VM.
+    ///
+    /// # Errors
+    ///
+    /// [`Unknown`].
+    pub async fn clones_of(&self, vm: VmId) -> Result<Vec<String>, Unknown> {
+        self.ask(move |dependents| dependents.clones_of(vm)).await
+    }
+
+    async fn ask(
+        &self,
+        question: impl FnOnce(&dyn Dependents) -> Result<Vec<String>, Box<dyn Error + Send + Sync>>
+        + Send
+        + 'static,
+    ) -> Result<Vec<String>, Unknown> {
         let asked = async {
             let turn = Arc::clone(&self.turn).acquire_owned().await;
             let turn = turn.map_err(|closed| Unknown::Unreadable(closed.into()))?;
             let dependents = Arc::clone(&self.dependents);
             let answer = tokio::task::spawn_blocking(move || {
-                let answer = dependents.of(key);
+                let answer = question(&*dependents);
                 drop(turn);
                 answer
             });
@@ -98,9 +130,13 @@ mod tests {
     struct Stuck(Mutex<Receiver<()>>);
 
     impl Dependents for Stuck {
-        fn of(&self, _: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>> {
+        fn of(&self, _: ObjectId) -> Result<Vec<String>, Box<dyn Error + Send + Sync>> {
             self.0.lock().recv()?;
             Ok(vec!["vm1".to_owned()])
+        }
+
+        fn clones_of(&self, _: VmId) -> Result<Vec<String>, Box<dyn Error + Send + Sync>> {
+            Ok(Vec::new())
         }
     }
 

@@ -31,6 +31,7 @@ use super::id::ObjectId;
 use super::keeping::{KeepingError, Objects};
 use super::lifecycle::{LifeCycleError, State};
 use crate::access::{ClientId, ClientName, Identity};
+use crate::grant::{RedeemError, ledger};
 
 pub(crate) const PREFIX: &[u8] = b"destruction/";
 
@@ -96,6 +97,19 @@ pub enum DestructionError {
         /// Their names.
         dependents: Vec<String>,
     },
+    /// Linked clones have content that was under the key.
+    #[error(
+        "linked clones have what they share with its VM under their own keys, so it is not gone with this one: {}; delete them \
+         first, or destroy the key with --leave-to-clones",
+        named(.clones)
+    )]
+    LeftToClones {
+        /// Their names.
+        clones: Vec<String>,
+    },
+    /// The VM of the key cannot be read.
+    #[error(transparent)]
+    Ledger(#[from] RedeemError),
     /// The key's dependents are unknown.
     #[error("it cannot be said whether anything needs the key: {0}")]
     Unknown(#[from] Unknown),
@@ -141,6 +155,7 @@ impl DestructionError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Needed { .. } => "needed",
+            Self::LeftToClones { .. } => "left-to-clones",
             Self::Unknown(_) => "needs-unknown",
             Self::AlreadyScheduled { .. } => "already-scheduled",
             Self::NotScheduled => "not-scheduled",
@@ -149,7 +164,7 @@ impl DestructionError {
             Self::Reason(_) => "reason",
             Self::LifeCycle(_) => "life-cycle",
             Self::Keeping(KeepingError::NotFound { .. }) => "no-such-object",
-            Self::Keeping(_) => "store",
+            Self::Keeping(_) | Self::Ledger(_) => "store",
             Self::Damaged(_) => "damaged",
             Self::Contended => "contended",
         }
@@ -406,6 +421,17 @@ impl Destructions {
     pub async fn check_unneeded(&self, id: ObjectId) -> Result<(), DestructionError> {
         let dependents = self.inquiry.of(id).await?;
         if dependents.is_empty() { Ok(()) } else { Err(DestructionError::Needed { dependents }) }
+    }
+
+    /// Refuses if linked clones have content of the VM that the key was made for.
+    ///
+    /// # Errors
+    ///
+    /// [`DestructionError::LeftToClones`], [`DestructionError::Unknown`].
+    pub async fn check_clones(&self, id: ObjectId) -> Result<(), DestructionError> {
+        let Some(vm) = ledger::vm_of(&*self.store, &id.to_string())? else { return Ok(()) };
+        let clones = self.inquiry.clones_of(vm).await?;
+        if clones.is_empty() { Ok(()) } else { Err(DestructionError::LeftToClones { clones }) }
     }
 
     fn read(&self, id: ObjectId) -> Result<Option<(Waiting, Revision)>, DestructionError> {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use strongroom_keyserver::access::Role;
+use strongroom_keyserver::grant::{VmId, ledger};
 use strongroom_keyserver::objects::destruction::{
     DELAY_MIN_SECONDS, DestructionError, Destructions, REASON_MAX_BYTES,
 };
@@ -126,6 +127,28 @@ fn what_is_needed_is_named_and_stays() {
     assert!(matches!(scene.sweep()[..], [Err(DestructionError::Needed { .. })]));
     key_in(&scene.fixture.ask(&owner, get(&scene.text)));
     scene.fixture.volumes.0.lock().clear();
+    assert_eq!(scene.swept(), 1);
+}
+
+#[test]
+fn linked_clones_that_have_the_content_of_a_keys_vm_are_named() {
+    let (scene, _) = Scene::new();
+    let (vm, other) = (VmId::random(), VmId::random());
+    let check = || scene.fixture.wait(scene.destructions.check_clones(scene.id));
+    // A key that was made for no VM, or for another one than theirs.
+    *scene.fixture.volumes.2.lock() = Some((vm, vec!["web2".to_owned(), "web3".to_owned()]));
+    check().unwrap();
+    ledger::bind(&*scene.fixture.store, &scene.text, other, None).unwrap();
+    check().unwrap();
+    ledger::bind(&*scene.fixture.store, &scene.text, vm, Some(other)).unwrap();
+    let refused = check().unwrap_err();
+    assert_eq!(refused.code(), "left-to-clones");
+    assert!(refused.to_string().contains("web2, web3; delete them first"), "{refused}");
+    // They do not need the key, so a destruction that was asked for nevertheless goes on.
+    let (ann, bob) = (identity("ann", Role::Admin), identity("bob", Role::Admin));
+    scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "")).unwrap();
+    scene.fixture.wait(scene.destructions.confirm(&bob, scene.id)).unwrap();
+    scene.pass(DELAY_MIN_SECONDS);
     assert_eq!(scene.swept(), 1);
 }
 

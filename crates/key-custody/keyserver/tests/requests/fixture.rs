@@ -54,9 +54,9 @@ impl Observer for Recorder {
     }
 }
 
-/// The dependents of every key: names, or whether they are unknown.
+/// The dependents of every key: names, whether they are unknown, and the linked clones of a VM.
 #[derive(Default)]
-pub struct Volumes(pub Mutex<Vec<String>>, pub AtomicBool);
+pub struct Volumes(pub Mutex<Vec<String>>, pub AtomicBool, pub Mutex<Option<(VmId, Vec<String>)>>);
 
 impl Dependents for Volumes {
     fn of(&self, _: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>> {
@@ -64,6 +64,11 @@ impl Dependents for Volumes {
             return Err("/mnt/ds is not mounted".into());
         }
         Ok(self.0.lock().clone())
+    }
+
+    fn clones_of(&self, vm: VmId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>> {
+        let clones = self.2.lock().clone();
+        Ok(clones.filter(|(of, _)| *of == vm).map(|(_, names)| names).unwrap_or_default())
     }
 }
 

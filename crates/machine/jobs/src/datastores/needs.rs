@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use strongroom_keys::ProviderKey;
 use strongroom_keyserver::objects::dependents::Dependents;
 use strongroom_keyserver::objects::id::ObjectId;
-use strongroom_types::counted;
+use strongroom_types::{VmId, counted};
 use thiserror::Error;
 
 use super::KnownDatastores;
@@ -62,6 +62,11 @@ impl Dependents for KnownDatastores {
             Err(unknown @ KeyNeeded::Unknown(_)) => Err(unknown.into()),
         }
     }
+
+    fn clones_of(&self, vm: VmId) -> Result<Vec<String>, Box<dyn Error + Send + Sync>> {
+        let scan = self.scan(&[])?;
+        Ok(scan.clones_of(vm).into_iter().map(|clone| clone.display().to_string()).collect())
+    }
 }
 
 fn first<T: std::fmt::Display>(all: impl ExactSizeIterator<Item = T>) -> String {
@@ -76,6 +81,7 @@ mod tests {
     use std::path::Path;
 
     use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create};
+    use strongroom_host::vm_directory::VmRecord;
     use strongroom_keys::Kek;
     use strongroom_memory::secret::SecretBytes;
 
@@ -123,5 +129,36 @@ mod tests {
         fs::write(aside.join("vm1/descriptor"), "damaged").unwrap();
         let error = known.of(unused).unwrap_err().to_string();
         assert!(error.contains("the descriptor of") && error.contains("is damaged"), "{error}");
+    }
+
+    #[test]
+    fn the_clones_of_a_vm_are_found_by_what_their_configurations_say() {
+        let scratch = tempfile::tempdir().unwrap();
+        let known = KnownDatastores::of_home(&scratch.path().join("home"));
+        let (ds, vm) = (scratch.path().join("ds"), VmId::random());
+        known.note(&ds).unwrap();
+        let configuration = |name: &str, lineage: &str| {
+            let id = VmId::random();
+            let datastore = ds.display();
+            fs::create_dir(ds.join(name)).unwrap();
+            make(&ds.join(name).join("disk0"), ObjectId::random());
+            let spec = format!(
+                r#"{{"id":"{id}","name":"{name}","datastore":"{datastore}","memory_bytes":67108864,
+                    "disks":[{{"name":"disk0","size_bytes":1048576,"key":"unencrypted"}}]{lineage}}}"#
+            );
+            let record = VmRecord::new(serde_json::from_str(&spec).unwrap(), None);
+            fs::write(ds.join(name).join("vm.json"), serde_json::to_vec(&record).unwrap()).unwrap();
+        };
+        configuration("web1", "");
+        configuration("web2", &format!(r#","lineage":{{"shares_with":["{vm}"]}}"#));
+        let full = format!(r#","lineage":{{"origin":{{"vm":"{vm}","name":"web1"}}}}"#);
+        configuration("full", &full);
+        let clones = || known.clones_of(vm).unwrap();
+        let path = |name: &str| ds.join(name).display().to_string();
+        assert_eq!(clones(), [path("web2")]);
+        assert!(known.clones_of(VmId::random()).unwrap().is_empty());
+        // It may be one.
+        fs::write(ds.join("web1/vm.json"), "damaged").unwrap();
+        assert_eq!(clones(), [path("web1"), path("web2")]);
     }
 }

@@ -1,13 +1,14 @@
 //! Looking through datastores for what their volumes need.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use strongroom_datastore::file::{KeyNeeds, VM_FILE, VolumeNeeds, key_needs};
+use strongroom_host::vm_directory::VmRecord;
 use strongroom_keys::{KekSource, ProviderKey};
-use strongroom_types::without_numbers;
+use strongroom_types::{VmId, without_numbers};
 
 use super::KnownDatastores;
 use crate::error::JobError;
@@ -15,10 +16,22 @@ use crate::error::JobError;
 /// What was found.
 #[derive(Debug, Default)]
 pub struct Scan {
+    /// The configurations of VMs that share layers with others, by directory. What the datastore
+    /// says about that is believed here: it is only asked so that nobody takes a key's destruction
+    /// for the end of content that others have.
+    clones: BTreeMap<PathBuf, Shares>,
     /// The volumes, by path, each once.
     volumes: BTreeMap<PathBuf, VolumeNeeds>,
     /// What could not be looked into.
     unknown: Vec<UnknownNeeds>,
+}
+
+/// With whom a VM shares layers.
+#[derive(Debug)]
+enum Shares {
+    With(Vec<VmId>),
+    /// Its configuration cannot be read.
+    Unknown,
 }
 
 /// A datastore, or something in it, of which nobody can say which keys it needs.
@@ -65,6 +78,15 @@ impl Scan {
         self.volumes.values()
     }
 
+    /// The directories of VMs that share layers with this one, or did, or may.
+    pub fn clones_of(&self, vm: VmId) -> Vec<&Path> {
+        let shares = |shares: &Shares| match shares {
+            Shares::With(vms) => vms.contains(&vm),
+            Shares::Unknown => true,
+        };
+        self.clones.iter().filter(|(_, with)| shares(with)).map(|(path, _)| path.as_path()).collect()
+    }
+
     /// What could not be looked into.
     pub fn unknown(&self) -> &[UnknownNeeds] {
         &self.unknown
@@ -83,6 +105,9 @@ impl Scan {
         let needs = found.and_then(|path| key_needs(&path).map_err(|error| error.to_string()));
         match needs {
             Ok(KeyNeeds { volumes, unreadable }) => {
+                let directories = volumes.iter().filter_map(|volume| volume.path.parent());
+                let directories: BTreeSet<PathBuf> = directories.map(Path::to_owned).collect();
+                self.clones.extend(directories.into_iter().filter_map(shares_of));
                 self.volumes.extend(volumes.into_iter().map(|volume| (volume.path.clone(), volume)));
                 unreadable.iter().for_each(|error| self.leave_unknown(datastore, &error.to_string()));
             }
@@ -96,6 +121,17 @@ impl Scan {
             self.unknown.push(unknown);
         }
     }
+}
+
+/// With whom the VM in a directory shares layers; `None` if it is no VM's, or shares none.
+fn shares_of(directory: PathBuf) -> Option<(PathBuf, Shares)> {
+    let shares = match VmRecord::read(&directory) {
+        Ok(None) => return None,
+        Ok(Some(record)) if record.spec.lineage.shares_with.is_empty() => return None,
+        Ok(Some(record)) => Shares::With(record.spec.lineage.shares_with),
+        Err(_) => Shares::Unknown,
+    };
+    Some((directory, shares))
 }
 
 /// Which key of a provider it is, if it is one.
