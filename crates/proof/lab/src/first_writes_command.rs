@@ -1,6 +1,5 @@
 //! `strongroom-lab first-writes`.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +17,8 @@ use strongroom_lab::first_writes::steps::{STEPS, Step};
 use strongroom_lab::first_writes::study::{Study, StudyConfig, Subject};
 use strongroom_lab::programs::make_secret;
 use strongroom_lab::vhost_user::front_end::Settings;
+
+use crate::scratch::Scratch;
 
 /// Measures first writes beside overwriting, of Strongroom's volumes and QEMU's images.
 ///
@@ -99,13 +100,14 @@ pub fn run(arguments: &Arguments) -> Result<(), StudyError> {
     };
     let mut file_systems = Vec::new();
     for directory in &arguments.directories {
-        let scratch = Scratch::new(directory)?;
+        let scratch = Scratch::new(directory, "fw")?;
         let secret = scratch.0.join("secret");
         make_secret(&secret)?;
         let subjects = subjects(arguments, &secret);
         // libvhost-user (QEMU 7.2) mistakes a chain that crosses into the next region for a loop.
         let settings = Settings { splits_regions: false, ..Settings::new(arguments.queues, arguments.depth) };
-        let place = Place { directory: scratch.0.clone(), settings, stop: Arc::clone(&stop) };
+        let (directory, socket) = (scratch.0.clone(), scratch.0.join("s"));
+        let place = Place { directory, socket, settings, stop: Arc::clone(&stop) };
         let study =
             Study { place, config: &config, subjects: &subjects, progress: &|text| eprintln!("{text}") };
         let result = study.run()?;
@@ -131,7 +133,7 @@ pub fn run(arguments: &Arguments) -> Result<(), StudyError> {
 
 fn subjects(arguments: &Arguments, secret: &Path) -> Vec<Subject> {
     let strongroom = |name: &str, thick| {
-        let (program, key_file) = (arguments.program.clone(), secret.to_owned());
+        let (program, key_file) = (arguments.program.clone(), Some(secret.to_owned()));
         let product = Box::new(Strongroom { name: name.to_owned(), program, key_file, thick });
         Subject { product, only_overwriting: thick }
     };
@@ -155,27 +157,6 @@ fn catch_signals() -> io::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
-}
-
-/// A directory that is removed on drop, with all its contents.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(parent: &Path) -> Result<Self, StudyError> {
-        let path = parent.join(format!("fw-{}", std::process::id()));
-        match fs::create_dir(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(error) => Err(StudyError::File { action: "make", path, error }),
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("strongroom-lab: cannot delete {}: {error}; delete it by hand", self.0.display());
-        }
-    }
 }
 
 #[allow(clippy::print_stdout)]

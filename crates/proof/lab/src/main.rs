@@ -5,6 +5,7 @@ mod datapath_command;
 mod first_writes_command;
 mod kmip_load_command;
 mod prove_command;
+mod scratch;
 mod soak_command;
 mod vhost_user_load;
 mod vhost_user_verify;

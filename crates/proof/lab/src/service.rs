@@ -108,6 +108,24 @@ impl Service {
         Ok(())
     }
 
+    /// Records its processes after some may have been replaced by others: as soon as there are as
+    /// many as before, so that no predecessor is among them.
+    pub fn see_successors(&mut self) -> Result<(), ProgramError> {
+        let count = self.others.len();
+        let until = Instant::now() + KILL_TIMEOUT;
+        loop {
+            // One that is found may end before it is opened.
+            let seen = self.see_processes();
+            if seen.is_ok() && self.others.len() == count {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return seen.and(Err(self.late("end the predecessor of a process", KILL_TIMEOUT)));
+            }
+            thread::sleep(CONNECT_PERIOD);
+        }
+    }
+
     /// Its recorded processes.
     pub fn process_ids(&self) -> impl Iterator<Item = ProcessId> {
         std::iter::once(self.child.id()).chain(self.others.iter().map(|(id, _)| *id))
@@ -275,6 +293,32 @@ mod tests {
             }
             assert!(children.iter().all(|child| await_end(child, Duration::from_secs(10))));
         }
+    }
+
+    #[test]
+    fn a_process_that_replaces_another_is_seen_alone() {
+        let script = "sleep 60 & first=$!; trap 'sleep 60 & kill $first; wait $first' USR1; \
+                      echo ready; while :; do wait; done";
+        let (_directory, mut service) = shell(script);
+        while !service.said().contains("ready") {
+            thread::yield_now();
+        }
+        service.see_processes().unwrap();
+        let before: Vec<ProcessId> = service.process_ids().collect();
+        let process = open_process(before[0]).unwrap();
+        pidfd_send_signal(&process, Signal::USR1).unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        let after = loop {
+            service.see_successors().unwrap();
+            let after: Vec<ProcessId> = service.process_ids().collect();
+            if after != before {
+                break after;
+            }
+            assert!(Instant::now() < until, "{before:?}");
+        };
+        assert_eq!((after.len(), before.len()), (2, 2));
+        assert!(after[0] == before[0] && after[1] != before[1]);
+        service.kill().unwrap();
     }
 
     #[test]

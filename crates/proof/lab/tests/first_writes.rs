@@ -37,7 +37,8 @@ fn study(directory: &Path, config: &StudyConfig, stop: bool) -> Result<FileSyste
     };
     let settings = Settings { splits_regions: false, ..Settings::new(2, 16) };
     let stop = Arc::new(AtomicBool::new(stop));
-    let place = Place { directory: directory.to_owned(), settings, stop };
+    let socket = directory.join("s");
+    let place = Place { directory: directory.to_owned(), socket, settings, stop };
     let subjects = [image("raw", false), image("raw, overwritten", true)];
     Study { place, config, subjects: &subjects, progress: &|text| println!("{text}") }.run()
 }

@@ -7,10 +7,13 @@ use super::result::{FileSystemResult, Phase, SubjectResult};
 use crate::markdown::{thousands, write_table};
 use crate::processes::Memory;
 
-const RANDOM: [(Phase, &str); 4] = [
+const RANDOM: [(Phase, &str); 7] = [
     (Phase::FirstUntilFull, "first writes until the log is full"),
     (Phase::FirstBeyond, "first writes from there to ten times that"),
     (Phase::FirstAll, "first writes, all of these"),
+    (Phase::AfterSnapshotUntilFull, "after a snapshot, until the log is full"),
+    (Phase::AfterSnapshotBeyond, "after a snapshot, from there to ten times that"),
+    (Phase::AfterSnapshotAll, "after a snapshot, all of these"),
     (Phase::Over, "overwriting"),
 ];
 
@@ -55,6 +58,7 @@ impl Display for Tables<'_> {
         table(f, "4 KiB random writes:", &RANDOM_HEAD, &rows(result, random_rows))?;
         table(f, "Sequential writes:", &SEQUENTIAL_HEAD, &rows(result, sequential_rows))?;
         table(f, OPENING, &OPENING_HEAD, &rows(result, opening_row))?;
+        after_snapshot_ratio(f, &result.subjects)?;
         thick_ratio(f, &result.subjects)
     }
 }
@@ -128,11 +132,31 @@ fn opening_row(subject: &SubjectResult) -> Vec<Row> {
     ]]
 }
 
+/// Compares writes right after a snapshot of the first product with those of others.
+fn after_snapshot_ratio(f: &mut Formatter<'_>, subjects: &[SubjectResult]) -> fmt::Result {
+    let Some((first, others)) = subjects.split_first() else { return Ok(()) };
+    for other in others.iter().filter(|other| !other.rounds(Phase::AfterSnapshotAll).is_empty()) {
+        let iops = |phase| ratio(first.rounds(phase), other.rounds(phase), |figures| figures.iops);
+        writeln!(
+            f,
+            "Right after a snapshot, {} as a ratio to {}: IOPS until the log is full {}, beyond {}.\n",
+            first.name,
+            other.name,
+            iops(Phase::AfterSnapshotUntilFull),
+            iops(Phase::AfterSnapshotBeyond),
+        )?;
+    }
+    Ok(())
+}
+
 /// Compares the first product with those that are only overwritten: the cost of a thin volume once
 /// everything is written.
 fn thick_ratio(f: &mut Formatter<'_>, subjects: &[SubjectResult]) -> fmt::Result {
     let Some((first, others)) = subjects.split_first() else { return Ok(()) };
-    for thick in others.iter().filter(|subject| subject.rounds(Phase::FirstAll).is_empty()) {
+    let has_first_writes = |subject: &SubjectResult| {
+        [Phase::FirstAll, Phase::AfterSnapshotAll].iter().any(|phase| !subject.rounds(*phase).is_empty())
+    };
+    for thick in others.iter().filter(|subject| !has_first_writes(subject)) {
         let (rounds, over) = (first.rounds(Phase::Over), thick.rounds(Phase::Over));
         if rounds.is_empty() {
             continue;

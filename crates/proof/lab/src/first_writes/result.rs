@@ -17,6 +17,12 @@ pub enum Phase {
     FirstBeyond,
     /// Both together.
     FirstAll,
+    /// Random writes right after a snapshot of a fully written disk, up to the log's capacity.
+    AfterSnapshotUntilFull,
+    /// Further such writes, up to ten times that.
+    AfterSnapshotBeyond,
+    /// Both together.
+    AfterSnapshotAll,
     /// Random writes to a disk that was written before.
     Over,
     /// Sequential first writes of 64 KiB.

@@ -13,8 +13,8 @@ use super::error::StudyError;
 use super::figures::Figures;
 use super::order::Shuffled;
 use super::product::Product;
-use super::writer::{Timed, Writer, WriterError};
-use crate::processes::Memory;
+use super::writer::{Answers, Timed, Writer, WriterError};
+use crate::processes::{Memory, ProcessId};
 use crate::service::Service;
 use crate::vhost_user::front_end::{FrontEnd, Settings};
 
@@ -37,6 +37,8 @@ const SAMPLES: usize = 64;
 pub struct Place {
     /// A directory on the file system under study.
     pub directory: PathBuf,
+    /// The server's socket: a short path, because the limit is 107 bytes.
+    pub socket: PathBuf,
     /// The guest.
     pub settings: Settings,
     /// Set to stop.
@@ -44,11 +46,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// The server's socket; its name is short, because the limit is 107 bytes.
-    fn socket(&self) -> PathBuf {
-        self.directory.join("s")
-    }
-
     /// Syncs the file system.
     pub fn sync(&self) -> Result<(), StudyError> {
         let failed = |error| StudyError::File { action: "sync", path: self.directory.clone(), error };
@@ -65,7 +62,7 @@ impl Place {
 
 /// A served disk and its guest.
 pub struct Session<'study> {
-    place: &'study Place,
+    place: Place,
     product: &'study dyn Product,
     disk: PathBuf,
     service: Service,
@@ -74,13 +71,13 @@ pub struct Session<'study> {
 
 impl<'study> Session<'study> {
     /// Starts `product` on `disk`, and connects a guest.
-    pub fn open(place: &'study Place, product: &'study dyn Product, disk: &Path) -> Result<Self, StudyError> {
+    pub fn open(place: &Place, product: &'study dyn Product, disk: &Path) -> Result<Self, StudyError> {
         // A killed server has left its socket there.
-        let socket = place.socket();
-        let _ = std::fs::remove_file(&socket);
-        let command = product.serve(disk, &socket, place.settings.queues);
+        let socket = &place.socket;
+        let _ = std::fs::remove_file(socket);
+        let command = product.serve(disk, socket, place.settings.queues);
         let output = place.directory.join("server.log");
-        let mut service = Service::start(product.name(), command, &socket, &output)?;
+        let mut service = Service::start(product.name(), command, socket, &output)?;
         let connect = |socket: &Path| match FrontEnd::connect(socket, place.settings) {
             Ok(front_end) => Ok(Some(front_end)),
             Err(error) if error.is_gone() => Ok(None),
@@ -88,7 +85,7 @@ impl<'study> Session<'study> {
         };
         let front_end = service.connect(&place.stop, connect)?;
         let writer = Writer::new(front_end, Arc::clone(&place.stop));
-        Ok(Self { place, product, disk: disk.to_owned(), service, writer })
+        Ok(Self { place: place.clone(), product, disk: disk.to_owned(), service, writer })
     }
 
     /// Reads one block; returns the time since the start of the server's program.
@@ -133,6 +130,27 @@ impl<'study> Session<'study> {
         count: u64,
     ) -> Result<Figures, StudyError> {
         self.write(extents, count).map(|(timed, processor)| Figures::of(&timed, processor))
+    }
+
+    /// Writes `extents` to their end, and notes in `answers` when answers came.
+    pub fn write_noting(
+        &mut self,
+        extents: &mut dyn Iterator<Item = Extent>,
+        answers: &Answers,
+    ) -> Result<Timed, StudyError> {
+        self.ask(|writer| writer.write_noting(extents, answers))
+    }
+
+    /// Makes a snapshot while the disk is served, by a process that may be another one afterwards.
+    pub fn snapshot(&mut self, name: &str) -> Result<(), StudyError> {
+        self.product.snapshot(&self.disk, name)?;
+        Ok(self.service.see_successors()?)
+    }
+
+    /// The server's processes at present, without those that others have replaced.
+    pub fn processes(&mut self) -> Result<Vec<ProcessId>, StudyError> {
+        self.service.see_successors()?;
+        Ok(self.service.process_ids().collect())
     }
 
     /// Reads samples from all of `written`, and verifies their content.

@@ -16,6 +16,9 @@ use super::study::{LOG_TIMES, Study};
 /// Requests of the sequential phases, in bytes.
 const SEQUENTIAL_BYTES: [u64; 2] = [64 << 10, 512 << 10];
 
+/// The name of the snapshot after which a disk is written.
+const SNAPSHOT: &str = "before";
+
 /// What is done with each product in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Step {
@@ -29,16 +32,18 @@ pub enum Step {
     SequentialOver,
     /// Opening again, with a full log and with an empty one.
     Reopen,
+    /// Random writes to a fully written disk, right after a snapshot of it.
+    AfterSnapshot,
 }
 
-/// All of them, first and over next to each other.
+/// Those of a disk without snapshots, first and over next to each other.
 pub const STEPS: [Step; 5] =
     [Step::First, Step::Over, Step::SequentialFirst, Step::SequentialOver, Step::Reopen];
 
 impl Step {
     /// Whether it needs a fully written disk.
     pub fn overwrites(self) -> bool {
-        matches!(self, Self::Over | Self::SequentialOver)
+        matches!(self, Self::Over | Self::SequentialOver | Self::AfterSnapshot)
     }
 }
 
@@ -67,6 +72,7 @@ impl Study<'_> {
                 self.subjects[index].product.delete(&disk)
             }
             Step::Reopen => self.reopen(index, log_bytes, seed, result),
+            Step::AfterSnapshot => self.write_after_snapshot(index, log_bytes, seed, result),
         }
     }
 
@@ -119,6 +125,38 @@ impl Study<'_> {
         session.settle()?;
         session.verify(self.order(seed), count)?;
         session.close().map(drop)
+    }
+
+    /// Random writes right after a snapshot, as many as the first writes to a fresh disk. A product
+    /// that makes it while the disk is served does so.
+    fn write_after_snapshot(
+        &self,
+        index: usize,
+        log_bytes: u64,
+        seed: u64,
+        result: &mut SubjectResult,
+    ) -> Result<(), StudyError> {
+        let product = &*self.subjects[index].product;
+        let disk = self.written_disk(index);
+        if !product.snapshots_while_served() {
+            product.snapshot(&disk, SNAPSHOT)?;
+        }
+        let mut session = self.open(index, &disk, seed)?;
+        if product.snapshots_while_served() {
+            session.snapshot(SNAPSHOT)?;
+        }
+        let mut order = self.order(seed);
+        let count = log_bytes / BLOCK_BYTES;
+        let (full, full_processor) = session.write(&mut order, count)?;
+        let (beyond, beyond_processor) = session.write(&mut order, count * (LOG_TIMES - 1))?;
+        result.add(Phase::AfterSnapshotUntilFull, Figures::of(&full, full_processor));
+        result.add(Phase::AfterSnapshotBeyond, Figures::of(&beyond, beyond_processor));
+        let all = Figures::of(&full.and(&beyond), full_processor + beyond_processor);
+        result.add(Phase::AfterSnapshotAll, all);
+        session.settle()?;
+        session.verify(self.order(seed), count * LOG_TIMES)?;
+        session.close()?;
+        product.delete_snapshot(&disk, SNAPSHOT)
     }
 
     /// Sequential writes to the first and second part of the disk.

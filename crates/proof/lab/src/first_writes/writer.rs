@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use strongroom_types::Extent;
@@ -88,6 +89,17 @@ impl Timed {
     }
 }
 
+/// When answers came, for one that looks on.
+#[derive(Debug, Default)]
+pub struct Answers(Mutex<Vec<Instant>>);
+
+impl Answers {
+    /// Takes the times since the last call, in their order.
+    pub fn take(&self) -> Vec<Instant> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
 struct Slots {
     in_flight: Vec<Option<(Operation, Instant)>>,
     free: Vec<usize>,
@@ -139,18 +151,27 @@ impl Writer {
         extents: &mut dyn Iterator<Item = Extent>,
         count: u64,
     ) -> Result<Timed, WriterError> {
-        self.run(&mut extents.take(count as usize).map(Operation::Write))
+        self.run(&mut extents.take(count as usize).map(Operation::Write), None)
+    }
+
+    /// Writes `extents` to their end, and notes in `answers` when answers came.
+    pub fn write_noting(
+        &mut self,
+        extents: &mut dyn Iterator<Item = Extent>,
+        answers: &Answers,
+    ) -> Result<Timed, WriterError> {
+        self.run(&mut extents.map(Operation::Write), Some(answers))
     }
 
     /// Reads without checking the content.
     pub fn read(&mut self, extents: &mut dyn Iterator<Item = Extent>) -> Result<Timed, WriterError> {
-        self.run(&mut extents.map(Operation::Read))
+        self.run(&mut extents.map(Operation::Read), None)
     }
 
     /// Flushes, so that all answered writes are durable.
     pub fn flush(&mut self) -> Result<(), WriterError> {
         if self.front_end.features() & feature::FLUSH != 0 {
-            self.run(&mut std::iter::once(Operation::Flush))?;
+            self.run(&mut std::iter::once(Operation::Flush), None)?;
         }
         Ok(())
     }
@@ -161,7 +182,7 @@ impl Writer {
         for extent in extents {
             // As the only request, it is in the first queue's next slot.
             let slot = self.queues[0].free.last().copied().unwrap_or_default();
-            self.run(&mut std::iter::once(Operation::Read(extent)))?;
+            self.run(&mut std::iter::once(Operation::Read(extent)), None)?;
             found.resize(extent.length() as usize, 0);
             self.front_end.queues()[0].content(slot, &mut found)?;
             self.stamp(extent);
@@ -185,7 +206,11 @@ impl Writer {
     }
 
     /// Keeps the queues full until all operations are sent and answered.
-    fn run(&mut self, operations: &mut dyn Iterator<Item = Operation>) -> Result<Timed, WriterError> {
+    fn run(
+        &mut self,
+        operations: &mut dyn Iterator<Item = Operation>,
+        answers: Option<&Answers>,
+    ) -> Result<Timed, WriterError> {
         let mut timed = Timed::default();
         let mut in_flight = 0;
         let mut next = operations.next();
@@ -212,6 +237,9 @@ impl Writer {
             in_flight -= answered as usize;
             if answered > 0 {
                 last_answer = Instant::now();
+                if let Some(answers) = answers {
+                    answers.0.lock().push(last_answer);
+                }
             } else {
                 self.wait(last_answer, in_flight)?;
             }
