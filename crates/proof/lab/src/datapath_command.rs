@@ -10,13 +10,12 @@ use std::time::Duration;
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::datapath::comparison::{
-    ComparisonConfig, Form, finish, missing, programs, report_settings, rows, study, unfinished,
+    ComparisonConfig, Form, finish, missing, now, programs, report_settings, rows, study, unfinished,
 };
 use strongroom_lab::datapath::disks::{Disks, Sizes};
 use strongroom_lab::datapath::workload::{Group, MAP_RUNS};
 use strongroom_lab::study::{Machine, Metric, Pace, PaceLimits, Report, Store, Workload};
 use strongroom_lab::vhost_user::guest::Pages;
-use time::OffsetDateTime;
 
 /// The overhead of a measurement: a server's start, connection and end.
 const OPEN: Duration = Duration::from_millis(300);
@@ -238,13 +237,6 @@ fn form_name(form: Form) -> &'static str {
         Form::Full => "full",
         Form::Brief => "brief",
     }
-}
-
-/// The time, in the form for file names.
-fn now() -> String {
-    let now = OffsetDateTime::now_utc();
-    let (date, time) = (now.date(), now.time());
-    format!("{date}T{:02}-{:02}-{:02}", time.hour(), time.minute(), time.second())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

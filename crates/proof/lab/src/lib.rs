@@ -14,6 +14,8 @@
 //!   and verdicts.
 //! - [`prove`]: measures known quantities with the same instrument, which must find them.
 //!   `strongroom-lab prove` runs it.
+//! - [`snapshots`]: what guests notice of snapshots, and what those cost.
+//!   `strongroom-lab snapshots` runs it.
 //! - [`soak`]: volumes under verified load for an hour, while their servers are disturbed.
 //!   `strongroom-lab soak` runs it.
 //! - [`latency`]: a histogram of latencies.
@@ -34,6 +36,7 @@ pub mod programs;
 pub mod prove;
 mod qemu_img;
 pub mod service;
+pub mod snapshots;
 pub mod soak;
 pub mod study;
 pub mod vhost_user;

@@ -6,6 +6,7 @@ mod first_writes_command;
 mod kmip_load_command;
 mod prove_command;
 mod scratch;
+mod snapshots_command;
 mod soak_command;
 mod vhost_user_load;
 mod vhost_user_verify;
@@ -30,6 +31,7 @@ enum Command {
     KmipLoad(kmip_load_command::Arguments),
     VhostUserLoad(vhost_user_load::Arguments),
     Prove(prove_command::Arguments),
+    Snapshots(snapshots_command::Arguments),
     Soak(soak_command::Arguments),
     VhostUserVerify(vhost_user_verify::Arguments),
     #[command(hide = true)]
@@ -43,6 +45,9 @@ fn main() -> ExitCode {
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
         Command::VhostUserLoad(arguments) => vhost_user_load::run(&arguments),
         Command::Prove(arguments) => prove_command::run(&arguments),
+        Command::Snapshots(arguments) => {
+            snapshots_command::run(&arguments).map_err(|error| error as Box<dyn Error>)
+        }
         Command::Soak(arguments) => soak_command::run_soak(&arguments).map_err(Into::into),
         Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments).map_err(Into::into),
         Command::Work(arguments) => prove_command::work(&arguments),

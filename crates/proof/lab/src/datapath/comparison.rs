@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use time::OffsetDateTime;
+
 use super::disks::{Disks, Sizes};
 use super::fio::Buffers;
 use super::peers::{Build, Content, PACKAGES, Server, version};
@@ -263,6 +265,13 @@ pub fn unfinished(
     let mut hasher = std::hash::DefaultHasher::new();
     hasher.write(serde_json::to_string(&(plan, programs)).unwrap_or_default().as_bytes());
     directory.join(format!("unfinished-{:016x}", hasher.finish()))
+}
+
+/// The time, in the form for file names.
+pub fn now() -> String {
+    let now = OffsetDateTime::now_utc();
+    let (date, time) = (now.date(), now.time());
+    format!("{date}T{:02}-{:02}-{:02}", time.hour(), time.minute(), time.second())
 }
 
 /// Moves a finished study's files to a unique name, by the second of its completion.

@@ -88,6 +88,15 @@ pub struct Guests {
     pub spin: Duration,
 }
 
+/// A moment of a run, at which the load goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The warm-up is over, and nothing is counted yet.
+    Warm,
+    /// The counted time is over, but what is answered meanwhile still counts, with its time.
+    Ending,
+}
+
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
@@ -170,8 +179,30 @@ impl GuestLoad {
         duration: Duration,
         at_edge: &mut dyn FnMut() -> T,
     ) -> Result<(Loaded, [T; 2]), LoadError> {
+        self.run_beside(warm_up, duration, &mut |_| {}, at_edge)
+    }
+
+    /// The same, with `beside` called beside the load.
+    pub fn run_beside<T>(
+        &mut self,
+        warm_up: Duration,
+        duration: Duration,
+        beside: &mut dyn FnMut(Moment),
+        at_edge: &mut dyn FnMut() -> T,
+    ) -> Result<(Loaded, [T; 2]), LoadError> {
         let asked = Asked { pattern: self.pattern, stride: 1, count_max: u64::MAX };
-        self.drive(asked, &mut |watch| watch.through(warm_up, duration, at_edge))
+        self.drive(asked, &mut |watch| {
+            watch.wait(warm_up)?;
+            beside(Moment::Warm);
+            watch.enter(Phase::Counted);
+            let first = at_edge();
+            watch.wait(duration)?;
+            beside(Moment::Ending);
+            watch.enter(Phase::Over);
+            let edges = [first, at_edge()];
+            watch.until_ended(DRAIN_TIMEOUT)?;
+            Ok(edges)
+        })
     }
 
     /// Writes each block of the disks once or, with `stride` above 1, the first of every `stride`
@@ -269,22 +300,6 @@ struct Watch<'run> {
 }
 
 impl Watch<'_> {
-    fn through<T>(
-        &self,
-        warm_up: Duration,
-        duration: Duration,
-        at_edge: &mut dyn FnMut() -> T,
-    ) -> Result<[T; 2], LoadError> {
-        self.wait(warm_up)?;
-        self.enter(Phase::Counted);
-        let first = at_edge();
-        self.wait(duration)?;
-        self.enter(Phase::Over);
-        let edges = [first, at_edge()];
-        self.until_ended(DRAIN_TIMEOUT)?;
-        Ok(edges)
-    }
-
     /// Waits until all threads have ended.
     fn until_ended(&self, within: Duration) -> Result<(), LoadError> {
         let start = Instant::now();

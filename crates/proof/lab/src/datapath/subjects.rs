@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::disks::{Disks, Use, connect, failed};
 use super::fio::{self, Buffers, Target};
-use super::guest_load::{GuestLoad, Guests, Loaded, Order, Pattern};
+use super::guest_load::{GuestLoad, Guests, Loaded, Moment, Order, Pattern};
 use super::once::OnceSession;
 use super::peers::{Content, ServedDisk, Server};
 use super::workload::{Client, DiskWorkload, Medium, Task};
@@ -271,7 +271,7 @@ fn uses(task: Task) -> Vec<Use> {
 
 /// Running servers, which are ended in order when they are no longer needed, so that the next one
 /// finds its volume closed.
-pub(super) struct Running(pub(super) Vec<Service>);
+pub(crate) struct Running(pub(crate) Vec<Service>);
 
 impl Running {
     fn processor_time(&self) -> Result<Duration, ProgramError> {
@@ -292,25 +292,51 @@ impl Drop for Running {
 }
 
 /// Guests and their servers. The guests are dropped first.
-struct GuestSession<'study> {
-    load: GuestLoad,
-    running: Running,
-    device: Option<&'study Disk>,
+pub(crate) struct GuestSession<'study> {
+    pub(crate) load: GuestLoad,
+    pub(crate) running: Running,
+    pub(crate) device: Option<&'study Disk>,
 }
 
 impl Session for GuestSession<'_> {
     fn measure(&mut self, warm_up: Duration, duration: Duration) -> Result<Sample, SubjectError> {
+        self.measure_with(warm_up, duration, &mut |_| {}, |_| Ok(()))
+    }
+}
+
+impl GuestSession<'_> {
+    /// Measures with `beside` called beside the load. Servers may have replaced their processes at
+    /// [`Moment::Warm`].
+    pub(crate) fn measure_beside(
+        &mut self,
+        warm_up: Duration,
+        duration: Duration,
+        beside: &mut dyn FnMut(Moment),
+    ) -> Result<Sample, SubjectError> {
+        self.measure_with(warm_up, duration, beside, Service::see_successors)
+    }
+
+    fn measure_with(
+        &mut self,
+        warm_up: Duration,
+        duration: Duration,
+        beside: &mut dyn FnMut(Moment),
+        see_processes: fn(&mut Service) -> Result<(), ProgramError>,
+    ) -> Result<Sample, SubjectError> {
         let Self { load, running, device } = self;
         let mut sample = Sample::default();
         let mut watch = None;
         let mut at_edge = || -> Result<Duration, SubjectError> {
             match watch.take() {
-                None => watch = Some(Watch::start(*device)?),
+                None => {
+                    running.0.iter_mut().try_for_each(see_processes)?;
+                    watch = Some(Watch::start(*device)?);
+                }
                 Some(watch) => Watch::stop(watch, &mut sample)?,
             }
             Ok(running.processor_time()?)
         };
-        let loaded = load.run(warm_up, duration, &mut at_edge);
+        let loaded = load.run_beside(warm_up, duration, beside, &mut at_edge);
         let (loaded, [before, after]) = loaded.map_err(|error| failed(&running.0[0], error))?;
         set(&mut sample, &loaded, after?.saturating_sub(before?));
         Ok(sample)

@@ -35,6 +35,11 @@ pub enum Metric {
     DiskBusyShare,
     /// Duration of a one-off task, in milliseconds.
     ElapsedMs,
+    /// The longest time between two answers in a window in which something happens, in
+    /// milliseconds.
+    LongestGapMs,
+    /// The same in a window in which nothing happens.
+    ControlGapMs,
 }
 
 impl Metric {
@@ -59,6 +64,8 @@ impl Metric {
             Self::StolenShare => "stolen",
             Self::DiskBusyShare => "disk busy",
             Self::ElapsedMs => "ms",
+            Self::LongestGapMs => "longest gap, ms",
+            Self::ControlGapMs => "longest gap, control, ms",
         }
     }
 }
