@@ -54,6 +54,7 @@ mod rekeys_volumes;
 mod removed_while_served;
 mod secrets;
 mod serves_real_clients;
+mod snapshot_figures;
 mod soaks;
 mod storage_api;
 mod tracing_points;
