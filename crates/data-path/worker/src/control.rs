@@ -24,7 +24,7 @@ use strongroom_types::{KekId, LayerId, SnapshotId, SnapshotName, VolumeSize};
 use strongroom_wire::Formats;
 use thiserror::Error;
 
-pub use self::group::{GroupError, GroupVolume, GroupedSnapshot, SnapshotGroup};
+pub use self::group::{FrozenGroup, GroupError, GroupVolume, GroupedSnapshot, PreparedGroup, SnapshotGroup};
 use crate::condition::Condition;
 
 /// The format of requests and answers. Another format is refused with an error that has both

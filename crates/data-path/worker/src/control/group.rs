@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::{Answer, Client, ControlError, Peer, Request, SNAPSHOT_WITHIN};
 
-/// The longest that all volumes are frozen, whatever happens to this process.
+/// The longest that the volumes of a group are frozen, whatever happens to their coordinator.
 const LEASE: Duration = Duration::from_secs(5);
 /// The deadline for a new layer to be made and named, on a slow disk.
 const PREPARED_WITHIN: Duration = Duration::from_secs(60);
@@ -101,12 +101,30 @@ pub struct SnapshotGroup {
     pub peer: Peer,
 }
 
+/// A group whose volumes are prepared: their clients are still served, for up to a minute.
+#[derive(Debug)]
+#[must_use = "its volumes keep an empty top until they give up by themselves"]
+pub struct PreparedGroup<'group>(&'group SnapshotGroup);
+
+/// A group whose volumes are all frozen: none does a write as long as its lease lasts.
+#[derive(Debug)]
+#[must_use = "its clients wait until it is committed or abandoned, or the lease is over"]
+pub struct FrozenGroup<'group>(&'group SnapshotGroup);
+
 impl SnapshotGroup {
     /// Makes the snapshot in all volumes. Returns the results in their order.
     ///
     /// # Errors
     /// [`GroupError`]; then no volume has the snapshot, unless the error says so.
     pub fn make(&self) -> Result<Vec<GroupedSnapshot>, GroupError> {
+        self.prepare()?.freeze(LEASE)?.commit()
+    }
+
+    /// Prepares the snapshot in all volumes.
+    ///
+    /// # Errors
+    /// [`GroupError`]; then no volume is prepared.
+    pub fn prepare(&self) -> Result<PreparedGroup<'_>, GroupError> {
         for (at, volume) in self.volumes.iter().enumerate() {
             if self.volumes[..at].iter().any(|other| is_same(&other.path, &volume.path)) {
                 return Err(GroupError::Twice { path: volume.path.clone() });
@@ -117,25 +135,19 @@ impl SnapshotGroup {
             name: self.name.clone(),
             least_generation: volume.least_generation,
         };
-        let lease_ms = u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX);
-        let freeze = |_: &GroupVolume| Request::FreezeForSnapshot { id: self.id, lease_ms };
-        let held = self
-            .all(PREPARED_WITHIN, prepare, |answer| matches!(answer, Answer::SnapshotPrepared))
-            .and_then(|_| self.all(FROZEN_WITHIN, freeze, |answer| matches!(answer, Answer::Frozen)));
-        if let Err(error) = held {
-            self.abandon();
-            return Err(error);
-        }
-        let commit = |_: &GroupVolume| Request::CommitSnapshot { id: self.id };
-        let committed =
-            self.all(SNAPSHOT_WITHIN, commit, |answer| matches!(answer, Answer::Snapshotted { .. }));
-        match committed {
-            Ok(answers) => Ok(answers.into_iter().filter_map(snapshotted).collect()),
-            Err(error) => {
-                self.abandon();
-                Err(self.delete(error))
-            }
-        }
+        self.all_or_abandon(PREPARED_WITHIN, prepare, &Answer::SnapshotPrepared)?;
+        Ok(PreparedGroup(self))
+    }
+
+    /// Asks all volumes concurrently, and abandons the snapshot unless all answer this.
+    fn all_or_abandon(
+        &self,
+        deadline: Duration,
+        request: impl Fn(&GroupVolume) -> Request + Sync,
+        hoped_for: &Answer,
+    ) -> Result<(), GroupError> {
+        let asked = self.all(deadline, request, |answer| answer == hoped_for);
+        asked.map(drop).inspect_err(|_| self.abandon())
     }
 
     /// Asks all volumes concurrently. All have answered when it returns. Returns the first failure
@@ -199,6 +211,51 @@ impl SnapshotGroup {
         let client = Client::connect_to(path, self.peer).map_err(failed)?;
         let client = client.ok_or_else(|| GroupError::NotExposed { path: path.to_owned() })?;
         client.ask(request, deadline).map_err(failed)
+    }
+}
+
+impl<'group> PreparedGroup<'group> {
+    /// Freezes all volumes. Each goes on without the snapshot when its lease is over.
+    ///
+    /// # Errors
+    /// [`GroupError`]; then no volume is frozen or prepared.
+    pub fn freeze(self, lease: Duration) -> Result<FrozenGroup<'group>, GroupError> {
+        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+        let freeze = |_: &GroupVolume| Request::FreezeForSnapshot { id: self.0.id, lease_ms };
+        self.0.all_or_abandon(FROZEN_WITHIN, freeze, &Answer::Frozen)?;
+        Ok(FrozenGroup(self.0))
+    }
+
+    /// Abandons the snapshot in all volumes.
+    pub fn abandon(self) {
+        self.0.abandon();
+    }
+}
+
+impl FrozenGroup<'_> {
+    /// Makes the snapshot in all volumes. Returns the results in their order, when all of them are
+    /// durable.
+    ///
+    /// # Errors
+    /// [`GroupError`], for example if the lease of a volume is over; then no volume has the
+    /// snapshot, unless the error says so.
+    pub fn commit(self) -> Result<Vec<GroupedSnapshot>, GroupError> {
+        let group = self.0;
+        let commit = |_: &GroupVolume| Request::CommitSnapshot { id: group.id };
+        let committed =
+            group.all(SNAPSHOT_WITHIN, commit, |answer| matches!(answer, Answer::Snapshotted { .. }));
+        match committed {
+            Ok(answers) => Ok(answers.into_iter().filter_map(snapshotted).collect()),
+            Err(error) => {
+                group.abandon();
+                Err(group.delete(error))
+            }
+        }
+    }
+
+    /// Abandons the snapshot, and has all clients served again.
+    pub fn abandon(self) {
+        self.0.abandon();
     }
 }
 
