@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-guests test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-kmip measure-vms measure-volumes prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-guests test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-snapshots measure-kmip measure-vms measure-volumes prove kill-vms snapshot-groups fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -73,6 +73,11 @@ rekey-volumes: ## 1,000 volumes move to other keys by a job that is killed at ra
 kill-vms: ## whatever serves a VM is killed a hundred times at random while its guest writes; some ten minutes
 	scripts/install-packages test
 	cargo test -p strongroom-system-tests --features full --test system -- --nocapture vms_killed::
+
+snapshot-groups: ## 1,000 snapshots of 16 disks of two VMs under numbered writes, with kills and leases that run out; an hour. GROUP_ROUNDS=, GROUP_SEED=
+	scripts/install-packages test
+	GROUP_ROUNDS=$(or $(GROUP_ROUNDS),1000) GROUP_SEED=$(or $(GROUP_SEED),1) \
+	  cargo test --package strongroom-hostd --test host -- --nocapture snapshots_of_several_vms_are_of_one_instant
 
 soak: ## an hour of verified load with kills, upgrades, growth, new keys and full disks, memory and descriptors flat; SOAK_SECONDS=, SOAK_SEED=
 	scripts/install-packages test

@@ -13,8 +13,9 @@ use strongroom_types::{ProviderKey, VolumeSize};
 
 use crate::layout::Layout;
 use crate::protocol::{
-    CloneSource, DiskChange, DiskName, Grant, ImageFormat, KnownVolume, ObservedVm, OperationId, Problem,
-    Progress, SnapshotChange, StartOptions, VmGeneration, VmSpec, VolumeFacts,
+    CloneSource, DiskChange, DiskName, Grant, GroupAttempt, ImageFormat, KnownVolume, NewVmSnapshot,
+    ObservedVm, OperationId, Problem, Progress, SnapshotChange, StartOptions, VmGeneration, VmSpec,
+    VolumeFacts,
 };
 
 /// The first packet. With an import, the image's file comes with it.
@@ -257,6 +258,14 @@ pub enum RequestKind {
     /// Abandon the snapshot for which the guest's file systems are frozen, and thaw them. The
     /// snapshot is answered as failed.
     AbandonQuiescedSnapshot,
+    /// Take part in a snapshot of several VMs at one instant. Answered when the order is carried
+    /// out.
+    SnapshotGroup {
+        /// The attempt that the order belongs to.
+        attempt: GroupAttempt,
+        /// The order.
+        order: GroupOrder,
+    },
     /// More grants.
     Grants(Vec<Grant>),
     /// Serve a client of the console log. Its socket comes with the packet.
@@ -274,6 +283,41 @@ pub enum RequestKind {
         /// The disk.
         disk: DiskName,
     },
+}
+
+/// An order to a VM that takes part in a snapshot of several, in this sequence.
+///
+/// ```text
+/// Begin -> Prepare -> Freeze -> Commit -> the VM has its part, durably
+///    |        |          |         | refused after the lease
+///    +--------+----------+---------+-- Abandon, the end of the connection, or any failure -> no part
+/// ```
+///
+/// The instant of the group lies between the last answer to a freeze and the first order to commit.
+/// A VM that carries out the commit has written nothing since its answer, because the lease of none
+/// of its volumes has ended. So no clocks are compared, and a group can have VMs of several hosts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum GroupOrder {
+    /// Begin. If the snapshot asks for it, the guest's file systems are frozen, until the part is
+    /// there or given up.
+    Begin {
+        /// The snapshot.
+        snapshot: NewVmSnapshot,
+        /// As in [`RequestKind::Rekey`].
+        known: Vec<KnownVolume>,
+    },
+    /// Prepare all volumes. The guest's requests are still served.
+    Prepare,
+    /// Freeze all volumes: from the answer on none is written, until the end of the lease. Then
+    /// they go on without the snapshot.
+    Freeze {
+        /// The lease, in milliseconds.
+        lease_ms: u64,
+    },
+    /// Make the part of the snapshot, for which all volumes are frozen. Refused if a lease is over.
+    Commit,
+    /// Give up the part, unless it is there already.
+    Abandon,
 }
 
 /// A message of a supervisor.

@@ -5,6 +5,7 @@
 mod attacks;
 mod console_log;
 mod reencryption;
+mod snapshot_groups;
 mod support;
 mod suspend;
 mod walls;
@@ -45,6 +46,12 @@ fn main() -> ExitCode {
         trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
         trial("a_vm_is_re_encrypted_whoever_is_killed", reencryption::killed),
         trial("a_cancelled_re_encryption_leaves_a_vm_that_starts", reencryption::cancelled),
+        trial("snapshots_of_several_vms_are_made_or_void", snapshot_groups::made_or_void),
+        trial("a_commit_after_its_lease_is_refused_and_the_group_void", snapshot_groups::lease_runs_out),
+        trial(
+            "snapshots_of_several_vms_are_of_one_instant_whoever_is_killed",
+            snapshot_groups::whoever_is_killed,
+        ),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])
 }

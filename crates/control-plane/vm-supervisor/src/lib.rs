@@ -23,6 +23,7 @@ mod disks;
 mod door;
 mod dump;
 mod export;
+mod group_part;
 mod guest_agent;
 mod guest_client;
 pub mod hand;

@@ -5,6 +5,7 @@
 //!         between the two, if asked for: the guest's file systems are frozen, and thawed afterwards
 //! revert  vm.json says "changing" -> each volume: content kept, then reverted -> the snapshot's memory is put back -> vm.json: the new sizes, suspended
 //! delete  vm.json says "changing" -> no volume has it any more, its memory is gone -> vm.json without it
+//! part    vm.json says "changing" -> every volume has it, of one instant with other VMs' -> (the group is decided) -> vm.json lists it
 //! ```
 //!
 //! A snapshot that `vm.json` does not list does not exist, whatever volumes have it. What an
@@ -36,10 +37,12 @@ use strongroom_host::vm_directory::VmRecord;
 use strongroom_keys::Kek;
 use strongroom_types::{SnapshotId, SnapshotName, VolumeSize};
 use strongroom_worker::control::{
-    Answer, Client, ControlError, GroupVolume, Peer, Request, SNAPSHOT_WITHIN, SnapshotGroup,
+    Answer, Client, ControlError, GroupError, GroupVolume, GroupedSnapshot, Peer, Request, SNAPSHOT_WITHIN,
+    SnapshotGroup,
 };
 use strongroom_worker::{MergeError, Progress as Transferred, complete, merge_next};
 
+use crate::group_part::Orders;
 use crate::guest_agent::{Frozen, GuestAgent};
 use crate::job::key_problem;
 use crate::keys::VmKeys;
@@ -75,6 +78,34 @@ pub fn change(
 ) -> Result<VmSpec, Problem> {
     let mut changing = Changing { keys, vm: vm.clone(), serving, tell };
     changing.run(change)?;
+    Ok(changing.vm)
+}
+
+/// Makes a running VM's part of a group's snapshot, by hostd's orders. `vm.json` lists it when it
+/// is kept. Returns the VM's configuration with the generations that its volumes have now.
+///
+/// # Errors
+/// As [`change`]; also if an order does not come, or comes after the lease. Then there is no part.
+pub fn take_part(
+    keys: &VmKeys,
+    vm: &VmSpec,
+    snapshot: &NewVmSnapshot,
+    (saving, agent): (&Saving, &GuestAgent),
+    orders: &Orders,
+    tell: impl FnMut(Progress) -> Result<(), Problem>,
+) -> Result<VmSpec, Problem> {
+    let mut changing = Changing { keys, vm: vm.clone(), serving: Serving::Yes(saving, agent), tell };
+    changing.settle(&SnapshotChange::Prepare { snapshot: snapshot.clone() })?;
+    changing.part(snapshot, |changing, volumes| {
+        let Some(within) = snapshot.quiesce_within_s else {
+            return changing.part_served(snapshot, volumes, orders);
+        };
+        let frozen = agent.freeze(within, &saving.abandoned)?;
+        let made = changing.part_served(snapshot, volumes, orders);
+        let thawed = frozen.thaw();
+        made?;
+        thawed.map(drop)
+    })?;
     Ok(changing.vm)
 }
 
@@ -159,6 +190,8 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
                 self.revert(*to, keep, RevertOptions { discard, disks_only, tpm })
             }
             SnapshotChange::Delete { snapshot } => self.delete(*snapshot),
+            SnapshotChange::Prepare { snapshot } => self.part_while_off(snapshot),
+            SnapshotChange::Keep { snapshot } => self.keep(snapshot),
         }
     }
 
@@ -167,10 +200,15 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         let all = read(&self.vm)?;
         match all.changing.clone() {
             None => Ok(()),
-            Some(SnapshotChange::Create { snapshot }) => {
+            Some(SnapshotChange::Prepare { snapshot }) if matches!(next, SnapshotChange::Keep { snapshot: kept } if kept.id == snapshot.id) => {
+                Ok(())
+            }
+            Some(SnapshotChange::Create { snapshot } | SnapshotChange::Prepare { snapshot }) => {
                 self.remove_parts(snapshot.id)?;
                 self.end(|_| {})
             }
+            // It is one step, and nothing records that it begins.
+            Some(SnapshotChange::Keep { .. }) => self.end(|_| {}),
             Some(SnapshotChange::Delete { snapshot }) => self.delete(snapshot),
             // The next revert continues it.
             Some(SnapshotChange::Revert { .. }) if matches!(next, SnapshotChange::Revert { .. }) => Ok(()),
@@ -185,15 +223,93 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         }
         self.begin(&SnapshotChange::Create { snapshot: snapshot.clone() }, |all| all.check_new(snapshot))?;
         let volumes = if snapshot.memory { self.volumes_and_swap() } else { self.volumes() }?;
-        let made = self.make(snapshot, &volumes);
-        let contents = made.inspect_err(|_| {
-            // Whatever stays behind is removed by the next change. As long as the guest may be
-            // frozen, a later supervisor must know.
-            let may_end = !matches!(self.serving, Serving::Yes(_, agent) if agent.owes_thaw());
-            let removed = self.remove_parts(snapshot.id);
-            let removed = removed.and_then(|()| if may_end { self.end(|_| {}) } else { Ok(()) });
-            let _ = removed.inspect_err(|left| tracing::warn!("VM {}: {left}", self.vm.name));
-        })?;
+        let contents = self.make(snapshot, &volumes).inspect_err(|_| self.leave_no_part_of(snapshot.id))?;
+        self.end(|record| record.snapshots.add(snapshot, names(&volumes), contents))
+    }
+
+    /// Removes what a failed creation has made. What stays behind is removed by the next change.
+    fn leave_no_part_of(&mut self, snapshot: SnapshotId) {
+        // As long as the guest may be frozen, a later supervisor must know.
+        let may_end = !matches!(self.serving, Serving::Yes(_, agent) if agent.owes_thaw());
+        let removed = self.remove_parts(snapshot);
+        let removed = removed.and_then(|()| if may_end { self.end(|_| {}) } else { Ok(()) });
+        let _ = removed.inspect_err(|left| tracing::warn!("VM {}: {left}", self.vm.name));
+    }
+
+    /// Makes the VM's part of a group's snapshot. `vm.json` says that it is being made until it is
+    /// kept.
+    fn part(
+        &mut self,
+        snapshot: &NewVmSnapshot,
+        make: impl FnOnce(&mut Self, &[Volume]) -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        if snapshot.memory {
+            let message = "a snapshot of several VMs has no memory of theirs";
+            return Err(Problem::new("bad_request", message).with_next_step("leave out the memory"));
+        }
+        self.begin(&SnapshotChange::Prepare { snapshot: snapshot.clone() }, |all| all.check_new(snapshot))?;
+        let volumes = self.volumes()?;
+        make(self, &volumes).inspect_err(|_| self.leave_no_part_of(snapshot.id))?;
+        self.record(|_| {})
+    }
+
+    /// The part of a VM that is off, whose content stays as it is: hostd starts none while it makes
+    /// a group.
+    fn part_while_off(&mut self, snapshot: &NewVmSnapshot) -> Result<(), Problem> {
+        if let Serving::Yes(..) = self.serving {
+            let message = format!("VM {} runs, and makes its part by hostd's orders", self.vm.name);
+            return Err(Problem::new("running", message).with_next_step("try it again"));
+        }
+        // Without a guest nothing is to be frozen.
+        let snapshot = NewVmSnapshot { quiesce_within_s: None, ..snapshot.clone() };
+        self.part(&snapshot, |changing, volumes| {
+            changing.each(volumes, |volume| snapshot_of(volume, &snapshot).map(Some))
+        })
+    }
+
+    fn part_served(
+        &mut self,
+        snapshot: &NewVmSnapshot,
+        volumes: &[Volume],
+        orders: &Orders,
+    ) -> Result<(), Problem> {
+        orders.await_prepare()?;
+        let group = group_of(snapshot, volumes);
+        let prepared = group.prepare().map_err(|error| group_problem(&error))?;
+        let lease = match orders.await_freeze() {
+            Ok(lease) => lease,
+            Err(problem) => {
+                prepared.abandon();
+                return Err(problem);
+            }
+        };
+        let frozen = prepared.freeze(lease).map_err(|error| group_problem(&error))?;
+        if let Err(problem) = orders.await_commit(lease) {
+            frozen.abandon();
+            return Err(problem);
+        }
+        let made = frozen.commit().map_err(|error| group_problem(&error))?;
+        self.learn_made(snapshot, volumes, &made);
+        Ok(())
+    }
+
+    /// Lists a part of a group's snapshot that the VM's volumes have. The descriptors decide, and
+    /// not what `vm.json` says.
+    fn keep(&mut self, snapshot: &NewVmSnapshot) -> Result<(), Problem> {
+        let all = read(&self.vm)?;
+        if all.get(snapshot.id).is_some() {
+            // An earlier request has listed it.
+            return Ok(());
+        }
+        let volumes = self.volumes()?;
+        if let Some(missing) = volumes.iter().find(|volume| !volume.has(snapshot.id)) {
+            let message =
+                format!("{} of VM {} has no snapshot {}", missing.name, self.vm.name, snapshot.name);
+            return Err(Problem::new("incomplete_snapshot", message)
+                .with_next_step("delete that snapshot, and make another one"));
+        }
+        let quiesced = all.changing.as_ref().is_some_and(SnapshotChange::freezes_guest);
+        let contents = Contents { quiesced, ..Contents::default() };
         self.end(|record| record.snapshots.add(snapshot, names(&volumes), contents))
     }
 
@@ -273,14 +389,13 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
     }
 
     fn create_served(&mut self, snapshot: &NewVmSnapshot, volumes: &[Volume]) -> Result<(), Problem> {
-        let NewVmSnapshot { id, name, .. } = snapshot.clone();
-        let group = |volume: &Volume| GroupVolume {
-            path: volume.path.clone(),
-            least_generation: volume.descriptor.generation,
-        };
-        let group =
-            SnapshotGroup { id, name, volumes: volumes.iter().map(group).collect(), peer: Peer::ThisProcess };
-        let made = group.make().map_err(|error| Problem::new(error.code(), error.to_string()))?;
+        let made = group_of(snapshot, volumes).make().map_err(|error| group_problem(&error))?;
+        self.learn_made(snapshot, volumes, &made);
+        Ok(())
+    }
+
+    /// Takes over the generations of the volumes' descriptors after a snapshot.
+    fn learn_made(&mut self, snapshot: &NewVmSnapshot, volumes: &[Volume], made: &[GroupedSnapshot]) {
         for (volume, made) in volumes.iter().zip(made) {
             tracing::info!(
                 "VM {}: snapshot {} of {}: its guest waited for {} us",
@@ -291,7 +406,6 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
             );
             self.learn(volume, made.generation);
         }
-        Ok(())
     }
 
     /// Notes the generation of a volume that lasts. A swap disk is another volume at each start.
@@ -448,9 +562,16 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
 
     /// Records that the change has ended, with its result and the volumes' generations.
     fn end(&self, result: impl FnOnce(&mut VmRecord)) -> Result<(), Problem> {
-        VmRecord::change(&self.vm, |record| {
+        self.record(|record| {
             result(record);
             record.snapshots.changing = None;
+        })
+    }
+
+    /// Changes `vm.json`, and records the volumes' generations.
+    fn record(&self, change: impl FnOnce(&mut VmRecord)) -> Result<(), Problem> {
+        VmRecord::change(&self.vm, |record| {
+            change(record);
             record.become_attested(&self.vm, |key, what| self.keys.attest(key, what)).map_err(key_problem)
         })
     }
@@ -518,6 +639,20 @@ fn keeps_tpm(vm: &VmSpec, snapshot: &SnapshotName) -> Problem {
     );
     Problem::new("tpm_goes_back", message)
         .with_next_step("--tpm has it put back; --disks-only leaves memory and TPM as they are")
+}
+
+/// The snapshot as one of volumes that threads of this process serve.
+fn group_of(snapshot: &NewVmSnapshot, volumes: &[Volume]) -> SnapshotGroup {
+    let NewVmSnapshot { id, name, .. } = snapshot.clone();
+    let group = |volume: &Volume| GroupVolume {
+        path: volume.path.clone(),
+        least_generation: volume.descriptor.generation,
+    };
+    SnapshotGroup { id, name, volumes: volumes.iter().map(group).collect(), peer: Peer::ThisProcess }
+}
+
+fn group_problem(error: &GroupError) -> Problem {
+    Problem::new(error.code(), error.to_string())
 }
 
 /// Makes a snapshot of a volume that is not served. Returns the generation of its descriptor.

@@ -116,6 +116,8 @@ pub enum Event {
     DiskChanged(Result<(), Problem>),
     /// A change of the VM's snapshots has ended; with the VM's new configuration.
     SnapshotsChanged(Result<Box<VmSpec>, Problem>),
+    /// An order for the VM's part in a snapshot of several is carried out.
+    GroupStepDone,
     /// The guest's agent has confirmed that its file systems are thawed, after all.
     Thawed,
     /// The host is shutting down.
@@ -308,6 +310,7 @@ impl Vm {
             Event::Gone(id) => {
                 self.hosts.remove(id);
                 self.dump_is_nobodys(id);
+                self.part_is_nobodys(id);
             }
             Event::Request { connection, request, files } => self.asked(&connection, request, files),
             Event::KeyMissing(missing) => self.key_missing(missing),
@@ -331,6 +334,7 @@ impl Vm {
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
             Event::SnapshotsChanged(changed) => self.snapshots_changed(changed),
+            Event::GroupStepDone => self.group_step_done(),
             Event::Thawed => self.losses.thaw_is_late = false,
             // A suspension in progress ends the VM anyway.
             Event::HostEnds if self.activity.suspension().is_some() => {}

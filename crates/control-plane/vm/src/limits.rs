@@ -40,6 +40,14 @@ pub const DUMP_LABEL_BYTES_MAX: usize = 64;
 /// Most snapshots of a VM: as many as a volume can have below its top, one on the other.
 pub const SNAPSHOTS_MAX: usize = 31;
 
+/// Most VMs, and volumes that no VM has, in one snapshot: as many operations as run at once on a
+/// host.
+pub const GROUP_VMS_MAX: usize = 16;
+
+/// Most volumes in one snapshot of several VMs: each has two workers for some milliseconds, and a
+/// freeze lasts as long as the slowest takes to drain.
+pub const GROUP_VOLUMES_MAX: usize = 128;
+
 /// Longest time for a guest to freeze its file systems, in seconds: its programs may wait for them
 /// as long.
 pub const QUIESCE_WITHIN_MAX_S: u32 = 300;

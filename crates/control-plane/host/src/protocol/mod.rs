@@ -53,14 +53,14 @@ pub use host::{
     QemuFound, Topology,
 };
 pub use judge::{JudgeRequest, Judgement};
-pub use names::{OperationId, VmGeneration};
+pub use names::{GroupAttempt, OperationId, VmGeneration};
 pub use observed::{
     ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SavedMemory, VmReason, VolumeState,
     WaitingFor,
 };
 pub use operation::{
-    CloneSource, ImageFormat, Operation, OperationKind, OperationOutcome, OperationRequest, OperationState,
-    Progress, ProgressUnit, StartOptions, VolumeFacts,
+    CloneSource, GroupMember, ImageFormat, MemberVolumes, Operation, OperationKind, OperationOutcome,
+    OperationRequest, OperationState, Progress, ProgressUnit, StartOptions, VolumeFacts,
 };
 pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
@@ -83,8 +83,9 @@ pub use volume_reading::{
 /// The version of the whole protocol: the `v1` in its paths.
 pub const FORMAT: u32 = 1;
 
-/// The longest request body, in bytes: far above the largest VM with the longest grants.
-pub const REQUEST_BYTES_MAX: usize = 128 << 10;
+/// The longest request body, in bytes: far above sixteen of the largest VMs with the longest
+/// grants, for a snapshot of all of them.
+pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// The longest answer body, in bytes: all VMs of a full host.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;

@@ -39,6 +39,19 @@ impl FromStr for OperationId {
     }
 }
 
+/// An attempt to make a snapshot of several VMs at one instant. An order of one attempt has no
+/// effect on another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GroupAttempt(uuid::Uuid);
+
+impl GroupAttempt {
+    /// A new attempt.
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4())
+    }
+}
+
 /// The number of a VM's start. The control plane counts from 1 for the life of the VM. A host only
 /// starts a generation above the last one, so that an old order cannot start a VM again. Grants
 /// name it too.

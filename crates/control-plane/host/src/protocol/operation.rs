@@ -9,7 +9,7 @@ use super::dump::Dump;
 use super::grant::Grant;
 use super::names::{OperationId, VmGeneration};
 use super::problem::Problem;
-use super::snapshot::SnapshotChange;
+use super::snapshot::{NewVmSnapshot, SnapshotChange};
 use super::spec::VmSpec;
 use super::ticket::TicketId;
 
@@ -142,6 +142,16 @@ pub enum OperationKind {
         /// The change.
         change: SnapshotChange,
     },
+    /// Makes a snapshot of several VMs at one instant, running or off, each of all its volumes.
+    /// When it is done, each VM has its part durably. It lists the part when it is told to
+    /// [keep](SnapshotChange::Keep) it, and any other change removes the part. Needs the VMs' keys.
+    /// A repeated request makes all parts anew. The VM of the request is one of the members.
+    SnapshotGroup {
+        /// The snapshot, of the same id and name in all VMs.
+        snapshot: NewVmSnapshot,
+        /// The VMs.
+        members: Vec<GroupMember>,
+    },
     /// Brings grants to a VM that [waits for a key](super::ObservedVm::waiting_for).
     SupplyGrants,
 }
@@ -158,6 +168,19 @@ pub struct CloneSource {
     /// Whether the new volumes share the snapshot's layers. Otherwise all content is copied.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub linked: bool,
+    /// Grants for its keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<Grant>,
+}
+
+/// A VM of a snapshot of several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupMember {
+    /// The VM.
+    pub spec: VmSpec,
+    /// The start of the VM that it is meant for, if it runs.
+    pub generation: VmGeneration,
     /// Grants for its keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<Grant>,
@@ -193,6 +216,7 @@ impl OperationKind {
             Self::Rekey { .. } => "rekey",
             Self::ChangeDisk { .. } => "change_disk",
             Self::ChangeSnapshots { .. } => "change_snapshots",
+            Self::SnapshotGroup { .. } => "snapshot_group",
             Self::SupplyGrants => "supply_grants",
         }
     }
@@ -216,7 +240,16 @@ impl OperationKind {
             | Self::Pause
             | Self::Resume
             | Self::Reset
+            | Self::SnapshotGroup { .. }
             | Self::SupplyGrants => None,
+        }
+    }
+
+    /// The VMs of a snapshot of several; none for other operations.
+    pub fn members(&self) -> &[GroupMember] {
+        match self {
+            Self::SnapshotGroup { members, .. } => members,
+            _ => &[],
         }
     }
 }
@@ -315,6 +348,17 @@ pub enum OperationOutcome {
     KeyUnavailable(ProviderKey),
     /// After `dump`: the dump.
     Dump(Dump),
+    /// After `snapshot_group`: the volumes of each VM.
+    Group(Vec<MemberVolumes>),
+}
+
+/// The volumes of a VM of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberVolumes {
+    /// The VM.
+    pub vm: VmId,
+    /// Its volumes.
+    pub volumes: Vec<VolumeFacts>,
 }
 
 impl OperationOutcome {

@@ -95,6 +95,17 @@ pub enum SnapshotChange {
         /// The snapshot.
         snapshot: SnapshotId,
     },
+    /// Makes a VM's part of a group's snapshot, which [`VmSnapshots`] lists when it is kept. A VM
+    /// that runs does so by the orders of hostd.
+    Prepare {
+        /// The snapshot.
+        snapshot: NewVmSnapshot,
+    },
+    /// Lists a part of a group's snapshot. All volumes of the VM must have it.
+    Keep {
+        /// The snapshot.
+        snapshot: NewVmSnapshot,
+    },
 }
 
 impl SnapshotChange {
@@ -105,7 +116,10 @@ impl SnapshotChange {
 
     /// Whether the guest's file systems are frozen for it.
     pub fn freezes_guest(&self) -> bool {
-        matches!(self, Self::Create { snapshot } if snapshot.quiesce_within_s.is_some())
+        match self {
+            Self::Create { snapshot } | Self::Prepare { snapshot } => snapshot.quiesce_within_s.is_some(),
+            Self::Revert { .. } | Self::Delete { .. } | Self::Keep { .. } => false,
+        }
     }
 }
 

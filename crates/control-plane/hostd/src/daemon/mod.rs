@@ -10,6 +10,7 @@ pub mod capacity;
 mod changes;
 pub mod config;
 mod fits;
+mod group;
 mod guest;
 mod http;
 mod link;

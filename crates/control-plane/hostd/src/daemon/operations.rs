@@ -25,7 +25,7 @@ use tokio::task::spawn_blocking;
 
 use super::queue::{Failure, Job};
 use super::vms::{Kept, no_such_vm};
-use super::{Hostd, capacity, fits, link};
+use super::{Hostd, capacity, fits, group, link};
 use crate::boot_files;
 use crate::checks::{Root, crypto_safe};
 
@@ -59,7 +59,8 @@ pub const LOG_WITHIN: Duration = Duration::from_secs(120);
 /// Timeout of a judgement of a configuration: its keys are fetched.
 const JUDGED_WITHIN: Duration = Duration::from_secs(60);
 
-type Outcome = Result<Option<OperationOutcome>, Failure>;
+/// How an operation ends.
+pub type Outcome = Result<Option<OperationOutcome>, Failure>;
 
 /// Carries out an operation.
 pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
@@ -80,6 +81,9 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Rekey { spec, data: true } => reencrypt(hostd, job, *spec).await,
         OperationKind::ChangeDisk { spec, change } => change_disk(hostd, job, *spec, change).await,
         OperationKind::ChangeSnapshots { spec, change } => change_snapshots(hostd, job, *spec, change).await,
+        OperationKind::SnapshotGroup { snapshot, members } => {
+            group::snapshot(hostd, job, &snapshot, members).await
+        }
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
         OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
         OperationKind::Reset => ask(hostd, job, RequestKind::Reset).await,
@@ -154,7 +158,7 @@ async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome 
 }
 
 /// Reads the configuration that a job has written.
-async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
+pub async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     let (directory, vm) = (spec.directory(), spec.id);
     let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(Problem::from)?;
     match hostd.vms.get(vm) {
@@ -507,7 +511,7 @@ async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, number: u
 /// Sends a request to the supervisor of a VM that is on, with the job's grants first. A supervisor
 /// that has just taken over may not have found QEMU yet; the request is then repeated. Returns the
 /// VM's volumes, for requests that change volumes.
-async fn ask_running(
+pub async fn ask_running(
     hostd: &Arc<Hostd>,
     job: &Arc<Job>,
     kind: RequestKind,
@@ -624,7 +628,7 @@ async fn ask(hostd: &Arc<Hostd>, job: &Arc<Job>, kind: RequestKind) -> Outcome {
 }
 
 /// Checks that the VM runs as the generation that the request names.
-fn meant_for(job: &Job, now: &ObservedVm) -> Result<(), Problem> {
+pub fn meant_for(job: &Job, now: &ObservedVm) -> Result<(), Problem> {
     if now.generation == job.request.generation || is_off(now) {
         return Ok(());
     }
@@ -643,12 +647,12 @@ fn off(hostd: &Hostd, vm: VmId) -> Result<ObservedVm, Problem> {
     Err(Problem::new("running", format!("VM {} is not off", now.name)).with_next_step("stop it first"))
 }
 
-fn is_off(now: &ObservedVm) -> bool {
+pub fn is_off(now: &ObservedVm) -> bool {
     now.power.is_off()
 }
 
 /// Has a separate supervisor do a job. The supervisor ends with the operation.
-async fn do_job(
+pub async fn do_job(
     hostd: &Arc<Hostd>,
     job: &Arc<Job>,
     task: Task,

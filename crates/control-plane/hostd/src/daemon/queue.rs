@@ -1,4 +1,5 @@
 //! The queue of operations: at most sixteen at once, one at a time for each VM, and VMs take turns.
+//! An operation on several VMs is the one of each of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -46,6 +47,17 @@ impl Job {
             outcome: None,
         };
         Self { vm, request, now: watch::Sender::new(now), cancelled: watch::Sender::new(false) }
+    }
+
+    /// A part of this operation, on one of its VMs, which is cancelled with it.
+    pub fn part(&self, vm: VmId, request: OperationRequest) -> Self {
+        Self { cancelled: self.cancelled.clone(), ..Self::new(vm, request) }
+    }
+
+    /// All VMs that it is an operation on.
+    fn vms(&self) -> impl Iterator<Item = VmId> {
+        let members = self.request.kind.members().iter().map(|member| member.spec.id);
+        std::iter::once(self.vm).chain(members)
     }
 
     /// Returns its present state.
@@ -162,14 +174,17 @@ impl Queue {
         if lanes.closed || lanes.running.len() >= RUNNING_MAX {
             return None;
         }
-        let vm = lanes.turns.pop_front()?;
+        let at = lanes.turns.iter().position(|vm| lanes.may_run_next(*vm))?;
+        let vm = lanes.turns.remove(at)?;
         let lane = lanes.waiting.get_mut(&vm)?;
         let job = lane.pop_front()?;
         if lane.is_empty() {
             lanes.waiting.remove(&vm);
         }
         lanes.waiting_count -= 1;
-        lanes.running.insert(vm, Arc::clone(&job));
+        for vm in job.vms() {
+            lanes.running.insert(vm, Arc::clone(&job));
+        }
         drop(lanes);
         self.change(&job, |now| now.state = OperationState::Running);
         Some(job)
@@ -178,10 +193,12 @@ impl Queue {
     /// Ends a running operation.
     pub fn finish(&self, job: &Arc<Job>, ended: Result<Option<OperationOutcome>, Failure>) {
         let mut lanes = self.lock();
-        lanes.running.remove(&job.vm);
-        if lanes.waiting.contains_key(&job.vm) {
-            // The VM goes to the end of the turns.
-            lanes.turns.push_back(job.vm);
+        for vm in job.vms() {
+            lanes.running.remove(&vm);
+            if lanes.waiting.contains_key(&vm) && !lanes.turns.contains(&vm) {
+                // The VM goes to the end of the turns.
+                lanes.turns.push_back(vm);
+            }
         }
         lanes.forget_oldest(job.request.operation);
         drop(lanes);
@@ -259,6 +276,12 @@ impl Queue {
 }
 
 impl Lanes {
+    /// Whether no operation runs on any VM of the next one that waits for this VM.
+    fn may_run_next(&self, vm: VmId) -> bool {
+        let next = self.waiting.get(&vm).and_then(VecDeque::front);
+        next.is_some_and(|job| job.vms().all(|vm| !self.running.contains_key(&vm)))
+    }
+
     fn forget_oldest(&mut self, finished: OperationId) {
         self.finished.push_back(finished);
         if self.finished.len() > FINISHED_MAX
@@ -277,6 +300,7 @@ fn gives_way(kind: &OperationKind) -> bool {
         | OperationKind::Suspend
         | OperationKind::Dump { .. } => true,
         OperationKind::ChangeSnapshots { change, .. } => change.freezes_guest(),
+        OperationKind::SnapshotGroup { .. } => true,
         OperationKind::Create { .. }
         | OperationKind::Delete
         | OperationKind::DeleteDump { .. }
@@ -335,6 +359,43 @@ mod tests {
         assert_eq!(order[..4], vms[16..], "the others come before the first one's second");
         assert_eq!(order.len(), 4 + WAITING_PER_VM_MAX - 1);
         assert!(order[4..].iter().all(|vm| *vm == vms[0]));
+    }
+
+    #[test]
+    fn an_operation_on_several_vms_waits_for_each_and_keeps_others_waiting() {
+        let (queue, vms) = (queue(), [VmId::random(), VmId::random(), VmId::random()]);
+        let member = |vm: &VmId| strongroom_host::protocol::GroupMember {
+            spec: serde_json::from_value(serde_json::json!({ "id": vm, "name": "web1",
+                "datastore": "/srv/ds1", "memory_bytes": 256 << 20, "disks": [] }))
+            .unwrap(),
+            generation: VmGeneration(1),
+            grants: Vec::new(),
+        };
+        let snapshot = strongroom_host::protocol::NewVmSnapshot::of_disks(
+            strongroom_types::SnapshotId::random(),
+            "s".parse().unwrap(),
+        );
+        let members = vms[..2].iter().map(member).collect();
+        queue.submit(vms[1], request(OperationKind::Pause)).unwrap();
+        let pause = queue.next().unwrap();
+        queue.submit(vms[0], request(OperationKind::SnapshotGroup { snapshot, members })).unwrap();
+        queue.submit(vms[2], request(OperationKind::Pause)).unwrap();
+        let other = queue.next().unwrap();
+        assert_eq!(other.vm, vms[2], "it does not wait for the group");
+        assert!(queue.next().is_none(), "a member is busy");
+        queue.finish(&pause, Ok(None));
+        let group = queue.next().unwrap();
+        assert_eq!(group.vm, vms[0]);
+        for vm in &vms[..2] {
+            queue.submit(*vm, request(OperationKind::Resume)).unwrap();
+        }
+        assert!(queue.next().is_none(), "a member is not free before the group is done");
+        queue.finish(&group, Ok(None));
+        let mut after = [queue.next().unwrap().vm, queue.next().unwrap().vm];
+        after.sort_unstable();
+        let mut members = [vms[0], vms[1]];
+        members.sort_unstable();
+        assert_eq!(after, members);
     }
 
     #[test]

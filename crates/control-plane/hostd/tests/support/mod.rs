@@ -408,6 +408,15 @@ impl Host {
         self.runtime.block_on(self.client.cancel(operation)).unwrap();
     }
 
+    /// The state of an operation; `None` if this run of hostd does not know it.
+    pub fn known_operation(&self, operation: OperationId) -> Option<Operation> {
+        match self.runtime.block_on(self.client.operation(operation)) {
+            Ok(now) => Some(now),
+            Err(ClientError::Refused { status: 404, .. }) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     pub fn operation(&self, operation: OperationId) -> Operation {
         self.runtime.block_on(self.client.operation(operation)).unwrap()
     }

@@ -27,6 +27,9 @@ impl Vm {
             RequestKind::ChangeSnapshots { change, known } => {
                 (self.change_snapshots(connection, id, change, &known), true)
             }
+            RequestKind::SnapshotGroup { attempt, order } => {
+                (self.group_order(connection, id, attempt, order), true)
+            }
             kind => (self.carry_out(kind, files), false),
         };
         // The effect of the request is visible before its answer.
@@ -49,6 +52,7 @@ impl Vm {
             | RequestKind::Rekey { .. }
             | RequestKind::ChangeDisk { .. }
             | RequestKind::ChangeSnapshots { .. }
+            | RequestKind::SnapshotGroup { .. }
             | RequestKind::Dump { .. }
             | RequestKind::DeleteDump { .. } => Ok(()),
             RequestKind::AbandonSuspension => {
@@ -141,6 +145,7 @@ impl Vm {
         self.abandon_dump();
         self.abandon_snapshot_memory();
         self.abandon_quiesced_snapshot();
+        self.give_up_part();
         let (reason, message) = match force {
             true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
             false => (OffReason::Stopped, "it was stopped, as was asked for"),

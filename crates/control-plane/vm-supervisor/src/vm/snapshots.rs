@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strongroom_host::protocol::{KnownVolume, PowerState, Problem, SnapshotChange, VmSnapshots, VmSpec};
+use strongroom_host::orders::{GroupOrder, Report};
+use strongroom_host::protocol::{
+    GroupAttempt, KnownVolume, NewVmSnapshot, PowerState, Problem, SnapshotChange, VmSnapshots, VmSpec,
+};
 
 use super::activity::Activity;
 use super::{Event, Vm, now_and_then};
 use crate::door::Connection;
+use crate::group_part::Orders;
 use crate::memory::Saving;
 use crate::snapshots::{self, Serving};
 
@@ -25,12 +30,26 @@ pub(super) struct ChangingSnapshots {
     asked_by: Connection,
     request: u64,
     abandoned: Arc<AtomicBool>,
+    /// For a part of a group's snapshot.
+    part: Option<Part>,
+}
+
+/// The VM's part in a snapshot of several, for which orders come.
+#[derive(Debug)]
+struct Part {
+    attempt: GroupAttempt,
+    /// `None` when it is given up.
+    orders: Option<Sender<GroupOrder>>,
+    /// Whether an order is being carried out.
+    is_busy: bool,
+    /// The request that gives it up waits until there is no part.
+    given_up_by: Option<(Connection, u64)>,
 }
 
 impl ChangingSnapshots {
     #[cfg(test)]
     pub(super) fn for_tests(asked_by: Connection, change: SnapshotChange) -> Self {
-        Self { change, asked_by, request: 1, abandoned: Arc::default() }
+        Self { change, asked_by, request: 1, abandoned: Arc::default(), part: None }
     }
 
     /// Whether the guest's memory is being saved, so that only that pauses and resumes the guest.
@@ -72,7 +91,7 @@ impl Vm {
         let (asked_by, abandoned) = (asked_by.clone(), Arc::new(AtomicBool::new(false)));
         let saving = Saving { spec, keys, machine, abandoned: Arc::clone(&abandoned) };
         let agent = Arc::clone(&self.agent);
-        let changing = ChangingSnapshots { change: change.clone(), asked_by, request, abandoned };
+        let changing = ChangingSnapshots { change: change.clone(), asked_by, request, abandoned, part: None };
         if changing.is_saving_memory() {
             self.check_memory_can_be_saved()?;
             if self.standing.power == PowerState::Paused && self.halted.reason().is_none() {
@@ -98,6 +117,115 @@ impl Vm {
         begun.map_err(Problem::system)?;
         self.activity = Activity::SnapshotChange(changing);
         Ok(())
+    }
+
+    /// Carries out an order for the VM's part in a snapshot of several. The request is answered
+    /// when that is done.
+    pub(super) fn group_order(
+        &mut self,
+        asked_by: &Connection,
+        request: u64,
+        attempt: GroupAttempt,
+        order: GroupOrder,
+    ) -> Result<(), Problem> {
+        if let GroupOrder::Begin { snapshot, known } = order {
+            return self.begin_part(asked_by, request, attempt, snapshot, &known);
+        }
+        let is_abandoned = matches!(order, GroupOrder::Abandon);
+        let changing = self.activity.snapshot_change_mut();
+        let found = changing.filter(|known| known.part.as_ref().is_some_and(|part| part.attempt == attempt));
+        let Some(changing) = found else {
+            if is_abandoned {
+                asked_by.send(&Report::answer(request, None));
+                return Ok(());
+            }
+            let message = "the VM has no part any more in the snapshot of the group";
+            return Err(Problem::new("group_void", message).with_next_step("make it again"));
+        };
+        let Some(part) = &mut changing.part else { return Ok(()) };
+        if is_abandoned {
+            part.given_up_by = Some((asked_by.clone(), request));
+            self.give_up_part();
+            return Ok(());
+        }
+        let busy = || Problem::new("group_void", "the VM carries out another order for the group");
+        if part.is_busy {
+            return Err(busy());
+        }
+        part.is_busy = true;
+        (changing.asked_by, changing.request) = (asked_by.clone(), request);
+        // Its thread may be about to end without a part, which answers the request.
+        let _ = part.orders.as_ref().map(|orders| orders.send(order));
+        Ok(())
+    }
+
+    fn begin_part(
+        &mut self,
+        asked_by: &Connection,
+        request: u64,
+        attempt: GroupAttempt,
+        snapshot: NewVmSnapshot,
+        known: &[KnownVolume],
+    ) -> Result<(), Problem> {
+        let machine = self.machine()?;
+        self.activity.allow_another()?;
+        self.check_volumes()?;
+        self.learn(known)?;
+        let change = SnapshotChange::Prepare { snapshot: snapshot.clone() };
+        if change.freezes_guest() {
+            self.check_guest_can_freeze()?;
+        }
+        let (spec, keys, events) = (self.task.spec.clone(), Arc::clone(&self.keys), self.events.clone());
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let saving = Saving { spec, keys, machine, abandoned: Arc::clone(&abandoned) };
+        let agent = Arc::clone(&self.agent);
+        let (orders, coming) = channel();
+        let coming = Orders::new(coming, events.clone());
+        let work = move || {
+            let mut tell = now_and_then(|progress| {
+                let _ = events.send(Event::Progress(progress));
+            });
+            let (keys, spec, serving) = (&saving.keys, &saving.spec, (&saving, &*agent));
+            let made = snapshots::take_part(keys, spec, &snapshot, serving, &coming, |progress| {
+                tell(progress);
+                Ok(())
+            });
+            let _ = events.send(Event::SnapshotsChanged(made.map(Box::new)));
+        };
+        let begun = thread::Builder::new().name("snapshots".to_owned()).spawn(work);
+        begun.map_err(Problem::system)?;
+        let part = Part { attempt, orders: Some(orders), is_busy: true, given_up_by: None };
+        let (asked_by, part) = (asked_by.clone(), Some(part));
+        self.activity =
+            Activity::SnapshotChange(ChangingSnapshots { change, asked_by, request, abandoned, part });
+        Ok(())
+    }
+
+    /// Answers the order that is carried out.
+    pub(super) fn group_step_done(&mut self) {
+        let Some(changing) = self.activity.snapshot_change_mut() else { return };
+        let Some(part) = changing.part.as_mut().filter(|part| part.is_busy) else { return };
+        part.is_busy = false;
+        changing.asked_by.send(&Report::answer(changing.request, None));
+    }
+
+    /// Gives up the VM's part in a snapshot of several, unless it is there already.
+    pub(super) fn give_up_part(&mut self) {
+        let Some(changing) = self.activity.snapshot_change_mut() else { return };
+        let Some(part) = &mut changing.part else { return };
+        part.orders = None;
+        if changing.change.freezes_guest() {
+            changing.abandoned.store(true, Ordering::Relaxed);
+            self.agent.hang_up();
+        }
+    }
+
+    /// Gives up a part whose orders came from a hostd that is gone.
+    pub(super) fn part_is_nobodys(&mut self, connection: u64) {
+        let changing = self.activity.snapshot_change();
+        if changing.is_some_and(|known| known.part.is_some() && known.asked_by.id == connection) {
+            self.give_up_part();
+        }
     }
 
     /// Checks that the guest's file systems can be frozen.
@@ -181,6 +309,11 @@ impl Vm {
         }
         self.tell();
         let answer = self.answer_of_volumes(changing.request, changed.err());
-        changing.asked_by.send(&answer);
+        if changing.part.as_ref().is_none_or(|part| part.is_busy) {
+            changing.asked_by.send(&answer);
+        }
+        if let Some((by, request)) = changing.part.and_then(|part| part.given_up_by) {
+            by.send(&Report::answer(request, None));
+        }
     }
 }
