@@ -72,6 +72,7 @@ mod vm_keys_asked_by_people;
 mod vm_markers;
 mod vm_quiesced_snapshots;
 mod vm_reencryption;
+mod vm_snapshot_groups;
 mod vm_snapshots;
 mod vm_statistics;
 mod vm_walls;

@@ -120,6 +120,13 @@ fn a_quiesced_snapshot_has_what_the_guest_has_written_and_not_flushed() {
     let shown = serving.runs("vm snapshot show web1 quiet");
     assert!(shown.contains("quiesced    yes"), "{shown}");
     nobody_converses(&serving, &id);
+    // At one instant with a disk that no VM has, and no guest.
+    serving.runs("disk create data1 --size 16M");
+    serving.runs("vm snapshot create web1 together --with data1 --quiesce");
+    assert!(is_quiesced(&serving, "together"));
+    assert_eq!(serving.json("disk show data1")["snapshots"][0]["quiesced"], Value::Null);
+    writes(&mut console);
+    nobody_converses(&serving, &id);
     // A linked clone gets one, too.
     serving.runs("vm clone web1 web2 --linked --quiesce");
     assert!(is_quiesced(&serving, "clone-web2"));

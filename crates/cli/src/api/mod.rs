@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use strongroom_api::IDEMPOTENCY_KEY_HEADER;
 use strongroom_api::task::Task;
+use strongroom_api::{IDEMPOTENCY_KEY_HEADER, Reference};
 use strongroom_files::FileError;
 use strongroom_jobs::state_file;
 use strongroom_memory::secret::SecretBytes;
@@ -223,6 +223,11 @@ pub fn segment(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(encode).collect()
+}
+
+/// Parses the name or id of a disk, a VM or a snapshot.
+pub fn parse_reference(text: &str) -> Result<Reference, String> {
+    Reference::try_from(text.to_owned())
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use clap::Args;
 use strongroom_api::Name;
-use strongroom_api::volume::{CloneVolume, Reference, VolumeChange};
+use strongroom_api::Reference;
+use strongroom_api::volume::{CloneVolume, VolumeChange};
 
-use super::{change, parse_reference};
-use crate::api::{ApiArguments, WaitArguments};
+use super::change;
+use crate::api::{ApiArguments, WaitArguments, parse_reference};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::vm::SealingArguments;

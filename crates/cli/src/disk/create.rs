@@ -2,11 +2,12 @@
 
 use clap::Args;
 use strongroom_api::Name;
-use strongroom_api::volume::{CreateVolume, Reference, VolumeChange};
+use strongroom_api::Reference;
+use strongroom_api::volume::{CreateVolume, VolumeChange};
 use strongroom_types::VolumeSize;
 
-use super::{change, parse_reference};
-use crate::api::{ApiArguments, WaitArguments};
+use super::change;
+use crate::api::{ApiArguments, WaitArguments, parse_reference};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::vm::parse_disk;

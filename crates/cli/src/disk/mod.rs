@@ -11,7 +11,7 @@ mod snapshot;
 
 use clap::Subcommand;
 use strongroom_api::task::Task;
-use strongroom_api::volume::{ChangeAnswer, ChangeVolumes, Reference, VolumeChange, VolumeChanges};
+use strongroom_api::volume::{ChangeAnswer, ChangeVolumes, VolumeChange, VolumeChanges};
 use strongroom_api::{ErrorCode, Problem};
 
 use crate::api::Api;
@@ -71,9 +71,4 @@ fn change(api: &Api, change: VolumeChange) -> Result<Task, CliError> {
             Err(CliError::problem(&Problem::new(ErrorCode::Internal, message)))
         }
     }
-}
-
-/// Parses the name or id of a disk, a VM or a snapshot.
-fn parse_reference(text: &str) -> Result<Reference, String> {
-    Reference::try_from(text.to_owned())
 }

@@ -1,10 +1,11 @@
 //! `strongroom disk delete`.
 
 use clap::Args;
-use strongroom_api::volume::{DeleteVolume, Reference, VolumeChange};
+use strongroom_api::Reference;
+use strongroom_api::volume::{DeleteVolume, VolumeChange};
 
-use super::{change, parse_reference};
-use crate::api::{ApiArguments, WaitArguments};
+use super::change;
+use crate::api::{ApiArguments, WaitArguments, parse_reference};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::vm::is_meant;

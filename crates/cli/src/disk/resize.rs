@@ -1,11 +1,12 @@
 //! `strongroom disk resize`.
 
 use clap::Args;
-use strongroom_api::volume::{Reference, ResizeVolume, VolumeChange};
+use strongroom_api::Reference;
+use strongroom_api::volume::{ResizeVolume, VolumeChange};
 use strongroom_types::VolumeSize;
 
-use super::{change, parse_reference};
-use crate::api::{ApiArguments, WaitArguments};
+use super::change;
+use crate::api::{ApiArguments, WaitArguments, parse_reference};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::vm::parse_disk;

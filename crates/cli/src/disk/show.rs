@@ -11,6 +11,7 @@ use strongroom_types::display_bytes;
 use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, utc};
+use crate::vm::others_of;
 
 /// The arguments of `show`.
 #[derive(Debug, Args)]
@@ -53,7 +54,9 @@ impl fmt::Display for Shown {
         let current = |snapshot: &Snapshot| if snapshot.is_current { ", current" } else { "" };
         for snapshot in snapshots {
             let made = utc(snapshot.at_unix_seconds);
-            writeln!(f, "snapshot    {}, made {made}{}", snapshot.name, current(snapshot))?;
+            let with = snapshot.group.as_ref().map(|group| format!(", with {}", others_of(group)));
+            let with = with.unwrap_or_default();
+            writeln!(f, "snapshot    {}, made {made}{with}{}", snapshot.name, current(snapshot))?;
         }
         write!(f, "encrypted   {}", if volume.encrypted { "yes" } else { "NO" })
     }

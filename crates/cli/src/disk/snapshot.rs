@@ -1,14 +1,15 @@
 //! `strongroom disk snapshot`. `disk show` lists snapshots.
 
 use clap::{Args, Subcommand};
-use strongroom_api::volume::{DeleteVolumeSnapshot, Reference, RevertVolume, SnapshotVolume, VolumeChange};
+use strongroom_api::Reference;
+use strongroom_api::volume::{DeleteVolumeSnapshot, RevertVolume, SnapshotVolume, VolumeChange};
 use strongroom_types::SnapshotName;
 
-use super::{change, parse_reference};
-use crate::api::{ApiArguments, WaitArguments};
+use super::change;
+use crate::api::{ApiArguments, WaitArguments, parse_reference};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::vm::is_meant;
+use crate::vm::{is_meant, made};
 
 /// Snapshots of a disk that no VM has.
 #[derive(Debug, Subcommand)]
@@ -23,7 +24,13 @@ pub enum SnapshotCommand {
 
 /// The arguments of `snapshot create`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom disk snapshot create data1 monday")]
+#[command(
+    after_help = "With --with, other disks that no VM has, and VMs, get the snapshot at the same instant: all of them, or none.
+
+Examples:
+  strongroom disk snapshot create data1 monday
+  strongroom disk snapshot create data1 tuesday --with data2"
+)]
 pub struct CreateArguments {
     /// Name or id of the disk
     #[arg(value_parser = parse_reference)]
@@ -31,6 +38,10 @@ pub struct CreateArguments {
 
     /// Name of the snapshot
     name: SnapshotName,
+
+    /// Another disk that no VM has, or a VM, that gets the snapshot at the same instant
+    #[arg(long, value_name = "DISK", value_parser = parse_reference)]
+    with: Vec<Reference>,
 
     #[command(flatten)]
     wait: WaitArguments,
@@ -109,15 +120,10 @@ impl SnapshotCommand {
 impl CreateArguments {
     fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
-        let wish = SnapshotVolume { volume: self.disk.clone(), name: self.name.clone() };
+        let Self { disk, name, with, .. } = self;
+        let wish = SnapshotVolume { volume: disk.clone(), name: name.clone(), with: with.clone() };
         let task = change(&api, VolumeChange::Snapshot(wish))?;
-        self.wait.finish(
-            &api,
-            output,
-            "taking",
-            task,
-            format!("made snapshot {} of {}", self.name, self.disk),
-        )
+        self.wait.finish(&api, output, "taking", task, made(name, disk.as_str(), with))
     }
 }
 

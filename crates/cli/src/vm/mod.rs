@@ -34,6 +34,7 @@ use clap::Subcommand;
 pub use self::clone_sealing::SealingArguments;
 pub use self::options::parse_disk;
 pub use self::remove::is_meant;
+pub use self::snapshot::{made, others_of};
 use crate::error::CliError;
 use crate::output::Output;
 

@@ -10,6 +10,7 @@ use strongroom_api::vm::{RestartPolicy, VmView};
 use strongroom_types::display_bytes;
 
 use super::hardware::{self, Line};
+use super::snapshot::others_of;
 use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, utc};
@@ -96,7 +97,9 @@ impl fmt::Display for Shown {
         }
         for snapshot in &vm.snapshots {
             let current = if snapshot.is_current { "; current" } else { "" };
-            writeln!(f, "snapshot    {}, of {}{current}", snapshot.name, utc(snapshot.at_unix_seconds))?;
+            let with = snapshot.group.as_ref().map(|group| format!("; with {}", others_of(group)));
+            let (with, made) = (with.unwrap_or_default(), utc(snapshot.at_unix_seconds));
+            writeln!(f, "snapshot    {}, of {made}{with}{current}", snapshot.name)?;
         }
         let lines = hardware::start(vm, host).into_iter().chain(hardware::cdrom(vm));
         let lines = lines.chain(hardware::disks(vm)).chain(hardware::network(vm, host));

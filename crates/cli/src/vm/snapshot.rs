@@ -4,15 +4,15 @@ use std::fmt;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use strongroom_api::vm::{CreateSnapshot, RevertVm, Snapshot};
-use strongroom_api::{ListQuery, Page};
+use strongroom_api::vm::{CreateSnapshot, RevertVm, Snapshot, SnapshotGroup};
+use strongroom_api::{ListQuery, Page, Reference};
 use strongroom_types::{SnapshotName, counted, display_bytes};
 use strongroom_vm::limits::SNAPSHOTS_MAX;
 
 use super::quiesce::QuiesceArguments;
 use super::remove::is_meant;
 use super::snapshot_schedule::ScheduleArguments;
-use crate::api::{Api, ApiArguments, WaitArguments, segment};
+use crate::api::{Api, ApiArguments, WaitArguments, parse_reference, segment};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
@@ -44,6 +44,10 @@ With --quiesce, the guest agent (qemu-guest-agent) first freezes the guest's fil
 they are thawed when the snapshot is made. If there is no agent, or it does not do so in time, no snapshot is made. Of a VM that is off \
 there is nothing to freeze.
 
+With --with, other VMs get the snapshot too, and disks that no VM has, running or off: if one of them contains a write, all of them \
+contain every write, to any of their disks, that was complete before that write began. Either all of them have the snapshot or none \
+has. Each is reverted and deleted on its own.
+
 With --memory, the guest's memory is part of it, sealed like the disks: the guest goes on where it was after a revert. It runs while \
 its memory is saved, and is paused for the rest of it, which takes longer the faster it changes its memory. This needs up to two and \
 a quarter times the guest's memory of free space.
@@ -51,6 +55,7 @@ a quarter times the guest's memory of free space.
 Examples:
   strongroom vm snapshot create web1 before-upgrade
   strongroom vm snapshot create web1 for-backup --quiesce
+  strongroom vm snapshot create web1 before-release --with db1 --with cache1
   strongroom vm snapshot create web1 in-the-middle --memory"
 )]
 pub struct CreateArguments {
@@ -60,8 +65,12 @@ pub struct CreateArguments {
     /// Name of the snapshot
     name: SnapshotName,
 
+    /// Another VM, or a disk that no VM has, that gets the snapshot at the same instant
+    #[arg(long, value_name = "VM", value_parser = parse_reference)]
+    with: Vec<Reference>,
+
     /// Include the memory of the guest, which must run
-    #[arg(long)]
+    #[arg(long, conflicts_with = "with")]
     memory: bool,
 
     #[command(flatten)]
@@ -194,9 +203,10 @@ impl fmt::Display for Listing {
                 counted(snapshot.volumes.len(), "disk"),
                 snapshot.memory.as_ref().map(|memory| display_bytes(memory.bytes)).unwrap_or_default(),
                 if snapshot.quiesced { "yes".to_owned() } else { String::new() },
+                snapshot.group.as_ref().map(others_of).unwrap_or_default(),
             ]
         };
-        let head = ["SNAPSHOT", "MADE", "PARENT", "CURRENT", "DISKS", "MEMORY", "QUIESCED"];
+        let head = ["SNAPSHOT", "MADE", "PARENT", "CURRENT", "DISKS", "MEMORY", "QUIESCED", "WITH"];
         write!(f, "{}", Table { head, rows: all.iter().map(row).collect() })
     }
 }
@@ -211,7 +221,7 @@ struct Shown {
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Snapshot { id, name, at_unix_seconds, volumes, is_current, memory, quiesced, .. } =
+        let Snapshot { id, name, at_unix_seconds, volumes, is_current, memory, quiesced, group, .. } =
             &self.snapshot;
         writeln!(f, "snapshot    {name}")?;
         writeln!(f, "id          {id}")?;
@@ -225,6 +235,9 @@ impl fmt::Display for Shown {
         }
         if *quiesced {
             writeln!(f, "quiesced    yes: the guest's file systems were frozen")?;
+        }
+        if let Some(group) = group {
+            writeln!(f, "with        {}", others_of(group))?;
         }
         write!(f, "current     {}", if *is_current { "yes: the VM's content is based on it" } else { "no" })
     }
@@ -254,6 +267,12 @@ fn path(vm: &str, snapshot: Option<&str>) -> String {
     snapshot.map_or_else(|| all.clone(), |snapshot| format!("{all}/{}", segment(snapshot)))
 }
 
+/// The other VMs of a snapshot of several.
+pub fn others_of(group: &SnapshotGroup) -> String {
+    let deleted = group.deleted.iter().map(|name| format!("{name} (deleted)"));
+    group.with.iter().map(ToString::to_string).chain(deleted).collect::<Vec<_>>().join(", ")
+}
+
 fn parent_of(snapshot: &Snapshot, all: &[Snapshot]) -> String {
     let parent = all.iter().find(|other| snapshot.parent == Some(other.id));
     parent.map_or_else(String::new, |parent| parent.name.to_string())
@@ -263,10 +282,24 @@ impl CreateArguments {
     fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let quiesce_within_s = self.quiesce.within();
-        let wish = CreateSnapshot { name: self.name.clone(), memory: self.memory, quiesce_within_s };
+        let wish = CreateSnapshot {
+            name: self.name.clone(),
+            memory: self.memory,
+            quiesce_within_s,
+            with: self.with.clone(),
+        };
         let task = api.post(&path(&self.vm, None), &wish)?;
-        let said = format!("made snapshot {} of {}", self.name, self.vm);
+        let said = made(&self.name, &self.vm, &self.with);
         self.wait.finish(&api, output, "making the snapshot", task, said)
+    }
+}
+
+/// Says what was made.
+pub fn made(name: &SnapshotName, first: &str, with: &[Reference]) -> String {
+    let others = with.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match others.is_empty() {
+        true => format!("made snapshot {name} of {first}"),
+        false => format!("made snapshot {name} of {first}, {others}, of one instant"),
     }
 }
 

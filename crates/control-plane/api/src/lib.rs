@@ -34,7 +34,7 @@ pub mod volume;
 
 pub use error::{ErrorBody, ErrorCode, Problem};
 pub use name::Name;
-pub use object::{ObjectKind, ObjectRef};
+pub use object::{ObjectKind, ObjectRef, Reference};
 pub use operations::{Method, OPERATIONS, Operation, Touches, operation};
 pub use page::{ListQuery, Page};
 

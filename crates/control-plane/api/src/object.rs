@@ -1,10 +1,12 @@
-//! References to objects in answers.
+//! References to objects, in answers and in requests.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
+
+use crate::limits::REFERENCE_CHARACTERS_MAX;
 
 /// Kinds of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
@@ -60,4 +62,36 @@ pub struct ObjectRef {
     pub id: Option<Uuid>,
     /// Its name when this was written.
     pub name: String,
+}
+
+/// Names an object by its name or id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "String")]
+#[schema(value_type = String, max_length = 128)]
+pub struct Reference(String);
+
+impl Reference {
+    /// The name or id.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for Reference {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.chars().count() {
+            0..=REFERENCE_CHARACTERS_MAX => Ok(Self(text)),
+            count => {
+                Err(format!("{count} characters are more than the {REFERENCE_CHARACTERS_MAX} of any name"))
+            }
+        }
+    }
 }

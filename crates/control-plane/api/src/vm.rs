@@ -22,7 +22,7 @@ pub use query::{VmListQuery, VmSort};
 pub use schedule::{
     RunOutcome, ScheduledRule, ScheduledRun, SetSnapshotSchedule, SnapshotRule, SnapshotSchedule,
 };
-pub use snapshot::{CreateSnapshot, QuiesceWithin, RevertVm, Snapshot};
+pub use snapshot::{CreateSnapshot, QuiesceWithin, RevertVm, Snapshot, SnapshotGroup};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 pub use statistics::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
 pub use view::{Disk, Dump, SavedMemory, Ticket, TicketUse, VmKey, VmOrigin, VmSummary, VmView};

@@ -1,8 +1,6 @@
 //! Volumes, of VMs and on their own: lists, readings of where they have content and what they take,
 //! and changes.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use strongroom_types::{ChunkSize, SnapshotId, SnapshotName, VmId, VolumeId, VolumeSize};
 use utoipa::openapi::RefOr;
@@ -12,7 +10,7 @@ use uuid::Uuid;
 
 use crate::Name;
 use crate::error::Problem;
-use crate::limits::REFERENCE_CHARACTERS_MAX;
+use crate::object::Reference;
 use crate::task::Task;
 use crate::vm::Snapshot;
 
@@ -320,38 +318,6 @@ pub enum VolumeChange {
     Delete(DeleteVolume),
 }
 
-/// Names an object by its name or id.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(try_from = "String")]
-#[schema(value_type = String, max_length = 128)]
-pub struct Reference(String);
-
-impl Reference {
-    /// The name or id.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Reference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl TryFrom<String> for Reference {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.chars().count() {
-            0..=REFERENCE_CHARACTERS_MAX => Ok(Self(text)),
-            count => {
-                Err(format!("{count} characters are more than the {REFERENCE_CHARACTERS_MAX} of any name"))
-            }
-        }
-    }
-}
-
 /// Each variant's own request, with its tag. Derived, it would be the request and the tag in one
 /// `allOf`, which nothing satisfies: the request allows no other field.
 impl PartialSchema for VolumeChange {
@@ -479,6 +445,10 @@ pub struct SnapshotVolume {
     /// The snapshot's name.
     #[schema(value_type = Name)]
     pub name: SnapshotName,
+    /// Other volumes that no VM has, and VMs, by name or id: all get the snapshot, of one instant,
+    /// or none does. At most 15, with at most 128 disks together, on one host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub with: Vec<Reference>,
 }
 
 /// A request to revert a volume to a snapshot.

@@ -168,6 +168,8 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "other_volume"
         | "guest_agent"
         | "not_quiesced"
+        | "not_frozen"
+        | "group_void"
         | "volume_in_trouble" => ErrorCode::Conflict,
         "abandoned" => ErrorCode::Cancelled,
         _ => ErrorCode::HostFailed,

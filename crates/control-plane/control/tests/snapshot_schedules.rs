@@ -89,7 +89,7 @@ fn tasks(control: &Control, kind: TaskKind) -> Vec<Task> {
 }
 
 fn snapshot(name: &str) -> CreateSnapshot {
-    CreateSnapshot { name: name.parse().unwrap(), memory: false, quiesce_within_s: None }
+    CreateSnapshot { name: name.parse().unwrap(), memory: false, quiesce_within_s: None, with: Vec::new() }
 }
 
 fn quiesced(rule: SnapshotRule) -> SnapshotRule {

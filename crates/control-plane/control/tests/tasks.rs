@@ -686,7 +686,12 @@ fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
         control.create_snapshot(
             &caller(number),
             "web1",
-            &CreateSnapshot { name: name.parse().unwrap(), memory: false, quiesce_within_s: None },
+            &CreateSnapshot {
+                name: name.parse().unwrap(),
+                memory: false,
+                quiesce_within_s: None,
+                with: Vec::new(),
+            },
         )
     };
     let task = create(1, "first").unwrap();
@@ -755,7 +760,12 @@ fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_
     // One that runs, from a snapshot that it has.
     control.start_vm(&caller(3), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
-    let snapshot = CreateSnapshot { name: "first".parse().unwrap(), memory: false, quiesce_within_s: None };
+    let snapshot = CreateSnapshot {
+        name: "first".parse().unwrap(),
+        memory: false,
+        quiesce_within_s: None,
+        with: Vec::new(),
+    };
     control.create_snapshot(&caller(5), "web1", &snapshot).unwrap();
     assert!(settle_down(&site, &control));
     control.clone_vm(&caller(6), "web1", &wish("web3", Some("first"))).unwrap();
@@ -768,7 +778,12 @@ fn a_quiesced_snapshot_is_of_a_guest_that_can_become_quiet_or_of_none() {
     let (site, control) = site(&["web1"]);
     let within = Some(QuiesceWithin::default());
     let quiet = |number, name: &str, memory| {
-        let wish = CreateSnapshot { name: name.parse().unwrap(), memory, quiesce_within_s: within };
+        let wish = CreateSnapshot {
+            name: name.parse().unwrap(),
+            memory,
+            quiesce_within_s: within,
+            with: Vec::new(),
+        };
         control.create_snapshot(&caller(number), "web1", &wish)
     };
     assert_eq!(code(quiet(1, "both", true)), ErrorCode::Invalid);

@@ -6,7 +6,7 @@ pub use strongroom_vm::QuiesceWithin;
 use utoipa::ToSchema;
 
 use super::view::SavedMemory;
-use crate::Name;
+use crate::{Name, Reference};
 
 /// The content of a VM's volumes at one instant, as after a power cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -34,6 +34,19 @@ pub struct Snapshot {
     /// Whether the file systems of the guest were frozen at that time, as its agent says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub quiesced: bool,
+    /// The others whose snapshots are of the same instant. They have the same id and name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<SnapshotGroup>,
+}
+
+/// The other VMs and volumes of a snapshot of several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotGroup {
+    /// Those that have it.
+    pub with: Vec<Name>,
+    /// Those that had it, and whose part was deleted since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deleted: Vec<Name>,
 }
 
 /// A request for a snapshot.
@@ -52,6 +65,10 @@ pub struct CreateSnapshot {
     /// has nothing to be frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiesce_within_s: Option<QuiesceWithin>,
+    /// Other VMs, and volumes that no VM has, by name or id: all get the snapshot, of one instant,
+    /// or none does. At most 15, with at most 128 disks together, on one host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub with: Vec<Reference>,
 }
 
 /// Options for reverting to a snapshot.

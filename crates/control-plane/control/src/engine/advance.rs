@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::clones::origin_gone;
 use super::fill::SentImage;
+use super::groups::Undone;
 use super::observe::Look;
 use super::operate::Operated;
 use super::place::told_without_key;
@@ -109,6 +110,14 @@ impl Control {
             Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
             Work::ChangeSnapshots { change, failures, makes_template } => {
                 self.change_the_snapshots(&step, change, *failures, *makes_template)
+            }
+            Work::MakeGroup { snapshot, failures } => self.make_group(&step, snapshot, *failures),
+            Work::KeepGroup { snapshot, at, failures, problem } => {
+                self.keep_group(&step, snapshot, *at, *failures, problem.as_ref())
+            }
+            Work::UndoGroup { snapshot, at, failures, is_left, problem } => {
+                let undone = Undone { at: *at, failures: *failures, is_left: *is_left };
+                self.undo_group(&step, snapshot, undone, problem.as_ref())
             }
             Work::RotateKey { provider, request, to: None, .. } => {
                 self.make_next_key(&step, provider, *request)

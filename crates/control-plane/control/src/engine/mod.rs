@@ -14,6 +14,7 @@
 //! - [`fill`]: filling disks with images. [`observe`]: reports of hosts. [`settle`]: VMs in the
 //!   wrong state. [`alarms`]: present troubles.
 //! - [`schedule`]: the order of tasks. [`due_snapshots`]: the snapshots that VMs' schedules want.
+//! - [`groups`]: snapshots of several VMs at one instant.
 //! - [`volumes`]: lists and readings of volumes. [`volume_changes`]: changes of them.
 
 mod advance;
@@ -25,6 +26,7 @@ mod due;
 mod due_snapshots;
 mod due_times;
 mod fill;
+mod groups;
 mod observe;
 mod operate;
 mod place;

@@ -119,6 +119,20 @@ impl Control {
                 Err(ended) => return Ok(Asked::Ended(ended)),
             };
         }
+        if let OperationKind::SnapshotGroup { members, .. } = &mut kind {
+            for member in members {
+                let known = self.inventory.read().vm(member.spec.id).cloned();
+                let Some(known) = known else {
+                    return Ok(Asked::Ended(Operated::Failed(problems::conflict(
+                        "a VM is not there any more",
+                    ))));
+                };
+                member.grants = match self.grants(task, &known, seat, &known.hardware.keys())? {
+                    Ok(grants) => grants,
+                    Err(ended) => return Ok(Asked::Ended(ended)),
+                };
+            }
+        }
         let request = OperationRequest { operation, generation: vm.generation(), kind, grants };
         match seat.host.operate(vm.id, &request) {
             Ok(state) => Ok(Asked::Accepted(state)),

@@ -72,7 +72,7 @@ impl Control {
                 Err(failure) => return Err(failure),
             }
         }
-        Ok(())
+        self.forget_groups()
     }
 
     fn verdict(&self, index: &Index, vm: &VmRecord, seen: &ObservedRecord) -> Verdict {

@@ -15,12 +15,13 @@ use strongroom_types::{NAME_BYTES_MAX, SnapshotId, SnapshotName};
 
 use super::Control;
 use super::advance::{End, Next, Step, keep_volumes};
+use super::groups::group_view;
 use super::operate::Operated;
 use super::templates::no_template_more;
 use super::tickets::MustRecord;
 use super::views::memory_view;
 use super::wishes::{Caller, state, stop_it, suspended, volumes_settled};
-use crate::inventory::{Failure, Index};
+use crate::inventory::{Failure, Index, Row};
 use crate::problems;
 use crate::records::{VmRecord, Work};
 
@@ -32,7 +33,7 @@ impl Control {
     pub fn list_snapshots(&self, named: &str) -> Result<Vec<Snapshot>, Problem> {
         let index = self.inventory.read();
         let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
-        Ok(views(&snapshots_of(&index, vm)))
+        Ok(views(&index, vm))
     }
 
     /// Requests a snapshot of a VM.
@@ -46,12 +47,16 @@ impl Control {
         wish: &CreateSnapshot,
     ) -> Result<Task, Problem> {
         let (id, name) = (SnapshotId::random(), wish.name.clone());
-        let CreateSnapshot { memory, quiesce_within_s, .. } = *wish;
+        let CreateSnapshot { memory, quiesce_within_s, ref with, .. } = *wish;
         if memory && quiesce_within_s.is_some() {
             let message = "a snapshot with memory has what the guest has not written, too";
             return Err(problems::invalid(message).next("leave out `memory` or `quiesce_within_s`"));
         }
         let snapshot = NewVmSnapshot { id, name, memory, quiesce_within_s };
+        if !with.is_empty() {
+            let kind = TaskKind::VmSnapshotCreate;
+            return self.snapshot_group(caller, kind, |index| find_vm(index, named), with, &snapshot);
+        }
         self.snapshot_wish(caller, named, TaskKind::VmSnapshotCreate, |all, vm, power| {
             all.check_new(&snapshot).map_err(told_problem)?;
             if memory {
@@ -223,13 +228,21 @@ pub(super) fn check_quiesce(vm: &VmRecord, power: PowerState) -> Result<(), Prob
     Err(state(vm, power, why).next(format!("{first}, or make a snapshot that is not quiesced")))
 }
 
-/// Returns the snapshots that a VM's host has reported.
+/// Returns the snapshots that a VM's host has reported. A part of a group that is not listed is
+/// none, whatever the host reports.
 pub(super) fn snapshots_of(index: &Index, vm: &VmRecord) -> VmSnapshots {
-    index.observed(vm.id).map(|seen| seen.snapshots.clone()).unwrap_or_default()
+    let mut all = index.observed(vm.id).map(|seen| seen.snapshots.clone()).unwrap_or_default();
+    all.list.retain(|snapshot| index.group(snapshot.id).is_none_or(|group| group.is_listed()));
+    all
+}
+
+fn find_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRecord>, Problem> {
+    index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))
 }
 
 /// Converts the snapshots of a VM for callers.
-pub(super) fn views(all: &VmSnapshots) -> Vec<Snapshot> {
+pub(super) fn views(index: &Index, vm: &VmRecord) -> Vec<Snapshot> {
+    let all = snapshots_of(index, vm);
     let view = |snapshot: &protocol::VmSnapshot| Snapshot {
         id: snapshot.id,
         name: snapshot.name.clone(),
@@ -239,6 +252,7 @@ pub(super) fn views(all: &VmSnapshots) -> Vec<Snapshot> {
         is_current: all.current == Some(snapshot.id),
         memory: snapshot.memory.as_ref().map(memory_view),
         quiesced: snapshot.quiesced,
+        group: group_view(index, vm, snapshot.id),
     };
     all.list.iter().map(view).collect()
 }

@@ -105,7 +105,7 @@ impl Control {
             restart: vm.restart,
             suspended: seen.and_then(|seen| seen.suspended.as_ref()).map(memory_view),
             dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
-            snapshots: seen.map(|seen| super::snapshots::views(&seen.snapshots)).unwrap_or_default(),
+            snapshots: super::snapshots::views(&index, vm),
             linked_clones: super::templates::linked_clones(&index, vm),
             key: hardware.keys().first().map(vm_key),
             datastore_ref: datastore.map_or_else(

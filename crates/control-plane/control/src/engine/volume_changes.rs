@@ -165,6 +165,16 @@ impl Control {
 
     fn snapshot_volume(&self, caller: &Caller, wish: &SnapshotVolume) -> Result<Task, Problem> {
         let snapshot = NewVmSnapshot::of_disks(SnapshotId::random(), wish.name.clone());
+        if !wish.with.is_empty() {
+            let (kind, with) = (TaskKind::VolumeSnapshotCreate, &wish.with);
+            return self.snapshot_group(
+                caller,
+                kind,
+                |index| held(index, wish.volume.as_str()),
+                with,
+                &snapshot,
+            );
+        }
         self.held_wish(caller, wish.volume.as_str(), TaskKind::VolumeSnapshotCreate, |index, held, _| {
             snapshots_of(index, held).check_new(&snapshot).map_err(told_problem)?;
             Ok(changes_snapshots(SnapshotChange::Create { snapshot: snapshot.clone() }))

@@ -99,7 +99,7 @@ impl Control {
         let space = self.spaces.0.lock().get(&volume).and_then(|sampled| sampled.space.clone());
         Ok(VolumeView {
             volume: view(&index, owner, disk, volume, space),
-            snapshots: snapshot_views(&snapshots_of(&index, owner)),
+            snapshots: snapshot_views(&index, owner),
             linked_clones: linked_clones(&index, owner),
             task: owner.task,
         })
@@ -169,9 +169,8 @@ impl Control {
             return Err(problems::host_unknown(vm.name.as_str()));
         }
         let snapshot = |named: &str| -> Result<SnapshotId, Problem> {
-            let none = protocol::VmSnapshots::default();
-            let all = index.observed(vm.id).map_or(&none, |seen| &seen.snapshots);
-            super::snapshots::snapshot_in(all, vm, named).map(|snapshot| snapshot.id)
+            let all = snapshots_of(&index, vm);
+            super::snapshots::snapshot_in(&all, vm, named).map(|snapshot| snapshot.id)
         };
         let question = question(reading, snapshot)?;
         Ok((vm.host, ReadingRequest { vm: vm.id, disk: disk.name.clone(), question }))

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
 use strongroom_store::{Entries, Entry, KeyRange, Snapshot};
-use strongroom_types::{VmId, VolumeId};
+use strongroom_types::{SnapshotId, VmId, VolumeId};
 use uuid::Uuid;
 
 use super::table::{Row, Table};
 use super::{EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
 use crate::records::{
-    DatastoreRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord, ScheduleRecord,
-    TaskRecord, TokenRecord, VmRecord, VolumeRecord,
+    DatastoreRecord, GroupRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord,
+    ScheduleRecord, TaskRecord, TokenRecord, VmRecord, VolumeRecord,
 };
 
 /// The inventory in memory.
@@ -25,6 +25,8 @@ pub struct Index {
     pub observed: Table<ObservedRecord>,
     /// The schedules of VMs' snapshots.
     pub schedules: Table<ScheduleRecord>,
+    /// Snapshots of several VMs.
+    pub groups: Table<GroupRecord>,
     /// Volumes.
     pub volumes: Table<VolumeRecord>,
     /// Datastores.
@@ -73,6 +75,7 @@ impl Index {
             }
             "observed" => drop(change(&mut self.observed, key, id, entry)?),
             "schedule" => drop(change(&mut self.schedules, key, id, entry)?),
+            "group" => drop(change(&mut self.groups, key, id, entry)?),
             "volume" => drop(change(&mut self.volumes, key, id, entry)?),
             "datastore" => drop(change(&mut self.datastores, key, id, entry)?),
             "host" => drop(change(&mut self.hosts, key, id, entry)?),
@@ -137,6 +140,11 @@ impl Index {
     /// The schedule of a VM's snapshots.
     pub fn schedule(&self, vm: VmId) -> Option<&Row<ScheduleRecord>> {
         self.schedules.get(&vm.to_string())
+    }
+
+    /// The group that a snapshot of several VMs is of.
+    pub fn group(&self, snapshot: SnapshotId) -> Option<&Row<GroupRecord>> {
+        self.groups.get(&snapshot.to_string())
     }
 
     /// The owner of a volume.

@@ -10,6 +10,7 @@
 //! | `vm-name/<name>` | the VM's id: two VMs cannot have one name | with `vm/` |
 //! | `schedule/<vm>` | [`ScheduleRecord`]: when snapshots of a VM are made, and what came of it | wishes, the schedule |
 //! | `observed/<vm>` | [`ObservedRecord`]: what its host said last | the observer |
+//! | `group/<snapshot>` | [`GroupRecord`]: a snapshot of several VMs, and whether it is made | wishes, tasks |
 //! | `volume/<id>` | [`VolumeRecord`]: whose it is: no volume is known twice | with `vm/` |
 //! | `datastore/<id>`, `datastore-name/<name>` | [`DatastoreRecord`], its id | wishes |
 //! | `host/<id>`, `host-name/<name>` | [`HostRecord`], its id | the start |
@@ -20,11 +21,13 @@
 //! | `request/<SHA-256>` | [`RequestRecord`]: an `Idempotency-Key` and what came of it | wishes |
 //! | `token/<SHA-256>` | [`TokenRecord`]: who may ask | the start |
 
+mod group;
 mod hardware;
 mod schedule;
 mod task;
 mod vm;
 
+pub use group::{GroupMember, GroupRecord, GroupState};
 pub use hardware::{DiskRecord, DiskSealing, Hardware};
 pub use schedule::{Deletion, MadeSnapshot, RuleRecord, RuleStage, ScheduleRecord};
 use serde::de::DeserializeOwned;
@@ -184,6 +187,7 @@ macro_rules! named {
 record!(VmRecord, "vm/", |vm| vm.id.to_string());
 record!(ScheduleRecord, "schedule/", |schedule| schedule.vm.to_string());
 record!(ObservedRecord, "observed/", |seen| seen.vm.to_string());
+record!(GroupRecord, "group/", |group| group.snapshot.to_string());
 record!(VolumeRecord, "volume/", |volume| volume.volume.to_string());
 record!(DatastoreRecord, "datastore/", |datastore| datastore.id.to_string());
 record!(HostRecord, "host/", |host| host.id.to_string());

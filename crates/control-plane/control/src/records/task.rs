@@ -200,6 +200,43 @@ pub enum Work {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         makes_template: bool,
     },
+    /// Make a snapshot of several VMs. The task works on all of them.
+    MakeGroup {
+        /// The snapshot.
+        snapshot: NewVmSnapshot,
+        /// How often the host has failed.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Have each VM of a group that is made list its part.
+    KeepGroup {
+        /// The snapshot.
+        snapshot: NewVmSnapshot,
+        /// How many VMs list theirs.
+        at: usize,
+        /// How often the host has failed for the next one.
+        #[serde(default)]
+        failures: u32,
+        /// Why a VM does not list its part.
+        #[serde(default)]
+        problem: Option<Problem>,
+    },
+    /// Have each VM of a group that is not made lose its part.
+    UndoGroup {
+        /// The snapshot.
+        snapshot: NewVmSnapshot,
+        /// How many VMs have lost theirs.
+        at: usize,
+        /// How often the host has failed for the next one.
+        #[serde(default)]
+        failures: u32,
+        /// Whether a VM may still have a part.
+        #[serde(default)]
+        is_left: bool,
+        /// Why it is not made; absent if it was cancelled.
+        #[serde(default)]
+        problem: Option<Problem>,
+    },
     /// Move the VM to another key: have the key made, unless it exists, and then every volume
     /// moved.
     RotateKey {

@@ -15,14 +15,17 @@ use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, ChunksReport, Contents, CryptoSafe, CryptoSafeState,
     Datastore, DatastoreRequest, DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, ExtentReport,
-    Grant, Host as HostState, JudgeRequest, Judgement, MapReport, NewVmSnapshot, ObservedVm, ObservedVms,
-    OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
-    PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest, Readings, ReadingsRequest,
-    SavedMemory, SnapshotChange, SpaceReport, Ticket, TicketId, TicketRequest, Topology, VmGeneration,
-    VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion, WaitingFor,
+    Grant, GroupMember, Host as HostState, JudgeRequest, Judgement, MapReport, MemberVolumes, NewVmSnapshot,
+    ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
+    OperationRequest, OperationState, PowerState, Problem, Programs, READINGS_MAX, Reading, ReadingRequest,
+    Readings, ReadingsRequest, SavedMemory, SnapshotChange, SpaceReport, Ticket, TicketId, TicketRequest,
+    Topology, VmGeneration, VmReason, VmSnapshots, VmSpec, VmStatistics, VolumeFacts, VolumeQuestion,
+    WaitingFor,
 };
 use strongroom_store::{Engine, Store};
-use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId, VolumeSize};
+use strongroom_types::{
+    DatastoreId, KeyRequestId, ProviderKey, ProviderName, SnapshotId, VmId, VolumeId, VolumeSize,
+};
 use uuid::Uuid;
 
 use super::fuse::{Fuse, FusedStore};
@@ -176,6 +179,11 @@ pub struct HostInside {
     pub snapshot_changes_that_fail: Vec<&'static str>,
     /// The error codes of failing creations; the last comes first.
     pub creations_that_fail: Vec<&'static str>,
+    /// The error codes of failing snapshots of several VMs; the last comes first. All VMs but the
+    /// last have a part then.
+    pub groups_that_fail: Vec<&'static str>,
+    /// The snapshots of several VMs of which each VM has had a part at one time.
+    pub groups_made: BTreeSet<SnapshotId>,
     /// The error code with which it refuses to check a VM.
     pub refuses: Option<&'static str>,
     /// The number of readings of volumes so far.
@@ -285,6 +293,8 @@ impl HostInside {
             disk_changes_that_fail: Vec::new(),
             snapshot_changes_that_fail: Vec::new(),
             creations_that_fail: Vec::new(),
+            groups_that_fail: Vec::new(),
+            groups_made: BTreeSet::new(),
             refuses: None,
             readings: 0,
             imports_that_fail: Vec::new(),
@@ -335,6 +345,42 @@ impl HostInside {
             (None, true) => Ok(()),
             (None, false) => Err(Problem::new("not_a_volume", "it is in neither place")),
             (Some(_), true) => Err(Problem::new("exists", "something has its name")),
+        }
+    }
+
+    /// Makes a snapshot of several VMs, or a part of it.
+    fn make_group(
+        &mut self,
+        snapshot: &NewVmSnapshot,
+        members: &[GroupMember],
+    ) -> Result<Option<OperationOutcome>, Problem> {
+        for member in members {
+            self.take_grants(&member.grants, &member.spec)?;
+        }
+        let failure = self.groups_that_fail.pop();
+        let mut volumes = Vec::new();
+        let made = if failure.is_some() { members.len() - 1 } else { members.len() };
+        for member in &members[..made] {
+            let vm = self.vms.get_mut(&member.spec.id);
+            let vm = vm.ok_or_else(|| Problem::new("not_found", "there is no such VM"))?;
+            vm.snapshots.check_new(snapshot)?;
+            vm.snapshots.changing = Some(SnapshotChange::Prepare { snapshot: snapshot.clone() });
+            let facts = member.spec.disks.iter().map(|disk| VolumeFacts {
+                disk: disk.name.clone(),
+                volume: vm.volumes[disk.name.as_str()],
+                kek: None,
+                generation: disk.least_generation + 1,
+                size_bytes: None,
+            });
+            volumes.push(MemberVolumes { vm: member.spec.id, volumes: facts.collect() });
+            self.changes.push(ChangedObject::Vm(member.spec.id));
+        }
+        match failure {
+            Some(code) => Err(Problem::new(code, "it does not")),
+            None => {
+                self.groups_made.insert(snapshot.id);
+                Ok(Some(OperationOutcome::Group(volumes)))
+            }
         }
     }
 
@@ -558,7 +604,9 @@ impl HostInside {
                 }
                 None => Err(Problem::new("not_found", "there is no such VM")),
             },
+            OperationKind::SnapshotGroup { snapshot, members } => self.make_group(snapshot, members),
             kind => {
+                let groups_made = self.groups_made.clone();
                 let Some(vm) = self.vms.get_mut(&id) else {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
@@ -622,7 +670,26 @@ impl HostInside {
                                 vm.snapshots.add(keep, disks, Contents::default());
                                 vm.snapshots.current = Some(*to);
                             }
-                            SnapshotChange::Delete { snapshot } => vm.snapshots.remove(*snapshot),
+                            SnapshotChange::Delete { snapshot } => {
+                                vm.snapshots.remove(*snapshot);
+                                vm.snapshots.changing = None;
+                            }
+                            SnapshotChange::Prepare { .. } => {
+                                self.violations.push("a part without its group".to_owned());
+                            }
+                            SnapshotChange::Keep { snapshot } if vm.snapshots.get(snapshot.id).is_some() => {}
+                            SnapshotChange::Keep { snapshot } => {
+                                let prepared = SnapshotChange::Prepare { snapshot: snapshot.clone() };
+                                if vm.snapshots.changing != Some(prepared)
+                                    || !groups_made.contains(&snapshot.id)
+                                {
+                                    self.violations
+                                        .push(format!("{} keeps what it does not have", spec.name));
+                                    return Err(Problem::new("incomplete_snapshot", "it has no part"));
+                                }
+                                vm.snapshots.add(snapshot, disks, Contents::default());
+                                vm.snapshots.changing = None;
+                            }
                         }
                         let facts = spec.disks.iter().map(|disk| VolumeFacts {
                             disk: disk.name.clone(),
