@@ -159,7 +159,6 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "snapshot_exists"
         | "many_snapshots"
         | "in_snapshot"
-        | "merging"
         | "not_closed"
         | "half_reverted"
         | "incomplete_snapshot"

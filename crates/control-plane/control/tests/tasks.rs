@@ -955,7 +955,8 @@ fn a_tpm_goes_back_with_a_memory_only_if_the_request_says_so() {
     control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     for (by, name, memory) in [(3, "with", true), (4, "without", false)] {
-        let wish = CreateSnapshot { name: name.parse().unwrap(), memory, quiesce_within_s: None };
+        let wish =
+            CreateSnapshot { name: name.parse().unwrap(), memory, quiesce_within_s: None, with: Vec::new() };
         control.create_snapshot(&caller(by), "web1", &wish).unwrap();
         assert!(settle_down(&site, &control));
     }
