@@ -273,11 +273,14 @@ mod tests {
 
     use super::*;
 
+    /// A participant, an order, and whether the order is done.
+    type Note = (usize, &'static str, bool);
+
     /// Participants of which one fails an order. They note what they are told and have done.
     #[derive(Clone)]
     struct Noted {
         fails: Option<(usize, &'static str)>,
-        notes: Arc<Mutex<Vec<(usize, &'static str, bool)>>>,
+        notes: Arc<Mutex<Vec<Note>>>,
     }
 
     fn name(order: &GroupOrder) -> &'static str {
@@ -316,10 +319,7 @@ mod tests {
         }
     }
 
-    async fn run(
-        fails: Option<(usize, &'static str)>,
-        off: bool,
-    ) -> (bool, Vec<(usize, &'static str, bool)>) {
+    async fn run(fails: Option<(usize, &'static str)>, off: bool) -> (bool, Vec<Note>) {
         let participants = Noted { fails, notes: Arc::default() };
         let check = || if off { Ok(()) } else { Err(Problem::new("group_void", "it was started")) };
         let made = at_one_instant(&participants, std::future::pending(), check).await;
@@ -327,12 +327,12 @@ mod tests {
         (made.is_ok(), notes)
     }
 
-    fn first(notes: &[(usize, &'static str, bool)], order: &str) -> Option<usize> {
+    fn first(notes: &[Note], order: &str) -> Option<usize> {
         notes.iter().position(|(_, noted, done)| *noted == order && !done)
     }
 
-    fn last_done(notes: &[(usize, &'static str, bool)], order: &str) -> Option<usize> {
-        notes.iter().rposition(|(_, noted, done)| *noted == order && *done)
+    fn done(notes: &[Note], order: &str) -> usize {
+        notes.iter().filter(|(_, noted, done)| *noted == order && *done).count()
     }
 
     #[tokio::test]
@@ -341,7 +341,8 @@ mod tests {
         assert!(is_made);
         let sequence = ["begin", "prepare", "freeze", "commit"];
         for pair in sequence.windows(2) {
-            assert!(last_done(&notes, pair[0]) < first(&notes, pair[1]), "{pair:?}: {notes:?}");
+            let next = first(&notes, pair[1]).unwrap();
+            assert_eq!(done(&notes[..next], pair[0]), 3, "{pair:?}: {notes:?}");
         }
         assert_eq!(first(&notes, "abandon"), None);
     }
@@ -353,8 +354,7 @@ mod tests {
                 let (is_made, notes) = run(Some((at, order)), true).await;
                 assert!(!is_made, "{order} of {at}");
                 assert!(order == "commit" || first(&notes, "commit").is_none(), "{order} of {at}: {notes:?}");
-                let abandoned = notes.iter().filter(|(_, noted, done)| *noted == "abandon" && *done).count();
-                assert_eq!(abandoned, 3, "{order} of {at}");
+                assert_eq!(done(&notes, "abandon"), 3, "{order} of {at}");
             }
         }
         let (is_made, notes) = run(None, false).await;
@@ -373,7 +373,6 @@ mod tests {
         assert!(matches!(made, Err(Failure::Cancelled)), "{made:?}");
         let notes = participants.notes.lock().clone();
         assert_eq!(first(&notes, "commit"), None);
-        let abandoned = notes.iter().filter(|(_, noted, done)| *noted == "abandon" && *done).count();
-        assert_eq!(abandoned, 3);
+        assert_eq!(done(&notes, "abandon"), 3);
     }
 }
