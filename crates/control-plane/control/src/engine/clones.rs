@@ -318,8 +318,8 @@ impl Control {
 }
 
 impl CloneOf {
-    /// The origin for another attempt after the host could not read it yet; `None` if it will not be
-    /// able to, or was tried often enough.
+    /// The origin for another attempt after the host could not read it yet; `None` if it will not
+    /// be able to, or was tried often enough.
     pub(super) fn after(&self, problem: &Problem) -> Option<Self> {
         let is_for_now = problem.code == ErrorCode::TooMany && self.failures < failures_max(problem.code);
         is_for_now.then(|| Self { failures: self.failures + 1, ..self.clone() })
