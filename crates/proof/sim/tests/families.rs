@@ -105,7 +105,7 @@ impl<'a> Life<'a> {
             provisioning: Provisioning::Thin,
             protection: protection(keks.first()),
             log_bytes: Some(LOG_BYTES),
-            integrity: !keks.is_empty() && seed % 2 == 0,
+            integrity: (!keks.is_empty() && seed.is_multiple_of(2)).then_some(Integrity::NEW),
         };
         create_on(&life.fs, &path("v0"), &options).unwrap();
         let contents = vec![Oracle::new(BLOCKS)];
