@@ -34,8 +34,8 @@ def read_descriptor(volume):
     with open(os.path.join(volume, "descriptor"), "rb") as file:
         content = file.read()
     magic, version, length = struct.unpack_from("<8sII", content)
-    if magic != b"STRGROOM" or version not in (1, 2, 3, 4, 5, 6, 7) or len(content) not in (16 + length + 32, 16 + length + 64):
-        sys.exit(f"{volume}: not a descriptor of format version 1 to 7")
+    if magic != b"STRGROOM" or version not in range(1, 9) or len(content) not in (16 + length + 32, 16 + length + 64):
+        sys.exit(f"{volume}: not a descriptor of format version 1 to 8")
     # During a re-encryption `kek` may open only some of the layers, which `Layer` notices.
     # The first tag is under `kek`, which opens the volume even while a re-wrap adds another KEK.
     return json.loads(content[16 : 16 + length]), content[: 16 + length], content[16 + length : 16 + length + 32]
@@ -294,7 +294,7 @@ def hmac_of(dek):
 
 
 def polyval_aes_of(dek):
-    return PolyvalAes(hkdf(dek, b"strongroom block tag key v2 polyval-aes-256", 48))
+    return PolyvalAes(hkdf(dek, b"strongroom polyval tag key v1", 48))
 
 
 def of_something(tag):

@@ -201,8 +201,8 @@ fn a_guest_goes_on_where_it_was_when_a_snapshot_had_its_memory() {
     }
 }
 
-/// Writes a text that ends in `mark` to the last block of the swap disk, as the guest's kernel would
-/// swap out a page.
+/// Writes a text that ends in `mark` to the last block of the swap disk, as the guest's kernel
+/// would swap out a page.
 fn swap_out(mark: &str) -> String {
     format!("echo {MARKER}-{mark} > text; dd if=text of=/dev/vdc bs=4096 seek=4095 conv=sync,fsync 2>&1")
 }

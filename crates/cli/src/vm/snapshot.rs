@@ -55,7 +55,7 @@ a quarter times the guest's memory of free space.
 Examples:
   strongroom vm snapshot create web1 before-upgrade
   strongroom vm snapshot create web1 for-backup --quiesce
-  strongroom vm snapshot create web1 before-release --with db1 --with cache1
+  strongroom vm snapshot create web1 before-release --with web2 --with vault1
   strongroom vm snapshot create web1 in-the-middle --memory"
 )]
 pub struct CreateArguments {

@@ -71,6 +71,8 @@ enum Manner {
     LeavesAfter(usize),
     /// Resets the connection after this many messages.
     ResetsAfter(usize),
+    /// Neither reads nor closes after this many messages, until the receiver lets go.
+    HoldsAfter(usize),
 }
 
 /// A receiver: all messages of all connections, in the order in which they came.
@@ -78,6 +80,7 @@ struct Receiver {
     port: u16,
     messages: Arc<Mutex<Vec<String>>>,
     connections: Arc<AtomicUsize>,
+    lets_go: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -91,9 +94,10 @@ impl Receiver {
     fn on(listener: TcpListener, identity: &Identity, manners: Vec<Manner>) -> Self {
         let port = listener.local_addr().unwrap().port();
         let (messages, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
-        let ending = Arc::new(AtomicBool::new(false));
+        let (ending, lets_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (config, all, count, end) =
             (identity.server(), Arc::clone(&messages), Arc::clone(&connections), Arc::clone(&ending));
+        let until = Arc::clone(&lets_go);
         let thread = std::thread::spawn(move || {
             for tcp in listener.incoming() {
                 if end.load(Ordering::SeqCst) {
@@ -101,10 +105,10 @@ impl Receiver {
                 }
                 let manner =
                     manners.get(count.fetch_add(1, Ordering::SeqCst)).copied().unwrap_or(Manner::Good);
-                serve(tcp.unwrap(), &config, manner, &all);
+                serve(tcp.unwrap(), &config, manner, &all, &until);
             }
         });
-        Self { port, messages, connections, ending, thread: Some(thread) }
+        Self { port, messages, connections, lets_go, ending, thread: Some(thread) }
     }
 
     fn messages(&self) -> Vec<String> {
@@ -120,7 +124,13 @@ impl Drop for Receiver {
     }
 }
 
-fn serve(tcp: TcpStream, config: &Arc<ServerConfig>, manner: Manner, all: &Mutex<Vec<String>>) {
+fn serve(
+    tcp: TcpStream,
+    config: &Arc<ServerConfig>,
+    manner: Manner,
+    all: &Mutex<Vec<String>>,
+    lets_go: &AtomicBool,
+) {
     let tls = StreamOwned::new(ServerConnection::new(Arc::clone(config)).unwrap(), tcp);
     let mut reader = BufReader::with_capacity(512, tls);
     let mut count = 0;
@@ -130,6 +140,12 @@ fn serve(tcp: TcpStream, config: &Arc<ServerConfig>, manner: Manner, all: &Mutex
         match manner {
             Manner::LeavesAfter(after) if count >= after => break,
             Manner::ResetsAfter(after) if count >= after => return,
+            Manner::HoldsAfter(after) if count >= after => {
+                while !lets_go.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                return;
+            }
             _ => {}
         }
     }
@@ -268,6 +284,22 @@ fn a_receiver_that_goes_wrong_gets_everything_again_from_the_cursor_on() {
     drop(log);
     check(&receiver.messages(), &lines_of(directory.path()), through);
     assert!(receiver.messages().len() as u64 > through, "some came twice");
+}
+
+#[test]
+fn nothing_is_confirmed_before_the_receiver_has_closed_the_connection() {
+    let (directory, identity) = (tempfile::tempdir().unwrap(), identity());
+    let receiver = Receiver::start(&identity, vec![Manner::HoldsAfter(5)]);
+    let log = open(directory.path(), &document(), Options::default());
+    let through = write(&log, 20);
+    let shipper = Shipper::start(&log, identity.collector(receiver.port), QUICK).unwrap();
+    wait_until("some have arrived", || receiver.messages().len() == 5);
+    assert!(!shipper.wait_for(1, Duration::from_secs(1)), "it may still lose what it has not read");
+    receiver.lets_go.store(true, Ordering::SeqCst);
+    assert!(shipper.wait_for(through, DEADLINE), "{:?}", shipper.status());
+    drop((shipper, log));
+    check(&receiver.messages(), &lines_of(directory.path()), through);
+    assert!(receiver.messages().len() as u64 >= through + 5, "what was not confirmed came again");
 }
 
 #[test]

@@ -6,12 +6,13 @@ mod writer;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
-use strongroom_datastore::file::{Access, OpenOptions, Protection, describe, open_snapshot};
+use strongroom_datastore::file::{Access, DatastoreError, OpenOptions, Protection, describe, open_snapshot};
 use strongroom_host::protocol::{
     DiskFrontend, DiskName, GroupMember, NewVmSnapshot, Operation, OperationKind, OperationOutcome,
     OperationRequest, OperationState, PowerState, SnapshotChange, StartOptions, VmGeneration, VmSpec,
@@ -140,7 +141,15 @@ fn number_in(volume: &Path, snapshot: SnapshotId) -> u64 {
         lock_wait: Duration::from_secs(10),
         least_generation: 0,
     };
-    let stage = assemble(open_snapshot(volume, snapshot, &options).unwrap()).unwrap();
+    // A layer that the snapshot reads through may be merged at this moment, for an earlier round.
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let opened = loop {
+        match open_snapshot(volume, snapshot, &options) {
+            Err(DatastoreError::Merging { .. }) if Instant::now() < deadline => thread::yield_now(),
+            opened => break opened.unwrap(),
+        }
+    };
+    let stage = assemble(opened).unwrap();
     let (file, stop) = (tempfile::tempfile().unwrap(), std::sync::atomic::AtomicBool::new(false));
     export_file(&*stage, &file, &mut Progress { stop: &stop, report: &mut |_| {} }).unwrap();
     let mut block = [0; 4096];

@@ -11,7 +11,7 @@ use crate::file::tagging::{Binding, EmptySector, NOTHING, Tag, Tagger, of_someth
 
 /// HKDF's info, which makes the key unique to this purpose and algorithm.
 const INFO_OF_HMAC: &[u8] = b"strongroom block tag key v1";
-const INFO_OF_POLYVAL: &[u8] = b"strongroom block tag key v2 polyval-aes-256";
+const INFO_OF_POLYVAL: &[u8] = b"strongroom polyval tag key v1";
 
 /// The beginning of the header of a sector of marks.
 const MARKS: &[u8; 16] = b"strongroom marks";
