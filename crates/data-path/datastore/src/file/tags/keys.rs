@@ -73,8 +73,8 @@ impl From<CryptoError> for TagError {
 }
 
 impl TagKeys {
-    /// Derives the keys of every algorithm; `None` if there is no DEK to derive from: a clear volume
-    /// has no tags.
+    /// Derives the keys of every algorithm; `None` if there is no DEK to derive from: a clear
+    /// volume has no tags.
     ///
     /// # Errors
     /// If the cipher library has no memory.
