@@ -26,11 +26,11 @@
 //!
 //! Out of scope: ciphers of our own design; our own implementations, except the XTS kernels of
 //! `xts::vaes`, which are compared with the library's at each start, and the kernels of POLYVAL,
-//! which the library has only within AES-GCM-SIV; the origins and formats of
-//! keys (crate `keys`); I/O; volumes; and algorithms that no other crate needs. `unsafe` is
-//! confined to the kernels in `xts` and `block_tag`; to thin bindings to aws-lc in `xts`, `gcm` and `block_tag`,
-//! because aws-lc-rs has no XTS, accepts nonces of one length, and keeps the state precomputed from
-//! a MAC key on the heap; to the library's error queue in `module`; and to `guest`.
+//! which the library has only within AES-GCM-SIV; the origins and formats of keys (crate `keys`);
+//! I/O; volumes; and algorithms that no other crate needs. `unsafe` is confined to the kernels in
+//! `xts` and `block_tag`; to thin bindings to aws-lc in `xts`, `gcm` and `block_tag`, because
+//! aws-lc-rs has no XTS, accepts nonces of one length, and keeps the state precomputed from a MAC
+//! key on the heap; to the library's error queue in `module`; and to `guest`.
 
 #![deny(unsafe_code)]
 
