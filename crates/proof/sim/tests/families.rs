@@ -1,6 +1,7 @@
 //! Power cuts and kills in long lives of volumes that share layers: clones are linked, both sides
-//! are written, snapshots are made and deleted, layers are merged, volumes are reverted and deleted.
-//! Whatever is there afterwards has the content that it must have, and outlives the others.
+//! are written, snapshots are made and deleted, layers are merged, volumes are reverted and
+//! deleted. Whatever is there afterwards has the content that it must have, and outlives the
+//! others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
