@@ -18,7 +18,8 @@ mod polyval_aes;
 
 use strongroom_memory::secret::SecretBytes;
 
-pub use self::polyval::{PolyvalKernel, available as polyval_kernels};
+#[cfg(test)]
+pub(crate) use self::polyval::available as polyval_kernels;
 use crate::error::CryptoError;
 use crate::kdf::hkdf_sha256;
 use crate::module::refuse_in_fips;

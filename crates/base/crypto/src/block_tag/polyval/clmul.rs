@@ -48,9 +48,8 @@ impl PolyvalKernel for Clmul {
         (self.is_supported)()
     }
 
-    fn absorb(&self, powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[u8]) {
-        assert!(self.is_supported(), "{} on a processor that lacks what it needs", self.name);
-        // SAFETY: the processor supports the kernel.
+    unsafe fn absorb(&self, powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[u8]) {
+        // SAFETY: as the trait requires, the processor supports the kernel.
         unsafe { (self.absorb)(powers, sum, blocks.as_chunks().0) };
     }
 }
@@ -177,118 +176,100 @@ macro_rules! row {
     };
 }
 
-#[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,avx,pclmulqdq")]
-fn absorb_512(powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[[u8; BLOCK_BYTES]]) {
-    // SAFETY: reads as many blocks as there are, the powers of strides of 32, 4 and 1, and the
-    // polynomial; reads and writes the sum.
-    unsafe {
-        asm!(
-            "vmovdqu xmm8, [rdi]",
-            "vmovdqa xmm13, [r8]",
-            "vpxor xmm15, xmm15, xmm15",
-            "2:",
-            "cmp rcx, 32",
-            "jb 3f",
-            "vpxorq zmm0, zmm8, [rsi]",
-            multiply!("zmm", "0", "[rdx + {of_32}]"),
-            first!("zmm", "vpxorq"),
-            row!("zmm", "vmovdqu64", "vpxorq", "64", "[rdx + {of_32} + 64]"),
-            row!("zmm", "vmovdqu64", "vpxorq", "128", "[rdx + {of_32} + 128]"),
-            row!("zmm", "vmovdqu64", "vpxorq", "192", "[rdx + {of_32} + 192]"),
-            row!("zmm", "vmovdqu64", "vpxorq", "256", "[rdx + {of_32} + 256]"),
-            row!("zmm", "vmovdqu64", "vpxorq", "320", "[rdx + {of_32} + 320]"),
-            row!("zmm", "vmovdqu64", "vpxorq", "384", "[rdx + {of_32} + 384]"),
-            row!("zmm", "vmovdqu64", "vpxorq", "448", "[rdx + {of_32} + 448]"),
-            join!("zmm", "vpxorq"),
-            add_lanes!(),
-            reduce!(),
-            "add rsi, 512",
-            "sub rcx, 32",
-            "jmp 2b",
-            "3:",
-            "cmp rcx, 4",
-            "jb 6f",
-            "vpxorq zmm0, zmm8, [rsi]",
-            multiply!("zmm", "0", "[rdx + {of_4}]"),
-            first!("zmm", "vpxorq"),
-            join!("zmm", "vpxorq"),
-            add_lanes!(),
-            reduce!(),
-            "add rsi, 64",
-            "sub rcx, 4",
-            "jmp 3b",
-            singly!(),
-            "vpxor xmm0, xmm0, xmm0",
-            "vpxor xmm4, xmm4, xmm4",
-            "vpxor xmm5, xmm5, xmm5",
-            "vpxor xmm6, xmm6, xmm6",
-            "vpxor xmm7, xmm7, xmm7",
-            "vpxor xmm8, xmm8, xmm8",
-            "vpxor xmm9, xmm9, xmm9",
-            "vpxor xmm10, xmm10, xmm10",
-            "vpxor xmm11, xmm11, xmm11",
-            "vpxor xmm12, xmm12, xmm12",
-            "vzeroupper",
-            in("rdi") sum,
-            inout("rsi") blocks.as_ptr() => _,
-            in("rdx") powers,
-            inout("rcx") blocks.len() => _,
-            in("r8") &POLYNOMIAL,
-            of_32 = const power(32),
-            of_4 = const power(4),
-            of_1 = const power(1),
-            clobber_abi("sysv64"),
-            options(nostack),
-        );
-    }
+/// A kernel's code: its strides with the powers that they need, then block by block, then nothing
+/// secret left in a register.
+macro_rules! absorb {
+    ($name:ident, $features:literal, [$($of:ident: $blocks:literal),*], $($stride:expr),* $(,)?) => {
+        #[target_feature(enable = $features)]
+        fn $name(powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[[u8; BLOCK_BYTES]]) {
+            // SAFETY: reads as many blocks as there are, the powers of the strides, and the
+            // polynomial; reads and writes the sum.
+            unsafe {
+                asm!(
+                    "vmovdqu xmm8, [rdi]",
+                    "vmovdqa xmm13, [r8]",
+                    "vpxor xmm15, xmm15, xmm15",
+                    $($stride,)*
+                    singly!(),
+                    "vpxor xmm0, xmm0, xmm0",
+                    "vpxor xmm4, xmm4, xmm4",
+                    "vpxor xmm5, xmm5, xmm5",
+                    "vpxor xmm6, xmm6, xmm6",
+                    "vpxor xmm7, xmm7, xmm7",
+                    "vpxor xmm8, xmm8, xmm8",
+                    "vpxor xmm9, xmm9, xmm9",
+                    "vpxor xmm10, xmm10, xmm10",
+                    "vpxor xmm11, xmm11, xmm11",
+                    "vpxor xmm12, xmm12, xmm12",
+                    "vzeroupper",
+                    in("rdi") sum,
+                    inout("rsi") blocks.as_ptr() => _,
+                    in("rdx") powers,
+                    inout("rcx") blocks.len() => _,
+                    in("r8") &POLYNOMIAL,
+                    $($of = const power($blocks),)*
+                    of_1 = const power(1),
+                    clobber_abi("sysv64"),
+                    options(nostack),
+                );
+            }
+        }
+    };
 }
 
-#[target_feature(enable = "avx,pclmulqdq")]
-fn absorb_128(powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[[u8; BLOCK_BYTES]]) {
-    // SAFETY: as in `absorb_512`, with strides of 8 and 1.
-    unsafe {
-        asm!(
-            "vmovdqu xmm8, [rdi]",
-            "vmovdqa xmm13, [r8]",
-            "vpxor xmm15, xmm15, xmm15",
-            "2:",
-            "cmp rcx, 8",
-            "jb 6f",
-            "vpxor xmm0, xmm8, [rsi]",
-            multiply!("xmm", "0", "[rdx + {of_8}]"),
-            first!("xmm", "vpxor"),
-            row!("xmm", "vmovdqu", "vpxor", "16", "[rdx + {of_8} + 16]"),
-            row!("xmm", "vmovdqu", "vpxor", "32", "[rdx + {of_8} + 32]"),
-            row!("xmm", "vmovdqu", "vpxor", "48", "[rdx + {of_8} + 48]"),
-            row!("xmm", "vmovdqu", "vpxor", "64", "[rdx + {of_8} + 64]"),
-            row!("xmm", "vmovdqu", "vpxor", "80", "[rdx + {of_8} + 80]"),
-            row!("xmm", "vmovdqu", "vpxor", "96", "[rdx + {of_8} + 96]"),
-            row!("xmm", "vmovdqu", "vpxor", "112", "[rdx + {of_8} + 112]"),
-            join!("xmm", "vpxor"),
-            reduce!(),
-            "add rsi, 128",
-            "sub rcx, 8",
-            "jmp 2b",
-            singly!(),
-            "vpxor xmm0, xmm0, xmm0",
-            "vpxor xmm4, xmm4, xmm4",
-            "vpxor xmm5, xmm5, xmm5",
-            "vpxor xmm6, xmm6, xmm6",
-            "vpxor xmm7, xmm7, xmm7",
-            "vpxor xmm8, xmm8, xmm8",
-            "vpxor xmm9, xmm9, xmm9",
-            "vpxor xmm10, xmm10, xmm10",
-            "vpxor xmm11, xmm11, xmm11",
-            "vpxor xmm12, xmm12, xmm12",
-            in("rdi") sum,
-            inout("rsi") blocks.as_ptr() => _,
-            in("rdx") powers,
-            inout("rcx") blocks.len() => _,
-            in("r8") &POLYNOMIAL,
-            of_8 = const power(8),
-            of_1 = const power(1),
-            clobber_abi("sysv64"),
-            options(nostack),
-        );
-    }
-}
+absorb!(
+    absorb_512, "avx512f,avx512bw,vpclmulqdq,avx,pclmulqdq", [of_32: 32, of_4: 4],
+    "2:",
+    "cmp rcx, 32",
+    "jb 3f",
+    "vpxorq zmm0, zmm8, [rsi]",
+    multiply!("zmm", "0", "[rdx + {of_32}]"),
+    first!("zmm", "vpxorq"),
+    row!("zmm", "vmovdqu64", "vpxorq", "64", "[rdx + {of_32} + 64]"),
+    row!("zmm", "vmovdqu64", "vpxorq", "128", "[rdx + {of_32} + 128]"),
+    row!("zmm", "vmovdqu64", "vpxorq", "192", "[rdx + {of_32} + 192]"),
+    row!("zmm", "vmovdqu64", "vpxorq", "256", "[rdx + {of_32} + 256]"),
+    row!("zmm", "vmovdqu64", "vpxorq", "320", "[rdx + {of_32} + 320]"),
+    row!("zmm", "vmovdqu64", "vpxorq", "384", "[rdx + {of_32} + 384]"),
+    row!("zmm", "vmovdqu64", "vpxorq", "448", "[rdx + {of_32} + 448]"),
+    join!("zmm", "vpxorq"),
+    add_lanes!(),
+    reduce!(),
+    "add rsi, 512",
+    "sub rcx, 32",
+    "jmp 2b",
+    "3:",
+    "cmp rcx, 4",
+    "jb 6f",
+    "vpxorq zmm0, zmm8, [rsi]",
+    multiply!("zmm", "0", "[rdx + {of_4}]"),
+    first!("zmm", "vpxorq"),
+    join!("zmm", "vpxorq"),
+    add_lanes!(),
+    reduce!(),
+    "add rsi, 64",
+    "sub rcx, 4",
+    "jmp 3b",
+);
+
+absorb!(
+    absorb_128, "avx,pclmulqdq", [of_8: 8],
+    "2:",
+    "cmp rcx, 8",
+    "jb 6f",
+    "vpxor xmm0, xmm8, [rsi]",
+    multiply!("xmm", "0", "[rdx + {of_8}]"),
+    first!("xmm", "vpxor"),
+    row!("xmm", "vmovdqu", "vpxor", "16", "[rdx + {of_8} + 16]"),
+    row!("xmm", "vmovdqu", "vpxor", "32", "[rdx + {of_8} + 32]"),
+    row!("xmm", "vmovdqu", "vpxor", "48", "[rdx + {of_8} + 48]"),
+    row!("xmm", "vmovdqu", "vpxor", "64", "[rdx + {of_8} + 64]"),
+    row!("xmm", "vmovdqu", "vpxor", "80", "[rdx + {of_8} + 80]"),
+    row!("xmm", "vmovdqu", "vpxor", "96", "[rdx + {of_8} + 96]"),
+    row!("xmm", "vmovdqu", "vpxor", "112", "[rdx + {of_8} + 112]"),
+    join!("xmm", "vpxor"),
+    reduce!(),
+    "add rsi, 128",
+    "sub rcx, 8",
+    "jmp 2b",
+);

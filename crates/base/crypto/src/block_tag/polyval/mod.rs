@@ -19,7 +19,7 @@ const POWERS: usize = 32;
 
 /// Powers of a key, the highest first; the last is the key itself.
 #[repr(C, align(64))]
-pub struct Powers([[u8; BLOCK_BYTES]; POWERS]);
+pub(crate) struct Powers([[u8; BLOCK_BYTES]; POWERS]);
 
 /// All kernels, the fastest first. The last one runs on every machine.
 static KERNELS: &[&dyn PolyvalKernel] = &[
@@ -31,7 +31,7 @@ static KERNELS: &[&dyn PolyvalKernel] = &[
 ];
 
 /// The kernels that this machine can run, the fastest first.
-pub fn available() -> impl Iterator<Item = &'static dyn PolyvalKernel> {
+pub(crate) fn available() -> impl Iterator<Item = &'static dyn PolyvalKernel> {
     KERNELS.iter().copied().filter(|kernel| kernel.is_supported())
 }
 
@@ -41,23 +41,29 @@ pub(super) fn fastest() -> &'static dyn PolyvalKernel {
 }
 
 /// An implementation of POLYVAL. No branch and no address depends on a key or a message.
-pub trait PolyvalKernel: Debug + Send + Sync {
+pub(crate) trait PolyvalKernel: Debug + Send + Sync {
     /// A short name for logs and benchmarks.
     fn name(&self) -> &'static str;
 
-    /// Whether this machine's processor supports the kernel. The other calls panic if it does not.
+    /// Whether this machine's processor supports the kernel.
     fn is_supported(&self) -> bool;
 
     /// Absorbs whole blocks into `sum`: for each, adds it and multiplies by the key.
-    fn absorb(&self, powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[u8]);
+    ///
+    /// # Safety
+    /// The processor must support the kernel. A tag takes three calls, so none of them asks.
+    unsafe fn absorb(&self, powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[u8]);
 
-    /// Computes the powers of a key of one block.
+    /// Computes the powers of a key of one block. Panics if the processor does not support the
+    /// kernel.
     fn set_key(&self, powers: &mut Powers, key: &[u8]) {
+        assert!(self.is_supported(), "{} on a processor that lacks what it needs", self.name());
         powers.0[POWERS - 1].copy_from_slice(key);
         for at in (0..POWERS - 1).rev() {
             // One more factor: the sum of the former power and nothing, times the key.
             let mut power = zeroize::Zeroizing::new(powers.0[at + 1]);
-            self.absorb(powers, &mut power, &[0; BLOCK_BYTES]);
+            // SAFETY: the processor supports the kernel, as was just asserted.
+            unsafe { self.absorb(powers, &mut power, &[0; BLOCK_BYTES]) };
             powers.0[at] = *power;
         }
     }
@@ -80,6 +86,11 @@ mod tests {
         let mut powers = Box::new(Powers([[0; BLOCK_BYTES]; POWERS]));
         kernel.set_key(&mut powers, key);
         powers
+    }
+
+    fn absorb(kernel: &dyn PolyvalKernel, powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[u8]) {
+        // SAFETY: a key was set with the kernel, which needs a processor that supports it.
+        unsafe { kernel.absorb(powers, sum, blocks) };
     }
 
     /// The field as RFC 8452, 3, defines it, bit by bit: x^128 + x^127 + x^126 + x^121 + 1.
@@ -117,7 +128,7 @@ mod tests {
         assert_eq!(slowly(&key, &blocks), *hash);
         for kernel in available() {
             let mut sum = [0; BLOCK_BYTES];
-            kernel.absorb(&powers_of(kernel, &key), &mut sum, &blocks);
+            absorb(kernel, &powers_of(kernel, &key), &mut sum, &blocks);
             assert_eq!(sum, *hash, "{}", kernel.name());
         }
     }
@@ -140,13 +151,13 @@ mod tests {
                     if count == 65 { vec![0xff; 16 * count] } else { noise(!seed as u64, 16 * count) };
                 let powers = powers_of(kernel, &key);
                 let mut sum = [0; BLOCK_BYTES];
-                kernel.absorb(&powers, &mut sum, &blocks);
+                absorb(kernel, &powers, &mut sum, &blocks);
                 assert_eq!(sum, slowly(&key, &blocks), "{}: {count} blocks", kernel.name());
                 // The same in two parts.
                 let (one, other) = blocks.split_at(16 * (count / 3));
                 let mut sum = [0; BLOCK_BYTES];
-                kernel.absorb(&powers, &mut sum, one);
-                kernel.absorb(&powers, &mut sum, other);
+                absorb(kernel, &powers, &mut sum, one);
+                absorb(kernel, &powers, &mut sum, other);
                 assert_eq!(sum, slowly(&key, &blocks), "{}: {count} blocks in two parts", kernel.name());
             }
         }

@@ -21,7 +21,7 @@ impl PolyvalKernel for Portable {
         true
     }
 
-    fn absorb(&self, powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[u8]) {
+    unsafe fn absorb(&self, powers: &Powers, sum: &mut [u8; BLOCK_BYTES], blocks: &[u8]) {
         let mut key = halves(&powers.0[POWERS - 1]);
         let mut product = halves(sum);
         for block in blocks.as_chunks::<BLOCK_BYTES>().0 {
