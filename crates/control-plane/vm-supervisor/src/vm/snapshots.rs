@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use strongroom_host::orders::{GroupOrder, Report};
 use strongroom_host::protocol::{
-    GroupAttempt, KnownVolume, NewVmSnapshot, PowerState, Problem, SnapshotChange, VmSnapshots, VmSpec,
+    GroupAttempt, KnownVolume, NewVmSnapshot, PowerState, Problem, Progress, SnapshotChange, VmSnapshots,
+    VmSpec,
 };
 
 use super::activity::Activity;
 use super::{Event, Vm, now_and_then};
 use crate::door::Connection;
 use crate::group_part::Orders;
+use crate::machine::Machine;
 use crate::memory::Saving;
 use crate::snapshots::{self, Serving};
 
@@ -22,6 +24,9 @@ use crate::snapshots::{self, Serving};
 const THAW_AGAIN: Duration = Duration::from_secs(5);
 /// The same after many attempts: its agent is gone, or does not do so on purpose.
 const THAW_AGAIN_MAX: Duration = Duration::from_secs(600);
+
+/// Takes the progress of a change.
+type Tell<'a> = dyn FnMut(Progress) -> Result<(), Problem> + 'a;
 
 /// A change in progress, with the connection that waits for it.
 #[derive(Debug)]
@@ -84,14 +89,31 @@ impl Vm {
             (changing.asked_by, changing.request) = (asked_by.clone(), request);
             return Ok(());
         }
+        let agent = Arc::clone(&self.agent);
+        let changing = ChangingSnapshots {
+            change: change.clone(),
+            asked_by: asked_by.clone(),
+            request,
+            abandoned: Arc::default(),
+            part: None,
+        };
+        self.begin(machine, known, changing, move |saving, tell| {
+            let serving = Serving::Yes(saving, &agent);
+            snapshots::change(&saving.keys, &saving.spec, &change, serving, tell)
+        })
+    }
+
+    /// Begins a change on a thread of its own, if the VM is in a state for it.
+    fn begin(
+        &mut self,
+        machine: Machine,
+        known: &[KnownVolume],
+        changing: ChangingSnapshots,
+        work: impl FnOnce(&Saving, &mut Tell<'_>) -> Result<VmSpec, Problem> + Send + 'static,
+    ) -> Result<(), Problem> {
         self.activity.allow_another()?;
         self.check_volumes()?;
         self.learn(known)?;
-        let (spec, keys, events) = (self.task.spec.clone(), Arc::clone(&self.keys), self.events.clone());
-        let (asked_by, abandoned) = (asked_by.clone(), Arc::new(AtomicBool::new(false)));
-        let saving = Saving { spec, keys, machine, abandoned: Arc::clone(&abandoned) };
-        let agent = Arc::clone(&self.agent);
-        let changing = ChangingSnapshots { change: change.clone(), asked_by, request, abandoned, part: None };
         if changing.is_saving_memory() {
             self.check_memory_can_be_saved()?;
             if self.standing.power == PowerState::Paused && self.halted.reason().is_none() {
@@ -99,15 +121,16 @@ impl Vm {
                 return Err(Problem::new("paused", message).with_next_step("mend that, or reset the VM"));
             }
         }
-        if change.freezes_guest() {
+        if changing.change.freezes_guest() {
             self.check_guest_can_freeze()?;
         }
+        let (spec, keys, events) = (self.task.spec.clone(), Arc::clone(&self.keys), self.events.clone());
+        let saving = Saving { spec, keys, machine, abandoned: Arc::clone(&changing.abandoned) };
         let work = move || {
             let mut tell = now_and_then(|progress| {
                 let _ = events.send(Event::Progress(progress));
             });
-            let (keys, spec, serving) = (&saving.keys, &saving.spec, Serving::Yes(&saving, &agent));
-            let changed = snapshots::change(keys, spec, &change, serving, |progress| {
+            let changed = work(&saving, &mut |progress| {
                 tell(progress);
                 Ok(())
             });
@@ -168,37 +191,19 @@ impl Vm {
         known: &[KnownVolume],
     ) -> Result<(), Problem> {
         let machine = self.machine()?;
-        self.activity.allow_another()?;
-        self.check_volumes()?;
-        self.learn(known)?;
-        let change = SnapshotChange::Prepare { snapshot: snapshot.clone() };
-        if change.freezes_guest() {
-            self.check_guest_can_freeze()?;
-        }
-        let (spec, keys, events) = (self.task.spec.clone(), Arc::clone(&self.keys), self.events.clone());
-        let abandoned = Arc::new(AtomicBool::new(false));
-        let saving = Saving { spec, keys, machine, abandoned: Arc::clone(&abandoned) };
         let agent = Arc::clone(&self.agent);
         let (orders, coming) = channel();
-        let coming = Orders::new(coming, events.clone());
-        let work = move || {
-            let mut tell = now_and_then(|progress| {
-                let _ = events.send(Event::Progress(progress));
-            });
-            let (keys, spec, serving) = (&saving.keys, &saving.spec, (&saving, &*agent));
-            let made = snapshots::take_part(keys, spec, &snapshot, serving, &coming, |progress| {
-                tell(progress);
-                Ok(())
-            });
-            let _ = events.send(Event::SnapshotsChanged(made.map(Box::new)));
+        let coming = Orders::new(coming, self.events.clone());
+        let changing = ChangingSnapshots {
+            change: SnapshotChange::Prepare { snapshot: snapshot.clone() },
+            asked_by: asked_by.clone(),
+            request,
+            abandoned: Arc::default(),
+            part: Some(Part { attempt, orders: Some(orders), is_busy: true, given_up_by: None }),
         };
-        let begun = thread::Builder::new().name("snapshots".to_owned()).spawn(work);
-        begun.map_err(Problem::system)?;
-        let part = Part { attempt, orders: Some(orders), is_busy: true, given_up_by: None };
-        let (asked_by, part) = (asked_by.clone(), Some(part));
-        self.activity =
-            Activity::SnapshotChange(ChangingSnapshots { change, asked_by, request, abandoned, part });
-        Ok(())
+        self.begin(machine, known, changing, move |saving, tell| {
+            snapshots::take_part(&saving.keys, &saving.spec, &snapshot, (saving, &agent), &coming, tell)
+        })
     }
 
     /// Answers the order that is carried out.
