@@ -35,7 +35,7 @@ use strongroom_host::protocol::{
 use strongroom_host::served::served;
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_keys::Kek;
-use strongroom_types::{SnapshotId, SnapshotName, VolumeSize};
+use strongroom_types::{SnapshotId, VolumeSize};
 use strongroom_worker::control::{
     Answer, Client, ControlError, GroupError, GroupVolume, GroupedSnapshot, Peer, Request, SNAPSHOT_WITHIN,
     SnapshotGroup,
@@ -472,7 +472,7 @@ impl<Tell: FnMut(Progress) -> Result<(), Problem>> Changing<'_, Tell> {
         let listed = all.get(to).ok_or_else(no_snapshot)?;
         let with_memory = listed.memory.is_some() && !disks_only;
         if with_memory && self.vm.tpm && !tpm {
-            return Err(keeps_tpm(&self.vm, &listed.name));
+            return Err(listed.puts_tpm_back(self.vm.name.as_str()));
         }
         let volumes = if with_memory { self.volumes_and_swap() } else { self.volumes() }?;
         let is_left = |name: &DiskName| !with_memory && is_swap(&self.vm, name);
@@ -628,17 +628,6 @@ fn names(volumes: &[Volume]) -> Vec<DiskName> {
 
 fn is_swap(vm: &VmSpec, name: &DiskName) -> bool {
     vm.disks.iter().any(|disk| disk.name == *name && disk.kind == DiskKind::Swap)
-}
-
-/// Refuses a revert that would put a TPM's state back unasked.
-fn keeps_tpm(vm: &VmSpec, snapshot: &SnapshotName) -> Problem {
-    let message = format!(
-        "the memory of snapshot {snapshot} has the state of the TPM of VM {}: with it, the TPM's counters and \
-         lock-outs go back, and keys that its guest has deleted since come back",
-        vm.name
-    );
-    Problem::new("tpm_goes_back", message)
-        .with_next_step("--tpm has it put back; --disks-only leaves memory and TPM as they are")
 }
 
 /// The snapshot as one of volumes that threads of this process serve.

@@ -192,15 +192,7 @@ fn check_memory(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
 fn check_tpm(vm: &VmRecord, snapshot: &protocol::VmSnapshot, wish: &RevertVm) -> Result<(), Problem> {
     let goes_back = vm.hardware.tpm && snapshot.memory.is_some() && !wish.disks_only;
     match (goes_back, wish.tpm) {
-        (true, false) => {
-            let message = format!(
-                "the memory of snapshot {} has the state of the TPM of VM {}: with it, the TPM's counters and \
-                 lock-outs go back, and keys that its guest has deleted since come back",
-                snapshot.name, vm.name
-            );
-            let next = "--tpm has it put back; --disks-only leaves memory and TPM as they are";
-            Err(problems::conflict(message).next(next))
-        }
+        (true, false) => Err(told_problem(snapshot.puts_tpm_back(vm.name.as_str()))),
         (false, true) => {
             let message = format!("this revert of VM {} puts no TPM's state back", vm.name);
             Err(problems::invalid(message).next("leave out `tpm`: --tpm"))

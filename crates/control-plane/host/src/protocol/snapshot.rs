@@ -31,6 +31,19 @@ pub struct VmSnapshot {
     pub quiesced: bool,
 }
 
+impl VmSnapshot {
+    /// Why a revert of a VM with a TPM to it is refused, unless it has the TPM's state put back.
+    pub fn puts_tpm_back(&self, vm: &str) -> Problem {
+        let message = format!(
+            "the memory of snapshot {} has the state of the TPM of VM {vm}: with it, the TPM's counters and \
+             lock-outs go back, and keys that its guest has deleted since come back",
+            self.name
+        );
+        Problem::new("tpm_goes_back", message)
+            .with_next_step("--tpm has it put back; --disks-only leaves memory and TPM as they are")
+    }
+}
+
 /// What a new snapshot has beside the volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
