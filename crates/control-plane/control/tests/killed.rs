@@ -10,11 +10,11 @@ use proptest::prelude::*;
 use strongroom_api::datastore::RebuildDatastore;
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{CloneVm, DeleteVm, DesiredPower, Lifecycle, StartVm, StopVm};
-use strongroom_api::{ErrorCode, Name, Problem};
+use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
 use strongroom_host::protocol::PowerState;
 use strongroom_store::KeyRange;
-use support::{Site, caller, create, settle_down};
+use support::{Site, caller, copy, create, settle_down};
 
 const NAMES: [&str; 3] = ["web1", "db1", "mail1"];
 
@@ -64,21 +64,8 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
     Some(match act {
         Act::Create(vm, sealed) => control.create_vm(by, &create(NAMES[vm], sealed)),
         Act::Link(of, vm) | Act::Copy(of, vm) => {
-            let (name, linked) = (Name::new(NAMES[vm]).unwrap(), matches!(act, Act::Link(..)));
-            control.clone_vm(
-                by,
-                NAMES[of],
-                &CloneVm {
-                    name,
-                    snapshot: None,
-                    datastore: None,
-                    linked,
-                    quiesce_within_s: None,
-                    encrypted: None,
-                    integrity: None,
-                    key_provider: None,
-                },
-            )
+            let linked = matches!(act, Act::Link(..));
+            control.clone_vm(by, NAMES[of], &CloneVm { linked, ..copy(NAMES[vm]) })
         }
         Act::Start(vm) => control.start_vm(by, NAMES[vm], &StartVm::default()),
         Act::Stop(vm) => control.stop_vm(by, NAMES[vm], &stop),

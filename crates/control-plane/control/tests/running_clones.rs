@@ -6,10 +6,10 @@ mod support;
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{CloneVm, DeleteVm, PowerState, QuiesceWithin, StartVm, StopVm};
 use strongroom_api::volume::{ChangeAnswer, ChangeVolumes};
-use strongroom_api::{ErrorCode, Name, Problem};
+use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_control::records::{TaskRecord, Work};
-use support::{Site, caller, create, settle_down};
+use support::{Site, caller, copy, create, settle_down};
 
 /// A site with a VM that runs.
 fn with_vm() -> (Site, Control) {
@@ -22,19 +22,6 @@ fn with_vm() -> (Site, Control) {
     control.start_vm(&caller(902), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     (site, control)
-}
-
-fn copy(name: &str) -> CloneVm {
-    CloneVm {
-        name: Name::new(name).unwrap(),
-        snapshot: None,
-        datastore: None,
-        linked: false,
-        quiesce_within_s: None,
-        encrypted: None,
-        integrity: None,
-        key_provider: None,
-    }
 }
 
 fn record(control: &Control, task: &Task) -> TaskRecord {
@@ -100,7 +87,11 @@ fn a_copy_of_a_vm_that_runs_is_of_a_snapshot_that_goes_with_its_task() {
     control.pause_vm(&caller(3), "web1").unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(
-        code(control.clone_vm(&caller(4), "web1", &CloneVm { name: Name::new("web3").unwrap(), ..quiet })),
+        code(control.clone_vm(
+            &caller(4),
+            "web1",
+            &CloneVm { quiesce_within_s: quiet.quiesce_within_s, ..copy("web3") }
+        )),
         ErrorCode::Conflict
     );
     control.clone_vm(&caller(5), "web1", &copy("web3")).unwrap();

@@ -13,13 +13,13 @@ use strongroom_api::vm::{
     PatchVm, PowerState, QuiesceWithin, RegisterVm, ResizeDisk, RevertVm, RotateKey, StartVm, StopVm,
     TemplateVm, TicketUse,
 };
-use strongroom_api::{ErrorCode, Name, Problem};
+use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_host::protocol::{
     CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
 };
 use strongroom_types::{VmId, VolumeId};
-use support::{Site, caller, create, settle_down};
+use support::{Site, caller, copy, create, settle_down};
 
 /// A site with a datastore and some VMs.
 fn site(names: &[&str]) -> (Site, Control) {
@@ -736,14 +736,8 @@ fn snapshots_are_made_once_and_a_disk_gets_the_size_that_it_had() {
 fn a_clone_has_a_key_and_addresses_of_its_own_and_the_key_of_its_origin_is_lent_once() {
     let (site, control) = site(&["web1"]);
     let wish = |name: &str, snapshot: Option<&str>| CloneVm {
-        name: Name::new(name).unwrap(),
         snapshot: snapshot.map(ToOwned::to_owned),
-        datastore: None,
-        linked: false,
-        quiesce_within_s: None,
-        encrypted: None,
-        integrity: None,
-        key_provider: None,
+        ..copy(name)
     };
     assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web1", None))), ErrorCode::NameTaken);
     assert_eq!(code(control.clone_vm(&caller(1), "web1", &wish("web2", Some("none")))), ErrorCode::NotFound);
@@ -817,16 +811,7 @@ fn a_quiesced_snapshot_is_of_a_guest_that_can_become_quiet_or_of_none() {
 }
 
 fn link(name: &str) -> CloneVm {
-    CloneVm {
-        name: Name::new(name).unwrap(),
-        snapshot: None,
-        datastore: None,
-        linked: true,
-        quiesce_within_s: None,
-        encrypted: None,
-        integrity: None,
-        key_provider: None,
-    }
+    CloneVm { linked: true, ..copy(name) }
 }
 
 #[test]

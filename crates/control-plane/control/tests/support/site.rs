@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
-use strongroom_api::vm::CreateVm;
+use strongroom_api::vm::{CloneVm, CreateVm};
 use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
@@ -108,6 +108,10 @@ pub fn create(name: &str, encrypted: bool) -> CreateVm {
     let wish = serde_json::json!({ "name": name, "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }],
         "encryption": { "encrypted": encrypted } });
     serde_json::from_value(wish).unwrap()
+}
+
+pub fn copy(name: &str) -> CloneVm {
+    serde_json::from_value(serde_json::json!({ "name": name })).unwrap()
 }
 
 /// Lets all parts work until nothing is left to do. Returns `false` if the control plane died.
