@@ -59,6 +59,8 @@ fn start_script(console: &mut Console, cases: &str) {
 
 fn end_script(console: &mut Console) {
     console.session.run("kill $agent; wait $agent 2>/dev/null; true");
+    // A `sleep` of the script may outlive it, and holds the port.
+    console.session.wait_until(&format!("true 9<>$(echo {PORT})"));
 }
 
 fn snapshots(serving: &Serving) -> Vec<Value> {
