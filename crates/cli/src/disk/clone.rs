@@ -1,9 +1,8 @@
 //! `strongroom disk clone`.
 
 use clap::Args;
-use strongroom_api::Name;
-use strongroom_api::Reference;
 use strongroom_api::volume::{CloneVolume, VolumeChange};
+use strongroom_api::{Name, Reference};
 
 use super::change;
 use crate::api::{ApiArguments, WaitArguments, parse_reference};

@@ -1,9 +1,8 @@
 //! `strongroom disk create`.
 
 use clap::Args;
-use strongroom_api::Name;
-use strongroom_api::Reference;
 use strongroom_api::volume::{CreateVolume, VolumeChange};
+use strongroom_api::{Name, Reference};
 use strongroom_types::VolumeSize;
 
 use super::change;

@@ -33,7 +33,7 @@ pub struct CreateOptions<'a> {
     pub protection: Protection<'a>,
     /// Bytes of the first-write log of a thin volume; `None` chooses them by the volume's size.
     pub log_bytes: Option<u64>,
-    /// Whether each block has a tag that detects damage. Only encrypted volumes can have tags.
+    /// How its blocks are tagged, if they are. Only encrypted volumes can have tags.
     pub integrity: Option<Integrity>,
 }
 

@@ -5,10 +5,10 @@ use super::chains::{CHAIN, FLAT};
 use super::create::EXPOSED;
 use super::gap::ENCRYPTED;
 use super::merge::MERGING;
-use super::pairs::Pooled;
+use super::pairs::{Pooled, signed};
 use crate::first_writes::figures::{Figures, Spread};
 use crate::first_writes::result::{FileSystemResult, Phase};
-use crate::markdown::{figure, write_table};
+use crate::markdown::write_table;
 use crate::study::{Metric, Report};
 
 /// The longest gap beyond that of control windows, in milliseconds: the median and the 99th
@@ -37,7 +37,7 @@ pub struct Goal {
 
 impl Goal {
     fn at_most(what: String, unit: &str, most: f64, found: f64) -> Self {
-        let shown = if found < 0.0 { format!("-{}", figure(-found)) } else { figure(found) };
+        let shown = signed(found);
         let (wanted, found_text) = (format!("{most}{unit}"), format!("{shown}{unit}"));
         Self { what, wanted, found: found_text, is_met: found <= most }
     }

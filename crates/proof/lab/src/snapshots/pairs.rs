@@ -173,7 +173,7 @@ pub fn table(pooled: &[Pooled], report: &Report) -> String {
     text
 }
 
-fn signed(value: f64) -> String {
+pub(super) fn signed(value: f64) -> String {
     if value < 0.0 { format!("-{}", figure(-value)) } else { figure(value) }
 }
 
