@@ -128,14 +128,24 @@ impl<'test> KeyServerUser<'test> {
     }
 }
 
-/// Two free addresses, with ports that the kernel is unlikely to assign next.
+/// Two free addresses. Their ports are below those that the kernel gives to connections and to
+/// listeners that ask for none, so nothing takes one before a server of the test does.
 #[track_caller]
 pub fn free_addresses() -> (String, String) {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("there is a free port"));
-    let [one, other] = listeners
-        .each_ref()
-        .map(|listener| listener.local_addr().expect("a listener has an address").to_string());
-    (one, other)
+    (free_address(), free_address())
+}
+
+#[track_caller]
+fn free_address() -> String {
+    const PORTS: RangeInclusive<u16> = 10_000..=32_000;
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    // Test programs that run at once begin at ports of their own.
+    let first = process::id() as usize * 128;
+    let mut ports = (0..PORTS.len()).map(|_| {
+        let port = (first + USED.fetch_add(1, Relaxed)) % PORTS.len();
+        format!("127.0.0.1:{}", usize::from(*PORTS.start()) + port)
+    });
+    ports.find(|address| TcpListener::bind(address).is_ok()).expect("there is a free port")
 }
 
 /// The files of an audit log, in order.

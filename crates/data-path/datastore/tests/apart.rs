@@ -55,9 +55,9 @@ fn a_volume_is_free_when_both_have_let_go_of_it() {
     let path = volume(&datastore, "vm1", &kek);
     let (head, layer, _) = open_apart(&path, &to_write(&kek)).unwrap();
     // Handed over, as to a successor process: the lock goes along.
-    let successor = layer.duplicate_files().unwrap();
+    let successor = layer.try_clone().unwrap();
     let disk = FileDisk::new(layer).unwrap();
-    assert_eq!(successor.len(), 2, "the layer, and its log");
+    assert_eq!(successor.files().len(), 2, "the layer, and its log");
     drop(disk);
     assert!(is_in_use(&path, &kek));
     drop(head);

@@ -8,7 +8,7 @@ mod support;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -397,6 +397,48 @@ fn many_requests_on_two_queues_all_come_back() {
         });
     }
 }
+
+/// The headers of the log's records are gone, so only the index says what the log holds.
+#[test]
+fn a_successor_with_the_index_of_the_log_does_not_read_the_log() {
+    for datastore in datastores() {
+        let path = volume_in(datastore.path(), Provisioning::Thin);
+        let (_head, layer, _) = open_apart(&path, &options(Access::ReadWrite)).unwrap();
+        let mut handed_over = layer.try_clone().unwrap();
+        let disk = FileDisk::new(layer).unwrap();
+        let mut queue = Queue::new(&disk);
+        queue.write(block(3, 2), 7, false).unwrap();
+        queue.write(block(9, 1), 8, false).unwrap();
+        queue.write(block(4, 1), 9, false).unwrap();
+        queue.one(Request::Discard { extent: block(9, 1) }).result.unwrap();
+        drop(queue);
+        handed_over.set_log_index(disk.log_index());
+        assert!(handed_over.facts.log.unwrap().indexed);
+        let log = std::fs::File::from(handed_over.log.as_ref().unwrap().try_clone().unwrap());
+        let mut erased = 0;
+        for at in (2 * BLOCK_BYTES..log.metadata().unwrap().len()).step_by(BLOCK_BYTES as usize) {
+            let mut first = AlignedBlock([0; BLOCK_BYTES as usize]);
+            log.read_exact_at(&mut first.0, at).unwrap();
+            if first.0.starts_with(b"STRLOGRE") {
+                log.write_all_at(&AlignedBlock([0; BLOCK_BYTES as usize]).0, at).unwrap();
+                erased += 1;
+            }
+        }
+        assert!(erased >= 3, "{erased} records");
+        let (none, seven, nine) = (None, Some(7), Some(9));
+        for (index, fills) in [(true, [none, seven, nine, none]), (false, [none; 4])] {
+            let mut layer = handed_over.try_clone().unwrap();
+            if !index {
+                layer = layer.without_log_indexes().unwrap();
+            }
+            let mut queue = Queue::new(&FileDisk::new(layer).unwrap());
+            assert_eq!([queue.fills(block(2, 3)), queue.fills(block(9, 1))].concat(), fills, "{index}");
+        }
+    }
+}
+
+#[repr(align(4096))]
+struct AlignedBlock([u8; BLOCK_BYTES as usize]);
 
 #[test]
 fn a_grown_volume_is_used_by_open_channels() {

@@ -4,6 +4,7 @@
 //! the layer, settles tags after a crash, and makes everything durable. Then the layer never
 //! changes again, and the supervisor records that.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,6 +91,7 @@ impl Closing {
         ClosingEnd {
             is_complete,
             log_in_order: joined && !layer.has_failed_flush(),
+            log_index: layer.log_index().filter(|_| joined),
             tags_in_order: is_complete || tags.as_ref().is_some_and(TagsDisk::close),
         }
     }
@@ -117,12 +119,14 @@ impl std::fmt::Debug for ClosingWatch {
 }
 
 /// The state in which the work was stopped.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct ClosingEnd {
     /// Whether the layer is complete.
     pub is_complete: bool,
     /// Whether the log's records are known to be durable.
     pub log_in_order: bool,
+    /// The log's index, if it is known.
+    pub log_index: Option<OwnedFd>,
     /// Whether the tags were closed in order.
     pub tags_in_order: bool,
 }

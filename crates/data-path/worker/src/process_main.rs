@@ -197,7 +197,8 @@ impl Worker {
                     };
                     socket.send(&report, &[])?;
                 }
-                Order::Suspend => self.suspend(socket)?,
+                Order::Suspend => self.suspend(socket, false)?,
+                Order::HandOver => self.suspend(socket, true)?,
                 Order::End => {
                     let failure = self.end().err();
                     points::worker_state(WorkerState::Ended);
@@ -256,8 +257,8 @@ impl Worker {
     }
 
     /// Drains, and hands everything over. From then on the sessions belong to the successor, and
-    /// this worker can only end.
-    fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
+    /// this worker can only end. The successor gets the indexes of logs if it knows them.
+    fn suspend(&mut self, socket: &BirthSocket<io::Stdin>, with_indexes: bool) -> Result<(), WorkerError> {
         let served = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
         if served.has_failed_flush() {
             self.serving = Some(served);
@@ -278,10 +279,18 @@ impl Worker {
         if let Some(closing) = closing {
             stack.end_closing(&closing);
         }
-        let layer_files = stack.duplicate_files().map_err(BirthError::from)?;
+        let without_indexes;
+        let layers = match with_indexes {
+            true => stack.open_layers(),
+            false => {
+                without_indexes = stack.open_layers().without_log_indexes().map_err(BirthError::from)?;
+                &without_indexes
+            }
+        };
         points::worker_state(WorkerState::Suspended);
-        let (layer, lower) = (stack.facts(), stack.lower_facts().to_vec());
-        let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
+        let (layer, lower) = (layers.facts, layers.lower_facts());
+        let mut files = layers.files();
+        files.extend(session_files.iter().map(AsFd::as_fd));
         Ok(socket.send(&Report::Suspended { layer, lower, sessions, merged_bytes }, &files)?)
     }
 

@@ -7,12 +7,11 @@
 //!
 //! The part from crypt on is assembled in [`layers`](crate::layers).
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use strongroom_datastore::file::chain::ChainDisk;
 use strongroom_datastore::file::tags::TagsDisk;
-use strongroom_datastore::file::{FileDisk, LayerFacts, OpenLayer, OpenVolume};
+use strongroom_datastore::file::{FileDisk, OpenLayer, OpenVolume};
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_io::{
@@ -35,10 +34,8 @@ pub struct Stack {
     layer: FileDisk,
     tags: Option<TagsDisk>,
     chain: Option<ChainDisk>,
-    /// All open files, for a successor.
-    files: Vec<OwnedFd>,
-    facts: LayerFacts,
-    lower: Vec<LayerFacts>,
+    /// All layers with their open files, for a successor.
+    open: OpenLayer,
     /// The layer below the top, until its completion begins.
     closing: Option<ClosingLayer>,
     /// The stages for a merge, if a layer can be merged into the one below it.
@@ -49,14 +46,14 @@ pub struct Stack {
 impl Stack {
     /// Assembles the stages over a layer and those below it.
     pub fn new(layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
-        let (facts, lower) = (layer.facts, layer.lower_facts());
-        let files = layer.duplicate_files().map_err(StackError::Files)?;
+        let open = layer.try_clone().map_err(StackError::Files)?;
         let (top, below) = layer.into_blocks()?;
         let layer = FileDisk::clone(&top.disk);
         let PlainBlocks { disk, tags, chain, closing, merge } =
             plain_over(Arc::new(layer.clone()), top, below, ciphers)?;
-        let blocks = BlocksizeDisk::new(disk, facts.size_bytes.bytes(), UNIT_BYTES, RangeLocks::new())?;
-        Ok(Self { layer, tags, chain, files, facts, lower, closing, merge, blocks: Arc::new(blocks) })
+        let size_bytes = open.facts.size_bytes.bytes();
+        let blocks = BlocksizeDisk::new(disk, size_bytes, UNIT_BYTES, RangeLocks::new())?;
+        Ok(Self { layer, tags, chain, open, closing, merge, blocks: Arc::new(blocks) })
     }
 
     /// Begins to complete the layer below the top, if it is not complete. `told` is called when
@@ -73,30 +70,20 @@ impl Stack {
     /// Records the state of the layer below the top, for a successor.
     pub fn end_closing(&mut self, closing: &Closing) {
         let end = closing.end();
-        let Some(facts) = self.lower.first_mut() else { return };
-        if let Some(tags) = &mut facts.tags {
+        let Some(lower) = self.open.lower.first_mut() else { return };
+        if let Some(tags) = &mut lower.facts.tags {
             tags.handed_over = end.tags_in_order;
         }
-        if let Some(discards) = &mut facts.discards {
+        if let Some(discards) = &mut lower.facts.discards {
             // Nothing was recorded since the layer stopped being the top.
             discards.is_durable = end.is_complete;
         }
-        match (end.is_complete, &mut facts.log) {
-            (false, Some(log)) => log.handed_over = end.log_in_order,
-            (false, None) => {}
-            (true, log) => {
-                // The log is after the top's files and the layer's own.
-                let of_log = 1
-                    + [self.facts.log.is_some(), self.facts.tags.is_some(), self.facts.discards.is_some()]
-                        .into_iter()
-                        .filter(|is_there| *is_there)
-                        .count()
-                    + 1;
-                if log.take().is_some() {
-                    self.files.remove(of_log);
-                }
-                facts.read_only = true;
-            }
+        if end.is_complete {
+            lower.set_log_index(None);
+            (lower.log, lower.facts.log, lower.facts.read_only) = (None, None, true);
+        } else if let Some(log) = &mut lower.facts.log {
+            log.handed_over = end.log_in_order;
+            lower.set_log_index(end.log_index);
         }
     }
 
@@ -109,18 +96,13 @@ impl Stack {
     pub fn grow(&mut self, size: VolumeSize) -> Result<(), StackError> {
         self.layer.set_size(size);
         self.blocks.grow(size.bytes())?;
-        self.facts.size_bytes = size;
+        self.open.facts.size_bytes = size;
         Ok(())
     }
 
-    /// The present facts of the top layer.
-    pub fn facts(&self) -> LayerFacts {
-        self.facts
-    }
-
-    /// The facts of the layers below it, nearest first.
-    pub fn lower_facts(&self) -> &[LayerFacts] {
-        &self.lower
+    /// All layers with their open files, whose locks go with them.
+    pub fn open_layers(&self) -> &OpenLayer {
+        &self.open
     }
 
     /// The top layer's stage of tags, if it has any.
@@ -139,26 +121,22 @@ impl Stack {
     /// `in_order` tells whether destaging has ended in order. The facts then describe the layer for
     /// the successor.
     pub fn close(&mut self, in_order: bool) {
-        if let Some(log) = &mut self.facts.log {
+        let facts = &mut self.open.facts;
+        if let Some(log) = &mut facts.log {
             log.handed_over = in_order && !self.layer.has_failed_flush();
         }
-        if let (Some(chain), Some(discards)) = (&self.chain, &mut self.facts.discards) {
+        if let (Some(chain), Some(discards)) = (&self.chain, &mut facts.discards) {
             discards.is_durable = !chain.has_failed_record();
         }
-        if let (Some(tags), Some(facts)) = (&self.tags, &mut self.facts.tags) {
+        if let (Some(tags), Some(facts)) = (&self.tags, &mut facts.tags) {
             facts.handed_over = tags.close();
         }
+        self.open.set_log_index(self.layer.log_index().filter(|_| in_order));
     }
 
     /// Begins to bring first writes from the layer's log to the layer.
     pub fn destage(&self, lanes: &Lanes) -> Result<Destaging, DestagingError> {
         Destaging::on(&self.layer, lanes)
-    }
-
-    /// Duplicates the open files of all layers, for a successor; their locks go with them.
-    /// [`OpenLayer::from_files`] takes them.
-    pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
-        self.files.iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
 }
 

@@ -35,6 +35,8 @@ pub struct OpenLayer {
     pub file: OwnedFd,
     /// The open file of its first-write log, if it has one.
     pub log: Option<OwnedFd>,
+    /// The index of that log, if a predecessor made one.
+    pub log_index: Option<OwnedFd>,
     /// The open file of its tags, if it has any.
     pub tags: Option<OwnedFd>,
     /// The open record of its discards, if there are layers below.
@@ -47,9 +49,10 @@ pub struct OpenLayer {
 
 impl OpenLayer {
     /// All of its open files, in the order in which [`from_files`](Self::from_files) takes them:
-    /// blocks, log, tags, discards; then the same of each layer below.
+    /// blocks, log, its index, tags, discards; then the same of each layer below.
     pub fn files(&self) -> Vec<BorrowedFd<'_>> {
-        let own = std::iter::once(&self.file).chain(&self.log).chain(&self.tags).chain(&self.discards);
+        let log = self.log.iter().chain(&self.log_index);
+        let own = std::iter::once(&self.file).chain(log).chain(&self.tags).chain(&self.discards);
         let own = own.map(AsFd::as_fd);
         own.chain(self.lower.iter().flat_map(Self::files)).collect()
     }
@@ -72,14 +75,41 @@ impl OpenLayer {
         let file = files.next()?;
         let mut wanted = |is_wanted: bool| if is_wanted { files.next().map(Some) } else { Some(None) };
         let log = wanted(facts.log.is_some())?;
+        let log_index = wanted(facts.log.is_some_and(|log| log.indexed))?;
         let tags = wanted(facts.tags.is_some())?;
         let discards = wanted(facts.discards.is_some())?;
-        Some(Self { file, log, tags, discards, facts, lower: Vec::new() })
+        Some(Self { file, log, log_index, tags, discards, facts, lower: Vec::new() })
     }
 
-    /// Duplicates all of its [files](Self::files), for another process. The locks go with them.
-    pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, Errno> {
-        self.files().into_iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
+    /// Duplicates it with all of its [files](Self::files), for another process. The locks go with
+    /// them.
+    pub fn try_clone(&self) -> Result<Self, Errno> {
+        let clone = |file: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(file, 0);
+        Ok(Self {
+            file: clone(&self.file)?,
+            log: self.log.as_ref().map(clone).transpose()?,
+            log_index: self.log_index.as_ref().map(clone).transpose()?,
+            tags: self.tags.as_ref().map(clone).transpose()?,
+            discards: self.discards.as_ref().map(clone).transpose()?,
+            facts: self.facts,
+            lower: self.lower.iter().map(Self::try_clone).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Takes the index of its log for a successor; without one, the successor reads the log.
+    pub fn set_log_index(&mut self, index: Option<OwnedFd>) {
+        if let Some(log) = &mut self.facts.log {
+            log.indexed = index.is_some();
+            self.log_index = index;
+        }
+    }
+
+    /// Leaves out the indexes of all its logs, for a program that does not know them.
+    pub fn without_log_indexes(&self) -> Result<Self, Errno> {
+        let mut without = self.try_clone()?;
+        without.set_log_index(None);
+        without.lower.iter_mut().for_each(|layer| layer.set_log_index(None));
+        Ok(without)
     }
 
     /// Makes the locks of its files shared ones, so that its owner can open it once more. That of a
@@ -163,6 +193,9 @@ pub struct LogFacts {
     /// not be rewritten to be durable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
+    /// Whether its index comes with it. Known to processes of the same program alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub indexed: bool,
 }
 
 /// The blocks of a layer, and its other files, which the stages above use.
@@ -181,6 +214,7 @@ pub struct LayerBlocks {
 pub(super) struct LockedLayer {
     pub(super) file: Arc<dyn StoredFile>,
     pub(super) log: Option<Arc<dyn StoredFile>>,
+    pub(super) log_index: Option<OwnedFd>,
     pub(super) tags: Option<Arc<dyn StoredFile>>,
     pub(super) discards: Option<Arc<dyn StoredFile>>,
     pub(super) facts: LayerFacts,
@@ -190,11 +224,12 @@ pub(super) struct LockedLayer {
 
 impl From<OpenLayer> for LockedLayer {
     fn from(layer: OpenLayer) -> Self {
-        let OpenLayer { file, log, tags, discards, facts, lower } = layer;
+        let OpenLayer { file, log, log_index, tags, discards, facts, lower } = layer;
         let stored = |file: OwnedFd| Arc::new(HostFile(file.into())) as Arc<dyn StoredFile>;
         Self {
             file: stored(file),
             log: log.map(stored),
+            log_index,
             tags: tags.map(stored),
             discards: discards.map(stored),
             facts,
@@ -219,11 +254,13 @@ impl LockedLayer {
         files.try_for_each(|file| lock::acquire(&**file, Sharing::Shared, wait, path))
     }
 
-    /// Declares that all of its files are durable as they are.
+    /// Declares that nothing was written to it, and that all of its files are durable as they are.
     pub(super) fn set_new(&mut self) {
         self.vouch_for_tags();
-        if let Some(log) = &mut self.facts.log {
+        if let (Some(file), Some(log)) = (&self.log, &mut self.facts.log) {
             log.handed_over = true;
+            self.log_index = Log::index_of_new(&**file);
+            log.indexed = self.log_index.is_some();
         }
         if let Some(discards) = &mut self.facts.discards {
             discards.is_durable = true;
@@ -238,9 +275,9 @@ impl LockedLayer {
     }
 
     fn own_blocks(self) -> Result<LayerBlocks, LogError> {
-        let Self { file, log, tags, discards, facts, lower: _ } = self;
+        let Self { file, log, log_index, tags, discards, facts, lower: _ } = self;
         Ok(LayerBlocks {
-            disk: Arc::new(FileDisk::over(file, log, facts)?),
+            disk: Arc::new(FileDisk::over(file, log, log_index, facts)?),
             tags: tags.zip(facts.tags),
             discards: discards.zip(facts.discards),
             is_merged_into: facts.is_merged_into,
@@ -255,6 +292,7 @@ impl LockedLayer {
         Ok(OpenLayer {
             file: handed(&self.file)?,
             log: self.log.as_ref().map(handed).transpose()?,
+            log_index: self.log_index,
             tags: self.tags.as_ref().map(handed).transpose()?,
             discards: self.discards.as_ref().map(handed).transpose()?,
             facts: self.facts,
@@ -294,18 +332,19 @@ impl FileDisk {
     /// Opens only the blocks of a layer that another process may have opened. The layers below and
     /// its other files are for the stages above ([`OpenLayer::into_blocks`]).
     pub fn new(layer: OpenLayer) -> Result<Self, LogError> {
-        let LockedLayer { file, log, facts, .. } = layer.into();
-        Self::over(file, log, facts)
+        let LockedLayer { file, log, log_index, facts, .. } = layer.into();
+        Self::over(file, log, log_index, facts)
     }
 
     fn over(
         file: Arc<dyn StoredFile>,
         log: Option<Arc<dyn StoredFile>>,
+        log_index: Option<OwnedFd>,
         facts: LayerFacts,
     ) -> Result<Self, LogError> {
         let log = match (log, facts.log) {
             (Some(file), Some(log)) => {
-                Some(Arc::new(Log::open(file, log, facts.size_bytes, facts.read_only)?))
+                Some(Arc::new(Log::open(file, log_index, log, facts.size_bytes, facts.read_only)?))
             }
             _ => None,
         };
@@ -363,6 +402,12 @@ impl FileDisk {
     /// Bytes for records in the first-write log, and bytes that records use now.
     pub fn log_size_and_use(&self) -> Option<(u64, u64)> {
         self.shared.log.as_ref().map(|log| log.size_and_use())
+    }
+
+    /// The index of the first-write log, for a successor ([`OpenLayer::set_log_index`]). All
+    /// channels must be closed.
+    pub fn log_index(&self) -> Option<OwnedFd> {
+        self.shared.log.as_ref().and_then(|log| log.index())
     }
 
     /// Makes the blocks usable that [`VolumeHead::grow`](super::VolumeHead::grow) added.

@@ -172,6 +172,7 @@ impl Opening<'_> {
         let mut locked = LockedLayer {
             file,
             log: None,
+            log_index: None,
             tags: None,
             discards: None,
             facts: LayerFacts {
@@ -194,8 +195,8 @@ impl Opening<'_> {
             let log = self.lock(id, &log_name(id), missing, "open the log of")?;
             log::check_identity(path, id, &*log, record)?;
             locked.log = Some(log);
-            locked.facts.log =
-                Some(LogFacts { bytes, fill_bytes_min: file_system.fill_bytes_min, handed_over: false });
+            let fill_bytes_min = file_system.fill_bytes_min;
+            locked.facts.log = Some(LogFacts { bytes, fill_bytes_min, handed_over: false, indexed: false });
         }
         if let Some(integrity) = layer.integrity {
             let available = integrity.algorithm().check_available();

@@ -25,8 +25,8 @@ pub enum Order {
     Start(Start),
     /// Take the keys. Each epoch's key follows in a separate packet.
     Keys(Keys),
-    /// Serve the volume. Files: those of the top layer's blocks, log, tags and discards, as far as
-    /// it has them; the same for each layer below; then those of the sessions to resume.
+    /// Serve the volume. Files: those of the top layer's blocks, log, index of the log, tags and
+    /// discards, as far as it has them; the same for each layer below; then those of the sessions to resume.
     Serve {
         /// The top layer.
         layer: LayerFacts,
@@ -52,6 +52,8 @@ pub enum Order {
     Merge(MergeOrder),
     /// Drain, and hand over your sessions.
     Suspend,
+    /// The same, with the indexes of logs. Known to workers of the same program alone.
+    HandOver,
     /// Drain, flush, and end. A suspended worker only ends: its sessions belong to the successor.
     End,
 }

@@ -203,32 +203,28 @@ impl WorkerProcess {
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
-    /// Makes it serve the volume that another worker [suspended](Self::suspend).
-    pub fn take_over(&mut self, suspended: &Handover) -> Result<(), ChildError> {
-        let Handover { layer, sessions, .. } = suspended;
-        let order =
-            Order::Serve { layer: layer.facts, lower: layer.lower_facts(), sessions: sessions.clone() };
-        self.take(suspended, &order, layer.files())
-    }
-
-    /// Makes it serve the volume that another worker suspended, with a new, empty top.
-    pub fn take_over_under(&mut self, suspended: &Handover, top: &OpenLayer) -> Result<(), ChildError> {
-        let Handover { layer, sessions, .. } = suspended;
-        let lower = std::iter::once(layer.facts).chain(layer.lower_facts()).collect();
-        let order = Order::Serve { layer: top.facts, lower, sessions: sessions.clone() };
-        self.take(suspended, &order, [top.files(), layer.files()].concat())
-    }
-
-    fn take<'a>(
-        &mut self,
-        suspended: &'a Handover,
-        order: &Order,
-        mut files: Vec<BorrowedFd<'a>>,
-    ) -> Result<(), ChildError> {
+    /// Makes it serve the volume that another worker [suspended](Self::suspend), with a new, empty
+    /// top if there is one.
+    pub fn take_over(&mut self, suspended: &Handover, top: Option<&OpenLayer>) -> Result<(), ChildError> {
+        let known: Result<Vec<OpenLayer>, Errno>;
+        let mut layers: Vec<&OpenLayer> = top.into_iter().chain([&suspended.layer]).collect();
+        if !self.is_of_this_program() {
+            known = layers.iter().map(|layer| layer.without_log_indexes()).collect();
+            layers = known.as_ref().map_err(|errno| BirthError::from(*errno))?.iter().collect();
+        }
+        let mut facts = layers.iter().flat_map(|layer| [vec![layer.facts], layer.lower_facts()].concat());
+        let Some(layer) = facts.next() else { return Ok(()) };
+        let order = Order::Serve { layer, lower: facts.collect(), sessions: suspended.sessions.clone() };
         self.can_merge = suspended.layer.lower.iter().any(takes_merge);
-        files.extend(suspended.session_files.iter().map(AsFd::as_fd));
-        self.order(order, &files)?;
+        let files = layers.iter().flat_map(|layer| layer.files());
+        let files: Vec<_> = files.chain(suspended.session_files.iter().map(AsFd::as_fd)).collect();
+        self.order(&order, &files)?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Whether its program is this one, so that it knows messages that no other does.
+    fn is_of_this_program(&self) -> bool {
+        self.program == env!("CARGO_PKG_VERSION")
     }
 
     /// Whether a layer was opened for it to be merged into.
@@ -244,7 +240,8 @@ impl WorkerProcess {
 
     /// Makes it drain within `deadline`, and hand over its layers and sessions.
     pub fn suspend(&mut self, deadline: Duration) -> Result<Handover, ChildError> {
-        self.order(&Order::Suspend, &[])?;
+        let order = if self.is_of_this_program() { Order::HandOver } else { Order::Suspend };
+        self.order(&order, &[])?;
         match self.await_report(deadline)? {
             (Report::Suspended { layer, lower, sessions, merged_bytes }, files) => {
                 let mut files = files.into_iter();

@@ -79,11 +79,7 @@ impl Supervisor {
         mut successor: WorkerProcess,
         top: Option<&OpenLayer>,
     ) -> Result<Duration, NotResumed> {
-        let taken = match top {
-            Some(top) => successor.take_over_under(&suspended.handover, top),
-            None => successor.take_over(&suspended.handover),
-        };
-        match taken {
+        match successor.take_over(&suspended.handover, top) {
             Ok(()) => {
                 let stall = suspended.at.elapsed();
                 // Clients no longer write to the former top, so its snapshot can be read beside the
@@ -113,7 +109,7 @@ impl Supervisor {
     /// Makes another worker of the old program resume the sessions.
     pub(super) fn take_back(&mut self, suspended: Suspended) {
         let taken = self.successor_of(&self.exposure.workers).and_then(|mut worker| {
-            worker.take_over(&suspended.handover)?;
+            worker.take_over(&suspended.handover, None)?;
             Ok(worker)
         });
         match taken {

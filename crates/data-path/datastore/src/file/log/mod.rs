@@ -32,11 +32,13 @@ pub(super) mod destage;
 pub(super) mod epochs;
 mod file;
 mod format;
+mod index;
 mod known;
 mod recover;
 mod state;
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -49,6 +51,7 @@ use strongroom_types::{Extent, VolumeSize};
 use self::epochs::Epochs;
 use self::file::{read_superblock, write_superblock};
 use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
+use self::index::Index;
 use self::recover::{recover, rewrite};
 use self::state::{State, Unloaded};
 use super::descriptor::LogRecord;
@@ -117,10 +120,11 @@ pub(super) enum RecordEnd {
 }
 
 impl Log {
-    /// Opens the log of a locked layer. With write access, it removes the mark that the log was
-    /// closed empty.
+    /// Opens the log of a locked layer, with the index of a predecessor if there is one. With write
+    /// access, it removes the mark that the log was closed empty.
     pub(super) fn open(
         file: Arc<dyn StoredFile>,
+        index: Option<OwnedFd>,
         facts: LogFacts,
         size: VolumeSize,
         read_only: bool,
@@ -130,7 +134,11 @@ impl Log {
         let mut state = State::new(facts.bytes, size.bytes(), superblock.next.unwrap_or(superblock.tail));
         match superblock.next {
             None => {
-                recover(&*file, &superblock, &mut state, size, &pool)?;
+                let blocks = state.segment_blocks();
+                match index.and_then(|index| Index::of_file(&index, &superblock, blocks, size)) {
+                    Some(index) => state.take_over(index),
+                    None => recover(&*file, &superblock, &mut state, size, &pool)?,
+                }
                 if !read_only && !facts.handed_over {
                     rewrite(&*file, &state, &pool)?;
                     write_superblock(&*file, &superblock, &pool)?;
@@ -159,6 +167,22 @@ impl Log {
             state: Mutex::new(state),
             superblock: Mutex::new(superblock),
         })
+    }
+
+    /// Its index, for a successor, when nothing is under way. `None` if the successor must read the
+    /// log, because the end of a record is unknown or there is no memory.
+    pub(super) fn index(&self) -> Option<OwnedFd> {
+        let superblock = self.superblock.lock();
+        let index = self.state.lock().index().filter(|_| superblock.next.is_none())?;
+        index.to_file(&superblock).ok()?
+    }
+
+    /// The index of a log to which nothing was written.
+    pub(super) fn index_of_new(file: &dyn StoredFile) -> Option<OwnedFd> {
+        let pool = BufferPool::new(CHUNK_BYTES).ok()?;
+        let superblock = read_superblock(file, &pool, None).ok()?;
+        let index = Index { next_sequence: superblock.tail, segments: Vec::new(), blocks: Vec::new() };
+        index.to_file(&superblock).ok()?
     }
 
     /// Bytes of blocks that the log of a layer holds. The log may be in use.

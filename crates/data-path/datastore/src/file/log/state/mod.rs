@@ -21,6 +21,7 @@ use strongroom_io::{IoError, Waker};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
 use super::format::{ENTRIES_MAX, SEGMENTS, SEGMENTS_START};
+use super::index::Index;
 use super::known::Known;
 
 pub(super) use cycle::Planned;
@@ -47,6 +48,26 @@ pub(super) struct Live {
     /// The block of the segment that holds the content; `None` means that the block is "nothing
     /// here".
     pub at: Option<u32>,
+}
+
+/// A block that the log holds, as a successor learns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeldBlock {
+    pub block: u64,
+    /// The number of a [`Version`].
+    pub version: u64,
+    pub segment: usize,
+    /// As in [`Live`].
+    pub at: Option<u32>,
+}
+
+/// A segment that holds records, as a successor learns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UsedSegment {
+    pub number: usize,
+    /// The sequence number of its first record.
+    pub first: u64,
+    pub used_blocks: u32,
 }
 
 #[derive(Debug, Default)]
@@ -163,6 +184,46 @@ impl State {
             is_closed: false,
             records: 0,
         }
+    }
+
+    /// What a successor must know. `None` if that cannot be said, because the end of a record is
+    /// unknown.
+    pub fn index(&self) -> Option<Index> {
+        let is_known = |segment: &Segment| {
+            segment.state != Use::Lost && segment.records_under_way == 0 && segment.doomed.is_empty()
+        };
+        if !self.segments.iter().all(is_known) {
+            return None;
+        }
+        let used = |number: &usize| {
+            let Segment { first, used_blocks, .. } = self.segments[*number];
+            UsedSegment { number: *number, first, used_blocks }
+        };
+        let held = |(block, entry): (&u64, &Entry)| match entry {
+            Entry { live: Some(Live { version: Version(version), segment, at }), pending: 0 } => {
+                Some(HeldBlock { block: *block, version: *version, segment: *segment, at: *at })
+            }
+            _ => None,
+        };
+        Some(Index {
+            next_sequence: self.next_sequence,
+            segments: self.in_use.iter().map(used).collect(),
+            blocks: self.index.iter().map(held).collect::<Option<_>>()?,
+        })
+    }
+
+    /// Takes over what a predecessor knew of a log that it had opened.
+    pub fn take_over(&mut self, Index { next_sequence, segments, blocks }: Index) {
+        self.next_sequence = next_sequence;
+        for UsedSegment { number, first, used_blocks } in segments {
+            let segment = &mut self.segments[number];
+            (segment.state, segment.first, segment.used_blocks) = (Use::Full, first, used_blocks);
+            self.in_use.push_back(number);
+        }
+        let held = blocks.into_iter().map(|HeldBlock { block, version, segment, at }| {
+            (block, Entry { live: Some(Live { version: Version(version), segment, at }), pending: 0 })
+        });
+        self.index = held.collect();
     }
 
     /// Where a block of a segment lies in the log's file.

@@ -151,3 +151,49 @@ fn a_segment_whose_record_nobody_hears_of_is_not_used_again() {
     }
     assert!(state.reserve(1, &waker()).is_none());
 }
+
+#[test]
+fn a_successor_with_the_index_knows_what_its_predecessor_knew() {
+    let mut state = state();
+    for number in 0..5 {
+        append(&mut state, &[data(number), data(number + 1), data(100 - number)]);
+    }
+    let (segments, planned) = state.plan(4, false).unwrap();
+    state.trim(&segments, &planned);
+    append(&mut state, &[LogEntry::Nothing { first: 2, count: 2 }]);
+    append(&mut state, &[data(98)]);
+    let index = state.index().unwrap();
+    assert!(index.blocks.is_sorted_by_key(|held| held.block) && index.segments.len() > 1);
+    let mut successor = State::new(LOG_BYTES_MIN, 1 << 20, 1);
+    successor.take_over(index.clone());
+    assert_eq!(successor.index(), Some(index));
+    for block in 0..256 {
+        assert_eq!(live(&successor, block), live(&state, block), "block {block}");
+    }
+    // Its records are later ones, in a segment of their own.
+    successor.known.insert(&Loaded::alone(0, [0; 4]), 0);
+    let before = successor.segments_in_use();
+    append(&mut successor, &[data(4)]);
+    assert!(live(&successor, 4).unwrap().version > live(&state, 4).unwrap().version);
+    assert_eq!(successor.segments_in_use(), before + 1);
+    destage(&mut successor);
+    assert_eq!(successor.entries(), 0);
+}
+
+#[test]
+fn there_is_no_index_while_the_end_of_a_record_is_unknown() {
+    let mut state = state();
+    append(&mut state, &[data(9)]);
+    let (pending, failed) = (extent_of(1, 2), extent_of(2, 3));
+    assert_eq!(state.route(pending, false), Ok(Route::Log));
+    assert_eq!(state.index(), None, "a write that is to come");
+    state.give_up(pending);
+    assert!(state.index().is_some());
+    assert_eq!(state.route(failed, false), Ok(Route::Log));
+    let reservation = state.reserve(1, &waker()).unwrap();
+    assert_eq!(state.index(), None, "one that is under way");
+    state.fail(&reservation, &[data(2)]);
+    assert_eq!(state.index(), None, "one that may be found or not");
+    destage(&mut state);
+    assert!(state.index().is_some());
+}
