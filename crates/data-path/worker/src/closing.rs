@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use strongroom_datastore::file::chain::LowerFlushes;
@@ -24,7 +24,8 @@ use crate::destaging::destage;
 /// Memory for reading blocks whose tags must be settled.
 const POOL_BYTES: usize = 4 * CHUNK_BYTES;
 
-/// The polling interval until the tags are settled, for which there is no event.
+/// The polling interval for what has no event: until the tags are settled, and until the work
+/// begins.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The layer below the top, while it is not complete.
@@ -53,8 +54,14 @@ struct Shared {
 }
 
 impl Closing {
-    /// Begins on a lane. `told` is called when the layer is complete or cannot be completed.
-    pub fn begin(layer: ClosingLayer, lanes: &Lanes, told: Arc<Waker>) -> Result<Self, IoError> {
+    /// Begins on a lane after a delay. `told` is called when the layer is complete or cannot be
+    /// completed.
+    pub fn begin(
+        layer: ClosingLayer,
+        after: Duration,
+        lanes: &Lanes,
+        told: Arc<Waker>,
+    ) -> Result<Self, IoError> {
         let stop = AtomicBool::new(false);
         let shared = Arc::new(Shared { layer, stop, outcome: Mutex::new(Completion::UnderWay), told });
         let work = Arc::clone(&shared);
@@ -62,7 +69,7 @@ impl Closing {
         // Request this before the work begins, so that it cannot override a later request to end at
         // once.
         shared.layer.layer.end_destaging(End::Empty);
-        let job = lanes.run(move |ring: &Ring| work.run(ring));
+        let job = lanes.run(move |ring: &Ring| work.run(after, ring));
         let job = job.map_err(|_| IoError::Device(Errno(rustix::io::Errno::BUSY.raw_os_error())))?;
         Ok(Self { shared, job: Mutex::new(Some(job)) })
     }
@@ -132,8 +139,9 @@ pub struct ClosingEnd {
 }
 
 impl Shared {
-    fn run(&self, ring: &Ring) {
-        let outcome = match self.complete(ring) {
+    fn run(&self, after: Duration, ring: &Ring) {
+        let completed = self.delay(after, ring).and_then(|()| self.complete(ring));
+        let outcome = match completed {
             Ok(true) => Completion::Complete,
             Ok(false) => return,
             Err(error) => {
@@ -143,6 +151,18 @@ impl Shared {
         };
         *self.outcome.lock() = outcome;
         self.told.wake();
+    }
+
+    /// Waits, unless it is stopped.
+    fn delay(&self, after: Duration, ring: &Ring) -> Result<(), IoError> {
+        let until = Instant::now() + after;
+        while !self.stop.load(Ordering::SeqCst)
+            && let left = until.saturating_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            ring.wait(Some(left.min(LOOK_EVERY)))?;
+        }
+        Ok(())
     }
 
     /// Returns `false` if it was stopped before it was done.

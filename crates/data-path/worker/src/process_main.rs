@@ -10,6 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use strongroom_datastore::file::{Deks, End, OpenLayer};
@@ -169,11 +170,12 @@ impl Worker {
                     self.ciphers = Some(receive_keys(socket, keys)?);
                     socket.send(&Report::Keyed, &[])?;
                 }
-                Order::Serve { layer, lower, sessions } => {
+                Order::Serve { layer, lower, sessions, completes_after_ms } => {
                     let mut files = files.into_iter();
                     let layer = OpenLayer::from_files(layer, &lower, &mut files);
                     let layer = layer.ok_or_else(|| missing("all files of the layers"))?;
-                    self.serve(layer, sessions, files.collect())?;
+                    let completes_after = Duration::from_millis(completes_after_ms);
+                    self.serve(layer, sessions, files.collect(), completes_after)?;
                     points::worker_state(WorkerState::Serving);
                     socket.send(&Report::Serving, &[])?;
                 }
@@ -189,6 +191,12 @@ impl Worker {
                         Err(error) => Report::Failed { reason: error.to_string() },
                     };
                     socket.send(&report, &[])?;
+                }
+                Order::HoldDestaging(is_held) => {
+                    if let Some(served) = &self.serving {
+                        served.stack.hold_destaging(is_held);
+                    }
+                    socket.send(&Report::DestagingHeld, &[])?;
                 }
                 Order::Merge(order) => {
                     let report = match self.merge(order) {
@@ -218,12 +226,13 @@ impl Worker {
         layer: OpenLayer,
         sessions: Option<Value>,
         session_files: Vec<OwnedFd>,
+        completes_after: Duration,
     ) -> Result<(), WorkerError> {
         let mut stack = Stack::new(layer, self.take_ciphers()?)?;
         let lanes = &self.service.destage_lanes;
         let destaging = stack.destage(lanes)?;
         let told = Arc::clone(self.service.teller.waker());
-        let closing = stack.complete_lower(lanes, told).map_err(DestagingError::Open)?;
+        let closing = stack.complete_lower(completes_after, lanes, told).map_err(DestagingError::Open)?;
         self.service.teller.watch(stack.tags(), closing.as_ref().map(Closing::watch));
         let serving = self.service.serve(stack.disk(), sessions, session_files)?;
         self.service.teller.watch_merge(None);

@@ -8,6 +8,7 @@
 //! The part from crypt on is assembled in [`layers`](crate::layers).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use strongroom_datastore::file::chain::ChainDisk;
 use strongroom_datastore::file::tags::TagsDisk;
@@ -56,10 +57,15 @@ impl Stack {
         Ok(Self { layer, tags, chain, open, closing, merge, blocks: Arc::new(blocks) })
     }
 
-    /// Begins to complete the layer below the top, if it is not complete. `told` is called when
-    /// that is done.
-    pub fn complete_lower(&mut self, lanes: &Lanes, told: Arc<Waker>) -> Result<Option<Closing>, IoError> {
-        self.closing.take().map(|layer| Closing::begin(layer, lanes, told)).transpose()
+    /// Begins to complete the layer below the top after a delay, if it is not complete. `told` is
+    /// called when that is done.
+    pub fn complete_lower(
+        &mut self,
+        after: Duration,
+        lanes: &Lanes,
+        told: Arc<Waker>,
+    ) -> Result<Option<Closing>, IoError> {
+        self.closing.take().map(|layer| Closing::begin(layer, after, lanes, told)).transpose()
     }
 
     /// The stages for a merge, if the layers were opened for one.
@@ -85,6 +91,11 @@ impl Stack {
             log.handed_over = end.log_in_order;
             lower.set_log_index(end.log_index);
         }
+    }
+
+    /// Brings nothing from the log to the layer as long as the log has room.
+    pub fn hold_destaging(&self, is_held: bool) {
+        self.layer.hold_destaging(is_held);
     }
 
     /// The disk that a frontend serves.

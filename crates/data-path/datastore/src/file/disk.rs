@@ -399,6 +399,14 @@ impl FileDisk {
         }
     }
 
+    /// Brings nothing to the layer as long as the log has room: a change of the process that does
+    /// the I/O is at hand, and would wait for the end of a cycle.
+    pub fn hold_destaging(&self, is_held: bool) {
+        if let Some(log) = &self.shared.log {
+            log.hold_destaging(is_held);
+        }
+    }
+
     /// Bytes for records in the first-write log, and bytes that records use now.
     pub fn log_size_and_use(&self) -> Option<(u64, u64)> {
         self.shared.log.as_ref().map(|log| log.size_and_use())

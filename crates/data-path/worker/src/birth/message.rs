@@ -35,6 +35,11 @@ pub enum Order {
         lower: Vec<LayerFacts>,
         /// The sessions of a predecessor.
         sessions: Option<Value>,
+        /// Milliseconds until it begins to complete the layer below the top: meanwhile other
+        /// volumes of the same snapshot change over. A program that does not know this field begins
+        /// at once.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        completes_after_ms: u64,
     },
     /// Serve an empty disk in memory, for tests and benchmarks. Only workers of the same program
     /// know it.
@@ -50,6 +55,9 @@ pub enum Order {
     /// Merge the layer above the one that was opened to be merged into, beside the clients, or go
     /// on with that in another way. Known to workers of the same program alone.
     Merge(MergeOrder),
+    /// Bring nothing from the first-write log to the layer as long as the log has room, or do it
+    /// again. Known to workers of the same program alone.
+    HoldDestaging(bool),
     /// Drain, and hand over your sessions.
     Suspend,
     /// The same, with the indexes of logs. Known to workers of the same program alone.
@@ -73,6 +81,8 @@ pub enum Report {
     Serving,
     /// The guest knows the new size.
     Grown,
+    /// Destaging is held, or goes on.
+    DestagingHeld,
     /// The merge goes on as ordered. How far it comes is part of the condition.
     Merging,
     /// It has drained. Files: those of the layers, as with [`Order::Serve`], then those of the
@@ -87,7 +97,7 @@ pub enum Report {
         sessions: Option<Value>,
         /// How much of a layer was merged into the one below it, if a successor can go on from
         /// there.
-        #[serde(default, skip_serializing_if = "is_nothing")]
+        #[serde(default, skip_serializing_if = "is_zero")]
         merged_bytes: u64,
     },
     /// It ends.
@@ -106,8 +116,8 @@ pub enum Report {
 }
 
 /// What a former supervisor does not know is not told it while there is none.
-fn is_nothing(bytes: &u64) -> bool {
-    *bytes == 0
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What a worker must know before it is confined.

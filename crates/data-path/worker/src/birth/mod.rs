@@ -15,7 +15,9 @@
 //!                              <-  Serving
 //! Grow                         ->
 //!                              <-  Grown      the guest has been told
-//! Suspend                      ->
+//! HoldDestaging                ->
+//!                              <-  DestagingHeld
+//! Suspend, or HandOver         ->
 //!                              <-  Suspended  with the layers' files and those of the sessions, for a successor's Serve
 //! End                          ->
 //!                              <-  Ended

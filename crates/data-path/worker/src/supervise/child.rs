@@ -189,7 +189,12 @@ impl WorkerProcess {
 
     /// Makes it serve a layer and those below it, without earlier sessions.
     pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
-        let order = Order::Serve { layer: layer.facts, lower: layer.lower_facts(), sessions: None };
+        let order = Order::Serve {
+            layer: layer.facts,
+            lower: layer.lower_facts(),
+            sessions: None,
+            completes_after_ms: 0,
+        };
         self.can_merge = layer.lower.iter().any(takes_merge);
         self.order(&order, &layer.files())?;
         // From here on only the worker holds the locks.
@@ -204,8 +209,13 @@ impl WorkerProcess {
     }
 
     /// Makes it serve the volume that another worker [suspended](Self::suspend), with a new, empty
-    /// top if there is one.
-    pub fn take_over(&mut self, suspended: &Handover, top: Option<&OpenLayer>) -> Result<(), ChildError> {
+    /// top if there is one. It begins to complete the layer below that after a delay.
+    pub fn take_over(
+        &mut self,
+        suspended: &Handover,
+        top: Option<&OpenLayer>,
+        completes_after: Duration,
+    ) -> Result<(), ChildError> {
         let known: Result<Vec<OpenLayer>, Errno>;
         let mut layers: Vec<&OpenLayer> = top.into_iter().chain([&suspended.layer]).collect();
         if !self.is_of_this_program() {
@@ -214,7 +224,12 @@ impl WorkerProcess {
         }
         let mut facts = layers.iter().flat_map(|layer| [vec![layer.facts], layer.lower_facts()].concat());
         let Some(layer) = facts.next() else { return Ok(()) };
-        let order = Order::Serve { layer, lower: facts.collect(), sessions: suspended.sessions.clone() };
+        let order = Order::Serve {
+            layer,
+            lower: facts.collect(),
+            sessions: suspended.sessions.clone(),
+            completes_after_ms: completes_after.as_millis() as u64,
+        };
         self.can_merge = suspended.layer.lower.iter().any(takes_merge);
         let files = layers.iter().flat_map(|layer| layer.files());
         let files: Vec<_> = files.chain(suspended.session_files.iter().map(AsFd::as_fd)).collect();
@@ -236,6 +251,16 @@ impl WorkerProcess {
     pub fn merge(&mut self, order: MergeOrder) -> Result<(), ChildError> {
         self.order(&Order::Merge(order), &[])?;
         self.expect(Report::Merging, ANSWERS_WITHIN)
+    }
+
+    /// Has it bring nothing from the first-write log to the layer as long as the log has room, or
+    /// do it again.
+    pub fn hold_destaging(&mut self, is_held: bool) -> Result<(), ChildError> {
+        if !self.is_of_this_program() {
+            return Ok(());
+        }
+        self.order(&Order::HoldDestaging(is_held), &[])?;
+        self.expect(Report::DestagingHeld, ANSWERS_WITHIN)
     }
 
     /// Makes it drain within `deadline`, and hand over its layers and sessions.

@@ -28,6 +28,15 @@ impl Suspended {
     }
 }
 
+/// Sessions that a successor serves.
+#[derive(Debug)]
+pub(super) struct Resumed {
+    /// How long clients waited.
+    pub stall: Duration,
+    /// The worker before, for [`Supervisor::end_former`].
+    pub former: Option<WorkerProcess>,
+}
+
 /// The reasons why sessions are not suspended.
 #[derive(Debug)]
 pub(super) enum NotSuspended {
@@ -71,15 +80,16 @@ impl Supervisor {
         }
     }
 
-    /// Makes a successor serve the sessions, with a new top if there is one. Returns how long
-    /// clients waited.
+    /// Makes a successor serve the sessions, with a new top if there is one; it begins to complete
+    /// the layer below that after a delay.
     pub(super) fn resume(
         &mut self,
         suspended: Suspended,
         mut successor: WorkerProcess,
         top: Option<&OpenLayer>,
-    ) -> Result<Duration, NotResumed> {
-        match successor.take_over(&suspended.handover, top) {
+        completes_after: Duration,
+    ) -> Result<Resumed, NotResumed> {
+        match successor.take_over(&suspended.handover, top, completes_after) {
             Ok(()) => {
                 let stall = suspended.at.elapsed();
                 // Clients no longer write to the former top, so its snapshot can be read beside the
@@ -92,8 +102,7 @@ impl Supervisor {
                 }
                 // Its open files of the layer would hold the lock.
                 drop(suspended);
-                self.replace(successor);
-                Ok(stall)
+                Ok(Resumed { stall, former: self.replace(successor) })
             }
             // It ends by itself.
             Err(ChildError::Refused(reason)) => {
@@ -109,11 +118,14 @@ impl Supervisor {
     /// Makes another worker of the old program resume the sessions.
     pub(super) fn take_back(&mut self, suspended: Suspended) {
         let taken = self.successor_of(&self.exposure.workers).and_then(|mut worker| {
-            worker.take_over(&suspended.handover, None)?;
+            worker.take_over(&suspended.handover, None, Duration::ZERO)?;
             Ok(worker)
         });
         match taken {
-            Ok(worker) => self.replace(worker),
+            Ok(worker) => {
+                let former = self.replace(worker);
+                self.end_former(former);
+            }
             Err(error) => {
                 tracing::error!("the sessions are lost, and clients connect again: {error}");
                 self.phase = Phase::Down(Outage::new(suspended.at));
@@ -132,13 +144,20 @@ impl Supervisor {
         Ok(successor)
     }
 
-    /// Makes this worker the one that serves, and drops the former one, which has nothing left to
-    /// do.
-    fn replace(&mut self, worker: WorkerProcess) {
+    /// Makes this worker the one that serves. Returns the former one, which has nothing left to do.
+    fn replace(&mut self, worker: WorkerProcess) -> Option<WorkerProcess> {
         self.crashes.serving();
         self.herald.begins_anew();
-        if let Phase::Serving(old) = std::mem::replace(&mut self.phase, Phase::Serving(worker))
-            && let Err(error) = old.end(drain_deadline(&self.exposure))
+        match std::mem::replace(&mut self.phase, Phase::Serving(worker)) {
+            Phase::Serving(former) => Some(former),
+            Phase::Down(_) => None,
+        }
+    }
+
+    /// Ends a worker that has handed over.
+    pub(super) fn end_former(&self, former: Option<WorkerProcess>) {
+        if let Some(former) = former
+            && let Err(error) = former.end(drain_deadline(&self.exposure))
         {
             tracing::warn!("the worker before did not end in order: {error}");
         }

@@ -29,11 +29,15 @@ use strongroom_datastore::file::{Access, DatastoreError, Descriptor, NewSnapshot
 use strongroom_types::{LayerId, SnapshotId, SnapshotName};
 
 use super::child::WorkerProcess;
-use super::hand_over::{NotResumed, NotSuspended, Suspended};
+use super::hand_over::{NotResumed, NotSuspended, Resumed, Suspended};
 use super::restart::Outage;
 use super::{Phase, Supervisor, microseconds, refuse, start_worker};
 use crate::condition::Completion;
 use crate::control::{Answer, FREEZE_LEASE_MAX};
+
+/// How long the layer below a new top is left alone after the change: meanwhile the other volumes
+/// of the snapshot change over, whose clients wait.
+const COMPLETES_AFTER: Duration = Duration::from_millis(100);
 
 /// How long a snapshot stays prepared without a freeze.
 const PREPARED_FOR: Duration = Duration::from_secs(60);
@@ -45,8 +49,9 @@ pub(super) enum PendingSnapshot {
     Prepared { snapshot: NewSnapshot, top: Box<NewTop>, until: Instant },
     /// No worker serves.
     Frozen { snapshot: NewSnapshot, top: Box<NewTop>, suspended: Box<Suspended>, until: Instant },
-    /// The new worker serves, and completes the layer that was the top.
-    Closing { snapshot: NewSnapshot, stall: Duration },
+    /// The new worker serves, and completes the layer that was the top. The former one is ended
+    /// afterwards, when no client of another volume waits.
+    Closing { snapshot: NewSnapshot, stall: Duration, former: Box<Option<WorkerProcess>> },
 }
 
 /// A new top, and the worker that will serve it.
@@ -79,7 +84,7 @@ impl Supervisor {
     pub(super) fn snapshot(&mut self, snapshot: NewSnapshot, least_generation: u64) -> Option<Answer> {
         let made = self.prepare(&snapshot, least_generation).and_then(|top| {
             let suspended = self.freeze()?;
-            self.change_over_for(snapshot, top, suspended)
+            self.change_over_for(snapshot, top, suspended, Duration::ZERO)
         });
         made.err().map(Answer::from)
     }
@@ -131,7 +136,7 @@ impl Supervisor {
                 return Some(Refusal { code: "not_frozen", message: reason }.into());
             }
         };
-        self.change_over_for(snapshot, *top, *suspended).err().map(Answer::from)
+        self.change_over_for(snapshot, *top, *suspended, COMPLETES_AFTER).err().map(Answer::from)
     }
 
     /// Abandons a prepared snapshot, and serves clients again.
@@ -201,9 +206,17 @@ impl Supervisor {
 
     /// Durably names a new top, and starts a worker for it.
     pub(super) fn prepare_top(&mut self) -> Result<NewTop, Refusal> {
-        if matches!(self.phase, Phase::Down(_)) {
+        let Phase::Serving(worker) = &mut self.phase else {
             return Err(Refusal::because("no worker serves now; one is being started".to_owned()));
+        };
+        // A cycle that is under way ends while the successor starts.
+        if let Err(error) = worker.hold_destaging(true) {
+            tracing::warn!("clients may wait longer for the change: {error}");
         }
+        self.new_top().inspect_err(|_| self.release_destaging())
+    }
+
+    fn new_top(&mut self) -> Result<NewTop, Refusal> {
         let started = start_worker(&self.exposure, self.page.as_deref(), &self.exposure.workers);
         let mut successor =
             started.map_err(|error| Refusal::because(format!("the new worker does not start: {error}")))?;
@@ -252,18 +265,24 @@ impl Supervisor {
         snapshot: NewSnapshot,
         top: NewTop,
         suspended: Suspended,
+        completes_after: Duration,
     ) -> Result<(), Refusal> {
-        let stall = self.change_over(top, suspended)?;
+        let Resumed { stall, former } = self.change_over(top, suspended, completes_after)?;
         tracing::info!("snapshot {}: clients waited for {stall:?}", snapshot.name);
-        self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall });
+        self.snapshot = Some(PendingSnapshot::Closing { snapshot, stall, former: Box::new(former) });
         Ok(())
     }
 
-    /// Has the other worker go on with the new top. Returns for how long clients waited.
-    pub(super) fn change_over(&mut self, top: NewTop, suspended: Suspended) -> Result<Duration, Refusal> {
+    /// Has the other worker go on with the new top, and complete the layer below it after a delay.
+    pub(super) fn change_over(
+        &mut self,
+        top: NewTop,
+        suspended: Suspended,
+        completes_after: Duration,
+    ) -> Result<Resumed, Refusal> {
         let NewTop { successor, top } = top;
-        match self.resume(suspended, successor, Some(&top)) {
-            Ok(stall) => Ok(stall),
+        match self.resume(suspended, successor, Some(&top), completes_after) {
+            Ok(resumed) => Ok(resumed),
             Err(NotResumed::Refused { suspended, reason }) => {
                 drop(top);
                 self.put_back(Some(*suspended));
@@ -301,9 +320,19 @@ impl Supervisor {
         }
     }
 
+    /// Lets the worker bring first writes to the layer again.
+    fn release_destaging(&mut self) {
+        if let Phase::Serving(worker) = &mut self.phase
+            && let Err(error) = worker.hold_destaging(false)
+        {
+            tracing::warn!("the first-write log is emptied only when it is full: {error}");
+        }
+    }
+
     /// Removes the new top, to which nothing was written. If that fails, the volume is reopened as
     /// its descriptor describes it.
     fn withdraw(&mut self) {
+        self.release_destaging();
         let withdrawn = match self.exposure.kek.now() {
             Ok(kek) => self.exposure.head.withdraw_layer(kek.protection()).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
@@ -333,7 +362,9 @@ impl Supervisor {
             Some(Completion::UnderWay) | None => return,
         };
         // A layer that a dead supervisor left behind belongs to no snapshot.
-        let Some(PendingSnapshot::Closing { snapshot, stall }) = self.snapshot.take() else { return };
+        let Some(PendingSnapshot::Closing { snapshot, stall, former }) = self.snapshot.take() else {
+            return;
+        };
         let answer = outcome.map_or_else(Answer::from, |()| Answer::Snapshotted {
             snapshot: snapshot.id,
             generation: self.exposure.head.descriptor().generation,
@@ -342,6 +373,7 @@ impl Supervisor {
         if let Some(control) = &mut self.control {
             control.answer_late(answer);
         }
+        self.end_former(*former);
     }
 
     /// Records that the layer below the top is complete; `None` as long as the key is not

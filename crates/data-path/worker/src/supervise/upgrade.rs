@@ -3,7 +3,9 @@
 //! Whatever fails, clients are served, by the new worker or by one of the old program
 //! ([`hand_over`](super::hand_over)).
 
-use super::hand_over::{NotResumed, NotSuspended};
+use std::time::Duration;
+
+use super::hand_over::{NotResumed, NotSuspended, Resumed};
 use super::{Supervisor, microseconds};
 use crate::control::Answer;
 
@@ -33,8 +35,9 @@ impl Supervisor {
                 return refused(format!("the old worker did not hand over and is replaced: {error}"));
             }
         };
-        match self.resume(suspended, successor, None) {
-            Ok(stall) => {
+        match self.resume(suspended, successor, None, Duration::ZERO) {
+            Ok(Resumed { stall, former }) => {
+                self.end_former(former);
                 tracing::info!(
                     "upgraded: worker {worker_pid} (version {program}) serves after a pause of {stall:?}"
                 );

@@ -85,7 +85,7 @@ fn a_worker() {
             }
             Order::Merge(_) => Report::Merging,
             Order::End => return socket.send(&Report::Ended { failure: None }, &[]).unwrap(),
-            Order::HandOver => unreachable!("a worker of this program"),
+            Order::HandOver | Order::HoldDestaging(_) => unreachable!("a worker of this program"),
             Order::Keys(Keys::Unencrypted) | Order::ServeMemory { .. } => {
                 unreachable!("a volume that is encrypted")
             }

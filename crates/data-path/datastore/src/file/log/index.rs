@@ -3,15 +3,15 @@
 //!
 //! ```text
 //! memfd, of little-endian numbers of 8 bytes:
-//!   magic; log (16 bytes); generation and tail of its superblock; next sequence number;
+//!   magic; the log's superblock, as on the disk (4096 bytes); next sequence number;
 //!   count of segments in use, oldest first: number, first sequence number, blocks that are used;
 //!   count of blocks, ascending: block, version, segment << 32 | block of the segment + 1, or 0 there
 //!       if the block is "nothing here"
 //! ```
 //!
-//! It never reaches a disk. It comes from a process that may have been taken over by its guest, so
-//! it is checked against the log's superblock and the limits of the log and the volume. If it does
-//! not fit, the log is read.
+//! It never reaches a disk. It comes from a process that may have been taken over by its guest, and
+//! that could have written anything to the log, so it is only checked against the limits of the log
+//! and the volume. If it does not fit, the log is read.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,12 +22,13 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use strongroom_types::{BLOCK_BYTES, VolumeSize};
 
-use super::format::{LOG_BYTES_MAX, SEGMENTS, Superblock};
+use super::format::{BLOCK, LOG_BYTES_MAX, SEGMENTS, Superblock};
 use super::state::{HeldBlock, UsedSegment};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"STRLOGIX");
 const WORD: usize = 8;
-const HEADER_WORDS: usize = 7;
+const SUPERBLOCK_WORDS: usize = BLOCK / WORD;
+const HEADER_WORDS: usize = 3 + SUPERBLOCK_WORDS;
 const SEGMENT_WORDS: usize = 3;
 const BLOCK_WORDS: usize = 3;
 
@@ -35,11 +36,12 @@ const BLOCK_WORDS: usize = 3;
 /// index could be longer than its log; then the log is read instead.
 const BLOCKS_MAX: usize = 2 * (LOG_BYTES_MAX / BLOCK_BYTES) as usize;
 
-const BYTES_MAX: usize = WORD * (HEADER_WORDS + 2 + SEGMENTS * SEGMENT_WORDS + BLOCKS_MAX * BLOCK_WORDS);
+const BYTES_MAX: usize = WORD * (HEADER_WORDS + 1 + SEGMENTS * SEGMENT_WORDS + BLOCKS_MAX * BLOCK_WORDS);
 
 /// The blocks that a log holds, and the segments that hold them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Index {
+    pub superblock: Superblock,
     pub next_sequence: u64,
     /// The segments in use, oldest first.
     pub segments: Vec<UsedSegment>,
@@ -48,16 +50,18 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Writes the index of the log that has this superblock to a file in memory. `None` if it is
-    /// too long.
-    pub fn to_file(&self, superblock: &Superblock) -> Result<Option<OwnedFd>, Errno> {
+    /// Writes it to a file in memory. `None` if it is too long.
+    pub fn to_file(&self) -> Result<Option<OwnedFd>, Errno> {
         if self.blocks.len() > BLOCKS_MAX {
             return Ok(None);
         }
-        let mut words = Vec::with_capacity(BYTES_MAX.min(4096));
+        let mut superblock = [0; BLOCK];
+        self.superblock.encode(&mut superblock);
+        let mut words =
+            Vec::with_capacity(WORD * (HEADER_WORDS + BLOCK_WORDS * (self.blocks.len() + SEGMENTS)));
+        words.extend_from_slice(&MAGIC.to_le_bytes());
+        words.extend_from_slice(&superblock);
         let mut put = |word: u64| words.extend_from_slice(&word.to_le_bytes());
-        put(MAGIC);
-        identity(superblock).into_iter().for_each(&mut put);
         put(self.next_sequence);
         put(self.segments.len() as u64);
         for UsedSegment { number, first, used_blocks } in &self.segments {
@@ -73,29 +77,20 @@ impl Index {
         Ok(Some(file.into()))
     }
 
-    /// Reads the index of the log that has this superblock, of segments of so many blocks. `None`
-    /// if it is another log's, or contradicts the limits.
-    pub fn of_file(
-        file: &OwnedFd,
-        superblock: &Superblock,
-        segment_blocks: u32,
-        size: VolumeSize,
-    ) -> Option<Self> {
+    /// Reads the index of a log of segments of so many blocks. `None` if it contradicts the limits.
+    pub fn of_file(file: &OwnedFd, segment_blocks: u32, size: VolumeSize) -> Option<Self> {
         let bytes = read(file)?;
+        let superblock = Superblock::decode(bytes.get(WORD..WORD + BLOCK)?)?;
         let (words, rest) = bytes.as_chunks::<WORD>();
-        if !rest.is_empty() {
+        if !rest.is_empty() || superblock.next.is_some() {
             return None;
         }
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let mut next = || words.next();
-        if next()? != MAGIC {
+        if words.next()? != MAGIC {
             return None;
         }
-        for expected in identity(superblock) {
-            if next()? != expected {
-                return None;
-            }
-        }
+        let mut words = words.skip(SUPERBLOCK_WORDS);
+        let mut next = || words.next();
         let next_sequence = next()?;
         let mut segments: Vec<UsedSegment> = Vec::new();
         for _ in 0..next().filter(|count| *count <= SEGMENTS as u64)? {
@@ -123,14 +118,8 @@ impl Index {
             }
             blocks.push(HeldBlock { block, version, segment, at });
         }
-        next().is_none().then_some(Self { next_sequence, segments, blocks })
+        next().is_none().then_some(Self { superblock, next_sequence, segments, blocks })
     }
-}
-
-/// The log, and its state on the disk for which an index is valid.
-fn identity(superblock: &Superblock) -> [u64; 4] {
-    let ([one, other], _) = superblock.log.as_chunks::<WORD>() else { return [0; 4] };
-    [u64::from_le_bytes(*one), u64::from_le_bytes(*other), superblock.generation, superblock.tail]
 }
 
 /// The content of a file in memory that is not longer than an index can be.
@@ -154,13 +143,16 @@ mod tests {
         VolumeSize::new(1 << 20).unwrap()
     }
 
-    fn superblock() -> Superblock {
-        Superblock { layer: LayerId::random(), log: [7; 16], generation: 3, tail: 9, next: None }
-    }
-
     fn index() -> Index {
         let held = |block, version, segment, at| HeldBlock { block, version, segment, at };
         Index {
+            superblock: Superblock {
+                layer: LayerId::random(),
+                log: [7; 16],
+                generation: 3,
+                tail: 9,
+                next: None,
+            },
             next_sequence: 14,
             segments: vec![
                 UsedSegment { number: 15, first: 9, used_blocks: 8 },
@@ -178,47 +170,43 @@ mod tests {
         read(file).unwrap().as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
     }
 
-    fn read_back(words: &[u64], superblock: &Superblock) -> Option<Index> {
+    fn read_back(words: &[u64]) -> Option<Index> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
-        Index::of_file(&file.into(), superblock, SEGMENT_BLOCKS, size())
+        Index::of_file(&file.into(), SEGMENT_BLOCKS, size())
     }
 
     #[test]
-    fn an_index_is_read_as_it_was_written_and_only_for_its_log() {
-        let superblock = superblock();
-        let file = index().to_file(&superblock).unwrap().unwrap();
-        assert_eq!(Index::of_file(&file, &superblock, SEGMENT_BLOCKS, size()), Some(index()));
-        for other in [
-            Superblock { log: [8; 16], ..superblock.clone() },
-            Superblock { generation: 4, ..superblock.clone() },
-            Superblock { tail: 10, ..superblock.clone() },
-        ] {
-            assert_eq!(Index::of_file(&file, &other, SEGMENT_BLOCKS, size()), None, "{other:?}");
-        }
+    fn an_index_is_read_as_it_was_written_and_only_for_its_volume() {
+        let index = index();
+        let file = index.to_file().unwrap().unwrap();
+        assert_eq!(Index::of_file(&file, SEGMENT_BLOCKS, size()).as_ref(), Some(&index));
         let small = VolumeSize::new(255 * BLOCK_BYTES).unwrap();
-        assert_eq!(Index::of_file(&file, &superblock, SEGMENT_BLOCKS, small), None);
-        assert_eq!(Index::of_file(&file, &superblock, SEGMENT_BLOCKS - 1, size()), None);
+        assert_eq!(Index::of_file(&file, SEGMENT_BLOCKS, small), None);
+        assert_eq!(Index::of_file(&file, SEGMENT_BLOCKS - 1, size()), None);
+        let closed = Superblock { next: Some(14), ..index.superblock.clone() };
+        let file = Index { superblock: closed, ..index }.to_file().unwrap().unwrap();
+        assert_eq!(Index::of_file(&file, SEGMENT_BLOCKS, size()), None, "of a log that was closed empty");
     }
 
     #[test]
     fn an_index_that_a_hostile_process_wrote_leads_nowhere_outside_the_log() {
-        let superblock = superblock();
-        let whole = words(&index().to_file(&superblock).unwrap().unwrap());
-        assert_eq!(read_back(&whole, &superblock), Some(index()));
+        let index = index();
+        let whole = words(&index.to_file().unwrap().unwrap());
+        assert_eq!(read_back(&whole), Some(index));
         for length in 0..whole.len() {
-            assert_eq!(read_back(&whole[..length], &superblock), None, "{length} words");
+            assert_eq!(read_back(&whole[..length]), None, "{length} words");
         }
-        assert_eq!(read_back(&[&whole[..], &[0]].concat(), &superblock), None, "a word too many");
+        assert_eq!(read_back(&[&whole[..], &[0]].concat()), None, "a word too many");
         for at in 0..whole.len() {
-            let values = [0, 1, 8, 9, 1 << 31, 1 << 32, 16 << 32, u64::MAX, whole[at] + 1, whole[at] << 1];
+            let values = [0, 1, 8, 9, 1 << 31, 1 << 32, 16 << 32, u64::MAX, whole[at] ^ 1, whole[at] << 1];
             for value in values.into_iter().filter(|value| *value != whole[at]) {
                 let mut changed = whole.clone();
                 changed[at] = value;
                 // What is taken leads to blocks of segments in use, and of the volume.
-                let Some(taken) = read_back(&changed, &superblock) else { continue };
-                assert!(at > HEADER_WORDS - 3, "word {at} with {value} is taken");
+                let Some(taken) = read_back(&changed) else { continue };
+                assert!(at > SUPERBLOCK_WORDS, "word {at} with {value} is taken");
                 assert!(taken.segments.iter().all(|one| one.first >= 9 && one.used_blocks <= SEGMENT_BLOCKS));
                 for held in &taken.blocks {
                     let segment = taken.segments.iter().find(|one| one.number == held.segment).unwrap();

@@ -129,16 +129,23 @@ impl Log {
         size: VolumeSize,
         read_only: bool,
     ) -> Result<Self, LogError> {
+        let new_state = |superblock: &Superblock| {
+            State::new(facts.bytes, size.bytes(), superblock.next.unwrap_or(superblock.tail))
+        };
+        let segment_blocks = State::segment_blocks_of(facts.bytes);
+        let index = index.filter(|_| facts.handed_over || read_only);
+        if let Some(index) = index.and_then(|index| Index::of_file(&index, segment_blocks, size)) {
+            let superblock = index.superblock.clone();
+            let mut state = new_state(&superblock);
+            state.take_over(index);
+            return Ok(Self::of(file, facts, superblock, state));
+        }
         let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
         let mut superblock = read_superblock(&*file, &pool, None)?;
-        let mut state = State::new(facts.bytes, size.bytes(), superblock.next.unwrap_or(superblock.tail));
+        let mut state = new_state(&superblock);
         match superblock.next {
             None => {
-                let blocks = state.segment_blocks();
-                match index.and_then(|index| Index::of_file(&index, &superblock, blocks, size)) {
-                    Some(index) => state.take_over(index),
-                    None => recover(&*file, &superblock, &mut state, size, &pool)?,
-                }
+                recover(&*file, &superblock, &mut state, size, &pool)?;
                 if !read_only && !facts.handed_over {
                     rewrite(&*file, &state, &pool)?;
                     write_superblock(&*file, &superblock, &pool)?;
@@ -155,7 +162,11 @@ impl Log {
                 write_superblock(&*file, &superblock, &pool)?;
             }
         }
-        Ok(Self {
+        Ok(Self::of(file, facts, superblock, state))
+    }
+
+    fn of(file: Arc<dyn StoredFile>, facts: LogFacts, superblock: Superblock, state: State) -> Self {
+        Self {
             file,
             epochs: Epochs::default(),
             // A predecessor's last records may be found although they are not durable.
@@ -166,23 +177,26 @@ impl Log {
             entries: Padded::new(AtomicUsize::new(state.entries())),
             state: Mutex::new(state),
             superblock: Mutex::new(superblock),
-        })
+        }
     }
 
     /// Its index, for a successor, when nothing is under way. `None` if the successor must read the
     /// log, because the end of a record is unknown or there is no memory.
     pub(super) fn index(&self) -> Option<OwnedFd> {
         let superblock = self.superblock.lock();
-        let index = self.state.lock().index().filter(|_| superblock.next.is_none())?;
-        index.to_file(&superblock).ok()?
+        if superblock.next.is_some() {
+            return None;
+        }
+        self.state.lock().index(&superblock)?.to_file().ok()?
     }
 
     /// The index of a log to which nothing was written.
     pub(super) fn index_of_new(file: &dyn StoredFile) -> Option<OwnedFd> {
         let pool = BufferPool::new(CHUNK_BYTES).ok()?;
-        let superblock = read_superblock(file, &pool, None).ok()?;
-        let index = Index { next_sequence: superblock.tail, segments: Vec::new(), blocks: Vec::new() };
-        index.to_file(&superblock).ok()?
+        let superblock = read_superblock(file, &pool, None).ok().filter(|found| found.next.is_none())?;
+        let next_sequence = superblock.tail;
+        let index = Index { superblock, next_sequence, segments: Vec::new(), blocks: Vec::new() };
+        index.to_file().ok()?
     }
 
     /// Bytes of blocks that the log of a layer holds. The log may be in use.
@@ -335,6 +349,15 @@ impl Log {
         let mut state = self.state.lock();
         state.is_destager_expected = is_expected;
         state.wake_waiting();
+    }
+
+    /// Lets no cycle begin as long as there is room, or lets them begin again.
+    pub(super) fn hold_destaging(&self, is_held: bool) {
+        let mut state = self.state.lock();
+        state.is_held = is_held;
+        if let Some(destager) = &state.destager {
+            destager.wake();
+        }
     }
 
     /// Asks destaging to end.

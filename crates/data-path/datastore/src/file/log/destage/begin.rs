@@ -64,6 +64,9 @@ impl Destager {
         let now = Instant::now();
         let mut state = self.log.state.lock();
         state.is_watched = true;
+        if !is_ending && !state.allows_a_cycle() {
+            return None;
+        }
         if !is_ending
             && !state.is_attempt_wanted
             && let Some(retry_at) = self.retry_at.filter(|at| *at > now)

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use strongroom_io::{IoError, Waker};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
-use super::format::{ENTRIES_MAX, SEGMENTS, SEGMENTS_START};
+use super::format::{ENTRIES_MAX, SEGMENTS, SEGMENTS_START, Superblock};
 use super::index::Index;
 use super::known::Known;
 
@@ -147,6 +147,8 @@ pub(super) struct State {
     pub is_destager_expected: bool,
     /// How destaging should end, if it was asked to.
     pub ending: Option<End>,
+    /// Whether no cycle begins as long as there is room.
+    pub is_held: bool,
     /// Whether the destager has set a timer. Otherwise the first record wakes it.
     pub is_watched: bool,
     /// Whether the log is closed: nothing more is appended.
@@ -169,7 +171,7 @@ impl State {
             index: BTreeMap::new(),
             segments: std::array::from_fn(segment),
             in_use: VecDeque::with_capacity(SEGMENTS),
-            segment_blocks: (bytes / SEGMENTS as u64 / BLOCK_BYTES) as u32,
+            segment_blocks: Self::segment_blocks_of(bytes),
             next_sequence,
             known: Known::new(size_bytes),
             waiting: Vec::new(),
@@ -180,25 +182,24 @@ impl State {
             destager: None,
             is_destager_expected: false,
             ending: None,
+            is_held: false,
             is_watched: false,
             is_closed: false,
             records: 0,
         }
     }
 
-    /// What a successor must know. `None` if that cannot be said, because the end of a record is
-    /// unknown.
-    pub fn index(&self) -> Option<Index> {
-        let is_known = |segment: &Segment| {
-            segment.state != Use::Lost && segment.records_under_way == 0 && segment.doomed.is_empty()
-        };
-        if !self.segments.iter().all(is_known) {
+    /// What a successor must know of the log that has this superblock. `None` if that cannot be
+    /// said, because the end of a record is unknown.
+    pub fn index(&self, superblock: &Superblock) -> Option<Index> {
+        if self.segments.iter().any(|segment| segment.records_under_way > 0) {
             return None;
         }
         let used = |number: &usize| {
             let Segment { first, used_blocks, .. } = self.segments[*number];
             UsedSegment { number: *number, first, used_blocks }
         };
+        // A block of a record that failed, or whose completion will never arrive, is pending.
         let held = |(block, entry): (&u64, &Entry)| match entry {
             Entry { live: Some(Live { version: Version(version), segment, at }), pending: 0 } => {
                 Some(HeldBlock { block: *block, version: *version, segment: *segment, at: *at })
@@ -206,6 +207,7 @@ impl State {
             _ => None,
         };
         Some(Index {
+            superblock: superblock.clone(),
             next_sequence: self.next_sequence,
             segments: self.in_use.iter().map(used).collect(),
             blocks: self.index.iter().map(held).collect::<Option<_>>()?,
@@ -213,7 +215,7 @@ impl State {
     }
 
     /// Takes over what a predecessor knew of a log that it had opened.
-    pub fn take_over(&mut self, Index { next_sequence, segments, blocks }: Index) {
+    pub fn take_over(&mut self, Index { superblock: _, next_sequence, segments, blocks }: Index) {
         self.next_sequence = next_sequence;
         for UsedSegment { number, first, used_blocks } in segments {
             let segment = &mut self.segments[number];
@@ -229,6 +231,11 @@ impl State {
     /// Where a block of a segment lies in the log's file.
     pub fn offset(&self, segment: usize, at: u32) -> u64 {
         SEGMENTS_START + (segment as u64 * u64::from(self.segment_blocks) + u64::from(at)) * BLOCK_BYTES
+    }
+
+    /// Blocks of each segment of a log with so many bytes for records.
+    pub fn segment_blocks_of(bytes: u64) -> u32 {
+        (bytes / SEGMENTS as u64 / BLOCK_BYTES) as u32
     }
 
     pub fn segment_blocks(&self) -> u32 {
@@ -268,6 +275,11 @@ impl State {
 
     pub fn next_sequence(&self) -> u64 {
         self.next_sequence
+    }
+
+    /// Whether a cycle may begin.
+    pub fn allows_a_cycle(&self) -> bool {
+        !self.is_held || !self.waiting.is_empty() || self.is_attempt_wanted
     }
 
     /// Wakes all threads that wait for room.
