@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -140,9 +142,9 @@ fn free_address() -> String {
     const PORTS: RangeInclusive<u16> = 10_000..=32_000;
     static USED: AtomicUsize = AtomicUsize::new(0);
     // Test programs that run at once begin at ports of their own.
-    let first = process::id() as usize * 128;
+    let first = std::process::id() as usize * 128;
     let mut ports = (0..PORTS.len()).map(|_| {
-        let port = (first + USED.fetch_add(1, Relaxed)) % PORTS.len();
+        let port = (first + USED.fetch_add(1, Ordering::Relaxed)) % PORTS.len();
         format!("127.0.0.1:{}", usize::from(*PORTS.start()) + port)
     });
     ports.find(|address| TcpListener::bind(address).is_ok()).expect("there is a free port")

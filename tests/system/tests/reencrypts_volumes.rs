@@ -187,6 +187,7 @@ fn a_volume_is_rekeyed_with_its_snapshots_though_the_job_is_killed() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_volume_with_tags_is_rekeyed_with_its_snapshots_though_the_job_is_killed() {
     rekeyed_though_killed(&["--integrity"]);
 }
@@ -347,6 +348,7 @@ fn an_exposed_volume_is_rekeyed_while_it_is_used_and_the_job_is_killed() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn an_exposed_volume_with_tags_is_rekeyed_while_it_is_used_and_the_job_is_killed() {
     rekeyed_while_it_is_used(&["--integrity"]);
 }

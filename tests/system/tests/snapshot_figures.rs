@@ -79,6 +79,7 @@ fn lines(path: &Path) -> Vec<Value> {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn guests_write_on_over_snapshots_of_one_instant() {
     let scratch = Scratch::new();
     let found = measure(&scratch, &config(&scratch), Part::Gap);
@@ -111,6 +112,7 @@ fn making_a_snapshot_is_timed_beside_images() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn chains_are_read_and_written_and_merged_beside_others() {
     let scratch = Scratch::new();
     let config = config(&scratch);

@@ -66,6 +66,7 @@ fn space_adds_up(serving: &Serving<'_>, scratch: &Scratch, vms: &[&str]) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn linked_clones_of_a_template_go_their_own_ways() {
     let scratch = Scratch::new();
     let serving = with_vm(&scratch, "golden", "--integrity");
@@ -252,6 +253,7 @@ fn tasks_are_open(serving: &Serving<'_>) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn a_copy_of_a_vm_that_runs_leaves_no_snapshot_whoever_is_killed() {
     let scratch = Scratch::new();
     let serving = with_vm(&scratch, "web1", "--machine pc");

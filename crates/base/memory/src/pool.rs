@@ -75,8 +75,18 @@ impl BufferPool {
         if chunks_max == 0 {
             return Err(PoolError::TooSmall(capacity_bytes));
         }
-        let chunks = Chunks { chunks: Vec::with_capacity(chunks_max), chunks_max, free_blocks: 0 };
-        Ok(Self { shared: Rc::new(RefCell::new(chunks)) })
+        Ok(Self::of(chunks_max, Pages::Huge))
+    }
+
+    /// A pool of one chunk for a few reads or writes, as when a file is opened. It has no huge
+    /// page: to clear one takes longer than they do.
+    pub fn brief() -> Self {
+        Self::of(1, Pages::Small)
+    }
+
+    fn of(chunks_max: usize, pages: Pages) -> Self {
+        let chunks = Chunks { chunks: Vec::with_capacity(chunks_max), chunks_max, free_blocks: 0, pages };
+        Self { shared: Rc::new(RefCell::new(chunks)) }
     }
 
     /// Takes a buffer of `length` bytes (1 to [`MAX_BUFFER_BYTES`]) that starts on a 4096-byte
@@ -121,6 +131,16 @@ struct Chunks {
     chunks: Vec<Chunk>,
     chunks_max: usize,
     free_blocks: usize,
+    pages: Pages,
+}
+
+/// The pages that a chunk's memory comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    /// One for the chunk, if there is one.
+    Huge,
+    /// Of 4096 bytes.
+    Small,
 }
 
 impl Chunks {
@@ -131,7 +151,7 @@ impl Chunks {
         let (index, block) = match found {
             Some(found) => found,
             None if self.chunks.len() < self.chunks_max => {
-                self.chunks.push(Chunk::map()?);
+                self.chunks.push(Chunk::map(self.pages)?);
                 self.free_blocks += BLOCKS_PER_CHUNK;
                 let index = self.chunks.len() - 1;
                 (index, self.chunks[index].split(order)?)
@@ -160,7 +180,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn map() -> Option<Self> {
+    fn map(pages: Pages) -> Option<Self> {
         // Twice the size contains an aligned chunk at any address; the rest is unmapped at once.
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing
         // memory.
@@ -185,7 +205,9 @@ impl Chunk {
             let _ = munmap(memory.add(CHUNK_BYTES).cast(), CHUNK_BYTES - head);
             // Errors are ignored: an old kernel or a small machine may refuse huge pages, and
             // DONTDUMP exists since Linux 3.4.
-            let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxHugepage);
+            if pages == Pages::Huge {
+                let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxHugepage);
+            }
             let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxDontDump);
             memory
         };

@@ -22,6 +22,7 @@ use transcript::Transcript;
 use user::User;
 
 #[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
 fn mistakes_are_told_with_their_object_and_the_next_step() {
     let scratch = Scratch::new();
     let mut user = User::new(&scratch);

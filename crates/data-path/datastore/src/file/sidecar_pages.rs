@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 use strongroom_io::IoError;
-use strongroom_memory::{BufferPool, CHUNK_BYTES};
+use strongroom_memory::BufferPool;
 
 use super::storage::StoredFile;
 use super::tagging::PAGE_BYTES;
@@ -32,7 +32,7 @@ pub(super) fn read(
     mut take: impl FnMut(u64, &[u8]) -> Result<(), IoError>,
 ) -> Result<(), IoError> {
     const PAGE: u64 = PAGE_BYTES as u64;
-    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
+    let pool = BufferPool::brief();
     let mut rewritten = false;
     let mut at = bytes.start;
     while at < bytes.end {

@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::Serialize;
-use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
+use strongroom_memory::{Buffer, BufferPool};
 use strongroom_types::{BLOCK_BYTES, LayerId, VolumeSize};
 use thiserror::Error;
 
@@ -115,13 +115,13 @@ pub(in crate::file) fn check_identity(
         let error = LogError::Damaged("it has another length than its volume says");
         return Err(damaged(path, layer)(error));
     }
-    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| damaged(path, layer)(LogError::Memory))?;
+    let pool = BufferPool::brief();
     read_superblock(file, &pool, Some(layer)).map(|_| ()).map_err(damaged(path, layer))
 }
 
 /// Whether it was closed empty: then everything ever written to it is in the layer.
 pub(in crate::file) fn is_closed_empty(file: &dyn StoredFile, layer: LayerId) -> Result<bool, LogError> {
-    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
+    let pool = BufferPool::brief();
     read_superblock(file, &pool, Some(layer)).map(|superblock| superblock.next.is_some())
 }
 

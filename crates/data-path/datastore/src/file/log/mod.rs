@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use strongroom_io::{IoError, Waker};
-use strongroom_memory::{BufferPool, CHUNK_BYTES, Padded};
+use strongroom_memory::{BufferPool, Padded};
 use strongroom_types::{Extent, VolumeSize};
 
 use self::epochs::Epochs;
@@ -140,7 +140,7 @@ impl Log {
             state.take_over(index);
             return Ok(Self::of(file, facts, superblock, state));
         }
-        let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
+        let pool = BufferPool::brief();
         let mut superblock = read_superblock(&*file, &pool, None)?;
         let mut state = new_state(&superblock);
         match superblock.next {
@@ -192,7 +192,7 @@ impl Log {
 
     /// The index of a log to which nothing was written.
     pub(super) fn index_of_new(file: &dyn StoredFile) -> Option<OwnedFd> {
-        let pool = BufferPool::new(CHUNK_BYTES).ok()?;
+        let pool = BufferPool::brief();
         let superblock = read_superblock(file, &pool, None).ok().filter(|found| found.next.is_none())?;
         let next_sequence = superblock.tail;
         let index = Index { superblock, next_sequence, segments: Vec::new(), blocks: Vec::new() };
@@ -205,7 +205,7 @@ impl Log {
         LogRecord { bytes }: LogRecord,
         size: VolumeSize,
     ) -> Result<u64, LogError> {
-        let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
+        let pool = BufferPool::brief();
         let superblock = read_superblock(file, &pool, None)?;
         let mut state = State::new(bytes, size.bytes(), superblock.tail);
         if superblock.next.is_none() {

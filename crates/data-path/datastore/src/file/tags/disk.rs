@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::block_tag::BlockTagAlgorithm;
 use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, RangeLocks, Sealed, Thread, Waker};
-use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
+use strongroom_memory::{Buffer, BufferPool};
 use strongroom_types::{Extent, KeyEpoch, LayerId, VolumeId};
 
 use super::channel::TagsChannel;
@@ -480,7 +480,7 @@ pub(in crate::file) fn marks_nothing(
 
 /// Memory for one page that is suitable for direct I/O, for use while there is no queue.
 fn page_of_memory() -> Result<Buffer, IoError> {
-    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
+    let pool = BufferPool::brief();
     pool.take(PAGE_BYTES).ok_or(IoError::from(Errno::NOMEM))
 }
 
