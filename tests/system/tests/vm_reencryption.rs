@@ -1,4 +1,4 @@
-//! All data of a VM is re-encrypted while it is off, whoever is killed, and its guest finds it.
+//! All data of a VM is re-encrypted, running or off, whoever is killed, and its guest finds it.
 
 use std::collections::BTreeSet;
 
@@ -38,12 +38,13 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
     console.session.run(&write(LATER, 0));
     console.session.run(&write(MARKER, 4000));
     serving.runs("vm dump create web1");
-    let refused = serving.is_refused("vm key rotate web1 --data");
-    assert!(refused.contains("web1 is running") && refused.contains("strongroom vm stop web1"), "{refused}");
     drop(console);
     serving.runs("vm suspend web1");
     let refused = serving.is_refused("vm key rotate web1 --data");
-    assert!(refused.contains("web1 is suspended") && refused.contains("--discard-memory"), "{refused}");
+    assert!(
+        refused.contains("web1 is suspended") && refused.contains("strongroom vm start web1"),
+        "{refused}"
+    );
     serving.runs("vm start web1");
     serving.runs("vm stop web1 --force");
 
@@ -95,6 +96,104 @@ fn a_vm_is_re_encrypted_while_it_is_off_and_is_what_it_was() {
     serving.runs("vm dump open web1 1 --to opened");
     let opened = std::fs::read(scratch.path("opened")).unwrap();
     assert!(opened.windows(MARKER.len()).any(|window| window == MARKER.as_bytes()));
+    serving.runs("vm snapshot revert web1 first --discard --yes");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    assert!(console.session.run(READ).contains(MARKER));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    for place in ["ds", "home", "run"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}
+
+/// In the guest: writes numbered blocks of the second disk in turn, reads each back, and notes the
+/// number of the last one and each that was not what it had written.
+const JOURNAL: &str = "journal() { i=0; while [ ! -e /stop ]; do printf '%-4096d' $i > /block; \
+dd if=/block of=/dev/vdb bs=4096 seek=$((i%64)) conv=notrunc,fsync 2>/dev/null || echo failed $i >> /wrong; \
+echo 1 > /proc/sys/vm/drop_caches; \
+[ \"$(dd if=/dev/vdb bs=4096 skip=$((i%64)) count=1 2>/dev/null)\" = \"$(cat /block)\" ] || echo other $i >> /wrong; \
+i=$((i+1)); echo $i > /count; done; }; journal >/dev/null 2>&1 &";
+
+/// In the guest: the sum of most of the first disk, as it lies there.
+const SUM: &str = "echo 3 > /proc/sys/vm/drop_caches; \
+dd if=/dev/vda bs=1M skip=20 count=40 2>/dev/null | sha256sum";
+
+#[test]
+#[cfg_attr(not(feature = "full"), ignore = "long: make test-guests")]
+fn a_running_vm_is_re_encrypted_while_its_guest_reads_and_writes_whoever_is_killed() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
+    let create =
+        "vm create web1 --memory 256M --net none --disk 64M --disk 32M --machine pc --user-data user-data";
+    serving.runs(&format!("{create} {guest}"));
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run(&write(MARKER, 0));
+    console.session.run("dd if=/dev/urandom of=/dev/vda bs=1M seek=20 count=40 conv=fsync 2>&1");
+    serving.runs("vm snapshot create web1 first --memory");
+    console.session.run(&write(LATER, 0));
+    let sum = console.session.run(SUM);
+    console.session.run(JOURNAL);
+
+    let ids = ids_of_volumes(&serving, &scratch);
+    for victim in ["nobody", "worker", "vm-supervisor", "serve --role host", "serve --role control"] {
+        let (before, task) = (key(&serving), serving.json("vm key rotate web1 --data --no-wait"));
+        let is_over = || serving.vm("web1")["task"].is_null();
+        while !is_over() && !is_half_done(&scratch) {}
+        if victim == "nobody" {
+            let busy = serving.is_refused("vm snapshot create web1 meanwhile");
+            assert!(busy.contains("works on VM web1"), "{busy}");
+        } else {
+            let pid = match victim {
+                "worker" => serving.workers_of(&id)[0],
+                "vm-supervisor" => serving.processes_of(&id)[0],
+                role => serving.process(&["serve", role.trim_start_matches("serve ")]),
+            };
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        println!("{victim}: half done: {}", is_half_done(&scratch));
+        if victim == "vm-supervisor" {
+            console = serving.console_when_taken_over("web1", &id);
+        }
+        serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
+        let done = serving.json(&format!("task show {}", task["id"].as_str().unwrap()));
+        if done["state"] != "done" {
+            println!("{victim}: {done}");
+            serving.runs("vm key rotate web1 --data");
+        }
+        assert_ne!(key(&serving), before, "{victim}");
+        assert_eq!(keys_of_volumes(&serving, &scratch), BTreeSet::from([key(&serving)]), "{victim}");
+        assert!(console.session.run(READ).contains(LATER), "{victim}");
+        assert_eq!(console.session.run("cat /wrong 2>/dev/null; true").trim(), "", "{victim}");
+    }
+    assert_eq!(ids_of_volumes(&serving, &scratch), ids, "the volumes stay what they are");
+
+    // Cancelled, it stays whole, and the same command goes on.
+    let task = serving.json("vm key rotate web1 --data --no-wait")["id"].as_str().unwrap().to_owned();
+    while !serving.vm("web1")["task"].is_null() && !is_half_done(&scratch) {}
+    serving.runs(&format!("task cancel {task}"));
+    serving.wait_until("web1", "has no task", |vm| vm["task"].is_null());
+    assert!(!is_half_done(&scratch));
+    serving.runs("vm key rotate web1 --data");
+    console.session.run("touch /stop; wait");
+    let count = console.session.run("cat /count");
+    println!("the guest has written {count} blocks");
+    assert_eq!(console.session.run("cat /wrong 2>/dev/null; true").trim(), "");
+    assert_eq!(console.session.run(SUM), sum);
+    drop(console);
+
+    serving.runs("vm snapshot create web1 after");
+    serving.runs("vm stop web1 --force");
+    serving.runs("vm check web1 --data");
+    assert!(serving.runs("vm console web1 --history").contains(LATER));
     serving.runs("vm snapshot revert web1 first --discard --yes");
     serving.runs("vm start web1");
     let mut console = serving.console("web1");

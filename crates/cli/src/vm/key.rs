@@ -42,9 +42,10 @@ If the command is interrupted, run it again to continue. A running `strongroom s
 of VMs by itself when they are due.
 
 With --data every volume, with its snapshots, is rewritten under new data keys, which the old key never \
-opens, while the VM is off. The datastore needs room for the largest layer once more. If it is cancelled \
-or fails, the VM can be started, and the same command continues; if the host is killed, run it again \
-before the VM is started. Layers that linked clones share are kept for them under the old data keys.
+opens. The VM may run meanwhile: its guest pauses for some milliseconds for each layer, and the job takes \
+half of the time. Nothing else is done with the VM until it has ended or is cancelled. The datastore needs \
+room for the largest layer once more. If it is cancelled or fails, the same command continues. Layers that \
+linked clones share are kept for them under the old data keys.
 
 Examples:
   strongroom vm key rotate web1
@@ -59,7 +60,7 @@ pub struct RotateArguments {
     #[arg(long, value_name = "NAME")]
     key_provider: Option<Name>,
 
-    /// Rewrite all data under new data keys; the VM must be off
+    /// Rewrite all data under new data keys; the VM may run, but not be suspended
     #[arg(long)]
     data: bool,
 

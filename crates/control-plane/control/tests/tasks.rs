@@ -151,7 +151,7 @@ fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
 }
 
 #[test]
-fn the_data_of_a_vm_that_is_off_is_re_encrypted_by_a_rotation() {
+fn the_data_of_a_vm_that_runs_or_is_off_is_re_encrypted_by_a_rotation() {
     let (site, control) = site(&["web1"]);
     let with_data = RotateKey { data: true, ..RotateKey::default() };
     let keys = || control.inventory.read().find_vm("web1").unwrap().hardware.keys().len();
@@ -159,17 +159,21 @@ fn the_data_of_a_vm_that_is_off_is_re_encrypted_by_a_rotation() {
         assert!(settle_down(&site, &control));
         control.show_task(task.id).unwrap().state
     };
-    // One that runs or is suspended is refused with the next step.
+    // One that runs is busy until it is done; one that is suspended is refused with the next step.
     state(control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap());
-    let refused = control.rotate_key(&caller(2), "web1", &with_data).unwrap_err();
-    assert_eq!(refused.code, ErrorCode::Conflict);
-    assert!(refused.next_step.as_deref().unwrap().contains("strongroom vm stop web1"), "{refused:?}");
+    let running = control.rotate_key(&caller(2), "web1", &with_data).unwrap();
+    let stop = control.stop_vm(&caller(3), "web1", &StopVm::default());
+    assert_eq!(code(stop), ErrorCode::Busy);
+    assert_eq!(state(running), TaskState::Done);
+    assert_eq!((keys(), site.keys.lock().made.len()), (1, 2));
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
     site.host.guest("web1", |vm| {
         (vm.power, vm.reason) = (HostPower::Suspended, Some(OffReason::Suspended));
     });
     assert!(settle_down(&site, &control));
     let refused = control.rotate_key(&caller(4), "web1", &with_data).unwrap_err();
-    assert!(refused.next_step.as_deref().unwrap().contains("--discard-memory"), "{refused:?}");
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.next_step.as_deref().unwrap().contains("strongroom vm start web1"), "{refused:?}");
     site.host.guest("web1", |vm| {
         (vm.power, vm.reason) = (HostPower::Stopped, Some(OffReason::Stopped));
     });
@@ -181,11 +185,11 @@ fn the_data_of_a_vm_that_is_off_is_re_encrypted_by_a_rotation() {
     assert_eq!(state(failed.clone()), TaskState::Failed);
     let error = control.show_task(failed.id).unwrap().error.unwrap();
     assert!(error.next_step.unwrap().contains("strongroom vm key rotate web1 --data"));
-    assert_eq!((keys(), site.keys.lock().made.len()), (2, 2));
+    assert_eq!((keys(), site.keys.lock().made.len()), (2, 3));
     site.host.lock().rekeys_that_fail = 1;
     let done = control.rotate_key(&caller(8), "web1", &with_data).unwrap();
     assert_eq!(state(done), TaskState::Done);
-    assert_eq!((keys(), site.keys.lock().made.len()), (1, 2));
+    assert_eq!((keys(), site.keys.lock().made.len()), (1, 3));
 
     // What a rotation without new data keys has begun has old ones under the new key.
     site.host.lock().rekeys_that_fail = 6;
@@ -209,7 +213,7 @@ fn the_data_of_a_vm_that_is_off_is_re_encrypted_by_a_rotation() {
         TaskState::Done
     );
     assert_eq!(state(control.rotate_key(&caller(15), "web1", &with_data).unwrap()), TaskState::Done);
-    assert_eq!(site.host.lock().rekeys_of_data, [true, false, true, false, true]);
+    assert_eq!(site.host.lock().rekeys_of_data, [true, true, false, true, false, true]);
     assert_eq!(site.host.lock().violations, Vec::<String>::new());
 }
 

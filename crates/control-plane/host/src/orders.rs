@@ -220,6 +220,17 @@ pub enum RequestKind {
         #[serde(default)]
         known: Vec<KnownVolume>,
     },
+    /// As [`Rekey`](Self::Rekey), with all data rewritten under new data keys. A repeated request
+    /// waits for the move that is in progress.
+    Reencrypt {
+        /// The key.
+        to: ProviderKey,
+        /// As in [`Rekey`](Self::Rekey).
+        known: Vec<KnownVolume>,
+    },
+    /// Abandon the rewriting: the volume that it is at goes back to its old key. The move is
+    /// answered as failed.
+    AbandonReencryption,
     /// Dump the memory. Answered when the dump is complete; its progress is sent as
     /// [`Report::Progress`]. A repeated request waits for the dump that is in progress.
     Dump {

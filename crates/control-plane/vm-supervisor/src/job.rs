@@ -290,7 +290,7 @@ impl Job<'_> {
             }
             cancelled.get()
         };
-        let manner = Manner::Reencrypt { is_cancelled: &is_cancelled };
+        let manner = Manner::Reencrypt { is_cancelled: &is_cancelled, log: None };
         facts(&rekey(spec, &keys, manner, |progress| report(wire, progress))?)
     }
 

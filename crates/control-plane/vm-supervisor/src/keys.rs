@@ -141,6 +141,18 @@ impl VmKeys {
         }
     }
 
+    /// Returns the key that a VM is moving to, for a volume whose data keys are being renewed
+    /// under it, and holds it from now on. Returns `None` for other volumes.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold).
+    pub fn hold_next_for(&self, wanted: &DiskKey, volume: &Descriptor) -> Result<Option<Arc<Kek>>, KeyError> {
+        match (wanted, &volume.reencrypting) {
+            (DiskKey::Provider { next: Some(next), .. }, Some(_)) => self.hold(next).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Returns the successor of a key that the VM has left.
     fn successor(&self, key: &ProviderKey) -> Option<ProviderKey> {
         let moves = self.moves.lock();
@@ -148,15 +160,18 @@ impl VmKeys {
     }
 
     /// Begins a move of the VM's volumes: the keys `from` are kept, and new volumes are sealed
-    /// under `to`. That key is fetched from its provider now, so that nothing is sealed under a key
-    /// that cannot be fetched back.
+    /// under `to`. That key is fetched from its provider now, unless it is held, so that nothing is
+    /// sealed under a key that cannot be fetched back.
     ///
     /// # Errors
     /// [`KeyError`]: nothing has begun.
     pub fn begin_move(&self, from: &[ProviderKey], to: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
         let kek = {
             let _turn = self.fetching.lock();
-            self.leases.hold(self.keyring.fetch_to_seal(to)?)?;
+            // A supervisor that has taken over may hold it already, for a volume between the keys.
+            if self.leases.kek(to).is_none() {
+                self.leases.hold(self.keyring.fetch_to_seal(to)?)?;
+            }
             self.leases.kek(to)
         };
         let mut moves = self.moves.lock();

@@ -5,8 +5,8 @@
 //!     -> each volume: under both, read back, under the new one alone -> vm.json: "key"
 //! ```
 //!
-//! In a VM that is off, the volumes can be rewritten under new data keys instead: then no data key
-//! is ever under both keys ([`reencryption`]).
+//! The volumes can be rewritten under new data keys instead, also while the VM runs: then no data
+//! key is ever under both keys ([`reencryption`]).
 //!
 //! The move is refused before the first change if any volume has the wrong id, is older than the
 //! known one, or is under none of the VM's keys. A volume could only stay behind under its old key
@@ -33,7 +33,7 @@ use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
 use strongroom_worker::control::{Answer, Client, NewKek, Peer, Request};
 
 use crate::attestation::tag;
-use crate::console_log::LogSender;
+use crate::console_log::{LetGo, LogSender};
 use crate::job::key_problem;
 use crate::keys::VmKeys;
 
@@ -55,10 +55,12 @@ pub enum Manner<'a> {
         /// The recorder of the console's output.
         log: Option<&'a LogSender>,
     },
-    /// Its data is rewritten under new data keys. The VM is off.
+    /// Its data is rewritten under new data keys.
     Reencrypt {
         /// Whether the job was cancelled; asked about twice a second.
         is_cancelled: &'a dyn Fn() -> bool,
+        /// As for [`Rewrap`](Self::Rewrap).
+        log: Option<&'a LogSender>,
     },
 }
 
@@ -168,7 +170,9 @@ impl Moving<'_> {
             }
             moved.extend(match manner {
                 Manner::Rewrap { log } => self.rewrap_all(left, log, tell)?,
-                Manner::Reencrypt { is_cancelled } => self.reencrypt_all(left, is_cancelled, tell)?,
+                Manner::Reencrypt { is_cancelled, log } => {
+                    self.reencrypt_all(left, is_cancelled, log, tell)?
+                }
             });
         }
         let message = format!("VM {} gets volumes under its old key again and again", self.spec.name);
@@ -226,8 +230,7 @@ impl Moving<'_> {
         if let Some(client) = client {
             return self.ask(client, path).map(Some);
         }
-        let is_console = *path == self.spec.own_volume_path(OwnVolume::Console);
-        let _let_go = is_console.then(|| log.and_then(LogSender::let_go));
+        let _let_go = self.let_go(path, log);
         if descriptor.reencrypting.is_some() {
             // It becomes a volume under its old key, whose data keys can be wrapped again.
             self.rewriting(path, old)?.give_up()?;
@@ -240,6 +243,12 @@ impl Moving<'_> {
             Ok(descriptor) => Ok(Some(descriptor.generation)),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Has the recorder of the console's output wait, if this is its volume.
+    fn let_go(&self, path: &Path, log: Option<&LogSender>) -> Option<LetGo> {
+        let is_console = path == self.spec.own_volume_path(OwnVolume::Console);
+        log.filter(|_| is_console).and_then(LogSender::let_go)
     }
 
     /// The key is passed to the volume's supervisor in a pipe, so that it need not be fetched again

@@ -472,6 +472,8 @@ impl Vm {
 
     /// Closes the volumes in order, wipes the keys, and records the reason.
     fn end(mut self, reason: OffReason, message: String) -> Result<(), SupervisorError> {
+        // Also what else goes on until the VM is off.
+        self.start.abandon();
         self.standing.becomes(PowerState::Stopping, None);
         std::mem::take(&mut self.serial).finish();
         self.end_dump();

@@ -125,7 +125,13 @@ impl VolumeHost<'_> {
         let path = spec.volume_path(&disk.name);
         let descriptor = describe(&path)?.descriptor;
         let kek = self.kek(&path, disk, &descriptor)?;
-        let protection = kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted);
+        let key_error = |error| VolumeError::Key { volume: path.clone(), error };
+        let next = self.keys.hold_next_for(&disk.key, &descriptor).map_err(key_error)?;
+        let next = next.filter(|next| kek.as_ref().is_some_and(|kek| kek.id() != next.id()));
+        let protection = match (kek.as_deref(), next.as_deref()) {
+            (Some(from), Some(to)) => Protection::Between { from, to },
+            (kek, _) => kek.map_or(Protection::Unencrypted, Protection::Encrypted),
+        };
         let least_generation = disk.least_generation;
         let options =
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation };
@@ -133,14 +139,17 @@ impl VolumeHost<'_> {
         head.descriptor().expect_volume(&path, disk.volume)?;
         let system = |action| move |error: io::Error| VolumeError::System { action, error };
         let leases = self.keys.leases().map_err(system("cannot watch leases"))?;
-        let volume_kek = match &kek {
-            Some(kek) => match kek.source() {
-                KekSource::Provider(key) => VolumeKek::leased(key.clone(), kek.id(), leases),
-                other => return Err(not_as_decided(&path, other.name(), "under a provider's key")),
-            },
-            None => VolumeKek::new(None, leases)
-                .map_err(|error| VolumeError::Key { volume: path.clone(), error })?,
+        let provider_key = |kek: &Kek| match kek.source() {
+            KekSource::Provider(key) => Ok(key.clone()),
+            other => Err(not_as_decided(&path, other.name(), "under a provider's key")),
         };
+        let mut volume_kek = match &kek {
+            Some(kek) => VolumeKek::leased(provider_key(kek)?, kek.id(), leases),
+            None => VolumeKek::new(None, leases).map_err(key_error)?,
+        };
+        if let Some(next) = &next {
+            volume_kek = volume_kek.and_next(provider_key(next)?, next.id());
+        }
         let path_of_socket = self.run.disk_socket(socket);
         // No process listens there any more: the listener held the volume, which is now locked by
         // this process.

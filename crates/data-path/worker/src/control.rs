@@ -153,15 +153,24 @@ pub enum ReencryptAct {
     /// Mark the volume, and put a new top on it. Asked again, it tells whether its layers can be
     /// rewritten.
     Begin,
+    /// The same, under another KEK, which comes in a pipe with the line. Old DEKs stay under the
+    /// present one alone.
+    BeginUnder {
+        /// The new KEK.
+        to: NewKek,
+    },
     /// Put a rewritten layer in the place of the old one.
     Replace {
         /// The old layer.
         old: LayerId,
-        /// The new one, with its DEK in an envelope under the volume's KEK.
+        /// The new one, with its DEK in an envelope under the KEK of new DEKs.
         new: Box<LayerRecord>,
     },
     /// Remove the mark: all layers are done.
     Finish,
+    /// Remove the mark: the volume stays under the KEK of the old DEKs, with the new ones that it
+    /// has. No layer is being rewritten any more.
+    Cancel,
 }
 
 /// The id and source of a new KEK. Nothing here is secret.
@@ -239,7 +248,7 @@ pub enum Answer {
         /// The descriptor's generation now.
         generation: u64,
     },
-    /// The volume is re-encrypted.
+    /// The volume is re-encrypted, or that was cancelled.
     Reencrypted {
         /// The descriptor's generation now.
         generation: u64,

@@ -52,6 +52,9 @@ pub use destaging::Destaging;
 pub use layers::StackError;
 pub use merge::{Copying, MergeError, Merged, Step, Stride, merge_next};
 pub use process::{ProcessError, prepare_for_keys};
-pub use reencrypt::{ReencryptProgress, Reencrypted, ServedError, Throttle, reencrypt, reencrypt_served};
+pub use reencrypt::{
+    ReencryptProgress, Reencrypted, ServedError, ServedVolume, Throttle, cancel_served, reencrypt,
+    reencrypt_served,
+};
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, copy_disk, export_file, import_file};

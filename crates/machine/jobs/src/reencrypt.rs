@@ -16,10 +16,10 @@ use strongroom_datastore::file::{
 };
 use strongroom_keys::{Kek, KekSource, Keyring};
 use strongroom_types::KekId;
-use strongroom_worker::control::Client;
+use strongroom_worker::control::{Client, Peer};
 use strongroom_worker::{
-    MergeError, ReencryptProgress, Reencrypted, ServedError, Throttle, TransferError, reencrypt,
-    reencrypt_served,
+    MergeError, ReencryptProgress, Reencrypted, ServedError, ServedVolume, Throttle, TransferError,
+    reencrypt, reencrypt_served,
 };
 
 use crate::datastores::KnownDatastores;
@@ -293,7 +293,8 @@ impl Reencrypt<'_> {
         let done = match (is_exposed, ends.from.map(Kek::id), ends.to.map(Kek::id)) {
             (false, _, _) => reencrypt(self.path, &options, self.stop, report).map_err(not_rewritten)?,
             (true, Some(from), Some(to)) if from == to => {
-                let done = reencrypt_served(self.path, &options, self.throttle, self.stop, report);
+                let served = ServedVolume { path: self.path, supervisor: Peer::Trusted };
+                let done = reencrypt_served(served, &options, self.throttle, self.stop, report);
                 done.map_err(|error| match error {
                     ServedError::Rewrite(error) => not_rewritten(error),
                     ServedError::Control(error) => JobError::Control(error),

@@ -64,6 +64,14 @@ impl Change<'_> {
             least_generation: 0,
         }
     }
+
+    /// What a volume in use is under meanwhile.
+    fn meanwhile(&self) -> Protection<'_> {
+        match (self.from, self.to) {
+            (Some(from), Some(to)) if from.id() != to.id() => Protection::Between { from, to },
+            _ => protection(self.to),
+        }
+    }
 }
 
 /// The plain content of a volume and of its snapshots.
@@ -84,7 +92,11 @@ fn event_loop(fs: &SimFs, random: &mut StdRng) -> Rc<dyn EventLoop> {
 }
 
 fn to_open(kek: Option<&Kek>, access: Access) -> OpenOptions<'_> {
-    OpenOptions { protection: protection(kek), access, lock_wait: Duration::ZERO, least_generation: 0 }
+    to_open_under(protection(kek), access)
+}
+
+fn to_open_under(protection: Protection<'_>, access: Access) -> OpenOptions<'_> {
+    OpenOptions { protection, access, lock_wait: Duration::ZERO, least_generation: 0 }
 }
 
 impl<'a> Life<'a> {
@@ -190,14 +202,15 @@ impl<'a> Life<'a> {
 /// Reads the present content, or a snapshot's.
 fn read(
     fs: &SimFs,
-    kek: Option<&Kek>,
+    protection: Protection<'_>,
     snapshot: Option<SnapshotId>,
     random: &mut StdRng,
 ) -> Result<Vec<u8>, String> {
     let told = |error: DatastoreError| error.to_string();
+    let to_read = to_open_under(protection, Access::ReadOnly);
     let mut volume = match snapshot {
-        None => open_on(fs, path(), &to_open(kek, Access::ReadOnly)).map_err(told)?,
-        Some(id) => open_snapshot_on(fs, path(), id, &to_open(kek, Access::ReadOnly)).map_err(told)?,
+        None => open_on(fs, path(), &to_read).map_err(told)?,
+        Some(id) => open_snapshot_on(fs, path(), id, &to_read).map_err(told)?,
     };
     let blocks = Arc::clone(&volume.disk);
     let stages = plain_blocks_over(blocks, &mut volume).map_err(|error| error.to_string())?;
@@ -208,8 +221,17 @@ fn read(
 }
 
 fn expect(fs: &SimFs, kek: Option<&Kek>, contents: &Contents, random: &mut StdRng) -> Result<(), String> {
+    expect_under(fs, protection(kek), contents, random)
+}
+
+fn expect_under(
+    fs: &SimFs,
+    protection: Protection<'_>,
+    contents: &Contents,
+    random: &mut StdRng,
+) -> Result<(), String> {
     for (snapshot, expected) in contents {
-        let found = read(fs, kek, *snapshot, random)?;
+        let found = read(fs, protection, *snapshot, random)?;
         let wrong =
             (0..BLOCKS as usize).find(|at| found[at * BLOCK..][..BLOCK] != expected[at * BLOCK..][..BLOCK]);
         if let Some(block) = wrong {
@@ -218,6 +240,50 @@ fn expect(fs: &SimFs, kek: Option<&Kek>, contents: &Contents, random: &mut StdRn
         }
     }
     Ok(())
+}
+
+/// Moves the blocks of a layer into the new one.
+fn copy(
+    fs: &SimFs,
+    size_bytes: u64,
+    layers: RewriteLayers,
+    keys: RewriteKeys,
+    random: &mut StdRng,
+) -> Result<(), String> {
+    let stages = MergeStages::rewriting(layers, keys).map_err(|error| error.to_string())?;
+    let mut copying = Copying::open(&stages, 0..size_bytes, event_loop(fs, random), STRIDE).unwrap();
+    while copying.step().map_err(|error| error.to_string())? != Step::Ended {}
+    copying.finish().map_err(|error| error.to_string())
+}
+
+/// As [`run`], in the steps of a volume in use: one process owns the descriptor and has both keys,
+/// another one rewrites layers below a new top. Returns the owner's side, before the end.
+fn run_in_use(fs: &SimFs, change: Change<'_>, random: &mut StdRng, layers: Option<usize>) -> VolumeHead {
+    let both = change.meanwhile();
+    let own = || VolumeHead::open_on(fs, path(), &to_open_under(both, Access::ReadWrite)).unwrap();
+    own().mark_reencryption(both).unwrap();
+    if !own().is_top_reencrypted() {
+        let (log_bytes, lock_wait) = (Some(LOG_BYTES), Duration::ZERO);
+        let options = AddLayerOptions { protection: both, log_bytes, lock_wait, least_generation: 0 };
+        add_layer_on(fs, path(), &options).unwrap();
+    }
+    for _ in 0..layers.unwrap_or(usize::MAX) {
+        let options = change.options();
+        let mut job = begin_reencryption_on(fs, path(), &options).unwrap();
+        let Some(OpenRewrite { size_bytes, layers, keys, mut rewritten }) = job.open_next().unwrap() else {
+            break;
+        };
+        copy(fs, size_bytes, layers, keys, random).unwrap();
+        rewritten.keep();
+        let (of, new) = (rewritten.old(), rewritten.record().clone());
+        let old = job.descriptor().layer(of).unwrap().clone();
+        // They have the directory open, which is locked.
+        drop((job, rewritten));
+        let mut head = own();
+        head.replace_rewritten(of, &new, both).unwrap();
+        head.remove_replaced(&old);
+    }
+    own()
 }
 
 /// Runs the job, or what is left of it. Stops after so many layers.
@@ -230,11 +296,7 @@ fn run(fs: &SimFs, change: Change<'_>, random: &mut StdRng, layers: Option<usize
         let Some(OpenRewrite { size_bytes, layers, keys, rewritten }) = job.open_next().map_err(told)? else {
             break;
         };
-        let stages = MergeStages::rewriting(layers, keys).map_err(|error| error.to_string())?;
-        let mut copying = Copying::open(&stages, 0..size_bytes, event_loop(fs, random), STRIDE).unwrap();
-        while copying.step().map_err(|error| error.to_string())? != Step::Ended {}
-        copying.finish().map_err(|error| error.to_string())?;
-        drop(stages);
+        copy(fs, size_bytes, layers, keys, random)?;
         job.replace(rewritten).map_err(told)?;
         done += 1;
     }
@@ -492,12 +554,8 @@ fn a_layer_that_is_not_what_the_job_makes_is_refused() {
     let options = same.options();
     let mut job = begin_reencryption_on(&life.fs, path(), &options).unwrap();
     let OpenRewrite { size_bytes, layers, keys, mut rewritten } = job.open_next().unwrap().unwrap();
-    let stages = MergeStages::rewriting(layers, keys).unwrap();
-    let event_loop = event_loop(&life.fs, &mut random);
-    let mut copying = Copying::open(&stages, 0..size_bytes, event_loop, STRIDE).unwrap();
-    while copying.step().unwrap() != Step::Ended {}
-    copying.finish().unwrap();
-    drop((stages, job));
+    copy(&life.fs, size_bytes, layers, keys, &mut random).unwrap();
+    drop(job);
     rewritten.keep();
     let (of, right) = (rewritten.old(), rewritten.record().clone());
     // It has the directory open, which is locked.
@@ -534,4 +592,127 @@ fn a_layer_that_is_not_what_the_job_makes_is_refused() {
     head.replace_rewritten(of, &right, protection).unwrap();
     drop(head);
     expect(&life.fs, Some(&old), &life.contents(), &mut random).unwrap();
+}
+
+/// The DEKs of a volume between two keys, each with the KEKs that it is under.
+fn keks_of_deks(fs: &SimFs) -> Vec<Vec<strongroom_types::KekId>> {
+    let descriptor = describe_on(fs, path()).unwrap().descriptor;
+    let records = descriptor.layers.iter().flat_map(|layer| &layer.epochs);
+    records.map(|record| record.envelopes.iter().map(|envelope| envelope.kek()).collect()).collect()
+}
+
+#[test]
+fn power_cuts_while_a_volume_in_use_moves_to_another_key_lose_nothing_and_leave_nothing() {
+    let (old, new) = (kek(1), kek(2));
+    let change = Change { from: Some(&old), to: Some(&new) };
+    let both = change.meanwhile();
+    let mut found = [0; 3];
+    for seed in 0..LIVES {
+        let life = Life::new(seed, change.from);
+        let fs = life.fs.cut(seed);
+        fs.record();
+        let mut random = StdRng::seed_from_u64(seed);
+        run_in_use(&fs, change, &mut random, None).finish_reencryption(both).unwrap();
+        let old_deks = deks(&life.fs, &life);
+        for cut in 0..CUTS as u64 {
+            let (moment, seed_of_cut) = (random.random_range(0..fs.moments()), seed * 1000 + cut);
+            let image = match cut % 3 {
+                0 => fs.killed_at(moment, seed_of_cut),
+                _ => fs.cut_at(moment, seed_of_cut),
+            };
+            let says = |error: String| format!("life {seed}, moment {moment}, cut {cut}: {error}");
+            // Its next owner has both keys, and opens it whatever was being done.
+            expect_under(&image, both, &life.contents(), &mut random).map_err(says).unwrap();
+            let is_begun = describe_on(&image, path()).unwrap().descriptor.reencrypting.is_some();
+            if is_begun && seed_of_cut.is_multiple_of(2) {
+                let mut head = run_in_use(&image, change, &mut random, Some(0));
+                match seed_of_cut % 4 {
+                    0 => head.cancel_reencryption(both).unwrap(),
+                    _ => {
+                        drop(head);
+                        run_in_use(&image, change, &mut random, None).finish_reencryption(both).unwrap();
+                    }
+                }
+                let image = image.cut(seed_of_cut);
+                let to = if seed_of_cut.is_multiple_of(4) { change.from } else { change.to };
+                expect(&image, to, &life.contents(), &mut random).map_err(says).unwrap();
+                if to.map(Kek::id) == Some(new.id()) {
+                    opens_under_none_of(&image, &old_deks).map_err(says).unwrap();
+                }
+                found[1] += 1;
+            } else {
+                let left = outlives(&image, &life, change, &old_deks, seed_of_cut).map_err(says).unwrap();
+                found[left as usize] += 1;
+            }
+        }
+        let left = outlives(&fs.cut(seed), &life, change, &old_deks, seed).unwrap();
+        assert_eq!(left, Left::Done, "life {seed}");
+    }
+    let [not_begun, under_way, done] = found;
+    println!("{not_begun} images before the job, {under_way} within it, {done} after it");
+    assert!(not_begun > 0 && under_way > 0 && done > 0);
+}
+
+#[test]
+fn a_volume_in_use_has_each_data_key_under_one_key_and_needs_both() {
+    let (old, new, third) = (kek(1), kek(2), kek(3));
+    let change = Change { from: Some(&old), to: Some(&new) };
+    let both = change.meanwhile();
+    let life = Life::new(2, Some(&old));
+    let mut random = StdRng::seed_from_u64(2);
+    drop(run_in_use(&life.fs, change, &mut random, Some(1)));
+    // A snapshot that is made meanwhile has a new top.
+    let snapshot = NewSnapshot { id: SnapshotId::random(), name: "meanwhile".parse().unwrap() };
+    let (log_bytes, lock_wait) = (Some(LOG_BYTES), Duration::ZERO);
+    let options = AddLayerOptions { protection: both, log_bytes, lock_wait, least_generation: 0 };
+    create_snapshot_on(&life.fs, path(), &snapshot, &options).unwrap();
+    let under = keks_of_deks(&life.fs);
+    assert!(under.iter().all(|keks| *keks == [old.id()] || *keks == [new.id()]), "{under:?}");
+    assert_eq!(under.iter().filter(|keks| **keks == [new.id()]).count(), 3, "{under:?}");
+    expect_under(&life.fs, both, &life.contents(), &mut random).unwrap();
+    for protection in [Protection::Encrypted(&old), Protection::Encrypted(&new)] {
+        let refused = open_on(&life.fs, path(), &to_open_under(protection, Access::ReadWrite)).unwrap_err();
+        assert!(matches!(refused, DatastoreError::Reencrypting { .. }), "{refused}");
+    }
+    for (from, to) in [(&old, &third), (&third, &new)] {
+        let other = to_open_under(Protection::Between { from, to }, Access::ReadWrite);
+        let refused = open_on(&life.fs, path(), &other).unwrap_err();
+        assert!(matches!(refused, DatastoreError::BetweenKeys { .. }), "{refused}");
+    }
+    // An attacker who has the old key makes no descriptor that its next owner takes.
+    let forged = life.fs.cut(2);
+    let directory = Storage::open_directory(&forged, path()).unwrap();
+    let file = directory.open("descriptor", OFlags::RDWR).unwrap();
+    let mut bytes = vec![0; file.length().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    file.write_at(0, &bytes).unwrap();
+    let refused = open_on(&forged, path(), &to_open_under(both, Access::ReadWrite)).unwrap_err();
+    assert!(matches!(refused, DatastoreError::NotAuthentic { .. }), "{refused}");
+
+    // A rewritten layer whose key is under the old KEK, too, or alone, is not taken.
+    let options = change.options();
+    let mut job = begin_reencryption_on(&life.fs, path(), &options).unwrap();
+    let OpenRewrite { size_bytes, layers, keys, mut rewritten } = job.open_next().unwrap().unwrap();
+    copy(&life.fs, size_bytes, layers, keys, &mut random).unwrap();
+    rewritten.keep();
+    let (of, right) = (rewritten.old(), rewritten.record().clone());
+    let of_old = job.descriptor().layer(of).unwrap().epochs[0].envelopes.clone();
+    drop((job, rewritten));
+    let mut head = VolumeHead::open_on(&life.fs, path(), &to_open_under(both, Access::ReadWrite)).unwrap();
+    for envelopes in [[right.epochs[0].envelopes.clone(), of_old.clone()].concat(), of_old] {
+        let mut wrong = right.clone();
+        wrong.epochs[0].envelopes = envelopes;
+        let refused = head.replace_rewritten(of, &wrong, both).unwrap_err();
+        assert!(matches!(refused, DatastoreError::NotRewritable { .. }), "{refused}");
+    }
+    // Its owner needs both keys.
+    head.replace_rewritten(of, &right, Protection::Encrypted(&new)).unwrap_err();
+    head.replace_rewritten(of, &right, both).unwrap();
+    drop(head);
+    run_in_use(&life.fs, change, &mut random, None).finish_reencryption(both).unwrap();
+    expect(&life.fs, Some(&new), &life.contents(), &mut random).unwrap();
+    let under = keks_of_deks(&life.fs);
+    assert!(under.iter().all(|keks| *keks == [new.id()]), "{under:?}");
 }

@@ -246,7 +246,7 @@ pub struct RotateKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_provider: Option<Name>,
     /// Whether all data of the VM is rewritten under new data keys, too: its disks with their
-    /// snapshots, and its own volumes. The VM must be off, and not suspended.
+    /// snapshots, and its own volumes. The VM may run, but must not be suspended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub data: bool,
 }

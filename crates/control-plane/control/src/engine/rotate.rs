@@ -8,8 +8,8 @@
 //! From the second step on, starts of the VM are granted both keys, so no failure loses anything:
 //! another rotation continues with the existing new key.
 //!
-//! A rotation can renew the data keys, too, while the VM is off. Whether it does is recorded with
-//! the VM until it is done: a rotation that was begun without new data keys has volumes with old
+//! A rotation can renew the data keys, too. Whether it does is recorded with the VM until it is
+//! done: a rotation that was begun without new data keys has volumes with old
 //! ones under the new key, so it must end before another one can renew them.
 
 use strongroom_api::task::{Task, TaskKind};
@@ -21,7 +21,7 @@ use strongroom_types::{KeyRequestId, ProviderKey, ProviderName};
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;
 use super::place::provider_name;
-use super::wishes::{Caller, idle, idle_vm, state, stop_it, suspended};
+use super::wishes::{Caller, idle, idle_vm, state};
 use super::{Control, RETRY_PAUSE};
 use crate::inventory::{Failure, Index, Row};
 use crate::keys::KeyProblem;
@@ -65,7 +65,7 @@ impl Control {
                     return Err(state(vm, power, "it takes the present key to move to another one")
                         .next("see to its key provider: `strongroom key-provider list`"));
                 }
-                _ if renews_data_keys => refuse_unless_off(vm, power)?,
+                _ if renews_data_keys => refuse_fixed_data(vm, power)?,
                 _ => {}
             }
             let made_by = vm.key_wish.as_ref().map_or(present.provider, |wish| wish.provider.clone());
@@ -244,19 +244,19 @@ impl Control {
     }
 }
 
-/// Refuses to rewrite the data of a VM that uses it, or whose memory fits it as it is.
-fn refuse_unless_off(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
+/// Refuses to rewrite the data of a VM whose memory fits it as it is, or of whom nothing is known.
+fn refuse_fixed_data(vm: &VmRecord, power: PowerState) -> Result<(), Problem> {
     match power {
-        PowerState::Stopped | PowerState::Crashed => Ok(()),
-        PowerState::Suspended => Err(suspended(vm, "its data is re-encrypted while it is off")),
-        PowerState::Unknown => Err(state(vm, power, "its data is re-encrypted while it is off")),
-        PowerState::Starting
+        PowerState::Stopped
+        | PowerState::Crashed
         | PowerState::Running
         | PowerState::Paused
+        | PowerState::Starting
         | PowerState::Stopping
-        | PowerState::KeyUnavailable => {
-            Err(state(vm, power, "its data is re-encrypted while it is off").next(stop_it(vm)))
-        }
+        | PowerState::KeyUnavailable => Ok(()),
+        PowerState::Suspended => Err(state(vm, power, "its memory fits its data as it is")
+            .next(format!("`strongroom vm start {}`, and try it again", vm.name))),
+        PowerState::Unknown => Err(state(vm, power, "its data is re-encrypted while its host answers")),
     }
 }
 

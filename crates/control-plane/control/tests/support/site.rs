@@ -580,8 +580,8 @@ impl HostInside {
                 let Some(vm) = self.vms.get_mut(&id) else {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
-                if *data && vm.power != PowerState::Stopped {
-                    return Err(Problem::new("running", "the VM is not off"));
+                if *data && vm.power == PowerState::Suspended {
+                    return Err(Problem::new("suspended", "its memory fits its data"));
                 }
                 self.rekeys_of_data.push(*data);
                 vm.spec = (**spec).clone();

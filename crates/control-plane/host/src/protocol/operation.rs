@@ -117,9 +117,10 @@ pub enum OperationKind {
     Rekey {
         /// The VM, with its next key.
         spec: Box<VmSpec>,
-        /// Whether the volumes are rewritten under new data keys, too: the VM must be off, and not
-        /// suspended. After a failure or a cancellation it can be started; a volume at which the
-        /// host was killed first needs the repeated request. Otherwise no data is copied.
+        /// Whether the volumes are rewritten under new data keys, too: the VM must not be
+        /// suspended. After a failure or a cancellation each volume is under one of the two keys; a
+        /// volume at which the host was killed is between them until the repeated request, and a VM
+        /// that is started needs both. Otherwise no data is copied.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         data: bool,
     },

@@ -291,17 +291,43 @@ async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
 
 /// Completes when every volume is under the next key, and rewritten under new data keys.
 async fn reencrypt(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
-    let now = off(hostd, job.vm)?;
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     if now.power == PowerState::Suspended {
-        let message = format!("VM {} is suspended: its data is re-encrypted while it is off", now.name);
-        return Err(Problem::new("suspended", message).with_next_step("start it and shut it down").into());
+        let message = format!("VM {} is suspended, and its memory fits its data as it is", now.name);
+        return Err(Problem::new("suspended", message).with_next_step("start it").into());
     }
-    if spec.moving().is_none() {
+    let Some((to, _)) = spec.moving() else {
         return Err(Problem::new("bad_spec", "no disk is moving to another key").into());
-    }
-    let volumes = do_job(hostd, job, Task::Reencrypt(Box::new(spec.clone())), Vec::new()).await?;
+    };
+    let volumes = match is_off(&now) {
+        true => do_job(hostd, job, Task::Reencrypt(Box::new(spec.clone())), Vec::new()).await?,
+        false => {
+            meant_for(job, &now)?;
+            let wanted = RequestKind::Reencrypt { to: to.clone(), known: spec.known_volumes() };
+            let mut moved = spec.clone();
+            moved.learn(&reencrypt_running(hostd, job, wanted).await?)?;
+            blocking(move || facts(&moved)).await??
+        }
+    };
     learn(hostd, &spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+/// Completes when the supervisor has rewritten the volumes, or has left them as they are after a
+/// cancellation, which may come too late.
+async fn reencrypt_running(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    wanted: RequestKind,
+) -> Result<Vec<KnownVolume>, Failure> {
+    let mut moved = std::pin::pin!(ask_running(hostd, job, wanted));
+    tokio::select! {
+        moved = &mut moved => Ok(moved?),
+        () = job.cancelled() => {
+            link_to(hostd, job.vm, AWAY_MAX).await?.ask(RequestKind::AbandonReencryption, &[]).await?;
+            moved.await.map_err(|_| Failure::Cancelled)
+        }
+    }
 }
 
 /// Completes when the disk is changed, also for the guest if the VM runs.

@@ -1,5 +1,7 @@
-//! All data of a VM that is off is rewritten under new data keys: whoever is killed, nothing that
-//! the old keys open is left, and the VM is what it was.
+//! All data of a VM is rewritten under new data keys: whoever is killed, nothing that the old keys
+//! open is left, and the VM is what it was.
+
+pub mod running;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use strongroom_datastore::file::{Descriptor, describe};
 use strongroom_host::protocol::{
     DiskKey, ImageFormat, NewVmSnapshot, OperationId, OperationKind, OperationOutcome, OperationState,
-    PowerState, SnapshotChange, StartOptions, TicketRequest, VmSpec,
+    SnapshotChange, StartOptions, TicketRequest, VmSpec,
 };
 use strongroom_keys::{KekSource, ProviderKey};
 use strongroom_types::{SnapshotId, VolumeSize};
@@ -44,8 +46,8 @@ fn contains(bytes: &[u8]) -> bool {
 }
 
 /// An image whose guest says `ready`, with the marker in each block.
-fn image() -> Vec<u8> {
-    let mut image = boot_sector();
+fn image(boot_sector: Vec<u8>) -> Vec<u8> {
+    let mut image = boot_sector;
     let text = image[..510].iter().rposition(|byte| *byte != 0).unwrap() + 2;
     image[text..text + MARKER.len()].copy_from_slice(MARKER.as_bytes());
     let line = format!("{MARKER}\n");
@@ -58,6 +60,10 @@ fn image() -> Vec<u8> {
 
 impl Subject {
     fn new() -> Self {
+        Self::booting(boot_sector())
+    }
+
+    fn booting(boot_sector: Vec<u8>) -> Self {
         let host = Host::start();
         let site = KeySite::start(&host);
         let mut spec = host.spec("web1", 2);
@@ -67,7 +73,7 @@ impl Subject {
         spec.disks[0].size_bytes = VolumeSize::new(DISK_BYTES).unwrap();
         spec.seed = true;
         let made = host.done(&spec, 0, host.create(&spec));
-        let (image, old) = (image(), host.path("old"));
+        let (image, old) = (image(boot_sector), host.path("old"));
         std::fs::create_dir(&old).unwrap();
         let mut subject = Self { host, site, spec, image, old, generation: 0 };
         subject.keep(made);
@@ -175,7 +181,14 @@ impl Subject {
     /// Begins to renew its data keys. Returns the operation and the process that does it, once its
     /// first disk is half done.
     fn begin(&self, to: &ProviderKey) -> (OperationId, u32) {
-        let request = self.host.request(0, self.rekey(to));
+        let operation = self.begin_only(to);
+        let job = *processes_below(self.host.hostd_pid()).first().unwrap();
+        (operation, job)
+    }
+
+    /// As [`begin`](Self::begin), whoever does it.
+    fn begin_only(&self, to: &ProviderKey) -> OperationId {
+        let request = self.host.request(self.generation, self.rekey(to));
         self.host.operate(&self.spec, &request).unwrap();
         let disk = self.spec.volume_path(&self.spec.disks[0].name);
         until("its first disk is half done", || {
@@ -183,8 +196,7 @@ impl Subject {
             let done = descriptor.layers.iter().filter(|layer| descriptor.is_reencrypted(layer)).count();
             (descriptor.reencrypting.is_some() && done > 0).then_some(())
         });
-        let job = *processes_below(self.host.hostd_pid()).first().unwrap();
-        (request.operation, job)
+        request.operation
     }
 
     /// As [`begin`](Self::begin), and the process is killed.
@@ -208,7 +220,7 @@ impl Subject {
 
     /// Completes a request to renew its data keys.
     fn finish(&mut self, to: &ProviderKey) {
-        let done = self.host.done(&self.spec, 0, self.rekey(to));
+        let done = self.host.done(&self.spec, self.generation, self.rekey(to));
         for disk in &mut self.spec.disks {
             disk.key = DiskKey::provider(to.clone(), None);
         }
@@ -247,26 +259,20 @@ pub fn killed() {
     subject.copy_descriptors(&first);
     subject.assert_found(&first, &["disk0", "disk1", "seed", "console", "dump-1"]);
 
-    // While it runs, it is refused.
-    subject.start();
-    let refused = subject.host.refused(&subject.spec, subject.generation, subject.rekey(&second));
-    assert_eq!((refused.code.as_str(), refused.next_step.as_deref()), ("running", Some("stop it first")));
-    subject.stop();
-
-    // The process that does it is killed: the disk opens under neither key, and the VM says why it
-    // does not start.
+    // The process that does it is killed: the disk opens under neither key alone, and the VM starts
+    // with both.
     let (operation, job) = subject.begin(&second);
     kill(job);
     let died = subject.host.await_operation(operation);
     assert_eq!(died.error.as_ref().unwrap().code, "job_died", "{died:?}");
     assert!(subject.is_half_done());
-    let mut moving = subject.spec.clone();
-    moving.move_to(&second);
-    let start = OperationKind::Start { spec: Box::new(moving), how: StartOptions::default() };
-    subject.generation += 1;
-    let refused = subject.host.refused(&subject.spec, subject.generation, start);
-    assert!(refused.message.contains("vm key rotate --data"), "{refused:?}");
-    subject.host.await_vm(&subject.spec, |vm| vm.power != PowerState::Running && vm.supervisor_pid.is_none());
+    let export = subject.host.export(&subject.spec, "disk0");
+    assert!(export.contains("vm key rotate --data"), "{export}");
+    let spec = subject.spec.clone();
+    subject.spec.move_to(&second);
+    subject.start();
+    subject.stop();
+    subject.spec = spec;
 
     // hostd is killed, and its job notices and ends. The next hostd is asked again.
     let request = subject.host.request(0, subject.rekey(&second));

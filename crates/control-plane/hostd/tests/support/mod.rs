@@ -588,6 +588,19 @@ impl Console {
         assert_eq!(String::from_utf8_lossy(&said), wanted);
     }
 
+    /// Says a text, and reads until the guest has said it again. Returns `false` if that takes
+    /// long: after a supervisor's death input can be lost.
+    pub fn is_echoed(&mut self, text: &str) -> bool {
+        self.say(text);
+        self.stream.get_ref().set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let (mut said, mut byte) = (Vec::new(), [0]);
+        while !said.ends_with(text.as_bytes()) && self.stream.read_exact(&mut byte).is_ok() {
+            said.extend(byte);
+        }
+        self.stream.get_ref().set_read_timeout(Some(SOON)).unwrap();
+        said.ends_with(text.as_bytes())
+    }
+
     pub fn say(&mut self, text: &str) {
         self.stream.get_mut().write_all(text.as_bytes()).unwrap();
     }

@@ -1,13 +1,16 @@
-//! Rewrites the volumes of a VM that is off under new data keys, which only its new key wraps.
+//! Rewrites the volumes of a VM under new data keys, which only its new key wraps.
 //!
 //! ```text
 //! each volume: the mark, between both keys -> layer by layer -> under the new key alone
 //! ```
 //!
-//! A volume does not open from its first rewritten layer to its last. So a job that fails or is
-//! cancelled gives the volume that it is at back to the old key, which rewrites nothing: the VM can
-//! be started. A job that is killed leaves it, and the repeated request continues with the layer
-//! that it was at.
+//! A volume that a running VM's guest uses gets a new top first; its layers below are rewritten by
+//! a thread of the VM's supervisor, beside the thread that serves it and has both keys meanwhile
+//! (`worker/src/reencrypt/served.rs`). All others are rewritten as those of a VM that is off.
+//!
+//! Between the keys, one key does not open a volume. So a job that fails or is cancelled gives the
+//! volume that it is at back to the old key, which rewrites nothing. A job that is killed leaves
+//! it, and the repeated request continues with the layer that it was at.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +22,14 @@ use strongroom_datastore::file::{
 };
 use strongroom_host::protocol::{Problem, Progress, ProgressUnit};
 use strongroom_keys::Kek;
-use strongroom_worker::{MergeError, ReencryptProgress, reencrypt};
+use strongroom_worker::control::{Answer, Client, MergeAct, Peer, Request};
+use strongroom_worker::{
+    MergeError, ReencryptProgress, ServedError, ServedVolume, Throttle, cancel_served, reencrypt,
+    reencrypt_served,
+};
 
-use super::{LeftVolume, Moved, Moving};
+use super::{ANSWER_WITHIN, LeftVolume, Moved, Moving};
+use crate::console_log::LogSender;
 use crate::snapshots::merge_problem;
 
 /// The interval between progress reports.
@@ -38,7 +46,7 @@ pub(super) struct Rewriting<'a> {
 
 /// Why a job ends early, unless it fails.
 enum Halt {
-    /// hostd is gone, and the next one repeats the request.
+    /// hostd is gone, and the next one repeats the request; or the VM ends.
     HostdGone(Problem),
     /// A person has cancelled it.
     Cancelled,
@@ -50,6 +58,7 @@ impl Moving<'_> {
         &self,
         mut left: Vec<LeftVolume<'_>>,
         is_cancelled: &dyn Fn() -> bool,
+        log: Option<&LogSender>,
         tell: &mut dyn FnMut(Progress) -> Result<(), Problem>,
     ) -> Result<Vec<Moved>, Problem> {
         // At most one is half done, because volumes are done one after the other. It comes first,
@@ -66,6 +75,7 @@ impl Moving<'_> {
                 tell(Progress { done, total, unit: ProgressUnit::Bytes })
             };
             tell(size_bytes)?;
+            let _let_go = self.let_go(&path, log);
             let rewriting = self.rewriting(&path, old)?;
             if is_cancelled() {
                 rewriting.give_up()?;
@@ -97,7 +107,9 @@ impl Rewriting<'_> {
         tell: &mut dyn FnMut(u64) -> Result<(), Problem>,
     ) -> Result<u64, Problem> {
         let (stop, mut halted, mut told) = (AtomicBool::new(false), None, Instant::now());
+        let mut left_bytes = 0;
         let mut report = |progress: ReencryptProgress| {
+            left_bytes = progress.left_bytes;
             if halted.is_some() || told.elapsed() < TELLS_EVERY {
                 return;
             }
@@ -108,13 +120,22 @@ impl Rewriting<'_> {
             };
             stop.store(halted.is_some(), Ordering::Relaxed);
         };
-        let done = reencrypt(self.path, &self.options(), &stop, &mut report);
+        let options = self.options();
+        let done = match self.served()? {
+            Some(served) => reencrypt_served(served, &options, Throttle::default(), &stop, &mut report)
+                .inspect(|_| self.merge_new_top())
+                .map_err(|error| self.problem_of_served(error)),
+            None => {
+                reencrypt(self.path, &options, &stop, &mut report).map_err(|error| self.problem_of(error))
+            }
+        };
         match (done, halted) {
             (Ok(done), _) => Ok(done.descriptor.generation),
             (Err(_), Some(Halt::HostdGone(problem))) => Err(problem),
             (Err(_), Some(Halt::Cancelled)) => self.give_up().and_then(|()| Err(cancelled())),
-            (Err(error), None) => {
-                let problem = self.problem_of(error);
+            (Err(problem), None) => {
+                // A VM that ends is continued when it is off.
+                tell(left_bytes)?;
                 if let Err(kept) = self.give_up() {
                     tracing::warn!("{} stays between two keys: {kept}", self.path.display());
                 }
@@ -123,18 +144,51 @@ impl Rewriting<'_> {
         }
     }
 
+    /// Has the top that the job has put on a served volume merged with the layer below, in the
+    /// background: otherwise each job would leave one layer more.
+    fn merge_new_top(&self) {
+        let act = MergeAct::Start { bytes_per_second: None };
+        let request = Request::Merge { act, least_generation: self.least_generation };
+        let asked = Client::connect_to(self.path, Peer::ThisProcess)
+            .and_then(|client| client.map(|client| client.ask(request, ANSWER_WITHIN)).transpose());
+        match asked {
+            Ok(None | Some(Answer::Merging(_) | Answer::NothingToMerge)) => {}
+            Ok(Some(other)) => tracing::warn!("{} keeps a layer more: {other:?}", self.path.display()),
+            Err(error) => tracing::warn!("{} keeps a layer more: {error}", self.path.display()),
+        }
+    }
+
     /// Puts a volume that is not done under its old key, with the data keys that it has.
     pub(super) fn give_up(&self) -> Result<(), Problem> {
-        if describe(self.path)?.descriptor.reencrypting.is_some() {
-            cancel_reencryption(self.path, &self.options())?;
+        match self.served()? {
+            // Its supervisor knows whether it is marked, whatever lies on the datastore.
+            Some(served) => cancel_served(served).map_err(|error| self.problem_of_served(error)),
+            None if describe(self.path)?.descriptor.reencrypting.is_some() => {
+                Ok(cancel_reencryption(self.path, &self.options()).map(drop)?)
+            }
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// The volume as a thread of this process serves it, if one does.
+    fn served(&self) -> Result<Option<ServedVolume<'_>>, Problem> {
+        let supervisor = Peer::ThisProcess;
+        let served = Client::connect_to(self.path, supervisor)
+            .map_err(|error| Problem::new("rekey", error.to_string()))?;
+        Ok(served.map(|_| ServedVolume { path: self.path, supervisor }))
     }
 
     fn options(&self) -> ReencryptOptions<'_> {
         let Self { from, to, lock_wait, least_generation, .. } = *self;
         let (from, to) = (Protection::Encrypted(from), Protection::Encrypted(to));
         ReencryptOptions { from, to, tags: NewTags::Kept, lock_wait, least_generation }
+    }
+
+    fn problem_of_served(&self, error: ServedError) -> Problem {
+        match error {
+            ServedError::Rewrite(error) => self.problem_of(error),
+            ServedError::Control(error) => Problem::new(error.code(), error.to_string()),
+        }
     }
 
     fn problem_of(&self, error: MergeError) -> Problem {

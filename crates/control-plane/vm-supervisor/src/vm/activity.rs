@@ -93,6 +93,10 @@ impl Activity {
         if let Self::DiskChange(changing) = self { Some(changing) } else { None }
     }
 
+    pub(super) fn rekey_mut(&mut self) -> Option<&mut Rekeying> {
+        if let Self::Rekey(rekeying) = self { Some(rekeying) } else { None }
+    }
+
     pub(super) fn snapshot_change(&self) -> Option<&ChangingSnapshots> {
         if let Self::SnapshotChange(changing) = self { Some(changing) } else { None }
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use strongroom_host::orders::{Report, Request, RequestKind};
 use strongroom_host::protocol::{OffReason, PowerState, Problem};
 
+use super::rekey::DataKeys;
 use super::{Stop, Vm};
 use crate::console::relay;
 use crate::door::Connection;
@@ -18,7 +19,12 @@ impl Vm {
         let id = request.id;
         let (done, ends_later) = match request.kind {
             RequestKind::Suspend => (self.suspend(connection, id), true),
-            RequestKind::Rekey { to, known } => (self.rekey(connection, id, &to, &known), true),
+            RequestKind::Rekey { to, known } => {
+                (self.rekey(connection, id, &to, DataKeys::Kept, &known), true)
+            }
+            RequestKind::Reencrypt { to, known } => {
+                (self.rekey(connection, id, &to, DataKeys::Renewed, &known), true)
+            }
             RequestKind::Dump { operation, label } => (self.dump(connection, id, operation, label), true),
             RequestKind::DeleteDump { number } => (self.delete_dump(connection, id, number), true),
             RequestKind::ChangeDisk { change, known } => {
@@ -50,6 +56,7 @@ impl Vm {
             RequestKind::Statistics { .. }
             | RequestKind::Suspend
             | RequestKind::Rekey { .. }
+            | RequestKind::Reencrypt { .. }
             | RequestKind::ChangeDisk { .. }
             | RequestKind::ChangeSnapshots { .. }
             | RequestKind::SnapshotGroup { .. }
@@ -57,6 +64,10 @@ impl Vm {
             | RequestKind::DeleteDump { .. } => Ok(()),
             RequestKind::AbandonSuspension => {
                 self.abandon_suspension();
+                Ok(())
+            }
+            RequestKind::AbandonReencryption => {
+                self.abandon_reencryption();
                 Ok(())
             }
             RequestKind::AbandonDump => {

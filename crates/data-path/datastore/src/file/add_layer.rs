@@ -92,7 +92,7 @@ pub(super) fn put_on(
         refuse_unsettled_tags(path, descriptor.top, &old_top, &deks)?;
     }
     remove_leftovers(directory, descriptor)?;
-    let encoded = layered.encode(path, protection.keks())?;
+    let encoded = layered.encode(path, &protection.keks())?;
     if keeps_old_top {
         make_durable(path, &old_top)?;
     }

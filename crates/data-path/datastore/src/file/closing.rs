@@ -52,7 +52,7 @@ impl VolumeHead {
         let options = AddLayerOptions { protection, log_bytes, lock_wait: LOCK_WAIT, least_generation: 0 };
         let placement = Placement { on: descriptor.top, snapshots: descriptor.snapshots.clone() };
         let (layered, _) = with_a_layer(path, descriptor, placement, OldTop::Closing, &options)?;
-        let encoded = layered.encode(path, protection.keks())?;
+        let encoded = layered.encode(path, &protection.keks())?;
         remove_leftovers(directory, descriptor)?;
         put_in_place(directory, &layered, &encoded, log::FileState::InUse, protection)?;
         self.descriptor = layered;
@@ -91,7 +91,7 @@ impl VolumeHead {
         (closing.closing, closing.size_bytes) = (false, None);
         (without.top, without.size_bytes) = (closing.id, size);
         without.generation += 1;
-        self.replace_descriptor(without, protection.keks())?;
+        self.replace_descriptor(without, &protection.keks())?;
         remove_layers(&self.directory, &withdrawn);
         Ok(())
     }
@@ -123,7 +123,7 @@ impl VolumeHead {
             snapshot.check(path, &settled)?;
             settled.snapshots.push(snapshot.of(id));
         }
-        self.replace_descriptor(settled, protection.keks())?;
+        self.replace_descriptor(settled, &protection.keks())?;
         remove_log(&self.directory, id);
         Ok(())
     }
@@ -148,7 +148,7 @@ pub(super) fn settle_if_complete(
         Err(error) => return Err(error),
     }
     make_durable(path, closing)?;
-    let encoded = settled(descriptor).encode(path, protection.keks())?;
+    let encoded = settled(descriptor).encode(path, &protection.keks())?;
     directory.write_descriptor(&encoded)?;
     remove_log(directory, record.id);
     Ok(true)

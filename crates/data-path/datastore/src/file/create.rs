@@ -61,7 +61,7 @@ pub fn create_on(
         path,
         options.protection,
     )?;
-    let encoded = descriptor.encode(path, options.protection.keks())?;
+    let encoded = descriptor.encode(path, &options.protection.keks())?;
     building.directory.write_descriptor(&encoded)?;
     building.finish(path)?;
     Ok(descriptor)
@@ -174,9 +174,8 @@ pub(super) fn new_epoch(
     protection: Protection<'_>,
 ) -> Result<Option<EpochRecord>, DatastoreError> {
     let volume = descriptor.volume;
-    let (Some(encryption), Some(kek)) = (&mut descriptor.encryption, protection.kek()) else {
-        return Ok(None);
-    };
+    let Some(encryption) = &mut descriptor.encryption else { return Ok(None) };
+    let Some(kek) = protection.kek_for_new(encryption) else { return Ok(None) };
     let epoch = encryption.next_epoch;
     encryption.next_epoch = epoch.next().ok_or_else(|| DatastoreError::Damaged {
         path: path.to_owned(),

@@ -159,6 +159,13 @@ pub struct KekRecord {
     pub source: KekSource,
 }
 
+impl KekRecord {
+    fn missing_from(&self, path: &Path) -> DatastoreError {
+        let (path, missing, source_name) = (path.to_owned(), self.id, self.source.to_string());
+        DatastoreError::BetweenKeys { path, missing, source_name }
+    }
+}
+
 /// One layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -505,11 +512,7 @@ impl Descriptor {
         let mut tags = Vec::with_capacity(2 * DESCRIPTOR_TAG_BYTES);
         for record in encryption.keks() {
             let kek = keks.iter().find(|kek| kek.id() == record.id);
-            let kek = kek.ok_or_else(|| DatastoreError::BetweenKeys {
-                path: path.to_owned(),
-                missing: record.id,
-                source_name: record.source.to_string(),
-            })?;
+            let kek = kek.ok_or_else(|| record.missing_from(path))?;
             let tag = DescriptorKey::derive(kek, self.volume).and_then(|key| key.tag(bytes));
             let tag = tag.map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?;
             tags.extend_from_slice(&tag);
@@ -701,7 +704,7 @@ impl EncodedDescriptor {
     }
 
     /// Authenticates the content with this KEK.
-    pub(super) fn verify(self, path: &Path, kek: &Kek) -> Result<Descriptor, DatastoreError> {
+    pub(super) fn verify(&self, path: &Path, kek: &Kek) -> Result<Descriptor, DatastoreError> {
         let key_error = |error| DatastoreError::Key { path: path.to_owned(), error };
         let Some(encryption) = &self.descriptor.encryption else {
             return Err(DatastoreError::NotEncrypted { path: path.to_owned() });
@@ -716,7 +719,19 @@ impl EncodedDescriptor {
         if !key.verify(signed, tag) {
             return Err(DatastoreError::NotAuthentic { path: path.to_owned() });
         }
-        Ok(self.descriptor)
+        Ok(self.descriptor.clone())
+    }
+
+    /// Authenticates the content under every KEK that it names, all of which must be in `keks`.
+    ///
+    /// # Errors
+    /// [`DatastoreError::BetweenKeys`] if one is missing.
+    pub(super) fn verify_under_all(&self, path: &Path, keks: &[&Kek]) -> Result<Descriptor, DatastoreError> {
+        for record in self.descriptor.encryption.iter().flat_map(EncryptionRecord::keks) {
+            let kek = keks.iter().find(|kek| kek.id() == record.id);
+            self.verify(path, kek.ok_or_else(|| record.missing_from(path))?)?;
+        }
+        Ok(self.descriptor.clone())
     }
 }
 

@@ -109,7 +109,7 @@ impl VolumeHead {
         let mut grown = self.descriptor.clone();
         grown.size_bytes = size;
         grown.generation += 1;
-        let encoded = grown.encode(&path, protection.keks())?;
+        let encoded = grown.encode(&path, &protection.keks())?;
         if let Some(top) = grown.layer(grown.top) {
             layer_files::grow(&self.directory, &grown, top, from, protection)?;
         }

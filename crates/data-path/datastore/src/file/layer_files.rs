@@ -19,7 +19,7 @@ use super::descriptor::{Descriptor, LayerRecord, LogRecord, Provisioning};
 use super::directory::{VolumeDirectory, discards_name, layer_name, log_name, system, tags_name};
 use super::error::DatastoreError;
 use super::open::{Deks, Protection};
-use super::open_files::open_envelopes;
+use super::open_files::deks_of;
 use super::shared::refuse_shared;
 use super::storage::StoredFile;
 use super::tagging::Binding;
@@ -168,8 +168,10 @@ fn say_nothing_is_there(
     path: &Path,
     protection: Protection<'_>,
 ) -> Result<(), DatastoreError> {
-    let (Some(_), Some(kek)) = (Descriptor::absence_of(layer), protection.kek()) else { return Ok(()) };
-    let deks = open_envelopes(path, descriptor, layer, kek)?;
+    if Descriptor::absence_of(layer).is_none() {
+        return Ok(());
+    }
+    let deks = deks_of(path, descriptor, layer, &protection.keks())?;
     let Some(keys) = tag_keys(&deks, layer, path)? else { return Ok(()) };
     let new = from_bytes..descriptor.layer_size(layer).block_aligned_bytes();
     let binding = Binding { volume: descriptor.maker_of(layer), layer: layer.id };

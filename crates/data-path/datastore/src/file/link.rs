@@ -28,7 +28,7 @@ use super::directory::{VolumeDirectory, system};
 use super::disk::LockedLayer;
 use super::error::DatastoreError;
 use super::open::{OpenOptions, Protection, lock_snapshot};
-use super::open_files::{context_of, open_envelopes};
+use super::open_files::{context_of, deks_of};
 use super::storage::{HOST, Storage, StoredFile};
 use super::{layer_files, log};
 
@@ -88,7 +88,7 @@ pub fn link_snapshot_on(
     let (lock_wait, least_generation) = (origin.options.lock_wait, 0);
     let options = AddLayerOptions { protection, log_bytes, lock_wait, least_generation };
     let (clone, _) = with_a_layer(path, &content, put_on, OldTop::Closed, &options)?;
-    let encoded = clone.encode(path, protection.keks())?;
+    let encoded = clone.encode(path, &protection.keks())?;
 
     let building = Building::start(storage, path, clone.volume)?;
     let locked = std::iter::once(&top).chain(&top.lower);
@@ -150,10 +150,11 @@ fn content_of(
         reencrypting: None,
         ..origin.clone()
     };
-    if let Some((theirs, ours)) = from.options.protection.kek().zip(protection.kek()) {
+    if let Some(ours) = protection.kek() {
+        let theirs = from.options.protection.keks();
         for layer in &mut layers {
             let Some(sealed) = origin.layer(layer.id) else { continue };
-            let deks = open_envelopes(from.path, origin, sealed, theirs)?;
+            let deks = deks_of(from.path, origin, sealed, &theirs)?;
             let mut records = std::mem::take(&mut layer.epochs);
             for (record, (_, dek)) in records.iter_mut().zip(&deks) {
                 let context = context_of(&content, layer, record);

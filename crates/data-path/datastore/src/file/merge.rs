@@ -33,7 +33,7 @@ use super::error::DatastoreError;
 use super::head::VolumeHead;
 use super::lock::Sharing;
 use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
-use super::open_files::{Opening, open_envelopes};
+use super::open_files::{Opening, deks_of};
 use super::storage::{HOST, Storage};
 use super::{layer_files, log};
 
@@ -124,7 +124,7 @@ impl VolumeHead {
         if let Some(former_size) = former_size {
             layer_files::grow(&self.directory, &marked, &into, former_size, protection)?;
         }
-        self.replace_descriptor(marked, protection.keks())
+        self.replace_descriptor(marked, &protection.keks())
     }
 
     /// Durably marks the layers as being merged. From now on nobody links to the lower one, or
@@ -133,7 +133,7 @@ impl VolumeHead {
         let mut marked = self.descriptor.clone();
         marked.merging = Some(merging);
         marked.generation += 1;
-        self.replace_descriptor(marked, protection.keks())
+        self.replace_descriptor(marked, &protection.keks())
     }
 
     /// Durably marks the next two layers that can be merged while the volume is in use, unless they
@@ -264,11 +264,9 @@ impl VolumeHead {
     }
 
     fn layer_deks(&self, id: LayerId, protection: Protection<'_>) -> Result<Deks, DatastoreError> {
-        match (self.descriptor.layer(id), protection) {
-            (Some(layer), Protection::Encrypted(kek)) => {
-                open_envelopes(&self.directory.path, &self.descriptor, layer, kek)
-            }
-            _ => Ok(Deks::new()),
+        match self.descriptor.layer(id) {
+            Some(layer) => deks_of(&self.directory.path, &self.descriptor, layer, &protection.keks()),
+            None => Ok(Deks::new()),
         }
     }
 }
@@ -318,7 +316,7 @@ impl VolumeHead {
             self.directory.sync()?;
         }
         let gone = self.descriptor.layer(merging.from).cloned();
-        self.replace_descriptor(merged, protection.keks())?;
+        self.replace_descriptor(merged, &protection.keks())?;
         remove_layers(&self.directory, gone.as_slice());
         Ok(())
     }

@@ -11,7 +11,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{KeyEpoch, SnapshotId, VolumeSize};
 
 use super::closing::settle_if_complete;
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, EncryptionRecord};
 use super::directory::VolumeDirectory;
 use super::discards::DiscardsFacts;
 use super::disk::{FileDisk, LayerBlocks, LockedLayer, OpenLayer};
@@ -31,23 +31,42 @@ use super::tags::TagsFacts;
 pub enum Protection<'a> {
     /// Encrypted, and this KEK opens it.
     Encrypted(&'a Kek),
+    /// Encrypted, and its layers are getting new DEKs under another KEK. A volume that is under one
+    /// of the two alone is accepted, too: the job has not begun, or is done.
+    Between {
+        /// The KEK of the old DEKs.
+        from: &'a Kek,
+        /// The KEK of the new ones.
+        to: &'a Kek,
+    },
     /// Clear, because a person chose it.
     Unencrypted,
 }
 
 impl<'a> Protection<'a> {
+    /// The KEK for a new DEK, or a new volume.
     pub(super) fn kek(self) -> Option<&'a Kek> {
         match self {
-            Self::Encrypted(kek) => Some(kek),
+            Self::Encrypted(kek) | Self::Between { to: kek, .. } => Some(kek),
             Self::Unencrypted => None,
         }
     }
 
-    /// The KEK as a list; empty for a clear volume.
-    pub(super) fn keks(&self) -> &[&'a Kek] {
+    /// All KEKs; none for a clear volume.
+    pub(super) fn keks(self) -> Vec<&'a Kek> {
         match self {
-            Self::Encrypted(kek) => std::slice::from_ref(kek),
-            Self::Unencrypted => &[],
+            Self::Encrypted(kek) => vec![kek],
+            Self::Between { from, to } => vec![from, to],
+            Self::Unencrypted => Vec::new(),
+        }
+    }
+
+    /// The KEK for a new DEK of this volume. One that is not being re-encrypted yet has all DEKs
+    /// under its present KEK.
+    pub(super) fn kek_for_new(self, encryption: &EncryptionRecord) -> Option<&'a Kek> {
+        match self {
+            Self::Between { from, to } if encryption.keks().all(|record| record.id != to.id()) => Some(from),
+            _ => self.kek(),
         }
     }
 }

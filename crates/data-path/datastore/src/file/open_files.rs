@@ -314,7 +314,9 @@ pub(super) fn refuse_the_other_sort(
         (Some(source), Protection::Unencrypted) => {
             Err(DatastoreError::Encrypted { path: path.to_owned(), source_name: source.name() })
         }
-        (None, Protection::Encrypted(_)) => Err(DatastoreError::NotEncrypted { path: path.to_owned() }),
+        (None, Protection::Encrypted(_) | Protection::Between { .. }) => {
+            Err(DatastoreError::NotEncrypted { path: path.to_owned() })
+        }
         _ => Ok(()),
     }
 }
@@ -325,16 +327,15 @@ pub(super) fn authenticate(
     encoded: EncodedDescriptor,
     options: &OpenOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
+    let keks = options.protection.keks();
     let descriptor = match options.protection {
-        Protection::Encrypted(kek) => {
-            let descriptor = encoded.verify(path, kek)?;
-            if descriptor.reencrypting.is_some() && !descriptor.opens_under(kek) {
-                return Err(DatastoreError::Reencrypting { path: path.to_owned() });
-            }
-            descriptor
-        }
+        Protection::Encrypted(kek) => encoded.verify(path, kek)?,
+        Protection::Between { .. } => encoded.verify_under_all(path, &keks)?,
         Protection::Unencrypted => encoded.unverified().clone(),
     };
+    if descriptor.reencrypting.is_some() && !descriptor.opens_under(&keks) {
+        return Err(DatastoreError::Reencrypting { path: path.to_owned() });
+    }
     descriptor.expect_generation(path, options.least_generation)?;
     Ok(descriptor)
 }
@@ -368,13 +369,26 @@ pub(super) fn open_chain_envelopes(
     descriptor: &Descriptor,
     protection: Protection<'_>,
 ) -> Result<Deks, DatastoreError> {
-    let Protection::Encrypted(kek) = protection else { return Ok(Vec::new()) };
-    let chain: Vec<_> = descriptor.chain().collect();
+    let (chain, keks): (Vec<_>, _) = (descriptor.chain().collect(), protection.keks());
     let mut deks = Vec::new();
     for layer in chain.into_iter().rev() {
-        deks.extend(open_envelopes(path, descriptor, layer, kek)?);
+        deks.extend(deks_of(path, descriptor, layer, &keks)?);
     }
     Ok(deks)
+}
+
+/// The keys of one layer, oldest first, by the KEK at hand that they are wrapped under; none
+/// without a KEK.
+pub(super) fn deks_of(
+    path: &Path,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    keks: &[&Kek],
+) -> Result<Deks, DatastoreError> {
+    match keks.iter().find(|kek| layer.opens_under(kek)).or(keks.first()) {
+        Some(kek) => open_envelopes(path, descriptor, layer, kek),
+        None => Ok(Deks::new()),
+    }
 }
 
 /// The context that an envelope of this DEK is bound to.
@@ -392,7 +406,7 @@ pub(super) fn context_of(
     }
 }
 
-/// The keys of one layer, oldest first.
+/// The keys of one layer, oldest first, by this KEK.
 pub(super) fn open_envelopes(
     path: &Path,
     descriptor: &Descriptor,

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use super::descriptor::{Descriptor, Integrity, LayerRecord};
 use super::directory::{VolumeDirectory, system, tags_name};
 use super::error::DatastoreError;
-use super::open::{Deks, Protection};
-use super::open_files::open_envelopes;
+use super::open::Protection;
+use super::open_files::deks_of;
 use super::tagging::Binding;
 use super::{layer_files, tags};
 
@@ -36,7 +36,7 @@ pub(super) fn renew_tags(
     for layer in &mut renewed.layers {
         layer.integrity = layer.integrity.map(Integrity::renewed);
     }
-    let made = match renewed.encode(path, protection.keks()) {
+    let made = match renewed.encode(path, &protection.keks()) {
         Ok(encoded) => put_in_place(directory, descriptor, &renewed, &former, protection, &encoded),
         Err(error) => Err(error),
     };
@@ -99,8 +99,8 @@ fn renew_layer(
     let to = to.map_err(system("create the tags of", path))?;
     let Some(record) = renewed.layer(layer.id) else { return Ok(()) };
     layer_files::size_tags(&*to, renewed, record, path)?;
-    let (Some(kek), Some(epoch)) = (protection.kek(), Descriptor::absence_of(record)) else { return Ok(()) };
-    let deks: Deks = open_envelopes(path, descriptor, layer, kek)?;
+    let Some(epoch) = Descriptor::absence_of(record) else { return Ok(()) };
+    let deks = deks_of(path, descriptor, layer, &protection.keks())?;
     let Some(keys) = layer_files::tag_keys(&deks, record, path)? else { return Ok(()) };
     let layer_bytes = descriptor.layer_size(layer).block_aligned_bytes();
     let binding = Binding { volume: descriptor.maker_of(layer), layer: layer.id };

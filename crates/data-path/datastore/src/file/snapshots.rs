@@ -161,7 +161,7 @@ impl VolumeHead {
         let pruned = without.prune();
         let shared = self.directory.shared_layers(&without);
         without.merging = without.merging.or_else(|| without.next_merge(&shared));
-        self.replace_descriptor(without, protection.keks())?;
+        self.replace_descriptor(without, &protection.keks())?;
         remove_layers(&self.directory, &pruned);
         Ok(())
     }

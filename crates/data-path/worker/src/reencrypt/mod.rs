@@ -19,10 +19,10 @@ use crate::layers::MergeStages;
 use crate::merge::{Copying, MergeError, copy_all, merge_next};
 use crate::transfer::{Progress, TransferError};
 
-pub use self::served::{ServedError, Throttle, reencrypt_served};
+pub use self::served::{ServedError, ServedVolume, Throttle, cancel_served, reencrypt_served};
 
 /// How far a re-encryption is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReencryptProgress {
     /// Bytes that this call has written.
     pub done_bytes: u64,

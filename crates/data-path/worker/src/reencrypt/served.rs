@@ -1,17 +1,19 @@
 //! Rewrites the layers of a volume beside the process that exposes it, which keeps its descriptor.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::{
-    DatastoreError, LeftToReencrypt, OpenRewrite, ReencryptOptions, RewrittenLayer, describe,
-    left_to_reencrypt, open_rewrite_beside,
+    DatastoreError, LeftToReencrypt, OpenRewrite, Protection, ReencryptOptions, RewrittenLayer, describe,
+    left_to_reencrypt, open_rewrite_beside, whole_to_reencrypt,
 };
+use strongroom_keys::{Kek, KeyError};
 use thiserror::Error;
 
 use super::{ReencryptProgress, Reencrypted};
-use crate::control::{Answer, Client, ControlError, ReencryptAct, Request};
+use crate::control::{Answer, Client, ControlError, NewKek, Peer, ReencryptAct, Request};
 use crate::layers::MergeStages;
 use crate::merge::{Copying, MergeError, copy_all};
 use crate::transfer::TransferError;
@@ -59,27 +61,49 @@ impl Default for Throttle {
     }
 }
 
-/// Re-encrypts the volume at `path`, which another process exposes, or goes on with that. `from`
-/// and `to` of the options are the KEK that the volume is under. It stops when `stop` is set.
+/// A volume that is served.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedVolume<'a> {
+    /// The volume.
+    pub path: &'a Path,
+    /// Who may answer as its supervisor.
+    pub supervisor: Peer,
+}
+
+/// Re-encrypts a volume that is served, or goes on with that. It stops when `stop` is set.
+///
+/// If `from` and `to` of the options are different KEKs, the supervisor gets the new one, which it
+/// needs from then on; only a supervisor that can have both again after its own death is asked so.
 ///
 /// # Errors
 /// [`ServedError::Control`] if no process exposes the volume any more, or it refuses;
 /// [`TransferError::Stopped`]; and what keeps a layer from being rewritten. Nothing is lost.
 pub fn reencrypt_served(
-    path: &Path,
+    served: ServedVolume<'_>,
     options: &ReencryptOptions<'_>,
     throttle: Throttle,
     stop: &AtomicBool,
     report: &mut dyn FnMut(ReencryptProgress),
 ) -> Result<Reencrypted, ServedError> {
-    let mut patience = Patience::new(path, stop);
-    while !patience.on(ask(path, ReencryptAct::Begin, options.least_generation))?.unwrap_or(false) {
+    let path = served.path;
+    let LeftToReencrypt { layers: left_layers, bytes: left_bytes } = whole_to_reencrypt(path)?;
+    let mut patience =
+        Patience::new(path, stop, ReencryptProgress { done_bytes: 0, left_bytes, left_layers }, report);
+    let mut options = *options;
+    loop {
+        if let Some(begun) = patience.on(served.begin(&options))? {
+            // An older descriptor would name layers whose content is out of date.
+            options.least_generation = options.least_generation.max(begun.generation);
+            if begun.is_ready {
+                break;
+            }
+        }
         patience.pause()?;
     }
     let mut done = Reencrypted::of(describe(path)?.descriptor);
     loop {
         let LeftToReencrypt { layers: left_layers, bytes } = left_to_reencrypt(path)?;
-        let opened = match open_rewrite_beside(path, options) {
+        let opened = match open_rewrite_beside(path, &options) {
             Ok(Some(opened)) => opened,
             Ok(None) => break,
             // Another change of the layers comes first.
@@ -96,7 +120,7 @@ pub fn reencrypt_served(
         let moved_bytes = copy_all(&stages, size_bytes, &mut |copying: &Copying<'_>| {
             let moved_bytes = copying.moved_bytes();
             let left_bytes = bytes.saturating_sub(moved_bytes);
-            report(ReencryptProgress { done_bytes: before + moved_bytes, left_bytes, left_layers });
+            patience.tell(ReencryptProgress { done_bytes: before + moved_bytes, left_bytes, left_layers });
             pace.keep(moved_bytes);
             if stop.load(Ordering::Relaxed) { Err(TransferError::Stopped) } else { Ok(()) }
         });
@@ -105,7 +129,7 @@ pub fn reencrypt_served(
         let is_kept = rewritten.is_kept_by_others();
         // The answer may be lost, and the descriptor may name it all the same.
         rewritten.keep();
-        if replace(path, &rewritten, &mut patience)? {
+        if served.replace(&rewritten, &mut patience)? {
             done.rewritten_bytes += moved_bytes;
             done.rewritten_layers += 1;
             done.kept_by_others += usize::from(is_kept);
@@ -113,79 +137,142 @@ pub fn reencrypt_served(
             rewritten.discard();
         }
     }
-    while patience.on(ask(path, ReencryptAct::Finish, options.least_generation))?.is_none() {
+    while patience.on(served.ask(ReencryptAct::Finish, options.least_generation))?.is_none() {
         patience.pause()?;
     }
-    report(ReencryptProgress { done_bytes: done.rewritten_bytes, left_bytes: 0, left_layers: 0 });
+    patience.tell(ReencryptProgress { done_bytes: done.rewritten_bytes, left_bytes: 0, left_layers: 0 });
     Ok(Reencrypted { descriptor: describe(path)?.descriptor, ..done })
 }
 
-/// Has the new layer put in the place of the old one. Returns `false` if the old one is there no
-/// more, or is to be rewritten again.
-fn replace(
-    path: &Path,
-    rewritten: &RewrittenLayer,
-    patience: &mut Patience<'_>,
-) -> Result<bool, ServedError> {
-    let (old, new) = (rewritten.old(), rewritten.record());
-    loop {
-        let act = ReencryptAct::Replace { old, new: Box::new(new.clone()) };
-        let is_refused = match ask(path, act, 0) {
-            Err(ServedError::Control(ControlError::Refused { code, .. })) if code == "not_rewritable" => true,
-            answer => match patience.on(answer)? {
-                Some(_) => return Ok(true),
-                None => false,
-            },
-        };
-        let descriptor = describe(path)?.descriptor;
-        if descriptor.layer(new.id).is_some() {
-            // The descriptor has it, and the worker may not read it yet: the end sees to that.
-            return Ok(true);
-        }
-        if is_refused || descriptor.layer(old).is_none() {
-            return Ok(false);
-        }
+/// Ends the re-encryption of a volume that is served without rewriting anything. Nobody rewrites a
+/// layer of it any more. A volume that is not being re-encrypted stays as it is.
+///
+/// # Errors
+/// [`ServedError::Control`] if no process exposes the volume any more, or it refuses.
+pub fn cancel_served(served: ServedVolume<'_>) -> Result<(), ServedError> {
+    let (goes_on, nothing) = (AtomicBool::new(false), ReencryptProgress::default());
+    let mut tell = |_| {};
+    let mut patience = Patience::new(served.path, &goes_on, nothing, &mut tell);
+    while patience.on(served.ask(ReencryptAct::Cancel, 0))?.is_none() {
         patience.pause()?;
     }
+    Ok(())
 }
 
-/// Asks the process that exposes the volume for a step. Returns whether layers can be rewritten
-/// now.
-fn ask(path: &Path, act: ReencryptAct, least_generation: u64) -> Result<bool, ServedError> {
-    let Some(client) = Client::connect(path)? else {
-        let reason = "the process that exposes it has ended".to_owned();
-        return Err(DatastoreError::NotReencrypted { path: path.to_owned(), reason }.into());
-    };
-    match client.ask(Request::Reencrypt { act, least_generation }, ANSWER_WITHIN)? {
-        Answer::Reencrypting { is_ready, .. } => Ok(is_ready),
-        Answer::Reencrypted { .. } => Ok(true),
-        other => Err(ControlError::of_answer(path, other).into()),
+/// The answer to a step.
+struct Step {
+    /// Whether layers can be rewritten now.
+    is_ready: bool,
+    /// The descriptor's generation.
+    generation: u64,
+}
+
+impl ServedVolume<'_> {
+    fn begin(&self, options: &ReencryptOptions<'_>) -> Result<Step, ServedError> {
+        let least_generation = options.least_generation;
+        match (options.from, options.to) {
+            (Protection::Encrypted(from), Protection::Encrypted(to)) if from.id() != to.id() => {
+                self.begin_under(to, least_generation)
+            }
+            _ => self.ask(ReencryptAct::Begin, least_generation),
+        }
+    }
+
+    fn begin_under(&self, to: &Kek, least_generation: u64) -> Result<Step, ServedError> {
+        let pipe = to.to_pipe().map_err(|error| DatastoreError::Key {
+            path: self.path.to_owned(),
+            error: KeyError::NotHandedOver(error),
+        })?;
+        let to = NewKek { id: to.id(), source: to.source().clone() };
+        self.ask_with(ReencryptAct::BeginUnder { to }, least_generation, Some(pipe.as_fd()))
+    }
+
+    /// Has the new layer put in the place of the old one. Returns `false` if the old one is there
+    /// no more, or is to be rewritten again.
+    fn replace(&self, rewritten: &RewrittenLayer, patience: &mut Patience<'_>) -> Result<bool, ServedError> {
+        let (old, new) = (rewritten.old(), rewritten.record());
+        loop {
+            let act = ReencryptAct::Replace { old, new: Box::new(new.clone()) };
+            let is_refused = match self.ask(act, 0) {
+                Err(ServedError::Control(ControlError::Refused { code, .. })) if code == "not_rewritable" => {
+                    true
+                }
+                answer => match patience.on(answer)? {
+                    Some(_) => return Ok(true),
+                    None => false,
+                },
+            };
+            let descriptor = describe(self.path)?.descriptor;
+            if descriptor.layer(new.id).is_some() {
+                // The descriptor has it, and the worker may not read it yet: the end sees to that.
+                return Ok(true);
+            }
+            if is_refused || descriptor.layer(old).is_none() {
+                return Ok(false);
+            }
+            patience.pause()?;
+        }
+    }
+
+    /// Asks its supervisor for a step.
+    fn ask(&self, act: ReencryptAct, least_generation: u64) -> Result<Step, ServedError> {
+        self.ask_with(act, least_generation, None)
+    }
+
+    fn ask_with(
+        &self,
+        act: ReencryptAct,
+        least_generation: u64,
+        pipe: Option<BorrowedFd<'_>>,
+    ) -> Result<Step, ServedError> {
+        let path = self.path;
+        let Some(client) = Client::connect_to(path, self.supervisor)? else {
+            let reason = "the process that exposes it has ended".to_owned();
+            return Err(DatastoreError::NotReencrypted { path: path.to_owned(), reason }.into());
+        };
+        match client.ask_with(Request::Reencrypt { act, least_generation }, pipe, ANSWER_WITHIN)? {
+            Answer::Reencrypting { is_ready, generation } => Ok(Step { is_ready, generation }),
+            Answer::Reencrypted { generation } => Ok(Step { is_ready: true, generation }),
+            other => Err(ControlError::of_answer(path, other).into()),
+        }
     }
 }
 
 /// What a step is refused for that passes by itself.
 const PASSES: [&str; 3] = ["busy", "snapshot", "not_closed"];
 
-/// Waits for other changes of the volume, but not for ever.
+/// Waits for other changes of the volume, but not for ever, and reports all the while.
 struct Patience<'a> {
     path: &'a Path,
     stop: &'a AtomicBool,
+    told: ReencryptProgress,
+    report: &'a mut dyn FnMut(ReencryptProgress),
     until: Instant,
     reason: String,
 }
 
 impl<'a> Patience<'a> {
-    fn new(path: &'a Path, stop: &'a AtomicBool) -> Self {
+    fn new(
+        path: &'a Path,
+        stop: &'a AtomicBool,
+        told: ReencryptProgress,
+        report: &'a mut dyn FnMut(ReencryptProgress),
+    ) -> Self {
         let reason = "its layers are being changed".to_owned();
-        Self { path, stop, until: Instant::now() + PATIENCE, reason }
+        Self { path, stop, told, report, until: Instant::now() + PATIENCE, reason }
+    }
+
+    fn tell(&mut self, progress: ReencryptProgress) {
+        self.told = progress;
+        (self.report)(progress);
     }
 
     /// The answer to a step, or nothing if it has to be tried again.
-    fn on(&mut self, answer: Result<bool, ServedError>) -> Result<Option<bool>, ServedError> {
+    fn on(&mut self, answer: Result<Step, ServedError>) -> Result<Option<Step>, ServedError> {
         match answer {
-            Ok(is_ready) => {
+            Ok(step) => {
                 self.until = Instant::now() + PATIENCE;
-                Ok(Some(is_ready))
+                Ok(Some(step))
             }
             Err(ServedError::Control(ControlError::Refused { code, message }))
                 if PASSES.contains(&code.as_str()) =>
@@ -198,6 +285,7 @@ impl<'a> Patience<'a> {
     }
 
     fn pause(&mut self) -> Result<(), ServedError> {
+        (self.report)(self.told);
         if self.stop.load(Ordering::Relaxed) {
             return Err(ServedError::Rewrite(TransferError::Stopped.into()));
         }

@@ -16,6 +16,8 @@ use crate::control::KeyStatus;
 #[derive(Debug)]
 pub struct VolumeKek {
     place: Place,
+    /// The KEK of new DEKs, while data keys are renewed under another one.
+    next: Option<Place>,
     leases: Arc<dyn Leases>,
 }
 
@@ -47,13 +49,20 @@ impl VolumeKek {
                 KekSource::Passphrase(_) | KekSource::KeyFile {} => Place::Kept(Arc::new(kek)),
             },
         };
-        Ok(Self { place, leases })
+        Ok(Self { place, next: None, leases })
     }
 
     /// A provider's key of this id that is already held under a lease, for example for another
     /// volume.
     pub fn leased(key: ProviderKey, id: KekId, leases: Arc<dyn Leases>) -> Self {
-        Self { place: Place::Leased { key, id }, leases }
+        Self { place: Place::Leased { key, id }, next: None, leases }
+    }
+
+    /// Adds the provider's key of new DEKs, of a volume whose data keys are being renewed. It is
+    /// held as the other one is.
+    #[must_use]
+    pub fn and_next(self, key: ProviderKey, id: KekId) -> Self {
+        Self { next: Some(Place::Leased { key, id }), ..self }
     }
 
     /// Whether the volume is clear.
@@ -66,15 +75,28 @@ impl VolumeKek {
     /// # Errors
     /// [`KeyError::Unavailable`] if the key is not held now.
     pub(super) fn now(&self) -> Result<KekInUse, KeyError> {
-        match &self.place {
-            Place::Nowhere => Ok(KekInUse(None)),
-            Place::Kept(kek) => Ok(KekInUse(Some(Arc::clone(kek)))),
+        let next = self.next.as_ref().map(|next| self.kek_at(next)).transpose()?.flatten();
+        Ok(KekInUse { kek: self.kek_at(&self.place)?, next })
+    }
+
+    fn kek_at(&self, place: &Place) -> Result<Option<Arc<Kek>>, KeyError> {
+        match place {
+            Place::Nowhere => Ok(None),
+            Place::Kept(kek) => Ok(Some(Arc::clone(kek))),
             Place::Leased { key, id } => {
                 let kek = self.leases.kek(key).ok_or_else(|| self.missing(key))?;
                 kek.expect_id(*id)?;
-                Ok(KekInUse(Some(kek)))
+                Ok(Some(kek))
             }
         }
+    }
+
+    /// The providers' keys that it is under.
+    fn leased_keys(&self) -> impl Iterator<Item = &ProviderKey> {
+        std::iter::once(&self.place).chain(&self.next).filter_map(|place| match place {
+            Place::Leased { key, .. } => Some(key),
+            Place::Nowhere | Place::Kept(_) => None,
+        })
     }
 
     fn missing(&self, key: &ProviderKey) -> KeyError {
@@ -91,25 +113,62 @@ impl VolumeKek {
     /// Requests a missing key, to be held as soon as it is available. A wrong key that the provider
     /// gave instead is released first.
     pub(super) fn ask_for(&self, error: &KeyError) {
-        let Place::Leased { key, .. } = &self.place else { return };
-        if matches!(error, KeyError::WrongKek { .. }) {
-            self.leases.forget(key);
+        for place in std::iter::once(&self.place).chain(&self.next) {
+            let Place::Leased { key, .. } = place else { continue };
+            if self.kek_at(place).is_ok() {
+                continue;
+            }
+            if matches!(error, KeyError::WrongKek { .. }) {
+                self.leases.forget(key);
+            }
+            self.leases.hold_when_back(key);
         }
-        self.leases.hold_when_back(key);
     }
 
     /// The provider's name of the key, if it must be fetched before it can be used.
     pub(super) fn to_fetch(&self) -> Option<&ProviderKey> {
         match &self.place {
-            Place::Leased { key, .. } if self.now().is_err() => Some(key),
+            Place::Leased { key, .. } if self.kek_at(&self.place).is_err() => Some(key),
             _ => None,
         }
     }
 
     /// Replaces the volume's key. The former one is no longer needed.
     pub(super) fn replace(&mut self, kek: Kek) {
+        let place = self.take(kek);
+        self.settle_in(place);
+    }
+
+    /// Takes the key of new DEKs. The present one opens the old ones.
+    pub(super) fn begin_next(&mut self, kek: Kek) {
+        self.next = Some(self.take(kek));
+    }
+
+    /// The key of new DEKs alone is left.
+    pub(super) fn end_on_next(&mut self) {
+        if let Some(next) = self.next.take() {
+            self.settle_in(next);
+        }
+    }
+
+    /// The present key alone is left. Another volume of the VM may need the other one, so it stays
+    /// held.
+    pub(super) fn end_without_next(&mut self) {
+        self.next = None;
+    }
+
+    /// Whether this is the present key.
+    pub(super) fn is(&self, kek: KekId) -> bool {
+        match &self.place {
+            Place::Nowhere => false,
+            Place::Kept(kept) => kept.id() == kek,
+            Place::Leased { id, .. } => *id == kek,
+        }
+    }
+
+    fn take(&self, kek: Kek) -> Place {
         let id = kek.id();
-        let place = match kek.source().clone() {
+        match kek.source().clone() {
             KekSource::Provider(key) => {
                 if let Err(error) = self.leases.hold(kek) {
                     // It is requested when it is needed.
@@ -118,7 +177,10 @@ impl VolumeKek {
                 Place::Leased { key, id }
             }
             KekSource::Passphrase(_) | KekSource::KeyFile {} => Place::Kept(Arc::new(kek)),
-        };
+        }
+    }
+
+    fn settle_in(&mut self, place: Place) {
         let before = std::mem::replace(&mut self.place, place);
         if let Place::Leased { key: before, .. } = before
             && !matches!(&self.place, Place::Leased { key, .. } if *key == before)
@@ -136,11 +198,10 @@ impl VolumeKek {
 
     /// How the key was revoked, if that ends the exposure.
     pub(super) fn ends_the_exposure(&self) -> Option<RevokedHow> {
-        let Place::Leased { key, .. } = &self.place else { return None };
-        match self.leases.status(key)?.state {
+        self.leased_keys().find_map(|key| match self.leases.status(key)?.state {
             LeaseState::Revoked { how } if self.leases.on_revocation(key) == OnRevocation::Stop => Some(how),
             _ => None,
-        }
+        })
     }
 
     /// Readable when the state of the lease may have changed.
@@ -155,16 +216,23 @@ impl VolumeKek {
 }
 
 /// A key while it is used; empty for a clear volume.
-pub struct KekInUse(Option<Arc<Kek>>);
+pub struct KekInUse {
+    kek: Option<Arc<Kek>>,
+    next: Option<Arc<Kek>>,
+}
 
 impl KekInUse {
     /// The protection for calls of the datastore.
     pub fn protection(&self) -> Protection<'_> {
-        self.0.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted)
+        match (self.kek.as_deref(), self.next.as_deref()) {
+            (Some(from), Some(to)) => Protection::Between { from, to },
+            (Some(kek), None) => Protection::Encrypted(kek),
+            (None, _) => Protection::Unencrypted,
+        }
     }
 
-    /// The key.
+    /// The present key.
     pub fn kek(&self) -> Option<&Kek> {
-        self.0.as_deref()
+        self.kek.as_deref()
     }
 }

@@ -363,7 +363,7 @@ impl Supervisor {
                 Some(self.delete_snapshot(&name, least_generation))
             }
             Request::Merge { act, least_generation } => Some(self.merge(act, least_generation)),
-            Request::Reencrypt { act, least_generation } => Some(self.reencrypt(act, least_generation)),
+            Request::Reencrypt { act, least_generation } => Some(self.reencrypt(act, least_generation, file)),
             Request::Rewrap { to, least_generation } => self.rewrap(to, least_generation, file),
         });
         self.control = Some(control);

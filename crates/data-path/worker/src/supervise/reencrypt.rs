@@ -8,23 +8,37 @@
 //! replace  the new layer is checked and durable -> the descriptor has it
 //!              -> a successor of the worker reads it -> the old one's files go
 //! finish   all layers are done: the descriptor has no mark
+//! cancel   the descriptor has no mark: all layers are under the KEK of the old ones
 //! ```
+//!
+//! A new KEK comes with `begin`. From then on the supervisor holds both, until the end: old DEKs
+//! stay under the old one, and all that are made meanwhile are under the new one.
 //!
 //! Clients wait at `begin`, and at each `replace` of a layer that belongs to the present content,
 //! as they do for a snapshot. Both layers have the same content, so it does not matter which of
 //! them a worker reads that was started before a replacement.
 
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
 use strongroom_datastore::file::{DatastoreError, LayerRecord};
+use strongroom_keys::KeyError;
 use strongroom_types::LayerId;
 
 use super::merge::Failure;
+use super::rewrap::handed_over;
 use super::snapshot::Refusal;
 use super::{Supervisor, refuse};
-use crate::control::{Answer, ReencryptAct};
+use crate::control::{Answer, NewKek, ReencryptAct};
 
 impl Supervisor {
     /// Does a step of a re-encryption.
-    pub(super) fn reencrypt(&mut self, act: ReencryptAct, least_generation: u64) -> Answer {
+    pub(super) fn reencrypt(
+        &mut self,
+        act: ReencryptAct,
+        least_generation: u64,
+        pipe: Option<OwnedFd>,
+    ) -> Answer {
         let head = &self.exposure.head;
         if let Err(error) = head.descriptor().expect_generation(head.path(), least_generation) {
             return refuse(&error);
@@ -35,10 +49,33 @@ impl Supervisor {
         }
         let done = match act {
             ReencryptAct::Begin => self.begin_reencryption(),
+            ReencryptAct::BeginUnder { to } => self.begin_under(to, pipe),
             ReencryptAct::Replace { old, new } => self.replace_layer(old, &new),
             ReencryptAct::Finish => self.finish_reencryption(),
+            ReencryptAct::Cancel => self.cancel_reencryption(),
         };
         done.unwrap_or_else(Answer::from)
+    }
+
+    /// As [`Self::begin_reencryption`], under a KEK that came in a pipe. It is held from then on.
+    fn begin_under(&mut self, to: NewKek, pipe: Option<OwnedFd>) -> Result<Answer, Refusal> {
+        let id = to.id;
+        let kek = handed_over(to, pipe).map_err(|error| self.refused_key(error))?;
+        let encryption = self.exposure.head.descriptor().encryption.as_ref();
+        let next = encryption.and_then(|encryption| encryption.next_kek.as_ref()).map(|next| next.id);
+        if next.is_some_and(|next| next != id) {
+            let path = PathBuf::from(self.exposure.head.path());
+            return Err(Refusal::of(&DatastoreError::Reencrypting { path }));
+        }
+        if !self.exposure.kek.is(id) {
+            self.exposure.kek.begin_next(kek);
+        }
+        self.begin_reencryption()
+    }
+
+    fn refused_key(&self, error: KeyError) -> Refusal {
+        let path = PathBuf::from(self.exposure.head.path());
+        Refusal::of(&DatastoreError::Key { path, error })
     }
 
     /// Marks the volume, and puts a new top on it if the present one has an old key. Asked again,
@@ -105,8 +142,21 @@ impl Supervisor {
         let head = &mut self.exposure.head;
         let finished = head.finish_reencryption(kek.protection());
         finished.map_err(|error: DatastoreError| Refusal::of(&error))?;
+        drop(kek);
+        self.exposure.kek.end_on_next();
         tracing::info!("the volume is re-encrypted");
-        Ok(Answer::Reencrypted { generation: head.descriptor().generation })
+        Ok(Answer::Reencrypted { generation: self.exposure.head.descriptor().generation })
+    }
+
+    fn cancel_reencryption(&mut self) -> Result<Answer, Refusal> {
+        self.read_rewritten()?;
+        let kek = self.exposure.kek.now().map_err(|error| self.refused_key(error))?;
+        let head = &mut self.exposure.head;
+        head.cancel_reencryption(kek.protection()).map_err(|error| Refusal::of(&error))?;
+        drop(kek);
+        self.exposure.kek.end_without_next();
+        tracing::info!("the re-encryption of the volume is cancelled");
+        Ok(Answer::Reencrypted { generation: self.exposure.head.descriptor().generation })
     }
 }
 

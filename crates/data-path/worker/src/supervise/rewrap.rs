@@ -172,7 +172,7 @@ impl Supervisor {
 }
 
 /// The key that came in a pipe with the request.
-fn handed_over(new: NewKek, pipe: Option<OwnedFd>) -> Result<Kek, KeyError> {
+pub(super) fn handed_over(new: NewKek, pipe: Option<OwnedFd>) -> Result<Kek, KeyError> {
     let Some(pipe) = pipe else {
         return Err(KeyError::NotHandedOver(io::Error::other("no pipe came with the request")));
     };

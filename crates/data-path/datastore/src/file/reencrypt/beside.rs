@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The old layer and the new one have the same content, so it does not matter which of them is read
-//! until the old one's files go. All layers are under the one KEK that the owner has.
+//! until the old one's files go. If the job brings in a new KEK, owner and rewriter have both: new
+//! DEKs, also those of tops and snapshots that are made meanwhile, are under the new one alone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +21,8 @@ use strongroom_types::LayerId;
 
 use super::rewriter::{Rewriter, epoch_in_place_of};
 use super::{
-    NewTags, OpenRewrite, ReencryptOptions, Reencrypting, finished, marked, refuse_without_room, replaced,
+    NewTags, OpenRewrite, ReencryptOptions, Reencrypting, cancelled, finished, marked, refuse_without_room,
+    replaced,
 };
 use crate::file::add_layer::{remove_layers, remove_leftovers};
 use crate::file::descriptor::{Descriptor, LayerRecord};
@@ -49,7 +51,8 @@ pub fn open_rewrite_beside(
         let encoded = directory.read_descriptor()?;
         refuse_the_other_sort(path, encoded.unverified(), options.from)?;
         let bytes = encoded.bytes().to_vec();
-        let descriptor = authenticate(path, encoded, &options.to_open(options.from, Access::ReadOnly))?;
+        let reading = options.to_open(options.meanwhile(), Access::ReadOnly);
+        let descriptor = authenticate(path, encoded, &reading)?;
         let Some(old) = descriptor.to_reencrypt().next() else { return Ok(None) };
         if old.id == descriptor.top || old.closing {
             return Err(not_rewritable(path, "it still takes writes"));
@@ -66,19 +69,23 @@ pub fn open_rewrite_beside(
 }
 
 impl VolumeHead {
-    /// Durably marks the volume as being re-encrypted under the KEK that it has, unless it is
-    /// marked so.
+    /// Durably marks the volume as being re-encrypted, unless it is marked so: under the KEK that
+    /// it has, or the next one of [`Protection::Between`].
     ///
     /// # Errors
-    /// [`DatastoreError::Reencrypting`] if another job is under way; [`DatastoreError::Full`]
-    /// without room for the rewritten layers.
+    /// [`DatastoreError::Reencrypting`] if another job, or a re-wrap, is under way;
+    /// [`DatastoreError::Full`] without room for the rewritten layers.
     pub fn mark_reencryption(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
         let path = &self.directory.path;
-        if protection.kek().is_none() {
+        let (Some(kek), Some(encryption)) = (protection.kek(), &self.descriptor.encryption) else {
             return Err(DatastoreError::NotEncrypted { path: path.clone() });
-        }
-        let has_next = self.descriptor.encryption.as_ref().is_some_and(|found| found.next_kek.is_some());
-        if has_next || matches!(self.descriptor.reencrypting, Some(Reencrypting::Clear {})) {
+        };
+        let is_other = match (&self.descriptor.reencrypting, &encryption.next_kek) {
+            (Some(Reencrypting::Clear {}), _) | (None, Some(_)) => true,
+            (Some(Reencrypting::Encrypted { .. }), Some(next)) => next.id != kek.id(),
+            (Some(Reencrypting::Encrypted { .. }) | None, None) => false,
+        };
+        if is_other {
             return Err(DatastoreError::Reencrypting { path: path.clone() });
         }
         let marked = marked(path, &self.descriptor, protection, NewTags::Kept)?;
@@ -88,7 +95,26 @@ impl VolumeHead {
         refuse_without_room(&self.directory, &marked)?;
         // What an interrupted job has left; nobody rewrites a layer without the mark.
         remove_leftovers(&self.directory, &self.descriptor)?;
-        self.replace_descriptor(marked, protection.keks())
+        self.replace_descriptor(marked, &protection.keks())
+    }
+
+    /// Ends a re-encryption that is not finished, without rewriting anything: the volume is under
+    /// the KEK of the old DEKs, with new ones where it was done. Nobody rewrites a layer any more.
+    ///
+    /// # Errors
+    /// [`DatastoreError::HalfClear`] for a volume that gets or loses its encryption.
+    pub fn cancel_reencryption(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        let path = &self.directory.path;
+        let keks = protection.keks();
+        match (self.descriptor.reencrypting, keks.first()) {
+            (None, _) => Ok(()),
+            (Some(Reencrypting::Encrypted { .. }), Some(from)) => {
+                let cancelled = cancelled(path, &self.descriptor, from, &keks)?;
+                remove_leftovers(&self.directory, &self.descriptor)?;
+                self.replace_descriptor(cancelled, &keks)
+            }
+            (Some(_), _) => Err(DatastoreError::HalfClear { path: path.clone() }),
+        }
     }
 
     /// Whether a re-encryption has only layers left that take no writes.
@@ -110,24 +136,28 @@ impl VolumeHead {
         protection: Protection<'_>,
     ) -> Result<(), DatastoreError> {
         let path = self.directory.path.clone();
-        let Protection::Encrypted(kek) = protection else {
-            return Err(DatastoreError::NotEncrypted { path });
-        };
+        let Some(kek) = protection.kek() else { return Err(DatastoreError::NotEncrypted { path }) };
         let old = self.descriptor.layer(old);
         let old = old.ok_or_else(|| not_rewritable(&path, "the volume does not have it any more"))?;
-        self.expect_rewritten(old, new)?;
+        self.expect_rewritten(old, new, kek)?;
         let named = replaced(&self.descriptor, old, new);
         let deks = open_envelopes(&path, &named, new, kek)?;
-        let options = self.options_under(kek);
+        let options = self.options_under(protection);
         let rewriter =
             Rewriter { directory: &self.directory, descriptor: &self.descriptor, options: &options };
         rewriter.expect_complete(&named, new, &deks)?;
         self.directory.sync()?;
-        self.replace_descriptor(named, &[kek])
+        self.replace_descriptor(named, &protection.keks())
     }
 
-    /// Refuses a record that is not what a layer becomes, except for its id and its DEK.
-    fn expect_rewritten(&self, old: &LayerRecord, new: &LayerRecord) -> Result<(), DatastoreError> {
+    /// Refuses a record that is not what a layer becomes, except for its id and its DEK, which is
+    /// under this KEK alone.
+    fn expect_rewritten(
+        &self,
+        old: &LayerRecord,
+        new: &LayerRecord,
+        kek: &Kek,
+    ) -> Result<(), DatastoreError> {
         let (path, descriptor) = (&self.directory.path, &self.descriptor);
         let refused = |reason| Err(not_rewritable(path, reason));
         let integrity = match descriptor.reencrypting {
@@ -146,6 +176,9 @@ impl VolumeHead {
             return refused("it is being merged");
         }
         let [record] = new.epochs.as_slice() else { return refused("it does not have one key") };
+        if record.envelopes.len() != 1 || !new.opens_under(kek) {
+            return refused("its key is not under the new KEK alone");
+        }
         let expected =
             LayerRecord { id: new.id, epochs: new.epochs.clone(), integrity, volume: None, ..old.clone() };
         let is_new = descriptor.layer(new.id).is_none();
@@ -166,8 +199,7 @@ impl VolumeHead {
     ) -> Result<OpenLayer, DatastoreError> {
         let missing = || DatastoreError::MissingLayer { path: self.directory.path.clone(), layer };
         let record = self.descriptor.layer(layer).ok_or_else(missing)?;
-        let Protection::Encrypted(kek) = protection else { return Err(missing()) };
-        let options = self.options_under(kek);
+        let options = self.options_under(protection);
         let reading = options.to_open(protection, Access::ReadOnly);
         let rewriter =
             Rewriter { directory: &self.directory, descriptor: &self.descriptor, options: &options };
@@ -197,13 +229,17 @@ impl VolumeHead {
         // As at the end of the other job: a power cut must not bring back a name.
         remove_leftovers(&self.directory, &self.descriptor)?;
         self.directory.sync()?;
-        self.replace_descriptor(done, protection.keks())
+        self.replace_descriptor(done, &protection.keks())
     }
 
-    fn options_under<'k>(&self, kek: &'k Kek) -> ReencryptOptions<'k> {
+    fn options_under<'k>(&self, protection: Protection<'k>) -> ReencryptOptions<'k> {
+        let from = match protection {
+            Protection::Between { from, .. } => Protection::Encrypted(from),
+            other => other,
+        };
         ReencryptOptions {
-            from: Protection::Encrypted(kek),
-            to: Protection::Encrypted(kek),
+            from,
+            to: protection.kek().map_or(protection, Protection::Encrypted),
             tags: NewTags::Kept,
             lock_wait: Duration::ZERO,
             least_generation: self.descriptor.generation,

@@ -2,24 +2,22 @@
 
 use std::path::Path;
 
-use strongroom_keys::Envelope;
-
 use super::rewriter::Rewriter;
 use super::{
-    LeftToReencrypt, OpenRewrite, ReencryptOptions, RewrittenLayer, finished, key_error, marked,
-    refuse_without_room, replaced, settle_under,
+    LeftToReencrypt, OpenRewrite, ReencryptOptions, RewrittenLayer, cancelled, finished, marked,
+    refuse_without_room, replaced,
 };
 use crate::file::add_layer::{
     make_durable, refuse_an_open_log, refuse_unclosed, refuse_unsettled_tags, remove_layers, remove_leftovers,
 };
-use crate::file::descriptor::{Descriptor, EncodedDescriptor, EncryptionRecord, LayerRecord, LogRecord};
+use crate::file::descriptor::{Descriptor, LayerRecord, LogRecord};
 use crate::file::directory::VolumeDirectory;
 use crate::file::error::DatastoreError;
 use crate::file::head::VolumeHead;
 use crate::file::lock::{self, Sharing};
 use crate::file::log;
-use crate::file::open::{Access, Deks, Protection, open_locked};
-use crate::file::open_files::{context_of, open_envelopes, refuse_the_other_sort};
+use crate::file::open::{Access, Deks, open_locked};
+use crate::file::open_files::{open_envelopes, refuse_the_other_sort};
 use crate::file::storage::{HOST, Storage};
 
 /// A re-encryption that is under way, of a volume that nobody else uses.
@@ -101,29 +99,16 @@ pub fn cancel_reencryption_on(
         return Err(DatastoreError::NotReencrypting { path: path.to_owned() });
     }
     let clear = descriptor.layers.iter().filter(|layer| layer.epochs.is_empty()).count();
-    let mut cancelled = descriptor.clone();
-    if clear == descriptor.layers.len() {
-        cancelled.encryption = None;
-    } else if clear > 0 {
-        return Err(DatastoreError::HalfClear { path: path.to_owned() });
-    } else if let Some(kek) = options.from.kek() {
-        for (layer, wrapped) in descriptor.layers.iter().zip(&mut cancelled.layers) {
-            let deks = job.rewriter().deks_of(layer)?;
-            for (record, (_, dek)) in wrapped.epochs.iter_mut().zip(&deks) {
-                if record.envelopes.iter().all(|envelope| envelope.kek() != kek.id()) {
-                    let envelope = Envelope::seal(&context_of(descriptor, layer, record), dek, kek);
-                    record.envelopes.push(envelope.map_err(key_error(path))?);
-                }
-            }
-        }
-        settle_under(&mut cancelled, kek);
-    } else {
-        return Err(DatastoreError::HalfClear { path: path.to_owned() });
-    }
-    cancelled.reencrypting = None;
-    cancelled.generation += 1;
-    remove_leftovers(&job.head.directory, &job.head.descriptor)?;
     let keks = options.keks();
+    let cancelled = match options.from.kek() {
+        _ if clear == descriptor.layers.len() => {
+            let generation = descriptor.generation + 1;
+            Descriptor { encryption: None, reencrypting: None, generation, ..descriptor.clone() }
+        }
+        Some(kek) if clear == 0 => cancelled(path, descriptor, kek, &keks)?,
+        _ => return Err(DatastoreError::HalfClear { path: path.to_owned() }),
+    };
+    remove_leftovers(&job.head.directory, &job.head.descriptor)?;
     job.head.replace_descriptor(cancelled, &keks)?;
     Ok(job.head.descriptor)
 }
@@ -214,9 +199,9 @@ impl<'a> Reencryption<'a> {
         let old = descriptor.layer(rewritten.old).ok_or_else(missing)?.clone();
         let new = &rewritten.new;
         let named = replaced(descriptor, &old, new);
-        let deks = match self.options.to {
-            Protection::Encrypted(kek) => open_envelopes(&path, &named, new, kek)?,
-            Protection::Unencrypted => Deks::new(),
+        let deks = match self.options.to.kek() {
+            Some(kek) => open_envelopes(&path, &named, new, kek)?,
+            None => Deks::new(),
         };
         self.rewriter().expect_complete(&named, new, &deks)?;
         if let Some(LogRecord { bytes }) = new.log {
@@ -274,22 +259,11 @@ fn authenticated_under_all(
     options: &ReencryptOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
     let path = &directory.path;
-    let bytes = directory.read_descriptor()?.bytes().to_vec();
-    let parse = || EncodedDescriptor::parse(path, bytes.clone());
-    let mut descriptor = parse()?.unverified().clone();
-    let named: Vec<_> = descriptor.encryption.iter().flat_map(EncryptionRecord::keks).cloned().collect();
-    if named.is_empty() {
-        refuse_the_other_sort(path, &descriptor, options.to)?;
+    let encoded = directory.read_descriptor()?;
+    if encoded.unverified().encryption.is_none() {
+        refuse_the_other_sort(path, encoded.unverified(), options.to)?;
     }
-    for record in named {
-        let kek = options.keks().into_iter().find(|kek| kek.id() == record.id);
-        let kek = kek.ok_or_else(|| DatastoreError::BetweenKeys {
-            path: path.clone(),
-            missing: record.id,
-            source_name: record.source.to_string(),
-        })?;
-        descriptor = parse()?.verify(path, kek)?;
-    }
+    let descriptor = encoded.verify_under_all(path, &options.keks())?;
     descriptor.expect_generation(path, options.least_generation)?;
     Ok(descriptor)
 }

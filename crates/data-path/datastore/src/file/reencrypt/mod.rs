@@ -29,16 +29,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use strongroom_keys::Kek;
+use strongroom_keys::{Envelope, Kek};
 use strongroom_types::{KeyEpoch, LayerId, display_bytes};
 
 use super::add_layer::remove_layers;
-use super::descriptor::{Descriptor, EncryptionRecord, Integrity, LayerRecord};
+use super::descriptor::{Descriptor, EncryptionRecord, EpochRecord, Integrity, LayerRecord};
 use super::directory::{VolumeDirectory, layer_name};
 use super::disk::LayerBlocks;
 use super::error::DatastoreError;
 use super::layer_files;
 use super::open::{Access, Deks, OpenOptions, Protection};
+use super::open_files::{context_of, deks_of};
 use super::rewrap::{keep_envelopes, record_of};
 use super::storage::HOST;
 
@@ -87,13 +88,19 @@ impl Descriptor {
         self.layers.iter().rev().filter(|layer| !self.is_reencrypted(layer))
     }
 
-    /// Whether one KEK opens all layers, so that the volume can be used while its re-encryption is
-    /// not finished.
+    /// Whether these KEKs open all layers, so that the volume can be used while its re-encryption
+    /// is not finished.
+    pub(super) fn opens_under(&self, keks: &[&Kek]) -> bool {
+        let opens = |layer: &LayerRecord| keks.iter().any(|kek| layer.opens_under(kek));
+        self.layers.iter().all(|layer| opens(layer) && !layer.epochs.is_empty())
+    }
+}
+
+impl LayerRecord {
+    /// Whether this KEK opens all of its DEKs.
     pub(super) fn opens_under(&self, kek: &Kek) -> bool {
-        let mut records = self.layers.iter().flat_map(|layer| &layer.epochs);
-        let has_envelopes =
-            records.all(|record| record.envelopes.iter().any(|found| found.kek() == kek.id()));
-        has_envelopes && self.layers.iter().all(|layer| !layer.epochs.is_empty())
+        let is_under = |record: &EpochRecord| record.envelopes.iter().any(|found| found.kek() == kek.id());
+        self.epochs.iter().all(is_under)
     }
 }
 
@@ -131,6 +138,14 @@ impl<'a> ReencryptOptions<'a> {
         let mut keks: Vec<&Kek> = self.from.kek().into_iter().collect();
         keks.extend(self.to.kek().filter(|to| keks.iter().all(|kek| kek.id() != to.id())));
         keks
+    }
+
+    /// What the volume is under meanwhile.
+    fn meanwhile(&self) -> Protection<'a> {
+        match (self.from.kek(), self.to.kek()) {
+            (Some(from), Some(to)) if from.id() != to.id() => Protection::Between { from, to },
+            _ => self.to,
+        }
     }
 
     /// How the volume is opened while it is under one protection.
@@ -277,7 +292,7 @@ fn marked(
             }
             marked.reencrypting = Some(Reencrypting::Clear {});
         }
-        Protection::Encrypted(kek) => {
+        Protection::Encrypted(kek) | Protection::Between { to: kek, .. } => {
             let to = record_of(kek);
             let encryption = marked.encryption.get_or_insert_with(|| EncryptionRecord {
                 kek: to.clone(),
@@ -344,7 +359,7 @@ fn finished(path: &Path, descriptor: &Descriptor, to: Protection<'_>) -> Result<
     }
     let mut done = descriptor.clone();
     match to {
-        Protection::Encrypted(kek) => settle_under(&mut done, kek),
+        Protection::Encrypted(kek) | Protection::Between { to: kek, .. } => settle_under(&mut done, kek),
         Protection::Unencrypted => done.encryption = None,
     }
     done.reencrypting = None;
@@ -370,6 +385,31 @@ fn replaced(descriptor: &Descriptor, old: &LayerRecord, new: &LayerRecord) -> De
     }
     replaced.generation += 1;
     replaced
+}
+
+/// The descriptor of an encrypted volume whose job ends early: under this KEK alone, with new DEKs
+/// where it was done.
+fn cancelled(
+    path: &Path,
+    descriptor: &Descriptor,
+    kek: &Kek,
+    keks: &[&Kek],
+) -> Result<Descriptor, DatastoreError> {
+    let mut cancelled = descriptor.clone();
+    for (layer, wrapped) in descriptor.layers.iter().zip(&mut cancelled.layers) {
+        if layer.opens_under(kek) {
+            continue;
+        }
+        let deks = deks_of(path, descriptor, layer, keks)?;
+        for (record, (_, dek)) in wrapped.epochs.iter_mut().zip(&deks) {
+            let envelope = Envelope::seal(&context_of(descriptor, layer, record), dek, kek);
+            record.envelopes.push(envelope.map_err(key_error(path))?);
+        }
+    }
+    settle_under(&mut cancelled, kek);
+    cancelled.reencrypting = None;
+    cancelled.generation += 1;
+    Ok(cancelled)
 }
 
 /// Leaves this KEK alone in a descriptor whose layers all have an envelope under it.

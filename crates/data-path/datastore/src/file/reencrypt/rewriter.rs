@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use strongroom_keys::Kek;
 use strongroom_types::{KeyEpoch, LayerId};
 
 use super::{
@@ -17,8 +16,8 @@ use crate::file::directory::VolumeDirectory;
 use crate::file::disk::{LayerBlocks, LockedLayer};
 use crate::file::error::DatastoreError;
 use crate::file::lock::Sharing;
-use crate::file::open::{Access, Deks, OpenOptions, Protection};
-use crate::file::open_files::{Opening, open_envelopes};
+use crate::file::open::{Access, Deks, OpenOptions};
+use crate::file::open_files::{Opening, deks_of, open_envelopes};
 use crate::file::{layer_files, log};
 
 /// How the layers of a volume are rewritten.
@@ -62,9 +61,9 @@ impl Rewriter<'_> {
         let to_write = options.to_open(options.to, Access::ReadWrite);
         let mut opened = self.opening(&replaced, &to_write, Sharing::Exclusive)?.open(&new)?;
         opened.set_new();
-        let into = match options.to {
-            Protection::Encrypted(kek) => open_envelopes(path, &replaced, &new, kek)?,
-            Protection::Unencrypted => Deks::new(),
+        let into = match options.to.kek() {
+            Some(kek) => open_envelopes(path, &replaced, &new, kek)?,
+            None => Deks::new(),
         };
         Ok(OpenRewrite {
             size_bytes: descriptor.layer_size(old).block_aligned_bytes(),
@@ -93,8 +92,8 @@ impl Rewriter<'_> {
     fn in_place_of(&self, old: &LayerRecord) -> Result<LayerRecord, DatastoreError> {
         let Self { directory, descriptor, options } = *self;
         let id = LayerId::random();
-        let (epochs, integrity) = match (descriptor.reencrypting, options.to) {
-            (Some(Reencrypting::Encrypted { integrity, .. }), Protection::Encrypted(kek)) => {
+        let (epochs, integrity) = match (descriptor.reencrypting, options.to.kek()) {
+            (Some(Reencrypting::Encrypted { integrity, .. }), Some(kek)) => {
                 let epoch = epoch_in_place_of(&directory.path, descriptor, old)?;
                 (vec![new_dek(&directory.path, descriptor.volume, id, epoch, kek)?], integrity)
             }
@@ -112,15 +111,7 @@ impl Rewriter<'_> {
 
     /// The DEKs of a layer, by the KEK at hand that they are wrapped under.
     pub(super) fn deks_of(&self, layer: &LayerRecord) -> Result<Deks, DatastoreError> {
-        let keks = self.options.keks();
-        let is_under = |kek: &&&Kek| {
-            let mut records = layer.epochs.iter();
-            records.all(|record| record.envelopes.iter().any(|envelope| envelope.kek() == kek.id()))
-        };
-        match keks.iter().find(is_under).or(keks.first()) {
-            Some(kek) => open_envelopes(&self.directory.path, self.descriptor, layer, kek),
-            None => Ok(Deks::new()),
-        }
+        deks_of(&self.directory.path, self.descriptor, layer, &self.options.keks())
     }
 
     pub(super) fn opening<'o>(
