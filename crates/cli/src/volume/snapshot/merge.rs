@@ -10,6 +10,7 @@ use strongroom_processes::Signals;
 use strongroom_types::{display_bytes, parse_bytes};
 use strongroom_worker::control::{
     Answer, Client, ControlError, MergeAct, MergeProgress, MergeStatus, Request, SNAPSHOT_WITHIN,
+    resolve_exposed,
 };
 use strongroom_worker::{Progress, merge_next};
 
@@ -143,6 +144,7 @@ impl MergeArguments {
     fn ask(&self, client: Client, output: &Output) -> Result<(), CliError> {
         let freshness = self.open.freshness;
         describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
+        resolve_exposed(&self.path)?;
         let act = match self.pause {
             true => MergeAct::Pause,
             false => MergeAct::Start { bytes_per_second: self.rate },
