@@ -25,9 +25,11 @@ use strongroom_wire::Formats;
 use thiserror::Error;
 
 pub use self::group::{
-    FrozenGroup, GroupError, GroupRecord, GroupVolume, GroupedSnapshot, PreparedGroup, SnapshotGroup, resolve_exposed,
+    FrozenGroup, GroupError, GroupRecord, GroupVolume, GroupedSnapshot, PreparedGroup, SnapshotGroup,
+    resolve_exposed,
 };
 use crate::condition::Condition;
+use crate::pace::Throttle;
 
 /// The format of requests and answers. Another format is refused with an error that has both
 /// numbers.
@@ -165,9 +167,9 @@ pub enum Request {
 pub enum MergeAct {
     /// Begin, or go on.
     Start {
-        /// The most bytes per second; none but the clients' needs without it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        bytes_per_second: Option<u64>,
+        /// How it shares the machine with the clients.
+        #[serde(flatten)]
+        throttle: Throttle,
     },
     /// Wait until it is started again, or the volume is exposed again. What is copied stays.
     Pause,
@@ -332,6 +334,9 @@ pub struct MergeStatus {
     pub copied_bytes: u64,
     /// The upper layer's size.
     pub total_bytes: u64,
+    /// How long it takes at the speed that it has had, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
     /// Why it waits, or has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
